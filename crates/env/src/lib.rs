@@ -1,0 +1,131 @@
+//! The only door to clocks, randomness, sleeping and fresh ids.
+//!
+//! Everything else asks here, so a test can hold the clock in its hand, and so `clippy.toml` can refuse every
+//! other way. Always: [`Clock::now`] is a wall clock and may jump, so nothing is measured with it;
+//! [`Clock::elapsed`] never goes back. Not here: what a moment means (the store decides what time it is for a
+//! lease). Start at [`Clock`].
+
+#![allow(clippy::disallowed_methods, reason = "this is the door")]
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use baton_types::{LeaseId, Timestamp};
+use uuid::Uuid;
+
+/// Tells the time.
+pub trait Clock: Send + Sync + 'static {
+    /// The wall clock. It may jump in both directions.
+    fn now(&self) -> Timestamp;
+
+    /// Time since some fixed moment. It never goes back.
+    fn elapsed(&self) -> Duration;
+}
+
+/// The machine's clock.
+#[derive(Debug)]
+pub struct SystemClock {
+    start: Instant,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.start.elapsed()
+    }
+}
+
+/// A clock that moves only when told to.
+#[derive(Debug)]
+pub struct ManualClock {
+    start: i64,
+    micros: AtomicI64,
+}
+
+impl ManualClock {
+    /// A clock that shows `start`.
+    pub fn new(start: Timestamp) -> Self {
+        Self { start: start.micros(), micros: AtomicI64::new(start.micros()) }
+    }
+
+    /// Moves the clock forward.
+    pub fn advance(&self, by: Duration) {
+        self.micros.fetch_add(i64::try_from(by.as_micros()).unwrap_or(0), Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.micros.load(Ordering::SeqCst))
+    }
+
+    fn elapsed(&self) -> Duration {
+        let since = self.micros.load(Ordering::SeqCst) - self.start;
+        Duration::from_micros(u64::try_from(since).unwrap_or(0))
+    }
+}
+
+/// Measures how long something takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    /// Starts now.
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// The time since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
+/// Fills `bytes` from the operating system's source of randomness.
+///
+/// # Panics
+///
+/// When the operating system has none to give, in which case nothing that needs secrets may go on.
+pub fn random_bytes(bytes: &mut [u8]) {
+    getrandom::fill(bytes).expect("the operating system gives random bytes");
+}
+
+/// A random number.
+pub fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    random_bytes(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+/// A fresh version 7 UUID.
+pub fn fresh_uuid() -> Uuid {
+    let mut random = [0; 10];
+    random_bytes(&mut random);
+    let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    uuid::Builder::from_unix_timestamp_millis(u64::try_from(millis).unwrap_or(0), &random).into_uuid()
+}
+
+/// A fresh lease id.
+pub fn fresh_lease() -> LeaseId {
+    LeaseId(fresh_uuid())
+}
+
+/// Lets the current task rest. For back-off between tries; to wait for an event, wait for the event.
+pub async fn sleep(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+/// Lets the current thread rest. For back-off between tries; to wait for an event, wait for the event.
+pub fn pause(duration: Duration) {
+    std::thread::sleep(duration);
+}
