@@ -1,6 +1,6 @@
-use std::sync::Arc;
-use baton_types::{LeaseId, PartitionId};
 use baton_types::wire::AckStatus;
+use baton_types::{LeaseId, PartitionId};
+use std::sync::Arc;
 
 /// The lease that an ack shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

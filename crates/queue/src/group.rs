@@ -1,9 +1,12 @@
+use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 use std::sync::Arc;
-use baton_types::{Offset, PartitionId, Timestamp, LeaseId};
 
 /// Where to move a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position { End, After(Timestamp) }
+pub enum Position {
+    End,
+    After(Timestamp),
+}
 
 /// One group of one queue.
 #[derive(Clone, Debug)]

@@ -1,15 +1,26 @@
-use std::sync::Arc;
 use baton_store::{DeadLetter, MessageView, Queue};
 use baton_types::{MessageId, Offset, PartitionId, Timestamp};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MessageStatus { Pending, Processing, Completed, DeadLetter }
+pub enum MessageStatus {
+    Pending,
+    Processing,
+    Completed,
+    DeadLetter,
+}
 
 #[derive(Clone, Debug, Default)]
 pub struct MessageFilter {
-    pub queue: Option<String>, pub partition: Option<String>, pub namespace: Option<String>, pub task: Option<String>,
-    pub status: Option<MessageStatus>, pub from: Option<Timestamp>, pub to: Option<Timestamp>,
-    pub limit: usize, pub offset: usize,
+    pub queue: Option<String>,
+    pub partition: Option<String>,
+    pub namespace: Option<String>,
+    pub task: Option<String>,
+    pub status: Option<MessageStatus>,
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+    pub limit: usize,
+    pub offset: usize,
 }
 
 /// A message with what the groups did with it. Named groups are those other than the queue-mode group.
@@ -35,8 +46,13 @@ pub struct MessageDetail {
 
 #[derive(Clone, Debug, Default)]
 pub struct DeadLetterFilter {
-    pub queue: Option<String>, pub partition: Option<String>, pub group: Option<String>,
-    pub from: Option<Timestamp>, pub to: Option<Timestamp>, pub limit: usize, pub offset: usize,
+    pub queue: Option<String>,
+    pub partition: Option<String>,
+    pub group: Option<String>,
+    pub from: Option<Timestamp>,
+    pub to: Option<Timestamp>,
+    pub limit: usize,
+    pub offset: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -49,24 +65,42 @@ pub struct DeadLetterPage {
 /// A dead letter that was pushed again.
 #[derive(Clone, Debug)]
 pub struct Replayed {
-    pub queue: Arc<str>, pub partition_name: Arc<str>, pub group: Arc<str>,
-    pub original_transaction_id: String, pub transaction_id: String,
-    pub message: MessageId, pub offset: Offset, pub partition: PartitionId,
+    pub queue: Arc<str>,
+    pub partition_name: Arc<str>,
+    pub group: Arc<str>,
+    pub original_transaction_id: String,
+    pub transaction_id: String,
+    pub message: MessageId,
+    pub offset: Offset,
+    pub partition: PartitionId,
     pub duplicate: bool,
 }
 
 /// Six counters as the resources routes show them; `pending` etc. are those of the queue-mode group if it exists,
 /// else of the group that is furthest behind.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts { pub total: u64, pub pending: u64, pub processing: u64, pub completed: u64, pub failed: u64, pub dead_letter: u64 }
+pub struct Counts {
+    pub total: u64,
+    pub pending: u64,
+    pub processing: u64,
+    pub completed: u64,
+    pub failed: u64,
+    pub dead_letter: u64,
+}
 
 #[derive(Clone, Debug)]
 pub struct PartitionSummary {
-    pub id: PartitionId, pub name: Arc<str>, pub created_at: Timestamp, pub counts: Counts,
-    pub oldest_message_at: Option<Timestamp>, pub newest_message_at: Option<Timestamp>,
+    pub id: PartitionId,
+    pub name: Arc<str>,
+    pub created_at: Timestamp,
+    pub counts: Counts,
+    pub oldest_message_at: Option<Timestamp>,
+    pub newest_message_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug)]
 pub struct QueueSummary {
-    pub queue: Arc<Queue>, pub partitions: u64, pub counts: Counts,
+    pub queue: Arc<Queue>,
+    pub partitions: u64,
+    pub counts: Counts,
 }

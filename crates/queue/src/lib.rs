@@ -16,8 +16,8 @@ pub use broker::{Broker, Options};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
-    DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary, PartitionSummary,
-    QueueSummary, Replayed,
+    DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
+    PartitionSummary, QueueSummary, Replayed,
 };
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};

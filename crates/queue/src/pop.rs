@@ -1,7 +1,7 @@
-use std::sync::Arc;
-use std::time::Duration;
 use baton_store::MessageView;
 use baton_types::{LeaseId, PartitionId, Timestamp};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Where to pop from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +16,12 @@ pub enum Target {
 
 /// Where a group begins that the queue does not know yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Subscription { #[default] All, New, From(Timestamp) }
+pub enum Subscription {
+    #[default]
+    All,
+    New,
+    From(Timestamp),
+}
 
 #[derive(Clone, Debug)]
 pub struct PopRequest {

@@ -1,5 +1,5 @@
-use baton_types::LeaseId;
 use crate::{AckItem, Acked, PushBatch, Pushed};
+use baton_types::LeaseId;
 
 #[derive(Debug)]
 pub enum Step {
@@ -16,7 +16,10 @@ pub struct Transaction {
 }
 
 #[derive(Clone, Debug)]
-pub enum StepResult { Ack(Acked), Push(Vec<Pushed>) }
+pub enum StepResult {
+    Ack(Acked),
+    Push(Vec<Pushed>),
+}
 
 #[derive(Clone, Debug)]
 pub struct TransactionResult {

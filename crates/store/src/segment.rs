@@ -17,6 +17,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: [u8; 4] = [b'B', b'S', 1, 0];
 const HEADER_BYTES: usize = 36;
+
+const _: () = assert!(HEADER_BYTES == MAGIC.len() + 4 + 8 + 8 + 4 + 8);
 const HAS_TRANSACTION: u8 = 1;
 const HAS_TRACE: u8 = 2;
 const HAS_PRODUCER: u8 = 4;
@@ -155,6 +157,20 @@ impl From<Corrupt> for crate::Error {
 }
 
 impl Segment {
+    /// A segment that is about to be written, from its header and encoded messages.
+    pub fn new(partition: PartitionId, header: SegmentHeader, body: Bytes) -> Self {
+        Self { header, partition, body }
+    }
+
+    /// The message at `offset`.
+    pub fn message(&self, offset: Offset) -> Result<Option<MessageView>, Corrupt> {
+        let Some(index) = offset.0.checked_sub(self.header.base.0) else { return Ok(None) };
+        self.messages().nth(usize::try_from(index).unwrap_or(usize::MAX)).transpose()
+    }
+
+    /// Where the encoded messages begin in what [`encode`](Self::encode) returns.
+    pub const BODY_AT: usize = HEADER_BYTES;
+
     /// The bytes of a segment with encoded messages `body`.
     pub fn encode(header: &SegmentHeader, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
@@ -218,7 +234,15 @@ impl Segment {
             let (transaction_id, trace_id, producer, payload) = fields;
             let offset = self.header.base.plus(index);
             let created_at = self.header.created_at;
-            Ok(MessageView { partition: self.partition, offset, created_at, transaction_id, trace_id, producer, payload })
+            Ok(MessageView {
+                partition: self.partition,
+                offset,
+                created_at,
+                transaction_id,
+                trace_id,
+                producer,
+                payload,
+            })
         })
     }
 }

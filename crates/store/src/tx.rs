@@ -7,7 +7,8 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
 
 use crate::{
-    Block, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec, Record, Start,
+    Block, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec, Record,
+    Start,
 };
 
 /// Why a decision stopped before its end.
@@ -79,7 +80,12 @@ pub trait Tx {
     fn remove_record(&mut self, key: &str);
 
     /// Up to `limit` records whose keys begin with `prefix` and sort after `after`, in order.
-    fn records(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Record)>, Stop>;
+    fn records(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Record)>, Stop>;
 
     /// A queue by name.
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop>;
