@@ -105,6 +105,27 @@ impl GroupState {
         Self { row, slots: FxHashMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
     }
 
+    /// Counts and lines up the partitions that the group has no cursor on.
+    fn begin(
+        &mut self,
+        members: &[PartitionId],
+        partitions: &FxHashMap<PartitionId, PartitionState>,
+        now: Timestamp,
+    ) {
+        for id in members {
+            let Some(partition) = partitions.get(id) else { continue };
+            if self.slots.get(id).is_some_and(|slot| slot.seeded) {
+                continue;
+            }
+            let outstanding = Slot::default().outstanding(self.row.start, partition);
+            if outstanding > 0 {
+                self.slots.entry(*id).or_default();
+                self.backlog += outstanding;
+                self.place(*id, partition, now);
+            }
+        }
+    }
+
     /// Puts a partition into the line it belongs to after something about it changed.
     fn place(&mut self, id: PartitionId, partition: &PartitionState, now: Timestamp) -> bool {
         let start = self.row.start;
@@ -311,17 +332,22 @@ impl Hot {
             self.drop_group(replaced);
         }
         let mut group = GroupState::new(row.clone());
-        for id in members {
-            let Some(partition) = self.partitions.get(&id) else { continue };
-            let outstanding = Slot::default().outstanding(row.start, partition);
-            if outstanding > 0 {
-                group.slots.insert(id, Slot::default());
-                group.backlog += outstanding;
-                group.place(id, partition, now);
-            }
-        }
+        group.begin(&members, &self.partitions, now);
         self.groups.insert(row.id, group);
         (true, replaced)
+    }
+
+    /// Replaces a group's row; its cursors stay.
+    pub fn change_group(&mut self, row: Arc<Group>, now: Timestamp) {
+        let Some(group) = self.groups.get_mut(&row.id) else { return };
+        let Some(queue) = self.queues.get(&row.queue) else { return };
+        let start = group.row.start;
+        for (id, slot) in group.slots.iter().filter(|(_, slot)| !slot.seeded) {
+            let outstanding = self.partitions.get(id).map_or(0, |p| slot.outstanding(start, p));
+            group.backlog = group.backlog.saturating_sub(outstanding);
+        }
+        group.row = row;
+        group.begin(&queue.members, &self.partitions, now);
     }
 
     pub fn remove_group(&mut self, id: GroupId) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Block, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, MessageView, Partition,
-    Queue, QueueSpec, Record, Segment, SegmentHeader, Stop, Tx,
+    Appended, Block, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, MessageView,
+    Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Stop, Tx,
 };
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
@@ -211,7 +211,7 @@ impl Tx for EmbeddedTx<'_> {
         id
     }
 
-    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Offset {
+    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended {
         let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
         let writer = &mut *self.writer;
         let created_at = writer.open.get(&partition).map_or(now, |open| open.header.created_at);
@@ -231,7 +231,7 @@ impl Tx for EmbeddedTx<'_> {
             }
         }
         self.change(partition);
-        first
+        Appended { first, created_at }
     }
 
     fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop> {
@@ -326,6 +326,17 @@ impl Tx for EmbeddedTx<'_> {
             self.writer.dead_groups.push(replaced);
         }
         group
+    }
+
+    fn set_start(&mut self, id: GroupId, start: Start) {
+        self.close_open_segments();
+        let Some(old) = self.writer.hot.group_by_id(id) else { return };
+        let group = Arc::new(Group { start, ..(*old).clone() });
+        self.wrote_now = true;
+        let now = self.now();
+        let table = self.writer.shared.tables.groups.clone();
+        self.writer.put(table, number_key(id.0).to_vec(), Some(group_value(&group)));
+        self.writer.hot.change_group(group, now);
     }
 
     fn remove_group(&mut self, id: GroupId) {

@@ -35,6 +35,15 @@ pub enum Durability {
     Soon,
 }
 
+/// Where appended messages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of the first; the others follow.
+    pub first: Offset,
+    /// When they count as stored: now, or the moment of messages that share a segment with them.
+    pub created_at: Timestamp,
+}
+
 /// What a caller says of a group.
 #[derive(Clone, Debug)]
 pub struct GroupSpec<'a> {
@@ -122,8 +131,8 @@ pub trait Tx {
     /// Creates a partition that does not exist yet.
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId;
 
-    /// Appends messages, remembers their transaction ids for `remember`, and tells the offset of the first.
-    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Offset;
+    /// Appends messages, remembers their transaction ids for `remember`, and tells where they now are.
+    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended;
 
     /// The newest message stored under a transaction id with this hash that is still remembered. The hash may
     /// lie: compare with [`message`](Tx::message).
@@ -152,6 +161,9 @@ pub trait Tx {
 
     /// Creates a group. One of the same name is replaced: its cursors and leases are void.
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group>;
+
+    /// Changes where a group begins in partitions it has no cursor on.
+    fn set_start(&mut self, id: GroupId, start: Start);
 
     /// Removes a group with its cursors and leases.
     fn remove_group(&mut self, id: GroupId);
