@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_store::{
     Appended, Block, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, MessageView,
-    Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Stop, Tx,
+    Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
 };
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
