@@ -283,10 +283,7 @@ impl Shared {
             let outcome = answer.and_then(|answer| push::confirmation(&answer, batch.count));
             let Some(wait) = self.lock().note(outcome.err(), tries) else { return };
             self.progress.send_modify(|p| p.failures += 1);
-            tokio::select! {
-                () = baton_env::sleep(wait) => {}
-                () = self.work.notified() => {}
-            }
+            baton_env::sleep(wait).await;
             tries += 1;
         }
     }

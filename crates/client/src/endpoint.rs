@@ -69,6 +69,7 @@ impl Endpoint {
 pub(crate) struct Endpoints {
     all: Vec<Endpoint>,
     since_start: Stopwatch,
+    passed_over: Duration,
 }
 
 impl Endpoints {
@@ -78,7 +79,7 @@ impl Endpoints {
             return Err(Error::Invalid("a client needs the address of at least one server".into()));
         }
         let all = urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>()?;
-        Ok(Self { all, since_start: Stopwatch::start() })
+        Ok(Self { all, since_start: Stopwatch::start(), passed_over: PASSED_OVER })
     }
 
     /// The servers in the order in which to try them for a call with this key.
@@ -93,7 +94,7 @@ impl Endpoints {
 
     /// Passes this server over for a while.
     pub fn failed(&self, endpoint: &Endpoint) {
-        let until = self.now() + u64::try_from(PASSED_OVER.as_micros()).unwrap_or(u64::MAX);
+        let until = self.now() + u64::try_from(self.passed_over.as_micros()).unwrap_or(u64::MAX);
         endpoint.failed_until.store(until, Ordering::Relaxed);
     }
 
@@ -147,6 +148,16 @@ mod tests {
         assert_eq!(after[2], before[0]);
         assert_eq!(after.len(), 3);
         endpoints.answered(first);
+        assert_eq!(order(&endpoints, "orders"), before);
+    }
+
+    #[test]
+    fn a_failed_server_is_tried_again_after_a_while() {
+        let endpoints = Endpoints { passed_over: Duration::from_millis(20), ..endpoints() };
+        let before = order(&endpoints, "orders");
+        endpoints.failed(endpoints.in_order("orders").next().unwrap());
+        assert_ne!(order(&endpoints, "orders"), before);
+        baton_env::pause(Duration::from_millis(25));
         assert_eq!(order(&endpoints, "orders"), before);
     }
 
