@@ -82,6 +82,16 @@ async fn retries_end() {
 }
 
 #[tokio::test]
+async fn every_server_is_tried_once_in_each_round() {
+    let broken = || TestServer::start(|_| Reply::Json(500, json!({"error": "disk"})));
+    let servers = [broken().await, broken().await];
+    let baton = Client::builder().url(&servers[0].url).url(&servers[1].url).retries(1).build().unwrap();
+    let outcome = baton.queue("orders").push(&1).send().await;
+    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+    assert_eq!(servers.map(|server| server.seen().len()), [2, 2]);
+}
+
+#[tokio::test]
 async fn a_failed_server_is_passed_over_for_a_while() {
     let broken = TestServer::start(|_| Reply::Json(503, json!({"error": "starting"}))).await;
     let sound = TestServer::start(queued).await;

@@ -3,7 +3,6 @@
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -47,8 +46,6 @@ pub enum Reply {
     HangUp,
     /// Keeps the connection and never answers.
     Silence,
-    /// The reply, later.
-    After(Duration, Box<Reply>),
 }
 
 /// `queued` for every item of a push.
@@ -152,13 +149,8 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
         all.push(seen.clone());
         seen
     };
-    let mut reply = (shared.script)(&seen);
-    while let Reply::After(wait, later) = reply {
-        baton_env::sleep(wait).await;
-        reply = *later;
-    }
     let response = Response::builder();
-    let response = match reply {
+    let response = match (shared.script)(&seen) {
         Reply::Json(status, body) => response.status(status).body(Full::from(body.to_string())),
         Reply::RetryAfter(status, when) => {
             response.status(status).header("retry-after", when).body(Full::from(r#"{"error":"full"}"#))
@@ -166,7 +158,6 @@ async fn answer(request: Request<Incoming>, shared: &Shared) -> Result<Response<
         Reply::Nothing => response.status(204).body(Full::default()),
         Reply::HangUp => return Err("hang up"),
         Reply::Silence => match std::future::pending::<Infallible>().await {},
-        Reply::After(..) => unreachable!("unpacked above"),
     };
     Ok(response.unwrap())
 }
