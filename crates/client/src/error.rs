@@ -4,8 +4,17 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-/// Any failure that is not about sorts.
+/// What lies behind a failure.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// The innermost reason, which is the one that tells something: the layers above only say that they failed.
+fn root<'a>(cause: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    let mut root = cause;
+    while let Some(deeper) = root.source() {
+        root = deeper;
+    }
+    root
+}
 
 /// A call that did not succeed. The kind says what to do next; the text says what happened.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +62,7 @@ pub enum Error {
     },
 
     /// Try again later: no server could be reached, or it failed. The call may or may not have taken effect.
-    #[error("{url} is unavailable: {cause}")]
+    #[error("{url} is unavailable: {}", root(cause.as_ref()))]
     Unavailable {
         /// The last server tried.
         url: String,
