@@ -41,7 +41,8 @@ impl Acknowledgement {
 }
 
 impl Client {
-    /// Says what became of a message. [`Error::LeaseLost`] when it is no longer yours to say.
+    /// Says what became of a message. [`Error::LeaseLost`] when it is no longer yours to say; also when the answer to
+    /// a first try was lost that took effect, so it never means that the message needs undoing.
     pub async fn ack(&self, message: impl AsRef<Receipt>, status: AckStatus) -> Result<AckResult, Error> {
         self.acknowledge(Acknowledgement::new(message, status)).await
     }

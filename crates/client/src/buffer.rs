@@ -30,7 +30,9 @@ const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
 /// Messages on their way to one queue.
 ///
 /// ```no_run
-/// # async fn example(baton: baton_client::Client) -> Result<(), baton_client::Error> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), baton_client::Error> {
+/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
 /// use std::time::Duration;
 ///
 /// let clicks = baton.queue("clicks").buffer(500, Duration::from_millis(100));

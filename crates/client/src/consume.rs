@@ -40,8 +40,12 @@ const CONCURRENCY_MAX: usize = 1_000;
 /// A consumer under construction, run by [`each`](Self::each) or [`batches`](Self::batches).
 ///
 /// ```no_run
-/// # async fn example(baton: baton_client::Client) -> Result<(), baton_client::Error> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), baton_client::Error> {
+/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
 /// use baton_client::{CancellationToken, Error};
+///
+/// baton.queue("orders").push(&"the first").send().await?;
 ///
 /// let stop = CancellationToken::new();
 /// let consumed = baton
@@ -50,6 +54,7 @@ const CONCURRENCY_MAX: usize = 1_000;
 ///     .consume()
 ///     .batch(10)
 ///     .concurrency(4)
+///     .limit(1)
 ///     .stop_on(stop.clone())
 ///     .each(|message| async move {
 ///         let order: serde_json::Value = message.data()?;
@@ -57,7 +62,7 @@ const CONCURRENCY_MAX: usize = 1_000;
 ///         Ok::<_, Error>(())
 ///     })
 ///     .await?;
-/// println!("{} done, {} failed", consumed.completed, consumed.failed);
+/// assert_eq!((consumed.completed, consumed.failed), (1, 0));
 /// # Ok(())
 /// # }
 /// ```

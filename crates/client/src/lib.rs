@@ -16,7 +16,8 @@
 //!     number: u32,
 //! }
 //!
-//! # async fn example() -> Result<(), baton_client::Error> {
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), baton_client::Error> {
 //! let baton = Client::new("http://127.0.0.1:6632")?;
 //! let orders = baton.queue("orders").partition("customer-42");
 //! orders.push(&Order { number: 1 }).send().await?;

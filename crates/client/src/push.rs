@@ -18,7 +18,9 @@ use crate::{Client, Error, Queue};
 /// One push of one or more messages, sent by [`send`](Self::send) or [`confirm`](Self::confirm).
 ///
 /// ```no_run
-/// # async fn example(baton: baton_client::Client) -> Result<(), baton_client::Error> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), baton_client::Error> {
+/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
 /// let results = baton
 ///     .queue("orders")
 ///     .push(&"the first")

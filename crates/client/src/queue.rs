@@ -62,9 +62,12 @@ impl Queue {
     /// what to change:
     ///
     /// ```no_run
-    /// # async fn example(baton: baton_client::Client) -> Result<(), baton_client::Error> {
-    /// let options = serde_json::json!({ "leaseTime": 30, "retryLimit": 1 });
-    /// baton.queue("orders").configure(&options).await?;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), baton_client::Error> {
+    /// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+    /// let changes = serde_json::json!({ "leaseTime": 30, "retryLimit": 1 });
+    /// let options = baton.queue("orders").configure(&changes).await?;
+    /// assert_eq!(options.lease_time, 30);
     /// # Ok(())
     /// # }
     /// ```

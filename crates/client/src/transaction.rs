@@ -11,9 +11,14 @@ use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, Transacti
 /// A transaction under construction, sent by [`commit`](Self::commit).
 ///
 /// ```no_run
-/// # async fn example(baton: baton_client::Client, order: baton_client::Message) -> Result<(), baton_client::Error> {
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), baton_client::Error> {
+/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// # baton.queue("orders").push(&"an order").send().await?;
 /// let invoices = baton.queue("invoices");
-/// baton.transaction().ack(&order).push(&invoices, &"the invoice").commit().await?;
+/// for order in baton.queue("orders").pop().send().await? {
+///     baton.transaction().ack(&order).push(&invoices, &"the invoice").commit().await?;
+/// }
 /// # Ok(())
 /// # }
 /// ```

@@ -73,7 +73,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         if args.transaction_id.is_some() {
             bail!("--transaction-id names one message: give that message as an argument");
         }
-        stream(&args, &queue, &mut output, &mut sent).await?;
+        let outcome = stream(&args, &queue, &mut output, &mut sent).await;
+        outcome
+            .with_context(|| format!("stopped after {} pushed messages", sent.queued + sent.duplicates))?;
     } else {
         given(&args, &queue, &mut output, &mut sent).await?;
     }
@@ -121,20 +123,40 @@ async fn stream(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent
     let progress = ProgressBar::no_length()
         .with_style(ProgressStyle::with_template("{spinner} {human_pos} messages, {per_sec}")?);
     while let Some(first) = lines.recv().await {
-        let mut messages = vec![first?];
-        let mut bytes = messages[0].get().len();
-        while messages.len() < batch && bytes < PUSH_BYTES {
-            let Ok(line) = lines.try_recv() else { break };
-            let line = line?;
-            bytes += line.get().len();
-            messages.push(line);
+        let (messages, problem) = gather(first, &mut lines, batch);
+        if !messages.is_empty() {
+            send(queue, &messages, None, output, sent).await?;
+            output.flush()?;
+            progress.inc(messages.len() as u64);
         }
-        send(queue, &messages, None, output, sent).await?;
-        output.flush()?;
-        progress.inc(messages.len() as u64);
+        if let Some(problem) = problem {
+            return Err(problem);
+        }
     }
     progress.finish_and_clear();
     Ok(())
+}
+
+/// The lines that are there, up to the batch, and the problem that ended them.
+fn gather(
+    first: Line,
+    lines: &mut mpsc::Receiver<Line>,
+    batch: usize,
+) -> (Vec<Box<RawValue>>, Option<anyhow::Error>) {
+    let (mut messages, mut bytes) = (Vec::new(), 0);
+    let mut next = Some(first);
+    while let Some(line) = next {
+        match line {
+            Ok(line) => {
+                bytes += line.get().len();
+                messages.push(line);
+            }
+            Err(problem) => return (messages, Some(problem)),
+        }
+        let room = messages.len() < batch && bytes < PUSH_BYTES;
+        next = if room { lines.try_recv().ok() } else { None };
+    }
+    (messages, None)
 }
 
 async fn send(
@@ -155,6 +177,7 @@ async fn send(
         return Ok(());
     }
     let results = push.send().await?;
+    sent.queued += results.iter().filter(|result| result.status != PushStatus::Failed).count();
     results.iter().try_for_each(|result| output.json(result))?;
     let refused = results.iter().find(|result| result.status == PushStatus::Failed);
     match refused {

@@ -68,7 +68,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
-    forget(&queue).await;
+    // Who was never reached has nothing to forget.
+    let reached =
+        !outcome.as_ref().is_err_and(|e| e.downcast_ref().is_some_and(Error::is_connection_refused));
+    if reached {
+        forget(&queue).await;
+    }
     outcome
 }
 
