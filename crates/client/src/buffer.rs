@@ -13,7 +13,7 @@ use baton_env::Stopwatch;
 use baton_types::limits;
 use bytes::Bytes;
 use serde::Serialize;
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
 use crate::push::{self, Ids, Items};
 use crate::retry::{self, Repeat};
@@ -24,6 +24,9 @@ const BATCHES_MAX: usize = 4;
 
 /// Bytes that may wait, unless one message alone is larger.
 const BYTES_MAX: u32 = 16 << 20;
+
+/// Bytes that are sent although the batch has room for more messages.
+const BATCH_BYTES: u32 = BYTES_MAX / 4;
 
 const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
 
@@ -77,6 +80,8 @@ struct State {
     /// Since the oldest waiting message came.
     waiting: Option<Stopwatch>,
     pushed: u64,
+    /// Pushes that wait for bytes: what is here must leave for them, however little it is.
+    starving: usize,
     flush: bool,
     closed: bool,
     /// What went wrong, until somebody is told or it went well after all.
@@ -115,6 +120,7 @@ impl Buffer {
             ids: Ids::fresh(),
             waiting: None,
             pushed: 0,
+            starving: 0,
             flush: false,
             closed: false,
             problem: None,
@@ -152,8 +158,8 @@ impl Buffer {
         let bytes = u32::try_from(item.len()).unwrap_or(u32::MAX).min(BYTES_MAX);
         // A permit is given back by the sender once the message is settled.
         let room = shared.room.acquire().await.map_err(|_| Error::Closed)?;
-        let bytes_room = shared.bytes_room.acquire_many(bytes).await.map_err(|_| Error::Closed)?;
-        {
+        let bytes_room = shared.bytes_room(bytes).await?;
+        let wake = {
             let mut state = shared.lock();
             state.check()?;
             state.items.append(&item);
@@ -162,11 +168,12 @@ impl Buffer {
             state.waiting.get_or_insert_with(Stopwatch::start);
             room.forget();
             bytes_room.forget();
-            if state.items.count != 1 && state.items.count != shared.batch {
-                return Ok(());
-            }
+            // The first starts the clock.
+            state.items.count == 1 || shared.is_ready(&state)
+        };
+        if wake {
+            shared.work.notify_one();
         }
-        shared.work.notify_one();
         Ok(())
     }
 
@@ -271,10 +278,22 @@ impl Shared {
             return if state.closed { Due::Never } else { Due::WhenTold };
         };
         let left = self.after.saturating_sub(waiting.elapsed());
-        if state.closed || state.flush || state.items.count >= self.batch || left.is_zero() {
-            return Due::Now;
+        if self.is_ready(&state) || left.is_zero() { Due::Now } else { Due::After(left) }
+    }
+
+    /// Whether what waits should leave before its time.
+    fn is_ready(&self, state: &State) -> bool {
+        let full = state.items.count >= self.batch || state.bytes >= BATCH_BYTES;
+        full || state.flush || state.closed || state.starving > 0
+    }
+
+    /// Room for this many bytes, and the sender told when there is none.
+    async fn bytes_room(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Error> {
+        if let Ok(room) = self.bytes_room.try_acquire_many(bytes) {
+            return Ok(room);
         }
-        Due::After(left)
+        let _starving = Starving::new(self);
+        self.bytes_room.acquire_many(bytes).await.map_err(|_| Error::Closed)
     }
 
     /// Sends a batch until the server has it or refuses it for good.
@@ -288,6 +307,23 @@ impl Shared {
             baton_env::sleep(wait).await;
             tries += 1;
         }
+    }
+}
+
+/// Counts a push that waits for bytes, also one whose caller gives up.
+struct Starving<'a>(&'a Shared);
+
+impl<'a> Starving<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.lock().starving += 1;
+        shared.work.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Starving<'_> {
+    fn drop(&mut self) {
+        self.0.lock().starving -= 1;
     }
 }
 

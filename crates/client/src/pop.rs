@@ -157,7 +157,7 @@ impl Prepared {
             path: self.path.clone(),
             body: Bytes::new(),
             timeout: self.timeout,
-            repeat: Repeat::Always,
+            repeat: Repeat::Poll,
             key: self.queue.name(),
         };
         let answer = self.queue.client().connection().call(call).await?;

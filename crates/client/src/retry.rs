@@ -18,6 +18,8 @@ const WAIT_ASKED_MAX: Duration = Duration::from_secs(30);
 pub(crate) enum Repeat {
     /// Yes: twice is as good as once.
     Always,
+    /// Yes, except when no answer came in time: a poll has then used up the time that its caller gave it.
+    Poll,
     /// Only when it cannot have reached the server.
     Unsent,
     /// No: the caller wants to know about the first try.
@@ -40,6 +42,7 @@ impl Repeat {
         failure.error.is_temporary()
             && match self {
                 Self::Always => true,
+                Self::Poll => !matches!(failure.error, Error::Timeout { .. }),
                 Self::Unsent => failure.unsent || refused,
                 Self::Never => false,
             }
@@ -74,6 +77,13 @@ mod tests {
         assert!(!Repeat::Unsent.allows(&lost));
         assert!(Repeat::Unsent.allows(&kept));
         assert!(!Repeat::Never.allows(&kept));
+    }
+
+    #[test]
+    fn a_poll_is_repeated_unless_its_time_is_over() {
+        let timeout = Error::Timeout { url: "http://test".into(), after: Duration::from_secs(35) };
+        assert!(!Repeat::Poll.allows(&Failure { error: timeout, unsent: false }));
+        assert!(Repeat::Poll.allows(&Failure { error: unavailable(), unsent: false }));
     }
 
     #[test]

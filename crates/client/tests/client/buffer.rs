@@ -6,7 +6,7 @@ use baton_client::{Client, Error};
 use baton_env::Stopwatch;
 use serde_json::json;
 
-use crate::support::{Reply, TestServer, queued};
+use crate::support::{Reply, Seen, TestServer, queued};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -69,6 +69,21 @@ async fn a_full_buffer_makes_the_producer_wait() {
     let mut arrived = payloads(&server);
     arrived.dedup();
     assert_eq!(arrived.last(), Some(&40));
+}
+
+#[tokio::test]
+async fn large_messages_do_not_wait_for_a_full_batch() {
+    let server = TestServer::start(queued).await;
+    let buffer = client(&server).queue("orders").buffer(1_000, LONG);
+    let large = "x".repeat(7 << 20);
+    for _ in 0..4 {
+        let push = tokio::time::timeout(Duration::from_secs(20), buffer.push(&large));
+        push.await.expect("room comes without a flush").unwrap();
+    }
+    let huge = "x".repeat(20 << 20);
+    buffer.push(&huge).await.unwrap();
+    buffer.close().await.unwrap();
+    assert_eq!(server.seen().iter().map(Seen::items).sum::<usize>(), 5);
 }
 
 #[tokio::test]
