@@ -15,7 +15,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
-use crate::push::{self, Ids, Items};
+use crate::push::{self, Items};
 use crate::retry::{self, Repeat};
 use crate::{Client, Error, Queue};
 
@@ -76,7 +76,6 @@ struct Shared {
 struct State {
     items: Items,
     bytes: u32,
-    ids: Ids,
     /// Since the oldest waiting message came.
     waiting: Option<Stopwatch>,
     pushed: u64,
@@ -117,7 +116,6 @@ impl Buffer {
         let state = State {
             items: Items::default(),
             bytes: 0,
-            ids: Ids::fresh(),
             waiting: None,
             pushed: 0,
             starving: 0,
@@ -145,11 +143,8 @@ impl Buffer {
     /// those that the server refused for good are told to the next caller, once.
     pub async fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Result<(), Error> {
         let shared = &self.shared;
-        let id = {
-            let mut state = shared.lock();
-            state.check()?;
-            state.ids.next()
-        };
+        shared.lock().check()?;
+        let id = shared.client.connection().ids.fresh();
         let item = push::item(&shared.head, payload, id)?;
         if item.len() + 64 > limits::BODY_BYTES_MAX {
             let (bytes, max) = (item.len(), limits::BODY_BYTES_MAX);
@@ -248,7 +243,6 @@ impl State {
     fn take(&mut self) -> Batch {
         self.waiting = None;
         self.flush = false;
-        self.ids = Ids::fresh();
         let items = std::mem::take(&mut self.items);
         Batch { count: items.count, bytes: std::mem::take(&mut self.bytes), body: items.finish() }
     }

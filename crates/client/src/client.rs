@@ -159,14 +159,9 @@ impl Builder {
 
     /// The client.
     pub fn build(self) -> Result<Client, Error> {
-        let endpoints = Endpoints::parse(&self.urls)?;
-        let connection = Connection::new(
-            endpoints,
-            self.token.as_deref(),
-            self.timeout,
-            self.repetitions_max,
-            self.idle_connections_max,
-        )?;
+        let endpoints = Endpoints::parse(&self.urls, self.idle_connections_max)?;
+        let connection =
+            Connection::new(endpoints, self.token.as_deref(), self.timeout, self.repetitions_max)?;
         Ok(Client { connection: Arc::new(connection) })
     }
 }

@@ -2,34 +2,26 @@
 //!
 //! Always: a body is serialised once and shared by every try; no more tries than allowed, no answer larger than
 //! [`ANSWER_BYTES_MAX`], no wait without a deadline. Not here: what to repeat (`retry`), whom to ask
-//! (`endpoint`), what a body means. Start at [`Connection::call`].
+//! (`endpoint`), sockets (`pool`), what a body means. Start at [`Connection::call`].
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_types::{limits, wire};
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use http::header::{AUTHORIZATION, RETRY_AFTER};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
 use serde::Deserialize;
 
 use crate::Error;
 use crate::endpoint::{Endpoint, Endpoints};
+use crate::id::Ids;
 use crate::retry::{self, Failure, Repeat};
 
 /// Bytes of an answer: the payloads of the largest pop, doubled for what stands around them.
 const ANSWER_BYTES_MAX: usize = 2 * limits::BODY_BYTES_MAX;
-
-/// How long a TCP connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long an unused connection is kept; servers and balancers commonly close theirs after a minute.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Characters of a server's refusal that go into an error when it is not the JSON we expect.
 const REFUSAL_CHARS_MAX: usize = 300;
@@ -74,8 +66,8 @@ impl Answer {
 #[derive(Debug)]
 pub(crate) struct Connection {
     endpoints: Endpoints,
-    http: Client<HttpConnector, Full<Bytes>>,
-    headers: HeaderMap,
+    /// Fresh transaction ids.
+    pub ids: Ids,
     /// For every call that is not a long poll.
     pub timeout: Duration,
     /// Repetitions after the first try of all servers.
@@ -88,26 +80,18 @@ impl Connection {
         token: Option<&str>,
         timeout: Duration,
         repetitions_max: u32,
-        idle_connections_max: usize,
     ) -> Result<Self, Error> {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let http = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE_TIMEOUT)
-            .pool_max_idle_per_host(idle_connections_max)
-            .set_host(true)
-            .build(connector);
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(token) = token {
-            let mut value = HeaderValue::try_from(format!("Bearer {token}"))
-                .map_err(|_| Error::Invalid("the token holds characters that no header may hold".into()))?;
-            value.set_sensitive(true);
-            headers.insert(AUTHORIZATION, value);
-        }
-        Ok(Self { endpoints, http, headers, timeout, repetitions_max })
+        let endpoints = match token {
+            None => endpoints,
+            Some(token) => {
+                let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                    Error::Invalid("the token holds characters that no header may hold".into())
+                })?;
+                value.set_sensitive(true);
+                endpoints.with_header(AUTHORIZATION, &value)
+            }
+        };
+        Ok(Self { endpoints, ids: Ids::default(), timeout, repetitions_max })
     }
 
     /// Sends the call, tries it on every server and again after a wait as far as allowed, and returns the first
@@ -171,31 +155,20 @@ impl Connection {
     }
 
     async fn exchange(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Answer, Failure> {
-        let request = self.request(endpoint, call).map_err(|error| Failure { error, unsent: true })?;
-        let response = self.http.request(request).await.map_err(|e| {
-            let unsent = e.is_connect();
-            Failure { error: Error::Unavailable { url: endpoint.url.to_string(), cause: e.into() }, unsent }
+        let mut request = Request::new(Full::new(call.body.clone()));
+        *request.method_mut() = call.method.clone();
+        *request.uri_mut() = Uri::from(call.path.clone());
+        *request.headers_mut() = endpoint.headers.clone();
+        let (head, body) = endpoint.pool.exchange(request, ANSWER_BYTES_MAX).await.map_err(|broken| {
+            let error = Error::Unavailable { url: endpoint.url.to_string(), cause: broken.cause };
+            Failure { error, unsent: broken.unsent }
         })?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(|cause| Failure {
-            error: Error::Unavailable { url: endpoint.url.to_string(), cause },
-            unsent: false,
-        })?;
-        let body = body.to_bytes();
         if head.status.is_success() {
             return Ok(Answer { url: Arc::clone(&endpoint.url), status: head.status, body });
         }
         let error =
             Error::from_status(&endpoint.url, head.status, refusal(&body), retry_after(&head.headers));
         Err(Failure { error, unsent: false })
-    }
-
-    fn request(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Request<Full<Bytes>>, Error> {
-        let mut request = Request::new(Full::new(call.body.clone()));
-        *request.method_mut() = call.method.clone();
-        *request.uri_mut() = endpoint.uri(&call.path)?;
-        *request.headers_mut() = self.headers.clone();
-        Ok(request)
     }
 }
 

@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use http::Uri;
-use http::uri::{Authority, PathAndQuery, Scheme};
+use http::header::{CONTENT_TYPE, HOST};
+use http::uri::Scheme;
+use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::Error;
+use crate::pool::Pool;
 
 /// How long a server that failed is passed over.
 const PASSED_OVER: Duration = Duration::from_secs(5);
@@ -22,15 +24,17 @@ const PASSED_OVER: Duration = Duration::from_secs(5);
 pub(crate) struct Endpoint {
     /// As it appears in errors.
     pub url: Arc<str>,
-    scheme: Scheme,
-    authority: Authority,
+    /// The connections to it.
+    pub pool: Pool,
+    /// What every request to it begins with.
+    pub headers: HeaderMap,
     /// Microseconds on the owner's stopwatch until which it is passed over. A single word, so that the hot path
     /// takes no lock.
     failed_until: AtomicU64,
 }
 
 impl Endpoint {
-    fn parse(url: &str) -> Result<Self, Error> {
+    fn parse(url: &str, idle_connections_max: usize) -> Result<Self, Error> {
         let wrong = |problem: &str| {
             Error::Invalid(format!("server address {url:?} {problem}, such as http://127.0.0.1:6632"))
         };
@@ -50,17 +54,11 @@ impl Endpoint {
         }
         let authority = parts.authority.ok_or_else(|| wrong("names no host"))?;
         let url = format!("http://{authority}").into();
-        Ok(Self { url, scheme: Scheme::HTTP, authority, failed_until: AtomicU64::new(0) })
-    }
-
-    /// The address of `path` on this server.
-    pub fn uri(&self, path: &PathAndQuery) -> Result<Uri, Error> {
-        Uri::builder()
-            .scheme(self.scheme.clone())
-            .authority(self.authority.clone())
-            .path_and_query(path.clone())
-            .build()
-            .map_err(|e| Error::Invalid(e.to_string()))
+        let host = HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?;
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(HOST, host), (CONTENT_TYPE, json)]);
+        let pool = Pool::new(&authority, idle_connections_max);
+        Ok(Self { url, pool, headers, failed_until: AtomicU64::new(0) })
     }
 }
 
@@ -74,12 +72,21 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     /// From addresses such as `http://127.0.0.1:6632`.
-    pub fn parse(urls: &[String]) -> Result<Self, Error> {
+    pub fn parse(urls: &[String], idle_connections_max: usize) -> Result<Self, Error> {
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs the address of at least one server".into()));
         }
-        let all = urls.iter().map(|url| Endpoint::parse(url)).collect::<Result<_, _>>()?;
+        let all =
+            urls.iter().map(|url| Endpoint::parse(url, idle_connections_max)).collect::<Result<_, _>>()?;
         Ok(Self { all, since_start: Stopwatch::start(), passed_over: PASSED_OVER })
+    }
+
+    /// Sends this header with every request.
+    pub fn with_header(mut self, name: http::HeaderName, value: &HeaderValue) -> Self {
+        for endpoint in &mut self.all {
+            endpoint.headers.insert(name.clone(), value.clone());
+        }
+        self
     }
 
     /// The servers in the order in which to try them for a call with this key, each once. Decided before the first
@@ -126,11 +133,11 @@ mod tests {
 
     fn endpoints() -> Endpoints {
         let urls = ["a", "b", "c"].map(|host| format!("http://{host}:1"));
-        Endpoints::parse(&urls).unwrap()
+        Endpoints::parse(&urls, 1).unwrap()
     }
 
     fn order(endpoints: &Endpoints, key: &str) -> Vec<String> {
-        endpoints.in_order(key).iter().map(|e| e.authority.to_string()).collect()
+        endpoints.in_order(key).iter().map(|e| e.url.to_string()).collect()
     }
 
     #[test]
@@ -168,9 +175,9 @@ mod tests {
     #[test]
     fn a_wrong_address_is_explained() {
         for url in ["", "127.0.0.1:6632", "https://a", "ftp://a", "http://a/path", "http://"] {
-            assert!(Endpoints::parse(&[url.to_owned()]).is_err(), "{url}");
+            assert!(Endpoints::parse(&[url.to_owned()], 1).is_err(), "{url}");
         }
-        assert!(Endpoints::parse(&["http://a:6632/".to_owned()]).is_ok());
-        assert!(Endpoints::parse(&[]).is_err());
+        assert!(Endpoints::parse(&["http://a:6632/".to_owned()], 1).is_ok());
+        assert!(Endpoints::parse(&[], 1).is_err());
     }
 }

@@ -39,7 +39,8 @@ pub struct Push {
     /// What stands before the payload of every item.
     head: Vec<u8>,
     items: Items,
-    ids: Option<Ids>,
+    /// Whether items get ids here.
+    with_ids: bool,
     open: Option<Open>,
     problem: Option<Error>,
 }
@@ -57,7 +58,7 @@ impl Push {
             head: item_head(queue),
             queue: queue.clone(),
             items: Items::default(),
-            ids: Some(Ids::fresh()),
+            with_ids: true,
             open: None,
             problem: None,
         }
@@ -94,7 +95,7 @@ impl Push {
     /// Leaves transaction ids to the server. Cheaper for it, but a push whose answer is lost is then not repeated:
     /// you get the error and decide.
     pub fn without_transaction_ids(mut self) -> Self {
-        self.ids = None;
+        self.with_ids = false;
         self
     }
 
@@ -129,10 +130,16 @@ impl Push {
     /// Writes the ids of the last item.
     fn close(&mut self) {
         let Some(open) = self.open.take() else { return };
-        let drawn = if open.transaction_id.is_none() { self.ids.as_mut().map(Ids::next) } else { None };
-        let mut text = Uuid::encode_buffer();
-        let drawn = drawn.map(|id| &*id.as_hyphenated().encode_lower(&mut text));
-        self.items.close(open.transaction_id.as_deref().or(drawn), open.trace_id.as_deref());
+        let trace_id = open.trace_id.as_deref();
+        match &open.transaction_id {
+            Some(given) => self.items.close(Some(given), trace_id),
+            None if self.with_ids => {
+                let mut text = Uuid::encode_buffer();
+                let fresh = self.queue.client().connection().ids.fresh();
+                self.items.close(Some(fresh.as_hyphenated().encode_lower(&mut text)), trace_id);
+            }
+            None => self.items.close(None, trace_id),
+        }
     }
 
     async fn call(mut self) -> Result<Answer, Error> {
@@ -147,7 +154,7 @@ impl Push {
                 self.items.count
             )));
         }
-        let repeat = if self.ids.is_some() { Repeat::Always } else { Repeat::Unsent };
+        let repeat = if self.with_ids { Repeat::Always } else { Repeat::Unsent };
         push(self.queue.client(), self.items.finish(), repeat, self.queue.name()).await
     }
 }
@@ -288,27 +295,6 @@ fn write_text(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("text can always be written to memory");
 }
 
-/// Fresh transaction ids: one random draw for a whole push, then counted up in its last four bytes, because a
-/// draw is a system call.
-#[derive(Debug)]
-pub(crate) struct Ids {
-    drawn: u128,
-    used: u32,
-}
-
-impl Ids {
-    pub fn fresh() -> Self {
-        Self { drawn: baton_env::fresh_uuid().as_u128(), used: 0 }
-    }
-
-    pub fn next(&mut self) -> Uuid {
-        let low = u128::from(u32::MAX);
-        let counted = (self.drawn & low).wrapping_add(self.used.into()) & low;
-        self.used = self.used.wrapping_add(1);
-        Uuid::from_u128((self.drawn & !low) | counted)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -358,12 +344,5 @@ mod tests {
     fn ids_can_be_left_to_the_server() {
         let body = body(queue().push(&1).without_transaction_ids());
         assert_eq!(body["items"][0].get("transactionId"), None);
-    }
-
-    #[test]
-    fn counting_up_never_leaves_the_random_part() {
-        let mut ids = Ids { drawn: u128::MAX, used: 0 };
-        assert_eq!(ids.next().as_u128(), u128::MAX);
-        assert_eq!(ids.next().as_u128(), u128::MAX - u128::from(u32::MAX));
     }
 }

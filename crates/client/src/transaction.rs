@@ -5,7 +5,7 @@ use http::Method;
 use http::uri::PathAndQuery;
 use serde::Serialize;
 
-use crate::push::{Ids, item, item_head};
+use crate::push::{item, item_head};
 use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, TransactionResponse};
 
 /// A transaction under construction, sent by [`commit`](Self::commit).
@@ -35,14 +35,13 @@ pub struct Transaction {
     leases: Vec<String>,
     /// The first queue named, whose server gets the call.
     key: Option<String>,
-    ids: Ids,
     problem: Option<Error>,
 }
 
 impl Transaction {
     pub(crate) fn new(client: Client) -> Self {
         let (operations, leases) = (Vec::new(), Vec::new());
-        Self { client, operations, count: 0, leases, key: None, ids: Ids::fresh(), problem: None }
+        Self { client, operations, count: 0, leases, key: None, problem: None }
     }
 
     /// Finishes a message.
@@ -73,7 +72,7 @@ impl Transaction {
     /// Pushes a message to a queue, and to its partition when the handle has one.
     pub fn push<T: Serialize + ?Sized>(mut self, queue: &Queue, payload: &T) -> Self {
         self.key.get_or_insert_with(|| queue.name().to_owned());
-        let operation = item(&item_head(queue), payload, self.ids.next()).map(|item| {
+        let operation = item(&item_head(queue), payload, self.client.connection().ids.fresh()).map(|item| {
             let mut operation = br#"{"type":"push","items":["#.to_vec();
             operation.extend_from_slice(&item);
             operation.extend_from_slice(b"]}");

@@ -3,7 +3,9 @@ use std::time::Duration;
 use baton_client::{Client, Error};
 use baton_env::Stopwatch;
 use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{Reply, TestServer, queued};
 
@@ -129,4 +131,35 @@ async fn a_connection_is_used_again_and_carries_the_token() {
     }
     assert_eq!(server.connections(), 1);
     assert!(server.seen().iter().all(|seen| seen.authorization.as_deref() == Some("Bearer secret")));
+}
+
+/// A server that promises to keep its connections and closes each after one answer.
+async fn fickle() -> (String, AbortOnDropHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let task = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            // Headers and body arrive in one write; an empty read is a connection that was never used.
+            if stream.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {
+                let body = r#"[{"status":"queued"}]"#;
+                let answer = format!("HTTP/1.1 201 Created\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        }
+    });
+    (url, AbortOnDropHandle::new(task))
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_closed_meanwhile_costs_no_error() {
+    let (url, _server) = fickle().await;
+    let orders = Client::new(url).unwrap().queue("orders");
+    for n in 0..20 {
+        orders.push(&n).confirm().await.unwrap();
+    }
+    for n in 0..5 {
+        // Time for the news of the closing to arrive: without ids a push that may have left is not repeated.
+        baton_env::sleep(Duration::from_millis(20)).await;
+        orders.push(&n).without_transaction_ids().confirm().await.unwrap();
+    }
 }
