@@ -39,6 +39,16 @@ pub(crate) struct Call<'a> {
     pub key: &'a str,
 }
 
+impl Call<'_> {
+    fn request(&self, endpoint: &Endpoint) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(self.path.clone());
+        *request.headers_mut() = endpoint.headers.clone();
+        request
+    }
+}
+
 /// What a server answered.
 #[derive(Debug)]
 pub(crate) struct Answer {
@@ -155,11 +165,12 @@ impl Connection {
     }
 
     async fn exchange(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Answer, Failure> {
-        let mut request = Request::new(Full::new(call.body.clone()));
-        *request.method_mut() = call.method.clone();
-        *request.uri_mut() = Uri::from(call.path.clone());
-        *request.headers_mut() = endpoint.headers.clone();
-        let (head, body) = endpoint.pool.exchange(request, ANSWER_BYTES_MAX).await.map_err(|broken| {
+        let mut outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, false).await;
+        if outcome.as_ref().is_err_and(|broken| broken.stale) && call.repeat.is_safe_twice() {
+            // The usual end of a kept connection, and no sign that the server is unwell.
+            outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, true).await;
+        }
+        let (head, body) = outcome.map_err(|broken| {
             let error = Error::Unavailable { url: endpoint.url.to_string(), cause: broken.cause };
             Failure { error, unsent: broken.unsent }
         })?;

@@ -53,6 +53,8 @@ pub(crate) struct Broken {
     pub cause: Cause,
     /// Whether the request surely never left.
     pub unsent: bool,
+    /// Whether the connection had been used before, so that the server may merely have closed it in the meantime.
+    pub stale: bool,
 }
 
 impl Pool {
@@ -61,33 +63,37 @@ impl Pool {
         Self { host, port: authority.port_u16().unwrap_or(DEFAULT_PORT), idle: Mutex::default(), idle_max }
     }
 
-    /// Sends a request and reads its whole answer, up to `bytes_max`.
+    /// Sends a request and reads its whole answer, up to `bytes_max`; over a new connection when `fresh`.
     pub async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
         bytes_max: usize,
+        fresh: bool,
     ) -> Result<(response::Parts, Bytes), Broken> {
         let (sender, response) = loop {
-            let (mut sender, used_before) = match self.take() {
-                Some(sender) => (sender, true),
-                None => (self.connect().await.map_err(|cause| Broken { cause, unsent: true })?, false),
+            let idle = if fresh { None } else { self.take() };
+            let stale = idle.is_some();
+            let mut sender = match idle {
+                Some(sender) => sender,
+                None => self.connect().await.map_err(|cause| Broken { cause, unsent: true, stale })?,
             };
-            if sender.ready().await.is_err() && used_before {
+            if sender.ready().await.is_err() && stale {
                 continue;
             }
             match sender.try_send_request(request).await {
                 Ok(response) => break (sender, response),
                 Err(mut refused) => match refused.take_message() {
-                    Some(unsent) if used_before => request = unsent,
+                    Some(unsent) if stale => request = unsent,
                     message => {
-                        return Err(Broken { cause: refused.into_error().into(), unsent: message.is_some() });
+                        let unsent = message.is_some();
+                        return Err(Broken { cause: refused.into_error().into(), unsent, stale });
                     }
                 },
             }
         };
         let (head, body) = response.into_parts();
         let body = Limited::new(body, bytes_max).collect().await;
-        let body = body.map_err(|cause| Broken { cause, unsent: false })?.to_bytes();
+        let body = body.map_err(|cause| Broken { cause, unsent: false, stale: false })?.to_bytes();
         // Not yet ready perhaps, but about to be: whoever takes it waits for that, not the caller of this.
         self.give_back(sender);
         Ok((head, body))

@@ -36,6 +36,11 @@ pub(crate) struct Failure {
 }
 
 impl Repeat {
+    /// Whether the server may get the call twice.
+    pub fn is_safe_twice(self) -> bool {
+        matches!(self, Self::Always | Self::Poll)
+    }
+
     /// Whether the call may be sent again after this failure.
     pub fn allows(self, failure: &Failure) -> bool {
         let refused = matches!(failure.error, Error::Full { .. });

@@ -153,7 +153,7 @@ async fn fickle() -> (String, AbortOnDropHandle<()>) {
 #[tokio::test]
 async fn a_connection_that_the_server_closed_meanwhile_costs_no_error() {
     let (url, _server) = fickle().await;
-    let orders = Client::new(url).unwrap().queue("orders");
+    let orders = Client::builder().url(url).retries(0).build().unwrap().queue("orders");
     for n in 0..20 {
         orders.push(&n).confirm().await.unwrap();
     }
