@@ -74,8 +74,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             bail!("--transaction-id names one message: give that message as an argument");
         }
         let outcome = stream(&args, &queue, &mut output, &mut sent).await;
-        outcome
-            .with_context(|| format!("stopped after {} pushed messages", sent.queued + sent.duplicates))?;
+        match sent.queued + sent.duplicates {
+            0 => outcome?,
+            pushed => outcome.with_context(|| format!("stopped after {pushed} pushed messages"))?,
+        }
     } else {
         given(&args, &queue, &mut output, &mut sent).await?;
     }
