@@ -12,11 +12,11 @@ mod push;
 mod transaction;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Options};
+pub use broker::{Broker, Options, WaitStatistics};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
-    DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary, PartitionSummary,
+    Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary, PartitionSummary,
     QueueSummary, Replayed,
 };
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
