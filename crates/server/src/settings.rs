@@ -494,8 +494,8 @@ fn show_millis(duration: Duration) -> String {
 fn show_bytes(bytes: u64) -> String {
     match bytes {
         0 => "0".into(),
-        _ if bytes % (1 << 30) == 0 => format!("{}GiB", bytes >> 30),
-        _ if bytes % (1 << 20) == 0 => format!("{}MiB", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
         _ => bytes.to_string(),
     }
 }
