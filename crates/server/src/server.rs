@@ -30,6 +30,9 @@ const BACKLOG: u32 = 4096;
 /// because an idle connection keeps its buffer.
 const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
+/// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// How the server behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -110,20 +113,18 @@ impl Server {
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { listener, app, .. } = self;
         let tracker = TaskTracker::new();
-        let abandon = CancellationToken::new();
-        accept(&listener, &app, &tracker, &shutdown, &abandon).await;
+        accept(&listener, &app, &tracker, &shutdown).await;
         app.stop();
         drop(listener);
         tracker.close();
+        // Each connection keeps to the deadline itself.
         let finish = async {
             app.broker.shutdown().await;
             tracker.wait().await;
         };
-        if tokio::time::timeout(app.options.shutdown_deadline, finish).await.is_err() {
+        if tokio::time::timeout(app.options.shutdown_deadline + GRACE, finish).await.is_err() {
             let connections = app.connections.load(Ordering::Relaxed);
-            tracing::warn!(connections, "stopping took too long; the rest of the connections are cut");
-            abandon.cancel();
-            tracker.wait().await;
+            tracing::warn!(connections, "stopping took too long");
         }
     }
 }
@@ -142,13 +143,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections until `shutdown`.
-async fn accept(
-    listener: &TcpListener,
-    app: &Arc<App>,
-    tracker: &TaskTracker,
-    shutdown: &CancellationToken,
-    abandon: &CancellationToken,
-) {
+async fn accept(listener: &TcpListener, app: &Arc<App>, tracker: &TaskTracker, shutdown: &CancellationToken) {
     let places = Arc::new(Semaphore::new(app.options.connections_max));
     loop {
         let next = async {
@@ -162,9 +157,8 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
-                // Tokens of its own: waiting on a shared one would take its lock with every poll.
-                let (stop, abandon) = (shutdown.child_token(), abandon.child_token());
-                tracker.spawn(serve(stream, Arc::clone(app), place, stop, abandon));
+                // A token of its own: waiting on a shared one would take its lock with every poll.
+                tracker.spawn(serve(stream, Arc::clone(app), place, shutdown.child_token()));
             }
             Err(error) => {
                 // Out of file descriptors, most likely: they come back when connections end.
@@ -181,7 +175,6 @@ async fn serve(
     app: Arc<App>,
     place: Option<OwnedSemaphorePermit>,
     stop: CancellationToken,
-    abandon: CancellationToken,
 ) {
     app.connections.fetch_add(1, Ordering::Relaxed);
     if let Err(error) = stream.set_nodelay(true) {
@@ -190,24 +183,23 @@ async fn serve(
     let phase = SharedPhase::default();
     let transport = TokioIo::new(Transport::new(stream, phase.clone()));
     let service = Connection::new(Arc::clone(&app), phase);
-    let connection = http1::Builder::new()
-        .max_buf_size(CONNECTION_BUFFER_BYTES)
-        // The transport's own deadlines tell an idle peer from a slow one.
-        .header_read_timeout(None)
-        .serve_connection(transport, service);
-    tokio::pin!(connection);
+    let mut builder = http1::Builder::new();
+    // The transport's own deadlines tell an idle peer from a slow one.
+    builder.max_buf_size(CONNECTION_BUFFER_BYTES).header_read_timeout(None);
+    // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
+    let mut connection = std::pin::pin!(builder.serve_connection(transport, service));
+    drop(builder);
     let outcome = tokio::select! {
-        outcome = connection.as_mut() => Some(outcome),
+        outcome = connection.as_mut() => Ok(outcome),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            tokio::select! {
-                outcome = connection.as_mut() => Some(outcome),
-                () = abandon.cancelled() => None,
-            }
+            tokio::time::timeout(app.options.shutdown_deadline, connection.as_mut()).await
         }
     };
-    if let Some(Err(error)) = outcome {
-        tracing::debug!(%error, "a connection broke");
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection broke"),
+        Err(_) => tracing::warn!("a request took too long to finish; its connection was cut"),
     }
     app.connections.fetch_sub(1, Ordering::Relaxed);
     drop(place);
