@@ -12,7 +12,9 @@ pub enum Error {
     #[error("{0}")]
     NotFound(String),
     /// The queue holds as many unfinished messages as its `maxSize` allows.
-    #[error("queue {queue:?} is full: {size} unfinished messages, maxSize is {max}; consume some or raise maxSize")]
+    #[error(
+        "queue {queue:?} is full: {size} unfinished messages, maxSize is {max}; consume some or raise maxSize"
+    )]
     QueueFull {
         /// The queue.
         queue: String,

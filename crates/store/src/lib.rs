@@ -22,5 +22,5 @@ pub use error::Error;
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};
-pub use store::{Event, Listener, Operation, Statistics, Store, run};
-pub use tx::{Durability, GroupSpec, Stop, Tx};
+pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, run};
+pub use tx::{Appended, Durability, GroupSpec, Stop, Tx};

@@ -63,6 +63,22 @@ impl OffsetRanges {
         });
     }
 
+    /// Where one gets from `from` by passing over `count` offsets that the set does not hold, but not beyond
+    /// `limit`; also how many were passed. Held offsets right at the end are passed too.
+    pub fn advance(&self, from: Offset, limit: Offset, count: u64) -> (Offset, u64) {
+        let (mut at, mut passed) = (from, 0);
+        for (start, end) in self.0.iter().skip_while(|(_, end)| *end <= from.0) {
+            let free = start.saturating_sub(at.0).min(limit.since(at));
+            if passed + free > count || at >= limit {
+                break;
+            }
+            passed += free;
+            at = Offset((*end).min(limit.0)).max(at);
+        }
+        let rest = limit.since(at).min(count - passed);
+        (at.plus(rest), passed + rest)
+    }
+
     /// The first offset at or after `offset` that the set does not hold.
     pub fn first_missing(&self, offset: Offset) -> Offset {
         let after = self.0.partition_point(|(start, _)| *start <= offset.0);
@@ -99,6 +115,13 @@ mod tests {
                 prop_assert_eq!(ranges.contains(Offset(offset)), set.contains(&offset));
                 let missing = (offset..).find(|o| !set.contains(o));
                 prop_assert_eq!(Some(ranges.first_missing(Offset(offset)).0), missing);
+            }
+            for (from, limit, count) in [(0, 70, 5), (10, 30, 8), (below, 64, 3), (5, 5, 2), (0, 70, 0)] {
+                let (end, passed) = ranges.advance(Offset(from), Offset(limit), count);
+                let free = |range: std::ops::Range<u64>| range.filter(|o| !set.contains(o)).count() as u64;
+                prop_assert_eq!(free(from..end.0), passed);
+                prop_assert_eq!(passed, free(from..limit.max(from)).min(count));
+                prop_assert!(end.0 <= limit.max(from));
             }
             prop_assert!(ranges.ranges().windows(2).all(|w| w[0].1 < w[1].0), "{:?}", ranges);
             prop_assert_eq!(OffsetRanges::from_ranges(ranges.ranges().iter().copied()), ranges);

@@ -106,7 +106,7 @@ pub struct Cursor {
     pub finished: Option<Box<OffsetRanges>>,
     /// Failed acks since the last clean batch.
     pub retries: u32,
-    /// Deliveries since `next` last moved.
+    /// Deliveries since a batch was last finished as a whole.
     pub attempts: u32,
     /// Messages finished in all.
     pub consumed: u64,

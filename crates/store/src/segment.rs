@@ -17,6 +17,8 @@ use xxhash_rust::xxh3::Xxh3;
 
 const MAGIC: [u8; 4] = [b'B', b'S', 1, 0];
 const HEADER_BYTES: usize = 36;
+
+const _: () = assert!(HEADER_BYTES == MAGIC.len() + 4 + 8 + 8 + 4 + 8);
 const HAS_TRANSACTION: u8 = 1;
 const HAS_TRACE: u8 = 2;
 const HAS_PRODUCER: u8 = 4;
@@ -69,6 +71,13 @@ impl Block {
         self.entries.push(Entry { end: self.bytes.len(), hash });
     }
 
+    /// Adds message `index` of another block.
+    pub fn push_from(&mut self, other: &Self, index: usize) {
+        let entry = other.entries[index];
+        self.bytes.extend_from_slice(&other.bytes[other.start_of(index)..entry.end]);
+        self.entries.push(Entry { end: self.bytes.len(), hash: entry.hash });
+    }
+
     /// How many messages it holds.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -102,10 +111,7 @@ impl Block {
     /// The block without the messages for which `keep` says no.
     pub fn filtered(&self, mut keep: impl FnMut(usize) -> bool) -> Self {
         let mut kept = Self::default();
-        for (index, entry) in self.entries.iter().enumerate().filter(|(i, _)| keep(*i)) {
-            kept.bytes.extend_from_slice(&self.bytes[self.start_of(index)..entry.end]);
-            kept.entries.push(Entry { end: kept.bytes.len(), hash: entry.hash });
-        }
+        (0..self.len()).filter(|index| keep(*index)).for_each(|index| kept.push_from(self, index));
         kept
     }
 
@@ -155,6 +161,20 @@ impl From<Corrupt> for crate::Error {
 }
 
 impl Segment {
+    /// A segment that is about to be written, from its header and encoded messages.
+    pub fn new(partition: PartitionId, header: SegmentHeader, body: Bytes) -> Self {
+        Self { header, partition, body }
+    }
+
+    /// The message at `offset`.
+    pub fn message(&self, offset: Offset) -> Result<Option<MessageView>, Corrupt> {
+        let Some(index) = offset.0.checked_sub(self.header.base.0) else { return Ok(None) };
+        self.messages().nth(usize::try_from(index).unwrap_or(usize::MAX)).transpose()
+    }
+
+    /// Where the encoded messages begin in what [`encode`](Self::encode) returns.
+    pub const BODY_AT: usize = HEADER_BYTES;
+
     /// The bytes of a segment with encoded messages `body`.
     pub fn encode(header: &SegmentHeader, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
@@ -218,7 +238,15 @@ impl Segment {
             let (transaction_id, trace_id, producer, payload) = fields;
             let offset = self.header.base.plus(index);
             let created_at = self.header.created_at;
-            Ok(MessageView { partition: self.partition, offset, created_at, transaction_id, trace_id, producer, payload })
+            Ok(MessageView {
+                partition: self.partition,
+                offset,
+                created_at,
+                transaction_id,
+                trace_id,
+                producer,
+                payload,
+            })
         })
     }
 }
@@ -375,7 +403,8 @@ mod tests {
             let keep = |i: usize| mask & (1 << i) != 0;
             let kept: Vec<_> =
                 messages.iter().enumerate().filter(|(i, _)| keep(*i)).map(|(_, m)| m.clone()).collect();
-            prop_assert_eq!(block(&messages).filtered(keep).bytes(), block(&kept).bytes());
+            let (filtered, kept) = (block(&messages).filtered(keep), block(&kept));
+            prop_assert_eq!(filtered.bytes(), kept.bytes());
         }
     }
 }

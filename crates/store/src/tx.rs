@@ -7,7 +7,8 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
 
 use crate::{
-    Block, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec, Record, Start,
+    Block, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec, Record,
+    Start,
 };
 
 /// Why a decision stopped before its end.
@@ -32,6 +33,15 @@ pub enum Durability {
     Now,
     /// With the next commit. For what may be forgotten in a crash at no worse cost than doing it again.
     Soon,
+}
+
+/// Where appended messages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of the first; the others follow.
+    pub first: Offset,
+    /// When they count as stored: now, or the moment of messages that share a segment with them.
+    pub created_at: Timestamp,
 }
 
 /// What a caller says of a group.
@@ -79,7 +89,12 @@ pub trait Tx {
     fn remove_record(&mut self, key: &str);
 
     /// Up to `limit` records whose keys begin with `prefix` and sort after `after`, in order.
-    fn records(&mut self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Vec<(String, Record)>, Stop>;
+    fn records(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Record)>, Stop>;
 
     /// A queue by name.
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop>;
@@ -116,8 +131,8 @@ pub trait Tx {
     /// Creates a partition that does not exist yet.
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId;
 
-    /// Appends messages, remembers their transaction ids for `remember`, and tells the offset of the first.
-    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Offset;
+    /// Appends messages, remembers their transaction ids for `remember`, and tells where they now are.
+    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended;
 
     /// The newest message stored under a transaction id with this hash that is still remembered. The hash may
     /// lie: compare with [`message`](Tx::message).
@@ -146,6 +161,9 @@ pub trait Tx {
 
     /// Creates a group. One of the same name is replaced: its cursors and leases are void.
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group>;
+
+    /// Changes where a group begins in partitions it has no cursor on.
+    fn set_start(&mut self, id: GroupId, start: Start);
 
     /// Removes a group with its cursors and leases.
     fn remove_group(&mut self, id: GroupId);
