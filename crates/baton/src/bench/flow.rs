@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 use indicatif::ProgressBar;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -174,9 +174,21 @@ pub async fn push_and_consume(
     groups: Vec<Group>,
     bar: &ProgressBar,
 ) -> Result<(u64, Histogram)> {
-    let count = groups.len();
-    let quota = Quota::new(load, until, Some(count));
-    let (finish, mut consuming) = start_groups(Some(&quota), groups, None);
+    let quota = Quota::new(load, until, Some(groups.len()));
+    let (finish, consuming) = start_groups(Some(&quota), groups, None);
+    tokio::select! {
+        result = both_sides(quota, producers, consuming, &finish, bar) => result,
+        stalled = stall(&finish) => Err(stalled),
+    }
+}
+
+async fn both_sides(
+    quota: Arc<Quota>,
+    producers: Vec<Producer>,
+    mut consuming: JoinSet<Result<Histogram>>,
+    finish: &Finish,
+    bar: &ProgressBar,
+) -> Result<(u64, Histogram)> {
     let mut producing = JoinSet::new();
     for producer in producers {
         producing.spawn(produce(quota.clone(), producer, bar.clone()));
@@ -192,8 +204,8 @@ pub async fn push_and_consume(
             Some(failed) = consuming.join_next() => { failed??; }
         }
     }
-    finish.expect(sent * count as u64);
-    Ok((sent, collect(consuming, &finish).await?))
+    finish.expect(sent * quota.groups as u64);
+    Ok((sent, collect(consuming).await?))
 }
 
 /// Consumes until every group has finished `messages` messages.
@@ -201,7 +213,10 @@ pub async fn consume_all(groups: Vec<Group>, messages: u64, bar: &ProgressBar) -
     let deliveries = messages * groups.len() as u64;
     let (finish, consuming) = start_groups(None, groups, Some(bar));
     finish.expect(deliveries);
-    collect(consuming, &finish).await
+    tokio::select! {
+        latency = collect(consuming) => latency,
+        stalled = stall(&finish) => Err(stalled),
+    }
 }
 
 fn start_groups(
@@ -224,20 +239,23 @@ fn start_groups(
     (finish, consuming)
 }
 
-/// Waits for the consumers, as long as anything moves.
-async fn collect(mut consuming: JoinSet<Result<Histogram>>, finish: &Finish) -> Result<Histogram> {
+/// Waits for the consumers.
+async fn collect(mut consuming: JoinSet<Result<Histogram>>) -> Result<Histogram> {
     let mut latency = Histogram::default();
-    let mut moved = finish.finished.load(Ordering::SeqCst);
+    while let Some(ended) = consuming.join_next().await {
+        latency.merge(&ended??);
+    }
+    Ok(latency)
+}
+
+/// Returns when nothing has been finished for [`STALL_MAX`]: a lost message would otherwise be waited for
+/// without end, also by producers whose window it fills.
+async fn stall(finish: &Finish) -> anyhow::Error {
     loop {
-        match tokio::time::timeout(STALL_MAX, consuming.join_next()).await {
-            Ok(None) => return Ok(latency),
-            Ok(Some(ended)) => latency.merge(&ended??),
-            Err(_) => {
-                let now = finish.finished.load(Ordering::SeqCst);
-                let missing = finish.expected.load(Ordering::SeqCst).saturating_sub(now);
-                (now > moved).then_some(()).with_context(|| format!("{missing} messages never came"))?;
-                moved = now;
-            }
+        let before = finish.finished.load(Ordering::SeqCst);
+        baton_env::sleep(STALL_MAX).await;
+        if finish.finished.load(Ordering::SeqCst) == before {
+            return anyhow!("messages were lost: nothing came after the first {before}");
         }
     }
 }
