@@ -157,7 +157,7 @@ def pipeline(plan, tools, system, server, connections, batch):
     if system == "baton":
         return lines([tools.baton, "bench", "pipeline", "--json", "--partitions", 100, *common])
     peer = system.split("-")[0]
-    extra = {"nats": ["--atomic"], "nats-lanes": ["--atomic", "--lanes"], "nats-default": ["--atomic"]}.get(system, [])
+    extra = {"nats": ["--atomic"], "nats-lanes": ["--atomic", "--lanes"]}.get(system, [])
     return lines([tools.peers, "pipeline", peer, "--system", system, *extra, *common])
 
 

@@ -261,10 +261,11 @@ directory, all on one disk; load generator and server share the cores.
 - Each peer is driven through a native client: `async-nats` and `redis-rs` on tokio; Baton by `baton bench`.
 - Producers stop while four batches each are unfinished, so times are those of the system and not of a growing backlog.
 - Redis: one stream, pipelined XADD, XREADGROUP that blocks, one XACK for a batch.
-- NATS: one stream in files; a batch is one atomic batch publish; one durable pull consumer that all share, an ack for
-  each message, all confirmations awaited together. "Split by hand" gives each pair of connections a subject and a
-  consumer with cumulative acks. "Not synced" is the default `sync_interval`, for information: it can lose confirmed
-  messages when the machine fails, so it is in no ratio.
+- NATS: one stream in files; a batch is one atomic batch publish, which is the quicker way when it is synced; one
+  durable pull consumer that all share, an ack for each message, all confirmations awaited together. "Split by hand"
+  gives each pair of connections a subject and a consumer with cumulative acks. "Not synced" is the default
+  `sync_interval` with plain publishes, for information: it can lose confirmed messages when the machine fails, so it is
+  in no ratio.
 - Baton: 100 partitions, a batch goes to one of them; any consumer may take any partition."""
 
 
