@@ -10,6 +10,7 @@ use plotters::prelude::*;
 
 use super::report::Row;
 
+const PANEL_HEIGHT: u32 = 360;
 const INK: RGBColor = RGBColor(60, 60, 60);
 const BAR: RGBColor = RGBColor(45, 110, 180);
 const LINES: [(&str, RGBColor); 3] =
@@ -18,23 +19,42 @@ const LINES: [(&str, RGBColor); 3] =
 /// Writes the picture as SVG.
 pub fn write(path: &Path, rows: &[Row]) -> Result<()> {
     let width = (rows.len() as u32 * 110).clamp(640, 3_000);
-    let area = SVGBackend::new(path, (width, 720)).into_drawing_area();
+    let (has_rate, has_latency) = panels(rows);
+    let height = PANEL_HEIGHT * (u32::from(has_rate) + u32::from(has_latency)).max(1);
+    let area = SVGBackend::new(path, (width, height)).into_drawing_area();
     let drawn = draw(&area, rows);
     drawn.and_then(|()| area.present().map_err(|e| e.to_string())).map_err(|e| anyhow!("cannot plot: {e}"))
+}
+
+/// Whether any row has a rate, and whether any has latencies.
+fn panels(rows: &[Row]) -> (bool, bool) {
+    let has_rate = rows.iter().any(|row| row.messages_per_second.is_some());
+    (has_rate, rows.iter().any(|row| row.latency_us.is_some()))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 fn draw(area: &Area<'_>, rows: &[Row]) -> Result<(), String> {
     area.fill(&WHITE).map_err(|e| e.to_string())?;
-    let (above, below) = area.split_vertically(340);
     let labels: Vec<String> = rows.iter().map(Row::label).collect();
-    throughput(&above, rows, &labels).map_err(|e| e.to_string())?;
-    latency(&below, rows, &labels).map_err(|e| e.to_string())
+    let (has_rate, has_latency) = panels(rows);
+    let (above, below) = area.split_vertically(if has_rate { PANEL_HEIGHT } else { 0 });
+    if has_rate {
+        throughput(&above, rows, &labels).map_err(|e| e.to_string())?;
+    }
+    if has_latency {
+        latency(&below, rows, &labels).map_err(|e| e.to_string())?;
+    }
+    Ok(())
 }
 
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Columns = SegmentedCoord<RangedCoordusize>;
+
+/// One column for each row. (The end of a range of columns is part of it.)
+fn columns(rows: &[Row]) -> Columns {
+    (0..rows.len().saturating_sub(1)).into_segmented()
+}
 
 fn throughput(area: &Area<'_>, rows: &[Row], labels: &[String]) -> Drawn {
     let top = rows.iter().filter_map(|row| row.messages_per_second).fold(1.0, f64::max);
@@ -43,7 +63,7 @@ fn throughput(area: &Area<'_>, rows: &[Row], labels: &[String]) -> Drawn {
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(80)
-        .build_cartesian_2d((0..rows.len()).into_segmented(), 0.0..top * 1.1)?;
+        .build_cartesian_2d(columns(rows), 0.0..top * 1.1)?;
     mesh(&mut chart, labels)?;
     for (index, row) in rows.iter().enumerate() {
         let Some(rate) = row.messages_per_second else { continue };
@@ -63,10 +83,7 @@ fn latency(area: &Area<'_>, rows: &[Row], labels: &[String]) -> Drawn {
         .margin(12)
         .x_label_area_size(40)
         .y_label_area_size(80)
-        .build_cartesian_2d(
-            (0..rows.len()).into_segmented(),
-            ((bottom * 0.8).max(0.001)..top * 1.3).log_scale(),
-        )?;
+        .build_cartesian_2d(columns(rows), ((bottom * 0.8).max(0.001)..top * 1.3).log_scale())?;
     mesh(&mut chart, labels)?;
     for (which, (name, colour)) in LINES.into_iter().enumerate() {
         let points = rows.iter().enumerate().filter_map(|(index, row)| {
@@ -96,6 +113,8 @@ where
     chart
         .configure_mesh()
         .disable_x_mesh()
+        .y_max_light_lines(1)
+        .y_label_formatter(&|y: &f64| if *y >= 10.0 { format!("{y:.0}") } else { format!("{y}") })
         .x_labels(labels.len())
         .x_label_formatter(&name)
         .x_label_style(("sans-serif", 10))

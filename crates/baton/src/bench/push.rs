@@ -1,4 +1,4 @@
-//! Push only: batches of several sizes over few and many partitions.
+//! Push only: batches of several sizes over few and many partitions. The latency is that of a push.
 //!
 //! Every partition exists before the clock starts, so that a million of them are measured as they are found in
 //! a server that has been running, and the memory that they cost is told. What was pushed is consumed after
@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::flow::{self, Until};
+use super::histogram::Histogram;
 use super::report::Row;
 use super::traffic::Load;
 use super::{Args, Measurement, Shape, progress};
@@ -53,6 +54,7 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
     let created: u64 = producers.iter().map(|one| one.sent()).sum();
     let grown = empty.zip(run.server.usage()).map(|(a, b)| b.memory_bytes.saturating_sub(a.memory_bytes));
 
+    producers.iter_mut().for_each(|one| one.latency = Histogram::default());
     let bar = progress(format!("push: batch {}", shape.batch), args.messages);
     run.start();
     let load = run.load.clone();
@@ -60,6 +62,9 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
     let sent: u64 = producers.iter().map(|one| one.sent()).sum();
     run.stop(sent - created);
     bar.finish_and_clear();
+    let mut latency = Histogram::default();
+    producers.iter().for_each(|one| latency.merge(&one.latency));
+    run.row.latency_us = latency.latency();
     run.row.server_memory_bytes_each = grown.map(|bytes| bytes as f64 / shape.partitions as f64);
     run.row.disk_bytes_per_message = run.server.disk_bytes().map(|bytes| bytes as f64 / sent as f64);
 

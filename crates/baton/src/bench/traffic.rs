@@ -71,13 +71,15 @@ pub struct Producer {
     number: usize,
     body: Vec<u8>,
     sent: u32,
+    /// How long each push took.
+    pub latency: Histogram,
 }
 
 impl Producer {
     /// Producer `number` of the load's producers.
     pub async fn open(load: Arc<Load>, number: usize) -> Result<Self> {
         let connection = Connection::open(&load.host).await?;
-        Ok(Self { connection, load, number, body: Vec::new(), sent: 0 })
+        Ok(Self { connection, load, number, body: Vec::new(), sent: 0, latency: Histogram::default() })
     }
 
     /// How many messages it has pushed.
@@ -101,6 +103,7 @@ impl Producer {
         self.body.pop();
         self.body.extend_from_slice(b"]}");
         push(&mut self.connection, &self.body, count).await?;
+        self.latency.record(Duration::from_nanos(load.now() - at));
         self.sent += u32::try_from(count)?;
         Ok(())
     }
