@@ -9,11 +9,12 @@ import pathlib
 import platform
 import subprocess
 import sys
+import time
 
 from . import servers
 from .setup import BENCH, ROOT
 
-SYSTEMS = ["baton", "redis", "nats", "nats-lanes", "nats-default", "limit"]
+SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
 PARTS = ["pipeline", "wake-up", "engine", "growth", "waiters", "restart", "shapes"]
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
@@ -100,6 +101,7 @@ def lines(command, **options):
     """Runs a program and reads the JSON lines that it prints. A measurement that fails its own check is
     reported and left out; it must never look like a figure."""
     say(" ".join(str(part) for part in command[1:]))
+    others = busy()
     done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, text=True, **options)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0:
@@ -111,7 +113,18 @@ def lines(command, **options):
         latency = row.get("latency_us") or {}
         say(f"  {row.get('system')}: " + (f"{rate:,.0f} msg/s " if rate else "")
             + " ".join(f"{name} {latency[name] / 1e3:.2f} ms" for name in ["p50", "p99"] if name in latency))
-    return rows
+    return [{**row, "busy_before": round(others, 3)} for row in rows]
+
+
+def busy():
+    """The share of all cores that others use just before a measurement: what its figures suffer from."""
+    def ticks():
+        fields = [int(field) for field in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    (all_before, idle_before), _ = ticks(), time.sleep(0.3)
+    all_after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(all_after - all_before, 1)
 
 
 def say(text):
@@ -129,6 +142,7 @@ def server_of(system, tools, plan):
         "baton": functools.partial(servers.baton, tools, plan.data),
         "redis": functools.partial(servers.redis, tools, plan.data),
         "nats": functools.partial(servers.nats, tools, plan.data),
+        "nats-atomic": functools.partial(servers.nats, tools, plan.data),
         "nats-lanes": functools.partial(servers.nats, tools, plan.data),
         "nats-default": functools.partial(servers.nats, tools, plan.data, sync=""),
         "limit": contextlib.nullcontext,
@@ -156,15 +170,17 @@ def pipeline(plan, tools, system, server, connections, batch):
     common += ["--connections", connections, "--batch", batch, "--url", server.url, "--server-pid", server.pid]
     if system == "baton":
         return lines([tools.baton, "bench", "pipeline", "--json", "--partitions", 100, *common])
+    if system == "nats-atomic" and batch == 1:
+        return []
     peer = system.split("-")[0]
-    extra = {"nats": ["--atomic"], "nats-lanes": ["--atomic", "--lanes"]}.get(system, [])
+    extra = {"nats-atomic": ["--atomic"], "nats-lanes": ["--atomic", "--lanes"]}.get(system, [])
     return lines([tools.peers, "pipeline", peer, "--system", system, *extra, *common])
 
 
 def wake_ups(plan, tools, turn):
     rows = []
     common = ["--samples", plan.samples, "--payload-bytes", plan.payload_bytes]
-    for system in shifted([s for s in plan.systems if s not in ("limit", "nats-lanes")], turn):
+    for system in shifted([s for s in plan.systems if s not in ("limit", "nats-atomic", "nats-lanes")], turn):
         with server_of(system, tools, plan) as server:
             if system == "baton":
                 command = [tools.baton, "bench", "wake-up", "--json"]

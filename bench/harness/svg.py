@@ -3,7 +3,7 @@
 import html
 import math
 
-COLOURS = {"baton": "#2d6eb4", "redis": "#c33c3c", "nats": "#46965a", "nats-lanes": "#8fbf9b",
+COLOURS = {"baton": "#2d6eb4", "redis": "#c33c3c", "nats": "#46965a", "nats-atomic": "#7db88c", "nats-lanes": "#b5d6bd",
            "nats-default": "#b8b8b8", "limit": "#e19628"}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 420, 80, 20, 60, 50
 
@@ -28,11 +28,11 @@ def grouped(title, unit, groups):
     while tick <= high * 1.001:
         y = y_of(tick)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(text(LEFT - 6, y + 4, f"{tick:,.6g}", 11, "end"))
+        parts.append(text(LEFT - 6, y + 4, f"{tick:,.7g}", 11, "end"))
         tick *= 10
     series = list(dict.fromkeys(name for _, bars in groups for name, _ in bars))
     for index, name in enumerate(series):
-        x = LEFT + index * 140
+        x = LEFT + index * 120
         parts.append(f'<rect x="{x}" y="36" width="12" height="12" fill="{COLOURS.get(name, "#777")}"/>')
         parts.append(text(x + 18, 46, name, 12, "start"))
     slot = (WIDTH - LEFT - RIGHT) / len(groups)
