@@ -85,6 +85,11 @@ def shown_ratio(found):
     return f"**{middle:.3g}**{spread}"
 
 
+def against(found, peer, value):
+    """Baton ÷ `peer`, as a page shows it."""
+    return shown_ratio(ratio(found.get("baton", {}), found.get(peer, {}), value))
+
+
 def table(head, lines):
     if not lines:
         return ""
@@ -101,6 +106,10 @@ def number(value):
 
 def millis(micros):
     return "–" if micros is None else f"{micros / 1e3:.3g}"
+
+
+def percentiles(rounds):
+    return " / ".join(millis(median(rounds, percentile(name))) for name in ["p50", "p95", "p99"])
 
 
 def cell_name(cell):
@@ -123,14 +132,15 @@ To reproduce: `bench/run` (or `bench/run --quick` for a first look), nothing els
 def pipeline(rows, made):
     cells = pipeline_cells(rows)
     peers = [peer for peer in PEERS if any(peer in cell for cell in cells.values())]
-    compared = [[cell_name(cell), *(shown_ratio(ratio(found.get("baton", {}), found.get(peer, {}), rate)) for peer in peers)]
+    compared = [[cell_name(cell), *(against(found, peer, rate) for peer in peers)]
                 for cell, found in cells.items() if "baton" in found]
     systems = [name for name in SYSTEMS if any(name in c for c in cells.values())]
     absolute = [[cell_name(cell), *(number(median(found.get(name), rate)) for name in systems)]
                 for cell, found in cells.items()]
     if not absolute:
         return ""
-    parts = ["## Push, deliver, acknowledge", """Payloads of 300 bytes of JSON; half of the connections push a batch and wait until it is stored, half take what there
+    parts = ["## Push, deliver, acknowledge", """\
+Payloads of 300 bytes of JSON; half of the connections push a batch and wait until it is stored, half take what there
 is, up to a batch, and wait until their acks are confirmed; a single connection does it in turn. Every system syncs to
 disk before it confirms (Redis `appendfsync always`, NATS `sync_interval: always`). "The disk" is a loop that appends
 the same bytes to a file with one fdatasync for all batches that producers can have under way at once: pushes only, no
@@ -147,13 +157,12 @@ def latencies(rows, made):
     peers = [peer for peer in PEERS if peer != "limit" and any(peer in cell for cell in cells.values())]
     parts = ["### How long a message is under way", "From just before its push to its receipt, while the pipeline is full."]
     for name in ["p50", "p99"]:
-        compared = [[cell_name(cell), *(shown_ratio(ratio(found.get("baton", {}), found.get(p, {}), percentile(name))) for p in peers)]
+        compared = [[cell_name(cell), *(against(found, peer, percentile(name)) for peer in peers)]
                     for cell, found in cells.items() if "baton" in found]
         if compared:
             parts.append(f"{name}, Baton ÷ other:\n\n" + table(["", *(NAMES[p] for p in peers)], compared))
     systems = [name for name in ["baton", *peers] if any(name in c for c in cells.values())]
-    absolute = [[cell_name(cell), *(" / ".join(millis(median(found.get(s), percentile(p))) for p in ["p50", "p95", "p99"]) for s in systems)]
-                for cell, found in cells.items()]
+    absolute = [[cell_name(cell), *(percentiles(found.get(name)) for name in systems)] for cell, found in cells.items()]
     if not absolute or not systems:
         return ""
     parts.append("p50 / p95 / p99 in milliseconds:\n\n" + table(["", *(NAMES[s] for s in systems)], absolute))
@@ -170,8 +179,8 @@ def wake_up(rows):
         return ""
     lines = []
     for system, rounds in sorted(found.items()):
-        ratios = [shown_ratio(ratio(found.get("baton", {}), rounds, percentile(p))) if system != "baton" else "" for p in ["p50", "p99"]]
-        lines.append([NAMES[system], *ratios, *(millis(median(rounds, percentile(p))) for p in ["p50", "p95", "p99"])])
+        compared = [against(found, system, percentile(p)) if system != "baton" else "" for p in ["p50", "p99"]]
+        lines.append([NAMES[system], *compared, *(millis(median(rounds, percentile(p))) for p in ["p50", "p95", "p99"])])
     return """## Waking an idle consumer
 
 One consumer waits, one message is pushed after a pause; from just before the push until the consumer holds it, the
@@ -245,7 +254,8 @@ def shapes(rows, pictures):
     for scenario, title in [("push", "Push only"), ("fan-out", "Several groups"), ("drain", "A stored backlog")]:
         found = [row for row in rows if row["scenario"] == scenario]
         lines = [[f"{row['partitions']:,}", number(row["batch"]), str(row.get("groups", "–")), number(rate(row)),
-                  millis((row.get("latency_us") or {}).get("p99")), number(row.get("server_cpu_us_per_message"))] for row in found]
+                  millis((row.get("latency_us") or {}).get("p99")), number(row.get("server_cpu_us_per_message"))]
+                 for row in found]
         if lines:
             parts.append(f"### {title}\n\n" + table(
                 ["partitions", "batch", "groups", "messages per second", "p99 ms", "processor µs per message"], lines))
@@ -277,8 +287,9 @@ used {others(results["rows"])} of the machine; above a tenth, read absolute figu
   each message; the same with one atomic batch publish for a batch; and, "split by hand", atomic batches with a subject
   and a consumer with cumulative acks for each pair of connections. "Not synced" is the default `sync_interval` with
   plain publishes, for information: it can lose confirmed messages when the machine fails, so it is in no ratio.
-- What is synced, seen from outside with a system call trace: Redis syncs pushes and acks before it confirms them; NATS
-  syncs every push, but writes acks to disk several times a second, after it has confirmed them. Baton syncs both.
+- What is synced, by a trace of system calls: Redis syncs pushes, deliveries and acks before it answers; NATS syncs
+  every push, but writes acks to disk about ten times a second, after it has confirmed them. Baton answers a push or an
+  ack when the commit that holds it is on disk; a delivery it does not sync.
 - Baton: 100 partitions, a batch goes to one of them; any consumer may take any partition."""
 
 
@@ -298,11 +309,12 @@ def others(rows):
 def charts(rows):
     cells = pipeline_cells(rows)
     label = lambda cell: f"{cell[0]} × {cell[1]}"  # noqa: E731
-    throughput = [(label(cell), [(s, median(found[s], rate)) for s in SYSTEMS if s in found]) for cell, found in cells.items()]
+    throughput = [(label(cell), [(s, median(found[s], rate)) for s in SYSTEMS if s in found])
+                  for cell, found in cells.items()]
     latency = [(label(cell), [(s, median(found[s], percentile("p99")) / 1e3) for s in SYSTEMS[:-1] if s in found])
                for cell, found in cells.items()]
-    return {"throughput": svg.grouped("Messages per second, connections × batch", "msg/s", throughput) if throughput else None,
-            "latency": svg.grouped("p99 under way, connections × batch", "ms", latency) if latency else None}
+    return {"throughput": svg.grouped("Messages per second, connections × batch", "msg/s", throughput),
+            "latency": svg.grouped("p99 under way, connections × batch", "ms", latency)}
 
 
 def picture(path, content):
