@@ -61,7 +61,8 @@ def pipeline_cells(rows):
     cells = by_cell(rows, {"pipeline", "limit"})
     for cell in cells.values():
         ways = [cell[way] for way in NATS_WAYS if way in cell]
-        best = {turn: max((way[turn] for way in ways if turn in way), key=rate) for turn in {t for way in ways for t in way}}
+        turns = {turn for way in ways for turn in way}
+        best = {turn: max((way[turn] for way in ways if turn in way), key=rate) for turn in turns}
         if best:
             cell["best-nats"] = best
     return cells
@@ -155,7 +156,8 @@ deliveries and no acks."""]
 def latencies(rows, made):
     cells = pipeline_cells(rows)
     peers = [peer for peer in PEERS if peer != "limit" and any(peer in cell for cell in cells.values())]
-    parts = ["### How long a message is under way", "From just before its push to its receipt, while the pipeline is full."]
+    parts = ["### How long a message is under way",
+             "From just before its push to its receipt, while the pipeline is full."]
     for name in ["p50", "p99"]:
         compared = [[cell_name(cell), *(against(found, peer, percentile(name)) for peer in peers)]
                     for cell, found in cells.items() if "baton" in found]
@@ -287,9 +289,9 @@ used {others(results["rows"])} of the machine; above a tenth, read absolute figu
   each message; the same with one atomic batch publish for a batch; and, "split by hand", atomic batches with a subject
   and a consumer with cumulative acks for each pair of connections. "Not synced" is the default `sync_interval` with
   plain publishes, for information: it can lose confirmed messages when the machine fails, so it is in no ratio.
-- What is synced, by a trace of system calls: Redis syncs pushes, deliveries and acks before it answers; NATS syncs
-  every push, but writes acks to disk about ten times a second, after it has confirmed them. Baton answers a push or an
-  ack when the commit that holds it is on disk; a delivery it does not sync.
+- What is synced, by a trace of system calls made once with Redis 7.0 and NATS 2.15: Redis syncs pushes, deliveries and
+  acks before it answers; NATS syncs every push, but writes acks to disk about ten times a second, after it has
+  confirmed them. Baton promises pushes and acks on disk before it answers; this script does not trace it.
 - Baton: 100 partitions, a batch goes to one of them; any consumer may take any partition."""
 
 
