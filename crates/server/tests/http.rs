@@ -1,6 +1,8 @@
 //! One walk through the routes over a real socket, broker and store: that they are wired, and what they look like.
 //! What queues promise is tested in `baton-queue`; crashes and load in the process-level suite.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
 use std::time::Duration;
 
 use baton_server::{Testing, testing};
