@@ -215,7 +215,8 @@ impl Tx for EmbeddedTx<'_> {
         let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
         let writer = &mut *self.writer;
         let created_at = writer.open.get(&partition).map_or(now, |open| open.header.created_at);
-        let first = writer.hot.append(partition, count, created_at, seq, |event| writer.shared.notify(event));
+        let first =
+            writer.hot.append(partition, count, created_at, now, seq, |event| writer.shared.notify(event));
         let open = writer.open.entry(partition).or_insert_with(|| Open {
             header: SegmentHeader { base: first, count: 0, created_at },
             body: Vec::with_capacity(block.bytes().len()),
@@ -356,7 +357,8 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop> {
-        Ok(self.writer.hot.next_available(group))
+        let now = self.now();
+        Ok(self.writer.hot.next_available(group, now))
     }
 
     fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {
