@@ -24,7 +24,11 @@ pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, done: &Sender<Input>)
                 None => batch.remove(&write.table, write.key),
             }
         }
-        let outcome = batch.commit().map_err(|e| Error::Closed(format!("a commit failed: {e}")));
+        // After a failed commit nothing that was decided on top of it may be kept.
+        let outcome = match shared.failure() {
+            Some(reason) => Err(Error::Closed(reason)),
+            None => batch.commit().map_err(|e| Error::Closed(format!("a commit failed: {e}"))),
+        };
         if let Err(error) = &outcome {
             shared.fail(&error.to_string());
         }

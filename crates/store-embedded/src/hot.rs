@@ -211,6 +211,15 @@ impl Hot {
         self.partitions.get(&id).map(|partition| partition.row(id))
     }
 
+    pub fn has_partition(&self, id: PartitionId) -> bool {
+        self.partitions.contains_key(&id)
+    }
+
+    /// The first offset that a partition keeps.
+    pub fn start(&self, id: PartitionId) -> Option<Offset> {
+        self.partitions.get(&id).map(|partition| partition.start)
+    }
+
     /// The last group of operations that changed the partition or a cursor on it.
     pub fn changed_in(&self, id: PartitionId) -> u64 {
         self.partitions.get(&id).map_or(0, |partition| partition.changed_in)
@@ -489,13 +498,5 @@ impl Hot {
                 self.leases.remove(&lease);
             }
         }
-    }
-
-    /// The latest moment that anything in memory was stored at.
-    pub fn latest(&self) -> Timestamp {
-        let partitions = self.partitions.values().map(|p| p.last_at.max(p.created_at));
-        let groups = self.groups.values().map(|g| g.row.subscribed_at);
-        let cursors = self.groups.values().flat_map(|g| g.slots.values().map(|s| s.cursor.last_pop_at));
-        partitions.chain(groups).chain(cursors).max().unwrap_or(Timestamp::MIN)
     }
 }

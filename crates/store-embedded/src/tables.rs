@@ -248,6 +248,14 @@ fn ranges(row: &mut &[u8]) -> Option<OffsetRanges> {
 /// The key under which the numbers that must not repeat are kept.
 pub const COUNTERS_KEY: &[u8] = b"counters";
 
+/// The key of a note that segments before a partition's start are still to be removed.
+pub fn trim_note_key(partition: PartitionId) -> Vec<u8> {
+    [TRIM_NOTES, &partition.0.to_be_bytes()].concat()
+}
+
+/// What the keys of these notes begin with.
+pub const TRIM_NOTES: &[u8] = b"trim";
+
 /// Numbers that must not repeat, also over a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -257,20 +265,24 @@ pub struct Counters {
     pub next_version: u64,
     /// How often the directory was opened; the high half of a token.
     pub opened: u64,
+    /// The store's time in the last commit.
+    pub now: Timestamp,
 }
 
 impl Counters {
     pub fn value(&self) -> Bytes {
-        let mut row = Vec::with_capacity(24);
+        let mut row = Vec::with_capacity(32);
         row.put_u64_le(self.next_id);
         row.put_u64_le(self.next_version);
         row.put_u64_le(self.opened);
+        row.put_i64_le(self.now.micros());
         row.into()
     }
 
     pub fn read(mut row: &[u8]) -> Result<Self, Error> {
         let mut field = || number(&mut row).ok_or_else(|| corrupt("counters"));
-        Ok(Self { next_id: field()?, next_version: field()?, opened: field()? })
+        let (next_id, next_version, opened) = (field()?, field()?, field()?);
+        Ok(Self { next_id, next_version, opened, now: Timestamp::from_micros(field()?.cast_signed()) })
     }
 }
 
@@ -310,7 +322,7 @@ mod tests {
         };
         assert_eq!(read_cursor(&cursor_value(&cursor)).unwrap(), cursor);
         assert_eq!(read_cursor(&cursor_value(&Cursor::default())).unwrap(), Cursor::default());
-        let counters = Counters { next_id: 1, next_version: 2, opened: 3 };
+        let counters = Counters { next_id: 1, next_version: 2, opened: 3, now: Timestamp::from_micros(4) };
         assert_eq!(Counters::read(&counters.value()).unwrap(), counters);
     }
 

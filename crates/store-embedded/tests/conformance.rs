@@ -1,5 +1,7 @@
 //! The embedded store keeps every promise of the traits.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,24 +25,29 @@ impl Backend for Directory {
 
     /// What the files hold while the store is still open is what a killed process leaves.
     async fn crash(self, store: Arc<dyn Store>) -> Self {
-        let left = tempfile::tempdir().unwrap();
-        copy(self.0.path(), left.path());
-        drop(store);
-        Self(left)
+        loop {
+            let left = tempfile::tempdir().unwrap();
+            // A file may go away under our hands, in which case it was no moment's picture.
+            if copy(self.0.path(), left.path()).is_ok() {
+                drop(store);
+                return Self(left);
+            }
+        }
     }
 }
 
-fn copy(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
         let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            std::fs::create_dir(&target).unwrap();
-            copy(&entry.path(), &target);
+        if entry.file_type()?.is_dir() {
+            std::fs::create_dir(&target)?;
+            copy(&entry.path(), &target)?;
         } else {
-            std::fs::copy(entry.path(), target).unwrap();
+            std::fs::copy(entry.path(), target)?;
         }
     }
+    Ok(())
 }
 
 baton_store::conformance!(Directory);

@@ -326,7 +326,9 @@ mod tests {
 
     const PARTITION: PartitionId = PartitionId(7);
 
-    fn message() -> impl Strategy<Value = (Option<String>, Option<u128>, Option<String>, Vec<u8>)> {
+    type Parts = (Option<String>, Option<u128>, Option<String>, Vec<u8>);
+
+    fn message() -> impl Strategy<Value = Parts> {
         (
             prop::option::of(".{0,40}"),
             prop::option::of(any::<u128>()),
@@ -335,7 +337,7 @@ mod tests {
         )
     }
 
-    fn block(messages: &[(Option<String>, Option<u128>, Option<String>, Vec<u8>)]) -> Block {
+    fn block(messages: &[Parts]) -> Block {
         let mut block = Block::default();
         for (transaction_id, trace_id, producer, payload) in messages {
             block.push(&NewMessage {

@@ -9,6 +9,9 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::unit_arg,
+    clippy::type_complexity,
+    clippy::cloned_ref_to_slice_refs,
     missing_docs,
     reason = "a test suite; the names of the behaviours are sentences"
 )]
