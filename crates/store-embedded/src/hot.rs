@@ -196,6 +196,10 @@ impl Hot {
         (queue.members, groups)
     }
 
+    pub fn kept_in_all(&self) -> u64 {
+        self.queues.values().map(|queue| queue.kept).sum()
+    }
+
     pub fn kept(&self, queue: QueueId) -> u64 {
         self.queues.get(&queue).map_or(0, |queue| queue.kept)
     }

@@ -1,5 +1,6 @@
 //! Opening, the way in, and what both threads share.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -14,9 +15,10 @@ use tokio::sync::mpsc;
 
 use crate::cache::Cache;
 use crate::committer;
-use crate::directory::{self, Claimed};
+use crate::directory::{self, Claimed, HighWater};
 use crate::hot::Hot;
 use crate::messages::Messages;
+use crate::reclaimer::{self, Reclaimer};
 use crate::remembered::Remembered;
 use crate::tables::{
     COUNTERS_KEY, Counters, TRIM_NOTES, Tables, engine_error, number_key, read_cursor, read_group,
@@ -73,6 +75,7 @@ pub struct Shared {
     pub db: Database,
     pub tables: Tables,
     pub messages: Messages,
+    pub high_water: HighWater,
     directory: PathBuf,
     min_free_disk: u64,
     clock: Arc<dyn Clock>,
@@ -98,24 +101,29 @@ impl EmbeddedStore {
     /// Opens the directory, or says why it cannot be used.
     pub fn open(options: Options) -> Result<Self, Error> {
         let claimed = directory::claim(&options.directory)?;
+        directory::check_lists(&options.directory.join("engine"))?;
+        let high_water = HighWater::open(&options.directory)?;
         let unusable = |e: fjall::Error| {
             Error::Unusable(format!("cannot open the data in {}: {e}", options.directory.display()))
         };
-        let db = Database::builder(options.directory.join("engine"))
+        let builder = Database::builder(options.directory.join("engine"))
             .max_journaling_size(JOURNAL_BYTES_MAX)
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .cache_size(32 << 20)
-            .worker_threads(1)
-            .open()
-            .map_err(unusable)?;
+            .worker_threads(1);
+        // A damaged journal can make the engine ask for absurd amounts of memory.
+        let db = catch_unwind(AssertUnwindSafe(|| builder.open()));
+        let db = db.map_err(|_| Error::Corrupt("the storage engine cannot make sense of it".into()))?;
+        let db = db.map_err(unusable)?;
         let tables = Tables::open(&db).map_err(unusable)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
-            None => Counters { next_id: 1, next_version: 1, opened: 0, now: Timestamp::MIN },
+            None => Counters { next_id: 1, next_version: 1, opened: 0, now: Timestamp::MIN, commits: 0 },
         };
         let now = options.clock.now().max(counters.now);
-        let counters = Counters { opened: counters.opened + 1, ..counters };
+        high_water.check(counters.commits)?;
+        let counters = Counters { opened: counters.opened + 1, commits: counters.commits + 1, ..counters };
         // On disk before the first token of this run is given out.
         let mut opening = db.batch().durability(Some(PersistMode::SyncData));
         opening.insert(&tables.meta, COUNTERS_KEY, counters.value());
@@ -127,6 +135,7 @@ impl EmbeddedStore {
             db,
             tables,
             messages,
+            high_water,
             directory: options.directory,
             min_free_disk: options.min_free_disk,
             clock: options.clock.clone(),
@@ -151,8 +160,18 @@ impl EmbeddedStore {
         shared.look_at_space();
         let (intake, inputs) = mpsc::channel(INTAKE_MAX);
         let (groups, group_queue) = std::sync::mpsc::sync_channel(1);
-        let writer = Writer::new(shared.clone(), options.clock, groups, hot, counters, remembered, leftovers);
-        let (for_committer, done) = (shared.clone(), intake.clone());
+        let (reclaimer, reclaims) = Reclaimer::new();
+        let writer = Writer::new(
+            shared.clone(),
+            options.clock,
+            groups,
+            reclaimer,
+            hot,
+            counters,
+            remembered,
+            leftovers,
+        );
+        let (for_committer, for_reclaimer, done) = (shared.clone(), shared.clone(), intake.clone());
         let unusable = |e: std::io::Error| Error::Unusable(format!("cannot start a thread: {e}"));
         let threads = vec![
             std::thread::Builder::new()
@@ -163,8 +182,19 @@ impl EmbeddedStore {
                 .name("baton-commit".into())
                 .spawn(move || committer::run(&for_committer, &group_queue, &done))
                 .map_err(unusable)?,
+            std::thread::Builder::new()
+                .name("baton-reclaim".into())
+                .spawn(move || reclaimer::run(&for_reclaimer, &reclaims))
+                .map_err(unusable)?,
         ];
         Ok(Self { intake, shared, threads: Mutex::new(threads) })
+    }
+}
+
+impl EmbeddedStore {
+    /// Moves everything from the write buffers into tables, so that the next opening has nothing to replay.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.shared.tables.flush().map_err(engine_error)
     }
 }
 

@@ -72,6 +72,15 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Moves everything from the write buffers to sorted files, and waits for it.
+    pub fn flush(&self) -> fjall::Result<()> {
+        let data = [&self.queues, &self.groups, &self.partitions, &self.cursors, &self.segments];
+        let rest = [&self.records, &self.letters, &self.letter_times, &self.meta];
+        data.into_iter().chain(rest).try_for_each(Keyspace::rotate_memtable_and_wait)
+    }
+}
+
 /// A keyspace's failure as the store's own error.
 pub fn engine_error(error: fjall::Error) -> Error {
     Error::Closed(format!("the storage engine failed: {error:?}"))
@@ -267,22 +276,26 @@ pub struct Counters {
     pub opened: u64,
     /// The store's time in the last commit.
     pub now: Timestamp,
+    /// The number of the last commit.
+    pub commits: u64,
 }
 
 impl Counters {
     pub fn value(&self) -> Bytes {
-        let mut row = Vec::with_capacity(32);
+        let mut row = Vec::with_capacity(40);
         row.put_u64_le(self.next_id);
         row.put_u64_le(self.next_version);
         row.put_u64_le(self.opened);
         row.put_i64_le(self.now.micros());
+        row.put_u64_le(self.commits);
         row.into()
     }
 
     pub fn read(mut row: &[u8]) -> Result<Self, Error> {
         let mut field = || number(&mut row).ok_or_else(|| corrupt("counters"));
         let (next_id, next_version, opened) = (field()?, field()?, field()?);
-        Ok(Self { next_id, next_version, opened, now: Timestamp::from_micros(field()?.cast_signed()) })
+        let (now, commits) = (Timestamp::from_micros(field()?.cast_signed()), field()?);
+        Ok(Self { next_id, next_version, opened, now, commits })
     }
 }
 
@@ -322,7 +335,8 @@ mod tests {
         };
         assert_eq!(read_cursor(&cursor_value(&cursor)).unwrap(), cursor);
         assert_eq!(read_cursor(&cursor_value(&Cursor::default())).unwrap(), Cursor::default());
-        let counters = Counters { next_id: 1, next_version: 2, opened: 3, now: Timestamp::from_micros(4) };
+        let counters =
+            Counters { next_id: 1, next_version: 2, opened: 3, now: Timestamp::from_micros(4), commits: 5 };
         assert_eq!(Counters::read(&counters.value()).unwrap(), counters);
     }
 

@@ -206,6 +206,7 @@ impl Tx for EmbeddedTx<'_> {
 
     fn remove_queue(&mut self, id: QueueId) {
         self.change_structure();
+        self.writer.gave_up(self.writer.hot.kept(id));
         let (partitions, groups) = self.writer.hot.remove_queue(id);
         let shared = self.writer.shared.clone();
         self.writer.remove(&shared.tables.queues, number_key(id.0).to_vec());
@@ -378,6 +379,7 @@ impl Tx for EmbeddedTx<'_> {
             self.writer.open.remove(&partition);
         }
         shared.messages.cache.forget(partition, start);
+        self.writer.gave_up(start.since(row.start));
         self.writer.hot.trim(partition, start, found.kept_at.or(kept_young_at).unwrap_or(row.first_at));
         self.change(partition);
         Ok(())

@@ -17,6 +17,7 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::cold::Overlay;
 use crate::hot::Hot;
+use crate::reclaimer::Reclaimer;
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
 use crate::tables::{
@@ -51,6 +52,8 @@ pub struct Write {
 #[derive(Default)]
 pub struct Group {
     pub seq: u64,
+    /// Which commit it is since the directory was created.
+    pub number: u64,
     /// Whether anyone is answered only after a sync.
     pub sync: bool,
     pub writes: Vec<Write>,
@@ -118,13 +121,16 @@ pub struct Writer {
     clock: Arc<dyn Clock>,
     committer: SyncSender<Group>,
     committing: bool,
+    reclaimer: Reclaimer,
 }
 
 impl Writer {
+    #[expect(clippy::too_many_arguments, reason = "everything that was loaded from disk")]
     pub fn new(
         shared: Arc<Shared>,
         clock: Arc<dyn Clock>,
         committer: SyncSender<Group>,
+        reclaimer: Reclaimer,
         hot: Hot,
         counters: Counters,
         remembered: Remembered,
@@ -154,6 +160,7 @@ impl Writer {
             clock,
             committer,
             committing: false,
+            reclaimer,
         }
     }
 
@@ -223,6 +230,7 @@ impl Writer {
         if self.committing && self.shared.is_idle() {
             self.committing = false;
             self.forget_durable();
+            self.reclaimer.look(&self.shared, self.hot.kept_in_all());
         }
     }
 
@@ -238,6 +246,8 @@ impl Writer {
             return;
         }
         self.counters.now = self.last_now;
+        self.counters.commits += 1;
+        self.group.number = self.counters.commits;
         self.put(self.shared.tables.meta.clone(), COUNTERS_KEY.to_vec(), Some(self.counters.value()));
         let next = Group { seq: self.group.seq + 1, ..Group::default() };
         let group = std::mem::replace(&mut self.group, next);
@@ -393,6 +403,11 @@ impl Writer {
         *room -= keys.len().min(room.saturating_sub(1)) + 1;
         keys.into_iter().for_each(|key| self.remove(table, key));
         Ok(all)
+    }
+
+    /// Notes that messages were given up, so that their space is taken back in time.
+    pub fn gave_up(&mut self, messages: u64) {
+        self.reclaimer.garbage += messages;
     }
 
     /// Adds a removal to the filling group.
