@@ -51,30 +51,36 @@ impl Clock for SystemClock {
 /// A clock that moves only when told to.
 #[derive(Debug)]
 pub struct ManualClock {
-    start: i64,
-    micros: AtomicI64,
+    now: AtomicI64,
+    elapsed: AtomicI64,
 }
 
 impl ManualClock {
     /// A clock that shows `start`.
     pub fn new(start: Timestamp) -> Self {
-        Self { start: start.micros(), micros: AtomicI64::new(start.micros()) }
+        Self { now: AtomicI64::new(start.micros()), elapsed: AtomicI64::new(0) }
     }
 
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
-        self.micros.fetch_add(i64::try_from(by.as_micros()).unwrap_or(0), Ordering::SeqCst);
+        let micros = i64::try_from(by.as_micros()).unwrap_or(0);
+        self.now.fetch_add(micros, Ordering::SeqCst);
+        self.elapsed.fetch_add(micros, Ordering::SeqCst);
+    }
+
+    /// Sets the wall clock, also back. No time goes by.
+    pub fn set(&self, now: Timestamp) {
+        self.now.store(now.micros(), Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.micros.load(Ordering::SeqCst))
+        Timestamp::from_micros(self.now.load(Ordering::SeqCst))
     }
 
     fn elapsed(&self) -> Duration {
-        let since = self.micros.load(Ordering::SeqCst) - self.start;
-        Duration::from_micros(u64::try_from(since).unwrap_or(0))
+        Duration::from_micros(u64::try_from(self.elapsed.load(Ordering::SeqCst)).unwrap_or(0))
     }
 }
 

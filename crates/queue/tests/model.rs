@@ -502,14 +502,14 @@ async fn sequence(subject: &mut Subject, seed: u64, steps: usize, fault: Fault) 
 
 /// How many sequences, from `BATON_MODEL_SEQUENCES` for a longer run.
 fn sequences() -> u64 {
-    std::env::var("BATON_MODEL_SEQUENCES").ok().and_then(|n| n.parse().ok()).unwrap_or(1000)
+    std::env::var("BATON_MODEL_SEQUENCES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000)
 }
 
 #[tokio::test]
 async fn the_broker_agrees_with_the_model() {
     let mut subject = Subject::new();
     for seed in 1..=sequences() {
-        if let Err(problem) = sequence(&mut subject, seed, 100, Fault::None).await {
+        if let Err(problem) = sequence(&mut subject, seed, 40, Fault::None).await {
             panic!("{problem}");
         }
     }

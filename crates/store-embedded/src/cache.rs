@@ -20,9 +20,10 @@ pub struct Cache {
 struct Inner {
     /// Per partition in offset order.
     segments: FxHashMap<PartitionId, VecDeque<Segment>>,
-    /// In the order they were written: the first to go is the oldest.
-    order: VecDeque<PartitionId>,
+    /// In the order they were written: the first to go is the oldest. Holds some that are gone already.
+    order: VecDeque<(PartitionId, Offset)>,
     bytes: usize,
+    count: usize,
 }
 
 impl Cache {
@@ -34,11 +35,27 @@ impl Cache {
     pub fn insert(&self, segment: Segment) {
         let mut inner = self.lock();
         inner.bytes += segment.bytes_len() + ENTRY_BYTES;
-        inner.order.push_back(segment.partition());
+        inner.count += 1;
+        inner.order.push_back((segment.partition(), segment.header.base));
         inner.segments.entry(segment.partition()).or_default().push_back(segment);
         while inner.bytes > self.bytes_max {
-            let Some(oldest) = inner.order.pop_front() else { break };
-            inner.drop_first(oldest);
+            let Some((partition, base)) = inner.order.pop_front() else { break };
+            inner.drop_while(partition, |segment| segment.header.base <= base);
+        }
+    }
+
+    /// Forgets the segments of a partition that hold nothing from `start` on.
+    pub fn forget(&self, partition: PartitionId, start: Offset) {
+        let inner = &mut *self.lock();
+        inner.drop_while(partition, |segment| segment.end() <= start);
+        if inner.order.len() > 2 * inner.count + 1024 {
+            let segments = &inner.segments;
+            let is_held = |partition: PartitionId, base: Offset| {
+                segments
+                    .get(&partition)
+                    .is_some_and(|held| held.front().is_some_and(|s| s.header.base <= base))
+            };
+            inner.order.retain(|(partition, base)| is_held(*partition, *base));
         }
     }
 
@@ -56,10 +73,13 @@ impl Cache {
 }
 
 impl Inner {
-    fn drop_first(&mut self, partition: PartitionId) {
+    /// Drops segments of a partition, the oldest first, as long as `gone` says so.
+    fn drop_while(&mut self, partition: PartitionId, gone: impl Fn(&Segment) -> bool) {
         let Some(segments) = self.segments.get_mut(&partition) else { return };
-        if let Some(segment) = segments.pop_front() {
+        while segments.front().is_some_and(&gone) {
+            let Some(segment) = segments.pop_front() else { break };
             self.bytes -= segment.bytes_len() + ENTRY_BYTES;
+            self.count -= 1;
         }
         if segments.is_empty() {
             self.segments.remove(&partition);
@@ -91,5 +111,17 @@ mod tests {
         cache.insert(segment(2, 1, 1));
         assert!(cache.get(PartitionId(1), Offset(4)).is_none());
         assert!(cache.get(PartitionId(2), Offset(0)).is_some());
+    }
+
+    #[test]
+    fn what_is_trimmed_takes_no_memory() {
+        let cache = Cache::new(usize::MAX);
+        for base in 0..10_000 {
+            cache.insert(segment(1, base, 1));
+            cache.forget(PartitionId(1), Offset(base));
+        }
+        let inner = cache.lock();
+        assert_eq!((inner.count, inner.bytes), (1, 1000 + 36 + ENTRY_BYTES));
+        assert!(inner.order.len() < 2_000, "{}", inner.order.len());
     }
 }

@@ -9,6 +9,9 @@ use fjall::Keyspace;
 
 use crate::tables::engine_error;
 
+/// Rows in order, and the group to wait for before they may be told to anyone.
+pub type Scanned = (Vec<(Vec<u8>, Bytes)>, u64);
+
 /// Writes of one keyspace that may not be on disk yet, each with the group that carries it.
 #[derive(Default)]
 pub struct Overlay {
@@ -19,6 +22,12 @@ impl Overlay {
     /// Notes a write, or a removal, made in `group`.
     pub fn put(&mut self, group: u64, key: Vec<u8>, value: Option<Bytes>) {
         self.writes.insert(key, (group, value));
+    }
+
+    /// The writes made in `group`: for each key the last.
+    pub fn made_in(&self, group: u64) -> impl Iterator<Item = (&[u8], Option<&Bytes>)> {
+        let of_group = self.writes.iter().filter(move |(_, (made_in, _))| *made_in == group);
+        of_group.map(|(key, (_, value))| (&key[..], value.as_ref()))
     }
 
     /// Forgets what is on disk.
@@ -45,10 +54,10 @@ impl Overlay {
         after: Option<&[u8]>,
         limit: usize,
         mut keep: impl FnMut(&[u8], &Bytes) -> bool,
-    ) -> Result<(Vec<(Vec<u8>, Bytes)>, u64), Error> {
+    ) -> Result<Scanned, Error> {
         let from = match after {
-            Some(after) => Bound::Excluded(after.to_vec()),
-            None => Bound::Included(prefix.to_vec()),
+            Some(after) if after >= prefix => Bound::Excluded(after.to_vec()),
+            _ => Bound::Included(prefix.to_vec()),
         };
         let mut pending = self
             .writes

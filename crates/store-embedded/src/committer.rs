@@ -24,7 +24,15 @@ pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, done: &Sender<Input>)
                 None => batch.remove(&write.table, write.key),
             }
         }
-        let outcome = batch.commit().map_err(|e| Error::Closed(format!("a commit failed: {e}")));
+        // After a failed commit nothing that was decided on top of it may be kept.
+        let mut outcome = match shared.failure() {
+            Some(reason) => Err(Error::Closed(reason)),
+            None => batch.commit().map_err(|e| Error::Closed(format!("a commit failed: {e}"))),
+        };
+        if outcome.is_ok() && group.sync {
+            let noted = shared.high_water.note(group.number);
+            outcome = noted.map_err(|e| Error::Closed(format!("a commit could not be noted: {e}")));
+        }
         if let Err(error) = &outcome {
             shared.fail(&error.to_string());
         }

@@ -2,10 +2,12 @@
 //!
 //! Only the deciding thread touches it, so it needs no lock. Always: a group's `ready` line holds every
 //! partition that has messages for it and is available, and perhaps some that no longer are; its `later` set
-//! holds exactly those whose cursor says "not before". Not here: what is on disk (`tables`), what a lease
+//! holds exactly those that have messages and whose cursor says "not before"; its `backlog` is the sum of what
+//! is unfinished in each partition. Not here: what is on disk (`tables`), what a lease
 //! means (`baton-queue`).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use baton_store::{Cursor, Event, Group, OffsetRanges, Partition, Queue, Start};
@@ -59,8 +61,10 @@ struct GroupState {
 #[derive(Default)]
 struct Slot {
     cursor: Cursor,
-    /// Whether `cursor` counts; otherwise the group's start does.
-    seeded: bool,
+    /// Whether `cursor` was written; otherwise the group's start counts.
+    written: bool,
+    /// Whether the place in `cursor` is known to be where the group begins, though nobody wrote it.
+    placed: bool,
     /// Whether the partition stands in the group's `ready` line.
     queued: bool,
 }
@@ -81,22 +85,46 @@ impl PartitionState {
     }
 
     fn kept(&self) -> u64 {
-        self.tail.since(self.start)
+        let deleted = self.deleted.as_deref().map_or(0, OffsetRanges::len);
+        self.tail.since(self.start).saturating_sub(deleted)
     }
 }
 
 impl Slot {
-    /// Messages of the partition that the group has not finished. For a group that begins in the middle of a
-    /// partition it has not read yet this is an upper bound.
-    fn outstanding(&self, start: Start, partition: &PartitionState) -> u64 {
-        if self.seeded {
-            let finished = self.cursor.finished.as_deref().map_or(0, OffsetRanges::len);
-            return partition.tail.since(self.cursor.next.max(partition.start)).saturating_sub(finished);
+    /// The first message that the group may not have finished, if there is one. For a group that begins in the
+    /// middle of a partition without a cursor, that is the oldest kept.
+    fn first_unfinished(&self, start: Start, partition: &PartitionState) -> Option<Offset> {
+        let known = self.written || self.placed;
+        if !known && matches!(start, Start::At(at) if partition.last_at < at) {
+            return None;
         }
-        match start {
-            Start::At(at) if partition.last_at < at => 0,
-            _ => partition.kept(),
-        }
+        let place = if known { self.cursor.next } else { Offset(0) };
+        Some(place.max(partition.start)).filter(|place| *place < partition.tail)
+    }
+
+    /// Whether there is a message that the group has not finished. It may be a deleted one, which the group
+    /// must still move over.
+    fn has_work(&self, start: Start, partition: &PartitionState) -> bool {
+        let Some(from) = self.first_unfinished(start, partition) else { return false };
+        let finished = self.cursor.finished.as_deref().map_or(0, |finished| finished.len_from(from));
+        partition.tail.since(from) > finished
+    }
+
+    /// Messages of the partition that the group has not finished and that are not deleted.
+    fn unfinished(&self, start: Start, partition: &PartitionState) -> u64 {
+        let Some(from) = self.first_unfinished(start, partition) else { return 0 };
+        let done = match (self.cursor.finished.as_deref(), partition.deleted.as_deref()) {
+            (None, None) => 0,
+            (Some(one), None) | (None, Some(one)) => one.len_from(from),
+            (Some(finished), Some(deleted)) => {
+                let mut both = finished.clone();
+                for (start, end) in deleted.ranges() {
+                    both.insert_range(Offset(*start), Offset(*end));
+                }
+                both.len_from(from)
+            }
+        };
+        partition.tail.since(from).saturating_sub(done)
     }
 }
 
@@ -114,23 +142,24 @@ impl GroupState {
     ) {
         for id in members {
             let Some(partition) = partitions.get(id) else { continue };
-            if self.slots.get(id).is_some_and(|slot| slot.seeded) {
+            if self.slots.get(id).is_some_and(|slot| slot.written) {
                 continue;
             }
-            let outstanding = Slot::default().outstanding(self.row.start, partition);
-            if outstanding > 0 {
+            let slot = Slot::default();
+            if slot.has_work(self.row.start, partition) {
+                self.backlog += slot.unfinished(self.row.start, partition);
                 self.slots.entry(*id).or_default();
-                self.backlog += outstanding;
                 self.place(*id, partition, now);
             }
         }
     }
 
-    /// Puts a partition into the line it belongs to after something about it changed.
+    /// Puts a partition into the line it belongs to after something about it changed; tells whether it is
+    /// newly in the line of those that are available.
     fn place(&mut self, id: PartitionId, partition: &PartitionState, now: Timestamp) -> bool {
         let start = self.row.start;
         let Some(slot) = self.slots.get_mut(&id) else { return false };
-        if slot.outstanding(start, partition) == 0 {
+        if !slot.has_work(start, partition) {
             return false;
         }
         if slot.cursor.available_at > now {
@@ -188,6 +217,10 @@ impl Hot {
         (queue.members, groups)
     }
 
+    pub fn kept_in_all(&self) -> u64 {
+        self.queues.values().map(|queue| queue.kept).sum()
+    }
+
     pub fn kept(&self, queue: QueueId) -> u64 {
         self.queues.get(&queue).map_or(0, |queue| queue.kept)
     }
@@ -201,6 +234,15 @@ impl Hot {
 
     pub fn partition(&self, id: PartitionId) -> Option<Partition> {
         self.partitions.get(&id).map(|partition| partition.row(id))
+    }
+
+    pub fn has_partition(&self, id: PartitionId) -> bool {
+        self.partitions.contains_key(&id)
+    }
+
+    /// The first offset that a partition keeps.
+    pub fn start(&self, id: PartitionId) -> Option<Offset> {
+        self.partitions.get(&id).map(|partition| partition.start)
     }
 
     /// The last group of operations that changed the partition or a cursor on it.
@@ -246,11 +288,12 @@ impl Hot {
         true
     }
 
-    /// Moves the tail over `count` new messages stored at `now`, and tells the offset of the first.
+    /// Moves the tail over `count` new messages stored at `created_at`, and tells the offset of the first.
     pub fn append(
         &mut self,
         id: PartitionId,
         count: u64,
+        created_at: Timestamp,
         now: Timestamp,
         seq: u64,
         mut notify: impl FnMut(Event),
@@ -259,21 +302,28 @@ impl Hot {
         let Some(queue) = self.queues.get_mut(&partition.queue) else { return Offset(0) };
         let (first, was_last_at) = (partition.tail, partition.last_at);
         if partition.start == partition.tail {
-            partition.first_at = now;
+            partition.first_at = created_at;
         }
         partition.tail = first.plus(count);
-        partition.last_at = now;
+        partition.last_at = created_at;
         partition.changed_in = seq;
         queue.kept += count;
         for group in queue.groups.values() {
             let Some(group) = self.groups.get_mut(group) else { continue };
-            let begins_after = matches!(group.row.start, Start::At(at) if was_last_at < at);
-            let slot = group.slots.entry(id).or_default();
-            if !slot.seeded && begins_after {
-                // Everything before is older than where the group begins, so it begins exactly here.
-                slot.seeded = true;
-                slot.cursor.next = first;
+            let slot = group.slots.get(&id);
+            if let Start::At(at) = group.row.start
+                && !slot.is_some_and(|slot| slot.written || slot.placed)
+            {
+                if created_at < at {
+                    continue;
+                }
+                if was_last_at < at {
+                    // Everything before is older than where the group begins, so it begins exactly here.
+                    let slot = group.slots.entry(id).or_default();
+                    (slot.placed, slot.cursor.next) = (true, first);
+                }
             }
+            group.slots.entry(id).or_default();
             group.backlog += count;
             group.place(id, partition, now);
         }
@@ -283,27 +333,45 @@ impl Hot {
 
     /// Gives up the messages before `start`; the oldest kept one was stored at `first_at`.
     pub fn trim(&mut self, id: PartitionId, start: Offset, first_at: Timestamp) {
-        let Some(partition) = self.partitions.get_mut(&id) else { return };
-        let Some(queue) = self.queues.get_mut(&partition.queue) else { return };
-        let groups: Vec<_> = queue.groups.values().copied().collect();
-        let before: Vec<_> = groups.iter().map(|g| outstanding(&self.groups, *g, id, partition)).collect();
-        queue.kept -= start.min(partition.tail).since(partition.start);
-        partition.start = start.min(partition.tail).max(partition.start);
-        partition.first_at = first_at;
-        if let Some(deleted) = &mut partition.deleted {
-            deleted.remove_below(start);
-        }
-        for (group, before) in groups.iter().zip(before) {
-            let after = outstanding(&self.groups, *group, id, partition);
-            if let Some(group) = self.groups.get_mut(group) {
-                group.backlog = group.backlog.saturating_sub(before.saturating_sub(after));
+        self.reduce(id, |partition| {
+            partition.start = start.min(partition.tail).max(partition.start);
+            partition.first_at = first_at;
+            if let Some(mut deleted) = partition.deleted.take() {
+                deleted.remove_below(partition.start);
+                partition.deleted = Some(deleted).filter(|deleted| !deleted.is_empty());
             }
-        }
+        });
     }
 
+    /// Marks a kept message as deleted.
     pub fn delete_message(&mut self, id: PartitionId, offset: Offset) {
-        if let Some(partition) = self.partitions.get_mut(&id) {
-            partition.deleted.get_or_insert_default().insert(offset);
+        self.reduce(id, |partition| {
+            if (partition.start..partition.tail).contains(&offset) {
+                partition.deleted.get_or_insert_default().insert(offset);
+            }
+        });
+    }
+
+    /// Makes a change by which a partition holds less, and keeps all counters right.
+    fn reduce(&mut self, id: PartitionId, change: impl FnOnce(&mut PartitionState)) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Some(queue) = self.queues.get_mut(&partition.queue) else { return };
+        let nobody = Slot::default();
+        for group in queue.groups.values() {
+            let Some(group) = self.groups.get_mut(group) else { continue };
+            let slot = group.slots.get(&id).unwrap_or(&nobody);
+            group.backlog = group.backlog.saturating_sub(slot.unfinished(group.row.start, partition));
+        }
+        queue.kept = queue.kept.saturating_sub(partition.kept());
+        change(partition);
+        queue.kept += partition.kept();
+        for group in queue.groups.values() {
+            let Some(group) = self.groups.get_mut(group) else { continue };
+            let slot = group.slots.get(&id).unwrap_or(&nobody);
+            group.backlog += slot.unfinished(group.row.start, partition);
+            if !slot.has_work(group.row.start, partition) {
+                group.later.remove(&(slot.cursor.available_at, id));
+            }
         }
     }
 
@@ -342,9 +410,10 @@ impl Hot {
         let Some(group) = self.groups.get_mut(&row.id) else { return };
         let Some(queue) = self.queues.get(&row.queue) else { return };
         let start = group.row.start;
-        for (id, slot) in group.slots.iter().filter(|(_, slot)| !slot.seeded) {
-            let outstanding = self.partitions.get(id).map_or(0, |p| slot.outstanding(start, p));
-            group.backlog = group.backlog.saturating_sub(outstanding);
+        for (id, slot) in group.slots.iter_mut().filter(|(_, slot)| !slot.written) {
+            let unfinished = self.partitions.get(id).map_or(0, |p| slot.unfinished(start, p));
+            group.backlog = group.backlog.saturating_sub(unfinished);
+            slot.placed = false;
         }
         group.row = row;
         group.begin(&queue.members, &self.partitions, now);
@@ -375,7 +444,7 @@ impl Hot {
 
     pub fn cursor(&self, group: GroupId, partition: PartitionId) -> Option<Cursor> {
         let slot = self.groups.get(&group)?.slots.get(&partition)?;
-        slot.seeded.then(|| slot.cursor.clone())
+        slot.written.then(|| slot.cursor.clone())
     }
 
     pub fn put_cursor(
@@ -390,14 +459,16 @@ impl Hot {
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let start = group.row.start;
         let slot = group.slots.entry(id).or_default();
-        let before = slot.outstanding(start, partition);
+        let before = slot.unfinished(start, partition);
         let old = std::mem::replace(&mut slot.cursor, cursor);
-        slot.seeded = true;
-        let after = slot.outstanding(start, partition);
+        slot.written = true;
+        let after = slot.unfinished(start, partition);
         group.backlog = (group.backlog + after).saturating_sub(before);
         let new_lease = slot.cursor.lease.as_ref().map(|lease| lease.id);
+        let frees =
+            old.available_at > now && slot.cursor.available_at <= now && slot.has_work(start, partition);
         group.later.remove(&(old.available_at, id));
-        if group.place(id, partition, now) {
+        if group.place(id, partition, now) || frees {
             notify(Event::Freed { queue: partition.queue, group: group_id, partition: id });
         }
         let old_lease = old.lease.map(|lease| lease.id);
@@ -429,7 +500,7 @@ impl Hot {
             let (Some(slot), Some(partition)) = (group.slots.get_mut(&id), self.partitions.get(&id)) else {
                 continue;
             };
-            if slot.cursor.available_at > now || slot.outstanding(group.row.start, partition) == 0 {
+            if slot.cursor.available_at > now || !slot.has_work(group.row.start, partition) {
                 slot.queued = false;
                 continue;
             }
@@ -439,8 +510,12 @@ impl Hot {
         found
     }
 
-    pub fn next_available(&self, group: GroupId) -> Option<Timestamp> {
-        self.groups.get(&group)?.later.first().map(|(at, _)| *at)
+    pub fn next_available(&self, group: GroupId, now: Timestamp) -> Option<Timestamp> {
+        let later = &self.groups.get(&group)?.later;
+        later
+            .range((Bound::Excluded((now, PartitionId(u64::MAX))), Bound::Unbounded))
+            .next()
+            .map(|(at, _)| *at)
     }
 
     pub fn leased(&self, lease: LeaseId) -> Vec<(GroupId, PartitionId)> {
@@ -454,18 +529,5 @@ impl Hot {
                 self.leases.remove(&lease);
             }
         }
-    }
-}
-
-fn outstanding(
-    groups: &FxHashMap<GroupId, GroupState>,
-    group: GroupId,
-    id: PartitionId,
-    partition: &PartitionState,
-) -> u64 {
-    let Some(group) = groups.get(&group) else { return 0 };
-    match group.slots.get(&id) {
-        Some(slot) => slot.outstanding(group.row.start, partition),
-        None => Slot::default().outstanding(group.row.start, partition),
     }
 }

@@ -18,6 +18,7 @@ mod committer;
 mod directory;
 mod hot;
 mod messages;
+mod reclaimer;
 mod remembered;
 mod store;
 mod tables;

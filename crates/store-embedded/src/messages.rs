@@ -2,7 +2,7 @@
 
 use baton_store::{Error, MessageView, Segment};
 use baton_types::{Offset, PartitionId, Timestamp};
-use fjall::Keyspace;
+use fjall::{Guard, Keyspace, UserKey};
 
 use crate::cache::Cache;
 use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
@@ -103,35 +103,60 @@ impl Messages {
         Ok(low)
     }
 
-    /// The keys of the segments before `start` that hold nothing from `start` on, and the first segment kept.
-    #[expect(clippy::type_complexity, reason = "two answers of one scan")]
+    /// The keys of up to `limit` segments that hold nothing from `start` on, and the time of the first that does.
+    /// What is on disk begins with the segment around `from` and ends before `end`.
     pub fn droppable(
         &self,
         partition: PartitionId,
+        from: Offset,
         start: Offset,
-        tail: Offset,
-    ) -> Result<(Vec<Vec<u8>>, Option<(Offset, Timestamp)>), Error> {
-        let range = pair_key(partition.0, 0).to_vec()..pair_key(partition.0 + 1, 0).to_vec();
-        let (mut keys, mut previous): (Vec<Vec<u8>>, Option<(Vec<u8>, (Offset, Timestamp))>) =
-            (Vec::new(), None);
+        end: Offset,
+        limit: usize,
+    ) -> Result<Droppable, Error> {
+        let mut found = Droppable::default();
+        if from >= end {
+            return Ok(found);
+        }
+        let first = self.floor(partition, from)?.map_or(from, |(base, _)| base);
+        let range = pair_key(partition.0, first.0).to_vec()..pair_key(partition.0, end.0).to_vec();
+        let mut previous: Option<(UserKey, Timestamp)> = None;
         for entry in self.table.range(range) {
-            let key = entry.key().map_err(engine_error)?.to_vec();
-            let place = read_segment_key(&key)?;
-            if let Some((key, kept)) = previous.take() {
-                if place.0 > start {
-                    return Ok((keys, Some(kept)));
+            let key = entry.key().map_err(engine_error)?;
+            let (base, created_at) = read_segment_key(&key)?;
+            if let Some((key, created_at)) = previous.replace((key, created_at)) {
+                if base > start {
+                    found.kept_at = Some(created_at);
+                    return Ok(found);
                 }
-                keys.push(key);
+                if found.keys.len() == limit {
+                    found.more = true;
+                    return Ok(found);
+                }
+                found.keys.push(key);
             }
-            previous = Some((key, place));
         }
         match previous {
-            Some((key, _)) if start >= tail => {
-                keys.push(key);
-                Ok((keys, None))
-            }
-            Some((_, kept)) => Ok((keys, Some(kept))),
-            None => Ok((keys, None)),
+            Some((key, _)) if end <= start => found.keys.push(key),
+            Some((_, created_at)) => found.kept_at = Some(created_at),
+            None => {}
         }
+        Ok(found)
     }
+
+    /// The keys of up to `limit` segments of a partition.
+    pub fn keys(&self, partition: PartitionId, limit: usize) -> Result<Vec<UserKey>, Error> {
+        let keys = self.table.prefix(partition.0.to_be_bytes()).take(limit).map(Guard::key);
+        keys.collect::<Result<_, _>>().map_err(engine_error)
+    }
+}
+
+/// What a trim leaves behind.
+#[derive(Default)]
+pub struct Droppable {
+    /// Segments to be removed.
+    pub keys: Vec<UserKey>,
+    /// The time of the first segment on disk that stays.
+    pub kept_at: Option<Timestamp>,
+    /// Whether there is more to be removed.
+    pub more: bool,
 }

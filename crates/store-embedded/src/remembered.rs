@@ -2,10 +2,11 @@
 //!
 //! In memory an id is a 64-bit hash and an offset; on disk the hashes of one commit are one value. Ids are kept
 //! in slices by the time at which they may be forgotten, so that forgetting drops a table and a keyspace as a
-//! whole. Always: at most `max` ids are held; beyond that the oldest slice goes early, and the log says so.
+//! whole. Always: about `max` ids are held at most; beyond that the slice that would go next goes early, and the
+//! log says so.
 //! Not here: comparing the ids themselves (a hash may lie, so the caller looks at the message).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::time::Duration;
 
 use baton_store::Error;
@@ -20,11 +21,15 @@ use crate::tables::{corrupt, engine_error};
 /// A slice is split so that growing it moves a little at a time.
 const SHARDS: usize = 256;
 const KEYSPACE_PREFIX: &str = "transactions-";
+/// A slice holds at most this part of all ids, so that going over the limit costs only the oldest of them.
+const SLICES_MIN: usize = 4;
+
+/// Names a slice: the second at which all its ids may be forgotten, and which of several for that second.
+type SliceId = (u64, u32);
 
 /// The remembered ids.
 pub struct Remembered {
-    /// By the second at which all ids of the slice may be forgotten.
-    slices: BTreeMap<u64, Slice>,
+    slices: BTreeMap<SliceId, Slice>,
     len: usize,
     max: usize,
 }
@@ -37,7 +42,7 @@ struct Slice {
 
 /// The hashes of one append, with the slice that keeps them.
 pub struct Remember {
-    slice: u64,
+    slice: SliceId,
     partition: PartitionId,
     first: Offset,
     hashes: Vec<Option<u64>>,
@@ -55,9 +60,10 @@ impl Remembered {
         let mut this = Self { slices: BTreeMap::new(), len: 0, max };
         for name in db.list_keyspace_names() {
             let Some(end) = name.strip_prefix(KEYSPACE_PREFIX) else { continue };
-            let end: u64 = end.parse().map_err(|_| corrupt("transaction"))?;
-            let keyspace = open_slice(db, end)?;
-            this.slices.insert(end, Slice::new(keyspace));
+            let (end, part) = end.split_once('-').ok_or_else(|| corrupt("transaction"))?;
+            let number = |_| corrupt("transaction");
+            let id = (end.parse().map_err(number)?, part.parse().map_err(number)?);
+            this.slices.insert(id, Slice::new(open_slice(db, id)?));
         }
         this.forget(db, now)?;
         for slice in this.slices.values_mut() {
@@ -72,10 +78,10 @@ impl Remembered {
         self.len
     }
 
-    /// The offset under which the newest id with this hash was appended.
-    pub fn get(&self, partition: PartitionId, hash: u64) -> Option<Offset> {
+    /// The offset under which the newest id with this hash that counts at `now` was appended.
+    pub fn get(&self, now: Timestamp, partition: PartitionId, hash: u64) -> Option<Offset> {
         let key = key(partition, hash);
-        self.slices.values().rev().find_map(|slice| slice.get(key))
+        self.slices.range((second_of(now) + 1, 0)..).filter_map(|(_, slice)| slice.get(key)).max()
     }
 
     /// Remembers ids for `span` from `now` on, and tells what to write.
@@ -88,27 +94,31 @@ impl Remembered {
         first: Offset,
         hashes: Vec<Option<u64>>,
     ) -> Result<Remember, Error> {
-        // Two slices to a span: ids are kept for up to one and a half times as long as asked.
-        let width = (span.as_secs() / 2).max(1);
+        // Two to four slices to a span: ids are kept for up to one and a half times as long as asked. Powers of
+        // two, so that queues with other spans share them.
+        let width = 1 << (span.as_secs() / 2).max(1).ilog2();
         let until = u64::try_from(now.after(span).micros()).unwrap_or(0).div_ceil(1_000_000);
-        let end = until.div_ceil(width) * width;
-        let slice = match self.slices.entry(end) {
-            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(Slice::new(open_slice(db, end)?))
-            }
+        let end = until.next_multiple_of(width);
+        let id = match self.slices.range((end, 0)..=(end, u32::MAX)).next_back() {
+            Some((id, slice)) if slice.len < self.max / SLICES_MIN => *id,
+            Some(((_, part), _)) => (end, part + 1),
+            None => (end, 0),
+        };
+        let slice = match self.slices.entry(id) {
+            btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            btree_map::Entry::Vacant(entry) => entry.insert(Slice::new(open_slice(db, id)?)),
         };
         let before = slice.len;
         slice.insert_all(partition, first, &hashes);
         self.len += slice.len - before;
-        Ok(Remember { slice: end, partition, first, hashes })
+        Ok(Remember { slice: id, partition, first, hashes })
     }
 
     /// Drops what may be forgotten at `now`, and the oldest slice when there are too many ids.
     pub fn forget(&mut self, db: &Database, now: Timestamp) -> Result<(), Error> {
-        let second = u64::try_from(now.micros() / 1_000_000).unwrap_or(0);
+        let second = second_of(now);
         while let Some(first) = self.slices.first_entry() {
-            let early = *first.key() > second;
+            let early = first.key().0 > second;
             if early && (self.len <= self.max || first.get().len == self.len) {
                 break;
             }
@@ -128,7 +138,7 @@ impl Remembered {
 
     /// Joins what one commit remembers into one value per slice.
     pub fn pack(&self, remembers: &[Remember]) -> Vec<Packed> {
-        let mut values: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut values: BTreeMap<SliceId, Vec<u8>> = BTreeMap::new();
         for remember in remembers {
             let value = values.entry(remember.slice).or_default();
             value.put_u64_le(remember.partition.0);
@@ -203,11 +213,15 @@ fn shard(key: u64) -> usize {
     usize::try_from(key >> 32).unwrap_or(0) % SHARDS
 }
 
-fn open_slice(db: &Database, end: u64) -> Result<Keyspace, Error> {
+fn second_of(now: Timestamp) -> u64 {
+    u64::try_from(now.micros() / 1_000_000).unwrap_or(0)
+}
+
+fn open_slice(db: &Database, (end, part): SliceId) -> Result<Keyspace, Error> {
     let options = || {
         KeyspaceCreateOptions::default()
             .max_memtable_size(16 << 20)
             .data_block_compression_policy(CompressionPolicy::disabled())
     };
-    db.keyspace(&format!("{KEYSPACE_PREFIX}{end}"), options).map_err(engine_error)
+    db.keyspace(&format!("{KEYSPACE_PREFIX}{end}-{part}"), options).map_err(engine_error)
 }

@@ -1,5 +1,6 @@
 //! Opening, the way in, and what both threads share.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -8,21 +9,22 @@ use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
 use baton_store::{Error, Event, Listener, Operation, Segment, Statistics, Store};
-use baton_types::{GroupId, Offset, PartitionId, Timestamp};
+use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use fjall::{CompressionType, Database, PersistMode};
 use tokio::sync::mpsc;
 
 use crate::cache::Cache;
 use crate::committer;
-use crate::directory::{self, Claimed};
+use crate::directory::{self, Claimed, HighWater};
 use crate::hot::Hot;
 use crate::messages::Messages;
+use crate::reclaimer::{self, Reclaimer};
 use crate::remembered::Remembered;
 use crate::tables::{
-    CLOCK_KEY, COUNTERS_KEY, Counters, Tables, engine_error, read_clock, read_cursor, read_group,
+    COUNTERS_KEY, Counters, TRIM_NOTES, Tables, engine_error, number_key, read_cursor, read_group,
     read_number, read_pair, read_partition, read_queue,
 };
-use crate::writer::{Input, Writer};
+use crate::writer::{Input, Leftovers, Writer};
 
 /// Operations that may wait for the deciding thread.
 const INTAKE_MAX: usize = 65_536;
@@ -73,6 +75,7 @@ pub struct Shared {
     pub db: Database,
     pub tables: Tables,
     pub messages: Messages,
+    pub high_water: HighWater,
     directory: PathBuf,
     min_free_disk: u64,
     clock: Arc<dyn Clock>,
@@ -98,38 +101,41 @@ impl EmbeddedStore {
     /// Opens the directory, or says why it cannot be used.
     pub fn open(options: Options) -> Result<Self, Error> {
         let claimed = directory::claim(&options.directory)?;
+        directory::check_lists(&options.directory.join("engine"))?;
+        let high_water = HighWater::open(&options.directory)?;
         let unusable = |e: fjall::Error| {
             Error::Unusable(format!("cannot open the data in {}: {e}", options.directory.display()))
         };
-        let db = Database::builder(options.directory.join("engine"))
+        let builder = Database::builder(options.directory.join("engine"))
             .max_journaling_size(JOURNAL_BYTES_MAX)
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .cache_size(32 << 20)
-            .worker_threads(1)
-            .open()
-            .map_err(unusable)?;
+            .worker_threads(1);
+        // A damaged journal can make the engine ask for absurd amounts of memory.
+        let db = catch_unwind(AssertUnwindSafe(|| builder.open()));
+        let db = db.map_err(|_| Error::Corrupt("the storage engine cannot make sense of it".into()))?;
+        let db = db.map_err(unusable)?;
         let tables = Tables::open(&db).map_err(unusable)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
-            None => Counters { next_id: 1, next_version: 1, opened: 0 },
+            None => Counters { next_id: 1, next_version: 1, opened: 0, now: Timestamp::MIN, commits: 0 },
         };
-        let counters = Counters { opened: counters.opened + 1, ..counters };
+        let now = options.clock.now().max(counters.now);
+        high_water.check(counters.commits)?;
+        let counters = Counters { opened: counters.opened + 1, commits: counters.commits + 1, ..counters };
         // On disk before the first token of this run is given out.
         let mut opening = db.batch().durability(Some(PersistMode::SyncData));
         opening.insert(&tables.meta, COUNTERS_KEY, counters.value());
         opening.commit().map_err(unusable)?;
-        let now = match tables.meta.get(CLOCK_KEY).map_err(engine_error)? {
-            Some(row) => read_clock(&row)?.max(options.clock.now()),
-            None => options.clock.now(),
-        };
-        let (hot, dead_partitions, dead_groups) = load(&tables, now)?;
+        let (hot, leftovers) = load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
         let messages = Messages { cache: Cache::new(options.cache_bytes), table: tables.segments.clone() };
         let shared = Arc::new(Shared {
             db,
             tables,
             messages,
+            high_water,
             directory: options.directory,
             min_free_disk: options.min_free_disk,
             clock: options.clock.clone(),
@@ -154,18 +160,18 @@ impl EmbeddedStore {
         shared.look_at_space();
         let (intake, inputs) = mpsc::channel(INTAKE_MAX);
         let (groups, group_queue) = std::sync::mpsc::sync_channel(1);
+        let (reclaimer, reclaims) = Reclaimer::new();
         let writer = Writer::new(
             shared.clone(),
             options.clock,
             groups,
+            reclaimer,
             hot,
             counters,
             remembered,
-            dead_partitions,
-            dead_groups,
-            now,
+            leftovers,
         );
-        let (for_committer, done) = (shared.clone(), intake.clone());
+        let (for_committer, for_reclaimer, done) = (shared.clone(), shared.clone(), intake.clone());
         let unusable = |e: std::io::Error| Error::Unusable(format!("cannot start a thread: {e}"));
         let threads = vec![
             std::thread::Builder::new()
@@ -176,14 +182,25 @@ impl EmbeddedStore {
                 .name("baton-commit".into())
                 .spawn(move || committer::run(&for_committer, &group_queue, &done))
                 .map_err(unusable)?,
+            std::thread::Builder::new()
+                .name("baton-reclaim".into())
+                .spawn(move || reclaimer::run(&for_reclaimer, &reclaims))
+                .map_err(unusable)?,
         ];
         Ok(Self { intake, shared, threads: Mutex::new(threads) })
     }
 }
 
-/// Rebuilds memory from the rows; also tells what belongs to deleted queues and groups.
-fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Vec<PartitionId>, Vec<GroupId>), Error> {
-    let (mut hot, mut dead_partitions, mut dead_groups) = (Hot::default(), Vec::new(), Vec::new());
+impl EmbeddedStore {
+    /// Moves everything from the write buffers into tables, so that the next opening has nothing to replay.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.shared.tables.flush().map_err(engine_error)
+    }
+}
+
+/// Rebuilds memory from the rows; also tells what is still to be cleared away.
+fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Leftovers), Error> {
+    let (mut hot, mut leftovers) = (Hot::default(), Leftovers::default());
     for entry in tables.queues.iter() {
         hot.put_queue(Arc::new(read_queue(&entry.value().map_err(engine_error)?)?));
     }
@@ -192,7 +209,7 @@ fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Vec<PartitionId>, Vec<G
         let row = read_partition(read_number(&key)?, &value)?;
         let id = row.id;
         if !hot.put_partition(row) {
-            dead_partitions.push(id);
+            leftovers.partitions.push(id);
         }
     }
     for entry in tables.groups.iter() {
@@ -205,11 +222,29 @@ fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Vec<PartitionId>, Vec<G
         let (group, partition) = (GroupId(group), PartitionId(partition));
         if hot.group_by_id(group).is_some() {
             hot.put_cursor(group, partition, read_cursor(&value)?, now, |_| ());
-        } else if dead_groups.last() != Some(&group) {
-            dead_groups.push(group);
+        } else if leftovers.groups.last() != Some(&group) {
+            leftovers.groups.push(group);
         }
     }
-    Ok((hot, dead_partitions, dead_groups))
+    for entry in tables.meta.prefix(TRIM_NOTES) {
+        let key = entry.key().map_err(engine_error)?;
+        leftovers.trimmed.push(PartitionId(read_number(&key[TRIM_NOTES.len()..])?));
+    }
+    leftovers.queues = queues_with_letters(tables)?;
+    leftovers.queues.retain(|queue| hot.queue_by_id(*queue).is_none());
+    Ok((hot, leftovers))
+}
+
+/// Jumps from queue to queue, without looking at every letter.
+fn queues_with_letters(tables: &Tables) -> Result<Vec<QueueId>, Error> {
+    let (mut found, mut from) = (Vec::new(), 0);
+    while let Some(entry) = tables.letter_times.range(number_key(from)..).next() {
+        let key = entry.key().map_err(engine_error)?;
+        let queue = read_number(key.get(..8).unwrap_or_default())?;
+        found.push(QueueId(queue));
+        from = queue + 1;
+    }
+    Ok(found)
 }
 
 impl Shared {
@@ -273,13 +308,16 @@ impl Shared {
 
     /// Answers an operation that wrote nothing, once group `gate` is on disk.
     pub fn finish_when_durable(&self, gate: u64, operation: Box<dyn Operation>) {
-        {
+        let outcome = {
             let mut parked = self.parked();
-            if self.durable() < gate {
-                return parked.push((gate, operation));
+            match self.failure() {
+                _ if gate <= self.durable() => Ok(()),
+                // Whoever is parked now would wait for ever: the committer has been here.
+                Some(reason) => Err(Error::Closed(reason)),
+                None => return parked.push((gate, operation)),
             }
-        }
-        operation.finish(Ok(()));
+        };
+        operation.finish(outcome);
     }
 
     /// Notes that group `seq` is on disk, and tells who waited for no more than that.
@@ -297,10 +335,14 @@ impl Shared {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn count_operations(&self, operations: u64) {
+        self.operations.fetch_add(operations, Ordering::Relaxed);
+    }
+
     pub fn count_commit(&self, operations: u64, synced: bool, took: Duration) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
-        self.operations.fetch_add(operations, Ordering::Relaxed);
+        self.count_operations(operations);
         self.commit_micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(0), Ordering::Relaxed);
     }
 
@@ -388,12 +430,14 @@ impl Store for EmbeddedStore {
         Box::pin(async move {
             // An error means that the deciding thread has ended already.
             let _ = self.intake.send(Input::Close).await;
-            let joined =
-                tokio::task::spawn_blocking(move || threads.into_iter().all(|thread| thread.join().is_ok()));
-            match joined.await {
-                Ok(true) => self.shared.settle(),
-                _ => Err(Error::Closed("a thread of the store has panicked".into())),
-            }
+            let shared = self.shared.clone();
+            let closed = tokio::task::spawn_blocking(move || {
+                match threads.into_iter().all(|thread| thread.join().is_ok()) {
+                    true => shared.settle(),
+                    false => Err(Error::Closed("a thread of the store has panicked".into())),
+                }
+            });
+            closed.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string())))
         })
     }
 }

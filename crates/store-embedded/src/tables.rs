@@ -72,6 +72,15 @@ impl Tables {
     }
 }
 
+impl Tables {
+    /// Moves everything from the write buffers to sorted files, and waits for it.
+    pub fn flush(&self) -> fjall::Result<()> {
+        let data = [&self.queues, &self.groups, &self.partitions, &self.cursors, &self.segments];
+        let rest = [&self.records, &self.letters, &self.letter_times, &self.meta];
+        data.into_iter().chain(rest).try_for_each(Keyspace::rotate_memtable_and_wait)
+    }
+}
+
 /// A keyspace's failure as the store's own error.
 pub fn engine_error(error: fjall::Error) -> Error {
     Error::Closed(format!("the storage engine failed: {error:?}"))
@@ -248,16 +257,13 @@ fn ranges(row: &mut &[u8]) -> Option<OffsetRanges> {
 /// The key under which the numbers that must not repeat are kept.
 pub const COUNTERS_KEY: &[u8] = b"counters";
 
-/// The key under which the store's time is kept, so that it never goes back, whatever the machine's clock does.
-pub const CLOCK_KEY: &[u8] = b"clock";
-
-pub fn clock_value(now: Timestamp) -> Bytes {
-    Bytes::copy_from_slice(&now.micros().to_le_bytes())
+/// The key of a note that segments before a partition's start are still to be removed.
+pub fn trim_note_key(partition: PartitionId) -> Vec<u8> {
+    [TRIM_NOTES, &partition.0.to_be_bytes()].concat()
 }
 
-pub fn read_clock(mut row: &[u8]) -> Result<Timestamp, Error> {
-    time(&mut row).ok_or_else(|| corrupt("clock"))
-}
+/// What the keys of these notes begin with.
+pub const TRIM_NOTES: &[u8] = b"trim";
 
 /// Numbers that must not repeat, also over a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -268,20 +274,28 @@ pub struct Counters {
     pub next_version: u64,
     /// How often the directory was opened; the high half of a token.
     pub opened: u64,
+    /// The store's time in the last commit.
+    pub now: Timestamp,
+    /// The number of the last commit.
+    pub commits: u64,
 }
 
 impl Counters {
     pub fn value(&self) -> Bytes {
-        let mut row = Vec::with_capacity(24);
+        let mut row = Vec::with_capacity(40);
         row.put_u64_le(self.next_id);
         row.put_u64_le(self.next_version);
         row.put_u64_le(self.opened);
+        row.put_i64_le(self.now.micros());
+        row.put_u64_le(self.commits);
         row.into()
     }
 
     pub fn read(mut row: &[u8]) -> Result<Self, Error> {
         let mut field = || number(&mut row).ok_or_else(|| corrupt("counters"));
-        Ok(Self { next_id: field()?, next_version: field()?, opened: field()? })
+        let (next_id, next_version, opened) = (field()?, field()?, field()?);
+        let (now, commits) = (Timestamp::from_micros(field()?.cast_signed()), field()?);
+        Ok(Self { next_id, next_version, opened, now, commits })
     }
 }
 
@@ -321,7 +335,8 @@ mod tests {
         };
         assert_eq!(read_cursor(&cursor_value(&cursor)).unwrap(), cursor);
         assert_eq!(read_cursor(&cursor_value(&Cursor::default())).unwrap(), Cursor::default());
-        let counters = Counters { next_id: 1, next_version: 2, opened: 3 };
+        let counters =
+            Counters { next_id: 1, next_version: 2, opened: 3, now: Timestamp::from_micros(4), commits: 5 };
         assert_eq!(Counters::read(&counters.value()).unwrap(), counters);
     }
 

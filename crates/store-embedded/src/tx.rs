@@ -10,12 +10,17 @@ use baton_store::{
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
 
-use crate::tables::{corrupt, group_value, number_key, queue_value};
+use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key, trim_note_key};
 use crate::writer::{Open, Writer};
+
+/// Segments that a trim removes with its own commit. More are cleared away later, a little at a time.
+const TRIM_ROWS_MAX: usize = 5_000;
 
 /// A look at memory, and the writes of one operation.
 pub struct EmbeddedTx<'a> {
     writer: &'a mut Writer,
+    /// Whether the operation has written anything.
+    pub wrote: bool,
     /// Whether the operation has written something that must be on disk before it is answered.
     pub wrote_now: bool,
     /// The group that must be on disk before anything that was read may be told.
@@ -24,13 +29,12 @@ pub struct EmbeddedTx<'a> {
 
 impl<'a> EmbeddedTx<'a> {
     pub fn new(writer: &'a mut Writer) -> Self {
-        Self { writer, wrote_now: false, gate: 0 }
+        Self { writer, wrote: false, wrote_now: false, gate: 0 }
     }
 
     fn fresh_id(&mut self) -> u64 {
         let id = self.writer.counters.next_id;
         self.writer.counters.next_id += 1;
-        self.writer.counters_dirty = true;
         id
     }
 
@@ -38,8 +42,28 @@ impl<'a> EmbeddedTx<'a> {
         self.gate = self.gate.max(self.writer.hot.changed_in(partition));
     }
 
+    /// A queue, a group or the absence of one is being told.
+    fn see_structure(&mut self) {
+        self.gate = self.gate.max(self.writer.structure_changed_in);
+    }
+
+    /// Something that follows from many writes is being told.
+    fn see_all(&mut self) {
+        let group = &self.writer.group;
+        self.gate = self.gate.max(if group.sync { group.seq } else { group.seq - 1 });
+    }
+
+    fn write_now(&mut self) {
+        (self.wrote, self.wrote_now) = (true, true);
+    }
+
+    fn change_structure(&mut self) {
+        self.write_now();
+        self.writer.structure_changed_in = self.writer.group.seq;
+    }
+
     fn change(&mut self, partition: PartitionId) {
-        self.wrote_now = true;
+        self.write_now();
         self.writer.dirty_partitions.insert(partition);
         self.writer.hot.mark_changed(partition, self.writer.group.seq);
     }
@@ -52,12 +76,44 @@ impl<'a> EmbeddedTx<'a> {
     }
 
     /// Segments that are not on disk yet, oldest first.
-    fn young(&self, partition: PartitionId) -> impl Iterator<Item = Segment> + '_ {
-        let in_flight =
-            self.writer.in_flight.get(&partition).into_iter().flatten().map(|s| s.segment.clone());
+    fn young(&self, partition: PartitionId) -> impl Iterator<Item = Young<'_>> {
+        let in_flight = self.writer.in_flight.get(&partition).into_iter().flatten();
         let closed = self.writer.closed.iter().filter(move |(id, _)| *id == partition).map(|(_, open)| open);
         let open = closed.chain(self.writer.open.get(&partition));
-        in_flight.chain(open.map(move |open| Segment::new(partition, open.header, open.body.clone().into())))
+        in_flight.map(|s| Young::InFlight(&s.segment)).chain(open.map(Young::Open))
+    }
+
+    fn letters_of(&mut self, queue: QueueId) -> bool {
+        self.see_structure();
+        self.writer.hot.queue_by_id(queue).is_some()
+    }
+}
+
+/// A segment that is not on disk yet.
+enum Young<'a> {
+    /// With the committer.
+    InFlight(&'a Segment),
+    /// In the filling group.
+    Open(&'a Open),
+}
+
+impl Young<'_> {
+    fn header(&self) -> &SegmentHeader {
+        match self {
+            Self::InFlight(segment) => &segment.header,
+            Self::Open(open) => &open.header,
+        }
+    }
+
+    fn end(&self) -> Offset {
+        self.header().base.plus(self.header().count.into())
+    }
+
+    fn segment(&self, partition: PartitionId) -> Segment {
+        match self {
+            Self::InFlight(segment) => (*segment).clone(),
+            Self::Open(open) => Segment::new(partition, open.header, open.body.clone().into()),
+        }
     }
 }
 
@@ -88,20 +144,15 @@ impl Tx for EmbeddedTx<'_> {
         }
         let version = self.writer.counters.next_version;
         self.writer.counters.next_version += 1;
-        self.writer.counters_dirty = true;
-        self.wrote_now = true;
+        self.write_now();
         let row = record_value(&Record { value, version, expires_at });
-        let (seq, key) = (self.writer.group.seq, key.as_bytes().to_vec());
-        self.writer.records.put(seq, key.clone(), Some(row.clone()));
-        self.writer.put(self.writer.shared.tables.records.clone(), key, Some(row));
+        self.writer.records.put(self.writer.group.seq, key.as_bytes().to_vec(), Some(row));
         Ok(version)
     }
 
     fn remove_record(&mut self, key: &str) {
-        self.wrote_now = true;
-        let (seq, key) = (self.writer.group.seq, key.as_bytes().to_vec());
-        self.writer.records.put(seq, key.clone(), None);
-        self.writer.put(self.writer.shared.tables.records.clone(), key, None);
+        self.write_now();
+        self.writer.records.put(self.writer.group.seq, key.as_bytes().to_vec(), None);
     }
 
     fn records(
@@ -126,14 +177,17 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
+        self.see_structure();
         Ok(self.writer.hot.queue(name))
     }
 
     fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, Stop> {
+        self.see_structure();
         Ok(self.writer.hot.queue_by_id(id))
     }
 
     fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
+        self.see_structure();
         Ok(self.writer.hot.queues())
     }
 
@@ -143,7 +197,7 @@ impl Tx for EmbeddedTx<'_> {
             None => Queue { id: QueueId(self.fresh_id()), created_at: self.now(), spec },
         };
         let queue = Arc::new(queue);
-        self.wrote_now = true;
+        self.change_structure();
         self.writer.hot.put_queue(queue.clone());
         let table = self.writer.shared.tables.queues.clone();
         self.writer.put(table, number_key(queue.id.0).to_vec(), Some(queue_value(&queue)));
@@ -151,25 +205,29 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn remove_queue(&mut self, id: QueueId) {
-        self.wrote_now = true;
+        self.change_structure();
+        self.writer.gave_up(self.writer.hot.kept(id));
         let (partitions, groups) = self.writer.hot.remove_queue(id);
-        let table = self.writer.shared.tables.queues.clone();
-        self.writer.put(table, number_key(id.0).to_vec(), None);
+        let shared = self.writer.shared.clone();
+        self.writer.remove(&shared.tables.queues, number_key(id.0).to_vec());
         for group in &groups {
-            let table = self.writer.shared.tables.groups.clone();
-            self.writer.put(table, number_key(group.0).to_vec(), None);
+            self.writer.remove(&shared.tables.groups, number_key(group.0).to_vec());
         }
         for partition in &partitions {
             // What is not written yet need not be.
             self.writer.open.remove(partition);
             self.writer.dirty_partitions.remove(partition);
+            shared.messages.cache.forget(*partition, Offset(u64::MAX));
         }
-        self.writer.closed.retain(|(partition, _)| !partitions.contains(partition));
-        self.writer.dead_partitions.extend(partitions);
-        self.writer.dead_groups.extend(groups);
+        let hot = &self.writer.hot;
+        self.writer.closed.retain(|(partition, _)| hot.has_partition(*partition));
+        self.writer.leftovers.partitions.extend(partitions);
+        self.writer.leftovers.groups.extend(groups);
+        self.writer.leftovers.queues.push(id);
     }
 
     fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
+        self.see_structure();
         let id = self.writer.hot.partition_id(queue, name);
         id.map_or(Ok(None), |id| self.partition_by_id(id))
     }
@@ -185,11 +243,13 @@ impl Tx for EmbeddedTx<'_> {
         after: Option<PartitionId>,
         limit: usize,
     ) -> Result<Vec<Partition>, Stop> {
+        self.see_all();
         let members = self.writer.hot.members(queue, after, limit);
         Ok(members.into_iter().filter_map(|id| self.writer.hot.partition(id)).collect())
     }
 
     fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+        self.see_all();
         Ok(self.writer.hot.partition_count(queue))
     }
 
@@ -215,7 +275,8 @@ impl Tx for EmbeddedTx<'_> {
         let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
         let writer = &mut *self.writer;
         let created_at = writer.open.get(&partition).map_or(now, |open| open.header.created_at);
-        let first = writer.hot.append(partition, count, created_at, seq, |event| writer.shared.notify(event));
+        let first =
+            writer.hot.append(partition, count, created_at, now, seq, |event| writer.shared.notify(event));
         let open = writer.open.entry(partition).or_insert_with(|| Open {
             header: SegmentHeader { base: first, count: 0, created_at },
             body: Vec::with_capacity(block.bytes().len()),
@@ -236,13 +297,16 @@ impl Tx for EmbeddedTx<'_> {
 
     fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop> {
         self.see(partition);
-        Ok(self.writer.remembered.get(partition, hash))
+        Ok(self.writer.remembered.get(self.now(), partition, hash))
     }
 
     fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop> {
         self.see(partition);
-        let young = self.young(partition).find(|s| s.header.base <= offset && offset < s.end());
-        match young {
+        if self.writer.hot.start(partition).is_none_or(|start| offset < start) {
+            return Ok(None);
+        }
+        let young = self.young(partition).find(|s| s.header().base <= offset && offset < s.end());
+        match young.map(|young| young.segment(partition)) {
             Some(segment) => Ok(segment.message(offset).map_err(Error::from)?),
             None => Ok(self.writer.shared.messages.message(partition, offset)?),
         }
@@ -258,11 +322,12 @@ impl Tx for EmbeddedTx<'_> {
             return Ok(row.start);
         }
         let mut on_disk_end = row.tail;
-        for segment in self.young(partition) {
-            on_disk_end = on_disk_end.min(segment.header.base);
-            if segment.header.created_at >= at {
-                if segment.header.base > on_disk_end {
-                    return Ok(segment.header.base.max(row.start));
+        for young in self.young(partition) {
+            let header = young.header();
+            on_disk_end = on_disk_end.min(header.base);
+            if header.created_at >= at {
+                if header.base > on_disk_end {
+                    return Ok(header.base.max(row.start));
                 }
                 break;
             }
@@ -283,25 +348,55 @@ impl Tx for EmbeddedTx<'_> {
         if start <= row.start {
             return Ok(());
         }
-        let (keys, kept) = self.writer.shared.messages.droppable(partition, start, row.tail)?;
-        for key in keys {
-            self.writer.put(self.writer.shared.tables.segments.clone(), key, None);
+        let (mut on_disk_end, mut kept_young_at, mut in_flight) = (row.tail, None, Vec::new());
+        for young in self.young(partition) {
+            let header = young.header();
+            on_disk_end = on_disk_end.min(header.base);
+            if young.end() > start {
+                kept_young_at = Some(header.created_at);
+                break;
+            }
+            if let Young::InFlight(_) = young {
+                in_flight.push(segment_key(partition, header.base, header.created_at));
+            }
         }
-        let first_at = kept.map_or(row.first_at.max(row.created_at), |(_, created_at)| created_at);
-        self.writer.hot.trim(partition, start, first_at);
+        let shared = self.writer.shared.clone();
+        let found = shared.messages.droppable(partition, row.start, start, on_disk_end, TRIM_ROWS_MAX)?;
+        for key in found.keys {
+            self.writer.remove(&shared.tables.segments, key);
+        }
+        for key in in_flight {
+            self.writer.remove(&shared.tables.segments, key);
+        }
+        if found.more {
+            self.writer.leftovers.trimmed.push(partition);
+            self.writer.put(shared.tables.meta.clone(), trim_note_key(partition), Some(Bytes::new()));
+        }
+        // What is not written yet need not be.
+        let ends_before = |open: &Open| open.header.base.plus(open.header.count.into()) <= start;
+        self.writer.closed.retain(|(id, open)| *id != partition || !ends_before(open));
+        if self.writer.open.get(&partition).is_some_and(ends_before) {
+            self.writer.open.remove(&partition);
+        }
+        shared.messages.cache.forget(partition, start);
+        self.writer.gave_up(start.since(row.start));
+        self.writer.hot.trim(partition, start, found.kept_at.or(kept_young_at).unwrap_or(row.first_at));
         self.change(partition);
         Ok(())
     }
 
     fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, Stop> {
+        self.see_structure();
         Ok(self.writer.hot.group(queue, name))
     }
 
     fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, Stop> {
+        self.see_structure();
         Ok(self.writer.hot.group_by_id(id))
     }
 
     fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
+        self.see_structure();
         Ok(self.writer.hot.groups(queue))
     }
 
@@ -314,7 +409,7 @@ impl Tx for EmbeddedTx<'_> {
             start: spec.start,
             subscribed_at: spec.subscribed_at,
         });
-        self.wrote_now = true;
+        self.change_structure();
         let now = self.now();
         let (added, replaced) = self.writer.hot.put_group(group.clone(), now);
         let table = self.writer.shared.tables.groups.clone();
@@ -323,7 +418,7 @@ impl Tx for EmbeddedTx<'_> {
         }
         if let Some(replaced) = replaced {
             self.writer.put(table, number_key(replaced.0).to_vec(), None);
-            self.writer.dead_groups.push(replaced);
+            self.writer.leftovers.groups.push(replaced);
         }
         group
     }
@@ -340,14 +435,15 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn remove_group(&mut self, id: GroupId) {
-        self.wrote_now = true;
+        self.change_structure();
         self.writer.hot.remove_group(id);
         self.writer.put(self.writer.shared.tables.groups.clone(), number_key(id.0).to_vec(), None);
-        self.writer.dead_groups.push(id);
+        self.writer.leftovers.groups.push(id);
     }
 
     fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, Stop> {
         self.see(partition);
+        self.see_structure();
         Ok(self.writer.hot.cursor(group, partition))
     }
 
@@ -355,8 +451,9 @@ impl Tx for EmbeddedTx<'_> {
         let (now, shared) = (self.now(), self.writer.shared.clone());
         self.writer.hot.put_cursor(group, partition, cursor, now, |event| shared.notify(event));
         self.writer.dirty_cursors.insert((group, partition));
+        self.wrote = true;
         if durability == Durability::Now {
-            self.wrote_now = true;
+            self.write_now();
             self.writer.hot.mark_changed(partition, self.writer.group.seq);
         }
     }
@@ -367,38 +464,43 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop> {
-        Ok(self.writer.hot.next_available(group))
+        let now = self.now();
+        Ok(self.writer.hot.next_available(group, now))
     }
 
     fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {
-        Ok(self.writer.hot.leased(lease))
+        let held = self.writer.hot.leased(lease);
+        if held.is_empty() {
+            self.see_all();
+        }
+        Ok(held)
     }
 
     fn backlog(&mut self, group: GroupId) -> Result<u64, Stop> {
+        self.see_all();
         Ok(self.writer.hot.backlog(group))
     }
 
     fn kept(&mut self, queue: QueueId) -> Result<u64, Stop> {
+        self.see_all();
         Ok(self.writer.hot.kept(queue))
     }
 
     fn put_dead_letter(&mut self, letter: DeadLetter) {
         self.remove_dead_letter(&letter.key);
         let seq = self.writer.group.seq;
-        let (key, value) = (letter_key(&letter), letter_value(&letter));
-        let time_key = letter_time_key(&letter.key);
         let time = Bytes::copy_from_slice(&letter.failed_at.micros().to_le_bytes());
-        let tables = &self.writer.shared.tables;
-        let (letters, times) = (tables.letters.clone(), tables.letter_times.clone());
-        self.writer.letters.put(seq, key.clone(), Some(value.clone()));
-        self.writer.letter_times.put(seq, time_key.clone(), Some(time.clone()));
-        self.writer.put(letters, key, Some(value));
-        self.writer.put(times, time_key, Some(time));
+        self.writer.letters.put(seq, letter_key(&letter), Some(letter_value(&letter)));
+        self.writer.letter_times.put(seq, letter_time_key(&letter.key), Some(time));
     }
 
     fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
+        if !self.letters_of(key.queue) {
+            return Ok(None);
+        }
         let tables = &self.writer.shared.tables;
-        let (time, _) = self.writer.letter_times.get(&tables.letter_times, &letter_time_key(key))?;
+        let (time, gate) = self.writer.letter_times.get(&tables.letter_times, &letter_time_key(key))?;
+        self.gate = self.gate.max(gate);
         let Some(mut time) = time else { return Ok(None) };
         let failed_at = Timestamp::from_micros(time.try_get_i64_le().map_err(|_| corrupt("dead letter"))?);
         let (value, gate) = self.writer.letters.get(&tables.letters, &letter_key_at(key, failed_at))?;
@@ -407,17 +509,12 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn remove_dead_letter(&mut self, key: &DeadLetterKey) {
-        self.wrote_now = true;
+        self.write_now();
         // A letter that cannot be read cannot be found by its time either: nothing to remove.
         let Ok(Some(letter)) = self.dead_letter(key) else { return };
         let seq = self.writer.group.seq;
-        let (key, time_key) = (letter_key(&letter), letter_time_key(key));
-        let tables = &self.writer.shared.tables;
-        let (letters, times) = (tables.letters.clone(), tables.letter_times.clone());
-        self.writer.letters.put(seq, key.clone(), None);
-        self.writer.letter_times.put(seq, time_key.clone(), None);
-        self.writer.put(letters, key, None);
-        self.writer.put(times, time_key, None);
+        self.writer.letters.put(seq, letter_key(&letter), None);
+        self.writer.letter_times.put(seq, letter_time_key(key), None);
     }
 
     fn dead_letters(
@@ -426,6 +523,9 @@ impl Tx for EmbeddedTx<'_> {
         after: Option<&DeadLetter>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, Stop> {
+        if !self.letters_of(queue) {
+            return Ok(Vec::new());
+        }
         let after = after.map(letter_key);
         let table = &self.writer.shared.tables.letters;
         let (found, gate) =

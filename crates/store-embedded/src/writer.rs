@@ -9,7 +9,7 @@ use std::sync::mpsc::SyncSender;
 
 use baton_env::Clock;
 use baton_store::{Error, Operation, Segment, SegmentHeader, Stop};
-use baton_types::{GroupId, Offset, PartitionId, Timestamp};
+use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
 use fjall::{Keyspace, UserKey, UserValue};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,11 +17,11 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::cold::Overlay;
 use crate::hot::Hot;
+use crate::reclaimer::Reclaimer;
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
 use crate::tables::{
-    CLOCK_KEY, COUNTERS_KEY, Counters, clock_value, cursor_value, number_key, pair_key, partition_value,
-    segment_key,
+    COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, partition_value, segment_key, trim_note_key,
 };
 use crate::tx::EmbeddedTx;
 
@@ -30,7 +30,7 @@ const GROUP_OPERATIONS_MAX: u64 = 4096;
 /// A group is closed at this many bytes of messages, so that one commit stays a fraction of a second.
 const GROUP_BYTES_MAX: usize = 16 << 20;
 /// Rows of deleted queues and groups that are cleared away between two groups.
-const SWEEP_ROWS: usize = 500;
+const SWEEP_ROWS: usize = 5_000;
 
 /// What reaches the deciding thread.
 pub enum Input {
@@ -52,11 +52,35 @@ pub struct Write {
 #[derive(Default)]
 pub struct Group {
     pub seq: u64,
+    /// Which commit it is since the directory was created.
+    pub number: u64,
     /// Whether anyone is answered only after a sync.
     pub sync: bool,
     pub writes: Vec<Write>,
     pub waiting: Vec<Box<dyn Operation>>,
     pub operations: u64,
+}
+
+/// What is no longer needed but still on disk; cleared away a little at a time, when nobody waits.
+#[derive(Default)]
+pub struct Leftovers {
+    /// Deleted partitions.
+    pub partitions: Vec<PartitionId>,
+    /// Partitions with segments before their start.
+    pub trimmed: Vec<PartitionId>,
+    /// Deleted or replaced groups, with cursors.
+    pub groups: Vec<GroupId>,
+    /// Deleted queues, with dead letters.
+    pub queues: Vec<QueueId>,
+}
+
+impl Leftovers {
+    fn is_empty(&self) -> bool {
+        self.partitions.is_empty()
+            && self.trimmed.is_empty()
+            && self.groups.is_empty()
+            && self.queues.is_empty()
+    }
 }
 
 /// Messages of one partition that will become one segment.
@@ -87,16 +111,17 @@ pub struct Writer {
     pub remembers: Vec<Remember>,
     pub dirty_partitions: FxHashSet<PartitionId>,
     pub dirty_cursors: FxHashSet<(GroupId, PartitionId)>,
-    pub counters_dirty: bool,
     pub group: Group,
     pub group_bytes: usize,
-    pub dead_partitions: Vec<PartitionId>,
-    pub dead_groups: Vec<GroupId>,
+    /// The last group of operations that changed a queue or a group, or created a partition.
+    pub structure_changed_in: u64,
+    pub leftovers: Leftovers,
     pub last_now: Timestamp,
     pub tokens: u64,
     clock: Arc<dyn Clock>,
     committer: SyncSender<Group>,
     committing: bool,
+    reclaimer: Reclaimer,
 }
 
 impl Writer {
@@ -105,13 +130,13 @@ impl Writer {
         shared: Arc<Shared>,
         clock: Arc<dyn Clock>,
         committer: SyncSender<Group>,
+        reclaimer: Reclaimer,
         hot: Hot,
         counters: Counters,
         remembered: Remembered,
-        dead_partitions: Vec<PartitionId>,
-        dead_groups: Vec<GroupId>,
-        last_now: Timestamp,
+        leftovers: Leftovers,
     ) -> Self {
+        let last_now = counters.now;
         Self {
             shared,
             hot,
@@ -126,16 +151,16 @@ impl Writer {
             remembers: Vec::new(),
             dirty_partitions: FxHashSet::default(),
             dirty_cursors: FxHashSet::default(),
-            counters_dirty: false,
             group: Group { seq: 1, ..Group::default() },
             group_bytes: 0,
-            dead_partitions,
-            dead_groups,
+            structure_changed_in: 0,
+            leftovers,
             last_now,
             tokens: 0,
             clock,
             committer,
             committing: false,
+            reclaimer,
         }
     }
 
@@ -144,7 +169,7 @@ impl Writer {
         loop {
             let next = match intake.try_recv() {
                 Ok(input) => Some(input),
-                Err(_) if self.has_sweeping() && !self.committing => None,
+                Err(_) if !self.leftovers.is_empty() && !self.committing => None,
                 Err(_) => {
                     self.hand_over();
                     match intake.blocking_recv() {
@@ -179,16 +204,21 @@ impl Writer {
         self.group.operations += 1;
         let mut tx = EmbeddedTx::new(self);
         let outcome = operation.apply(&mut tx);
-        let (wrote, gate) = (tx.wrote_now, tx.gate);
-        match outcome {
-            Ok(()) if wrote || gate >= self.group.seq => {
+        let (wrote, wrote_now, gate) = (tx.wrote, tx.wrote_now, tx.gate);
+        let error = match outcome {
+            Ok(()) if wrote_now || gate >= self.group.seq => {
                 self.group.sync = true;
-                self.group.waiting.push(operation);
+                return self.group.waiting.push(operation);
             }
-            Ok(()) => self.shared.finish_when_durable(gate, operation),
-            Err(Stop::Failed(error)) => operation.finish(Err(error)),
-            Err(Stop::Load) => operation.finish(Err(Error::Closed("a row is missing in memory".into()))),
+            Ok(()) => return self.shared.finish_when_durable(gate, operation),
+            Err(Stop::Failed(error)) => error,
+            Err(Stop::Load) => Error::Closed("a row is missing in memory".into()),
+        };
+        if wrote {
+            // There is no way back from half a decision, so nothing that follows from it may reach the disk.
+            self.shared.fail(&format!("a decision failed after its first write: {error}"));
         }
+        operation.finish(Err(error));
     }
 
     fn is_full(&self) -> bool {
@@ -200,6 +230,7 @@ impl Writer {
         if self.committing && self.shared.is_idle() {
             self.committing = false;
             self.forget_durable();
+            self.reclaimer.look(&self.shared, self.hot.kept_in_all());
         }
     }
 
@@ -211,10 +242,13 @@ impl Writer {
         self.write_segments();
         self.write_rows();
         if self.group.writes.is_empty() && self.group.waiting.is_empty() {
+            self.shared.count_operations(std::mem::take(&mut self.group.operations));
             return;
         }
-        let table = self.shared.tables.meta.clone();
-        self.put(table, CLOCK_KEY.to_vec(), Some(clock_value(self.last_now)));
+        self.counters.now = self.last_now;
+        self.counters.commits += 1;
+        self.group.number = self.counters.commits;
+        self.put(self.shared.tables.meta.clone(), COUNTERS_KEY.to_vec(), Some(self.counters.value()));
         let next = Group { seq: self.group.seq + 1, ..Group::default() };
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;
@@ -259,9 +293,18 @@ impl Writer {
                 self.put(table, pair_key(group.0, partition.0).to_vec(), Some(cursor_value(&row)));
             }
         }
-        if std::mem::take(&mut self.counters_dirty) {
-            let table = self.shared.tables.meta.clone();
-            self.put(table, COUNTERS_KEY.to_vec(), Some(self.counters.value()));
+        let tables = &self.shared.tables;
+        for (overlay, table) in [
+            (&self.records, &tables.records),
+            (&self.letters, &tables.letters),
+            (&self.letter_times, &tables.letter_times),
+        ] {
+            let writes = overlay.made_in(self.group.seq).map(|(key, value)| Write {
+                table: table.clone(),
+                key: key.into(),
+                value: value.cloned().map(Into::into),
+            });
+            self.group.writes.extend(writes);
         }
     }
 
@@ -285,47 +328,91 @@ impl Writer {
         self.shared.set_remembered(self.remembered.len());
     }
 
-    fn has_sweeping(&self) -> bool {
-        !self.dead_partitions.is_empty() || !self.dead_groups.is_empty()
-    }
-
-    /// Clears away some rows of deleted queues and groups. Nobody waits for it.
+    /// Clears away some leftovers. Nobody waits for it.
     fn sweep(&mut self) {
         if let Err(error) = self.sweep_some() {
             self.shared.fail(&error.to_string());
-            (self.dead_partitions, self.dead_groups) = Default::default();
+            self.leftovers = Leftovers::default();
         }
         self.hand_over();
     }
 
     fn sweep_some(&mut self) -> Result<(), Error> {
-        let mut rows = 0;
-        while rows < SWEEP_ROWS
-            && let Some(partition) = self.dead_partitions.pop()
+        let shared = self.shared.clone();
+        let tables = &shared.tables;
+        let mut room = SWEEP_ROWS;
+        while room > 0
+            && let Some(partition) = self.leftovers.partitions.last().copied()
         {
-            let (keys, _) = self.shared.messages.droppable(partition, Offset(u64::MAX), Offset(0))?;
-            rows += keys.len() + 1;
-            for key in keys {
-                self.put(self.shared.tables.segments.clone(), key, None);
+            let keys = shared.messages.keys(partition, room)?;
+            if keys.len() < room {
+                self.leftovers.partitions.pop();
+                self.remove(&tables.partitions, number_key(partition.0).to_vec());
             }
-            self.put(self.shared.tables.partitions.clone(), number_key(partition.0).to_vec(), None);
+            room -= keys.len().min(room - 1) + 1;
+            keys.into_iter().for_each(|key| self.remove(&tables.segments, key));
         }
-        while rows < SWEEP_ROWS
-            && let Some(group) = self.dead_groups.last().copied()
+        while room > 0
+            && let Some(partition) = self.leftovers.trimmed.last().copied()
         {
-            let cursors = self.shared.tables.cursors.clone();
-            let keys: Result<Vec<_>, _> =
-                cursors.prefix(number_key(group.0)).take(SWEEP_ROWS).map(fjall::Guard::key).collect();
-            let keys = keys.map_err(crate::tables::engine_error)?;
-            rows += keys.len() + 1;
-            if keys.len() < SWEEP_ROWS {
-                self.dead_groups.pop();
+            let (start, tail) =
+                self.hot.partition(partition).map_or_else(Default::default, |row| (row.start, row.tail));
+            let end = self.on_disk_end(partition, tail);
+            let found = shared.messages.droppable(partition, Offset(0), start, end, room)?;
+            if !found.more {
+                self.leftovers.trimmed.pop();
+                self.remove(&tables.meta, trim_note_key(partition));
             }
-            for key in keys {
-                self.put(cursors.clone(), key.to_vec(), None);
+            room -= found.keys.len().min(room - 1) + 1;
+            found.keys.into_iter().for_each(|key| self.remove(&tables.segments, key));
+        }
+        while room > 0
+            && let Some(group) = self.leftovers.groups.last().copied()
+        {
+            if self.sweep_prefix(&tables.cursors, &number_key(group.0), &mut room)? {
+                self.leftovers.groups.pop();
+            }
+        }
+        while room > 0
+            && let Some(queue) = self.leftovers.queues.last().copied()
+        {
+            let prefix = number_key(queue.0);
+            // Times last: by them the queue is found again after a restart.
+            if self.sweep_prefix(&tables.letters, &prefix, &mut room)?
+                && self.sweep_prefix(&tables.letter_times, &prefix, &mut room)?
+            {
+                self.leftovers.queues.pop();
             }
         }
         Ok(())
+    }
+
+    /// Where the segments of a partition that are on disk for certain end.
+    fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
+        let in_flight = self.in_flight.get(&partition).into_iter().flatten().map(|s| s.segment.header.base);
+        let closed = self.closed.iter().filter(|(id, _)| *id == partition).map(|(_, open)| open);
+        let open = closed.chain(self.open.get(&partition)).map(|open| open.header.base);
+        in_flight.chain(open).fold(tail, Offset::min)
+    }
+
+    /// Removes up to `room` rows whose keys begin with `prefix`; tells whether those were all.
+    fn sweep_prefix(&mut self, table: &Keyspace, prefix: &[u8], room: &mut usize) -> Result<bool, Error> {
+        let keys: Result<Vec<_>, _> = table.prefix(prefix).take(*room).map(fjall::Guard::key).collect();
+        let keys = keys.map_err(crate::tables::engine_error)?;
+        let all = keys.len() < *room;
+        *room -= keys.len().min(room.saturating_sub(1)) + 1;
+        keys.into_iter().for_each(|key| self.remove(table, key));
+        Ok(all)
+    }
+
+    /// Notes that messages were given up, so that their space is taken back in time.
+    pub fn gave_up(&mut self, messages: u64) {
+        self.reclaimer.garbage += messages;
+    }
+
+    /// Adds a removal to the filling group.
+    pub fn remove(&mut self, table: &Keyspace, key: impl Into<UserKey>) {
+        self.group.writes.push(Write { table: table.clone(), key: key.into(), value: None });
     }
 
     /// Finishes what was taken in: everything queued is decided and committed.

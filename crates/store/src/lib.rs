@@ -10,6 +10,7 @@
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 
+#[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
 mod offsets;
@@ -22,5 +23,5 @@ pub use error::Error;
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};
-pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, run};
+pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, begin, run};
 pub use tx::{Appended, Durability, GroupSpec, Stop, Tx};

@@ -17,6 +17,12 @@ impl OffsetRanges {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
+    /// How many offsets from `offset` on the set holds.
+    pub fn len_from(&self, offset: Offset) -> u64 {
+        let first = self.0.partition_point(|(_, end)| *end <= offset.0);
+        self.0[first..].iter().map(|(start, end)| end - start.max(&offset.0)).sum()
+    }
+
     /// The ranges, each with its end left out.
     pub fn ranges(&self) -> &[(u64, u64)] {
         &self.0
@@ -113,6 +119,8 @@ mod tests {
             prop_assert_eq!(ranges.len(), set.len() as u64);
             for offset in 0..80 {
                 prop_assert_eq!(ranges.contains(Offset(offset)), set.contains(&offset));
+                let beyond = set.range(offset..).count() as u64;
+                prop_assert_eq!(ranges.len_from(Offset(offset)), beyond);
                 let missing = (offset..).find(|o| !set.contains(o));
                 prop_assert_eq!(Some(ranges.first_missing(Offset(offset)).0), missing);
             }

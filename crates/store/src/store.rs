@@ -100,9 +100,19 @@ where
     R: Send + 'static,
     F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
 {
+    begin(store, decide).await
+}
+
+/// Takes a decision in at once, before the future that waits for its answer is polled. So decisions begun one
+/// after the other are run in that order, perhaps in one commit.
+pub fn begin<R, F>(store: &dyn Store, decide: F) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
+where
+    R: Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+{
     let (reply, answer) = oneshot::channel();
     store.submit(Box::new(Decision { decide, answer: None, reply }));
-    answer.await.unwrap_or_else(|_| Err(Error::Closed("the operation was dropped".into())))
+    async { answer.await.unwrap_or_else(|_| Err(Error::Closed("the operation was dropped".into()))) }
 }
 
 struct Decision<R, F> {

@@ -144,7 +144,7 @@ pub trait Tx {
     /// The offset of the first kept message stored at or after `at`; the tail when there is none.
     fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, Stop>;
 
-    /// Marks a message as deleted for every group.
+    /// Marks a kept message as deleted for every group.
     fn delete_message(&mut self, partition: PartitionId, offset: Offset);
 
     /// Gives up whole segments of messages before `start`.
@@ -179,16 +179,17 @@ pub trait Tx {
     /// answered with [`put_cursor`](Tx::put_cursor).
     fn candidates(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, Stop>;
 
-    /// When the next partition that has messages for the group becomes available.
+    /// When the next partition that has messages for the group, and is not available now, becomes so.
     fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop>;
 
     /// Where a lease is held.
     fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop>;
 
-    /// Messages that a group has not finished.
+    /// Messages that a group has not finished and that are not deleted. Where a group begins in the middle of a
+    /// partition and has no cursor there yet, the older messages may be counted too.
     fn backlog(&mut self, group: GroupId) -> Result<u64, Stop>;
 
-    /// Messages kept in a queue.
+    /// Messages kept in a queue and not deleted.
     fn kept(&mut self, queue: QueueId) -> Result<u64, Stop>;
 
     /// Writes a dead letter, in place of an earlier one with the same key.

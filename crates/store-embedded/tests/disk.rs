@@ -1,0 +1,394 @@
+//! What the embedded store does about its directory: damage, space, and whose it is.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::{SystemClock, sleep};
+use baton_store::{
+    Block, Cursor, Durability, Error, GroupSpec, NewMessage, QueueSpec, Start, Store, begin, run,
+};
+use baton_store_embedded::{EmbeddedStore, Options};
+use baton_types::{GroupId, Offset, PartitionId, QueueId, QueueOptions};
+
+fn open(directory: &Path) -> Result<EmbeddedStore, Error> {
+    EmbeddedStore::open(Options { min_free_disk: 0, ..Options::new(directory) })
+}
+
+/// Without young messages in memory: everything is read from disk.
+fn open_cold(directory: &Path) -> Result<EmbeddedStore, Error> {
+    EmbeddedStore::open(Options { min_free_disk: 0, cache_bytes: 0, ..Options::new(directory) })
+}
+
+async fn lane(store: &dyn Store, partitions: u64) -> (QueueId, Vec<PartitionId>) {
+    run(store, move |tx| {
+        let options = QueueOptions::default();
+        let (namespace, task) = ("".into(), "".into());
+        let queue = tx.put_queue(QueueSpec { name: "q".into(), namespace, task, options })?.id;
+        let create = |index| tx.create_partition(queue, &format!("p{index}"));
+        Ok((queue, (0..partitions).map(create).collect()))
+    })
+    .await
+    .unwrap()
+}
+
+/// Messages that differ from each other and from every other block's.
+fn block(messages: usize, bytes: usize, salt: u64) -> Block {
+    let mut block = Block::default();
+    for index in 0..messages {
+        let mut payload = format!("{salt}/{index}/").into_bytes();
+        payload.resize(bytes, b'a' + u8::try_from(salt % 26).unwrap());
+        block.push(&NewMessage { payload: &payload, ..NewMessage::default() });
+    }
+    block
+}
+
+async fn push(store: &dyn Store, partition: PartitionId, block: Block) -> Result<Offset, Error> {
+    run(store, move |tx| Ok(tx.append(partition, &block, Duration::ZERO).first)).await
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What the directory takes on disk. Journals are made larger than they are, with nothing behind it.
+fn bytes_in(directory: &Path) -> u64 {
+    files(directory).iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.blocks() * 512).sum()
+}
+
+/// Copies a directory. A journal is made larger than it is, with zeros that need not be written.
+fn copy(from: &Path, to: &Path) {
+    for path in files(from) {
+        let target = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        fs::write(&target, &bytes[..written]).unwrap();
+        fs::OpenOptions::new().write(true).open(&target).unwrap().set_len(bytes.len() as u64).unwrap();
+    }
+}
+
+/// Copies a directory where one file is about to be damaged; the others that are never changed are shared.
+fn copy_around(from: &Path, to: &Path, damaged: &Path, bytes: &[u8], journal_bytes: &[u8]) {
+    for path in files(from) {
+        let name = path.strip_prefix(from).unwrap();
+        let target = to.join(name);
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        if name == damaged {
+            fs::write(&target, bytes).unwrap();
+        } else if is_journal(name) {
+            fs::write(&target, journal_bytes).unwrap();
+        } else if name.starts_with("engine/keyspaces") && name.iter().count() == 5 {
+            fs::hard_link(&path, &target).unwrap();
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// Whether it is a list of files that a newer one has replaced.
+fn is_old_list(path: &Path) -> bool {
+    let Ok(current) = fs::read(path.with_file_name("current")) else { return false };
+    let number = u64::from_le_bytes(current[..8].try_into().unwrap());
+    let name = path.file_name().unwrap().to_string_lossy();
+    name.starts_with('v') && *name != *format!("v{number}")
+}
+
+fn is_journal(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "jnl")
+}
+
+/// Everything that a store tells: payloads per partition, records, and how far a group is.
+#[derive(Debug, PartialEq)]
+struct Contents {
+    payloads: Vec<Vec<bytes::Bytes>>,
+    records: Vec<(String, bytes::Bytes)>,
+    cursors: Vec<Option<Cursor>>,
+}
+
+async fn contents(store: &dyn Store, partitions: &[PartitionId], group: GroupId) -> Result<Contents, Error> {
+    let ids = partitions.to_vec();
+    let (tails, cursors, records) = run(store, move |tx| {
+        let (mut tails, mut cursors) = (Vec::new(), Vec::new());
+        for id in &ids {
+            let row = tx.partition_by_id(*id)?;
+            tails.push(row.ok_or(Error::Corrupt("a partition is missing".into()))?.tail);
+            cursors.push(tx.cursor(group, *id)?);
+        }
+        Ok((tails, cursors, tx.records("", None, 1000)?))
+    })
+    .await?;
+    let mut payloads = Vec::new();
+    for (id, tail) in partitions.iter().zip(tails) {
+        let segments = store.read(*id, Offset(0), tail, usize::MAX).await?;
+        let mut of_partition = Vec::new();
+        for segment in segments {
+            for message in segment.messages() {
+                of_partition.push(message?.payload);
+            }
+        }
+        payloads.push(of_partition);
+    }
+    let records = records.into_iter().map(|(key, record)| (key, record.value)).collect();
+    Ok(Contents { payloads, records, cursors })
+}
+
+/// A store with all kinds of files: tables, blobs and a journal that is still needed.
+async fn furnish(directory: &Path) -> (Vec<PartitionId>, GroupId, Contents) {
+    let store = open(directory).unwrap();
+    let (queue, partitions) = lane(&store, 4).await;
+    let group = run(&store, move |tx| {
+        let subscribed_at = tx.now();
+        Ok(tx.put_group(queue, &GroupSpec { name: "g", start: Start::Oldest, subscribed_at }).id)
+    })
+    .await
+    .unwrap();
+    let work = async |from: u64, to: u64| {
+        for salt in from..to {
+            let partition = partitions[usize::try_from(salt % 4).unwrap()];
+            push(&store, partition, block(30, 1000, salt)).await.unwrap();
+            push(&store, partition, block(1, 100, salt)).await.unwrap();
+            run(&store, move |tx| {
+                let cursor = Cursor { next: Offset(salt), ..Cursor::default() };
+                tx.put_cursor(group, partition, cursor, Durability::Now);
+                tx.put_record(&format!("r{salt:03}"), format!("value {salt}").into(), None)
+            })
+            .await
+            .unwrap();
+        }
+    };
+    work(0, 40).await;
+    store.flush().unwrap();
+    work(40, 60).await;
+    let contents = contents(&store, &partitions, group).await.unwrap();
+    store.close().await.unwrap();
+    (partitions, group, contents)
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum Outcome {
+    Refused,
+    NotServed,
+    Unharmed,
+    Panicked,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_files_are_noticed_and_wrong_bytes_are_never_served() {
+    let original = tempfile::tempdir().unwrap();
+    let (partitions, group, expected) = furnish(original.path()).await;
+    let mut wrong = Vec::new();
+    let mut journal_bytes = Vec::new();
+    for path in files(original.path()).iter().filter(|path| is_journal(path)) {
+        journal_bytes = fs::read(path).unwrap();
+        journal_bytes.truncate(journal_bytes.iter().rposition(|byte| *byte != 0).unwrap() + 1);
+    }
+    let mut tally = BTreeMap::<(String, Outcome), u32>::new();
+    std::panic::set_hook(Box::new(|_| ()));
+    for path in files(original.path()) {
+        let name = path.strip_prefix(original.path()).unwrap().to_owned();
+        let mut whole = fs::read(&path).unwrap();
+        if is_journal(&path) {
+            whole.truncate(whole.iter().rposition(|byte| *byte != 0).unwrap() + 1);
+        }
+        let length = whole.len();
+        if length == 0 || name == Path::new("lock") || is_old_list(&path) {
+            continue;
+        }
+        for place in [0, length / 7, length / 3, length * 3 / 4, length - 1] {
+            for cut in [false, true] {
+                let damaged = tempfile::tempdir().unwrap();
+                let mut bytes = whole.clone();
+                if cut {
+                    bytes.truncate(place)
+                } else {
+                    bytes[place] ^= 0x55
+                }
+                copy_around(original.path(), damaged.path(), &name, &bytes, &journal_bytes);
+                let runtime = tokio::runtime::Handle::current();
+                let (ids, path) = (partitions.clone(), damaged.path().to_owned());
+                let outcome = tokio::task::spawn_blocking(move || {
+                    catch_unwind(AssertUnwindSafe(|| match open_cold(&path) {
+                        Err(_) => (Outcome::Refused, None),
+                        Ok(store) => match runtime.block_on(contents(&store, &ids, group)) {
+                            Err(_) => (Outcome::NotServed, None),
+                            Ok(told) => (Outcome::Unharmed, Some(told)),
+                        },
+                    }))
+                });
+                let (outcome, told) = outcome.await.unwrap().unwrap_or((Outcome::Panicked, None));
+                if told.is_some_and(|told| told != expected) {
+                    let what = if cut { "cut at" } else { "changed at" };
+                    wrong.push(format!("{} {what} {place} of {length}", name.display()));
+                }
+                let kind = name.iter().nth(if name.starts_with("engine/keyspaces") { 3 } else { 1 });
+                let kind = kind.map_or("own".into(), |kind| kind.to_string_lossy().into_owned());
+                *tally.entry((kind, outcome)).or_default() += 1;
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+    println!("{tally:?}");
+    assert!(wrong.is_empty(), "wrong data was served: {wrong:#?}");
+    assert!(tally.keys().any(|(_, outcome)| *outcome == Outcome::NotServed), "no damage reached a read");
+    assert!(
+        tally.keys().any(|(_, outcome)| *outcome == Outcome::Refused),
+        "no damage was noticed at opening"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_that_lost_its_end_is_refused_with_advice() {
+    let directory = tempfile::tempdir().unwrap();
+    let left = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (_, partitions) = lane(&store, 1).await;
+    for salt in 0..20 {
+        push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
+    }
+    copy(directory.path(), left.path());
+    let journal = files(left.path()).into_iter().find(|path| is_journal(path)).unwrap();
+    let bytes = fs::read(&journal).unwrap();
+    let written = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    // The last commit was torn off after it had been answered.
+    fs::OpenOptions::new().write(true).open(&journal).unwrap().set_len(written as u64 - 300).unwrap();
+    let refused = open(left.path()).err().unwrap().to_string();
+    assert!(refused.contains("commits are missing") && refused.contains("backup"), "{refused}");
+    fs::remove_file(left.path().join("committed")).unwrap();
+    let store = open(left.path()).unwrap();
+    let told = run(&store, move |tx| tx.partition_by_id(partitions[0])).await.unwrap().unwrap();
+    assert_eq!(told.tail, Offset(19));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn retention_gives_disk_space_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (_, partitions) = lane(&store, 8).await;
+    // 100 MB in large segments and 30 MB in small ones.
+    let mut answers = Vec::new();
+    for salt in 0..1000 {
+        let partition = partitions[usize::try_from(salt % 8).unwrap()];
+        answers.push(Box::pin(push(&store, partition, block(100, 1000, salt))));
+        if answers.len() == 16 {
+            for answer in answers.drain(..) {
+                answer.await.unwrap();
+            }
+        }
+    }
+    for answer in answers {
+        answer.await.unwrap();
+    }
+    let full = bytes_in(directory.path());
+    assert!(full > 100_000_000, "{full}");
+    // Keep the last tenth of one partition.
+    for (index, partition) in partitions.iter().copied().enumerate() {
+        let start = Offset(if index == 0 { 11_250 } else { 12_500 });
+        run(&store, move |tx| tx.trim(partition, start)).await.unwrap();
+    }
+    let mut left = full;
+    for _ in 0..300 {
+        left = bytes_in(directory.path());
+        if left < full / 3 {
+            break;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    println!("{full} bytes before, {left} after");
+    assert!(left < full / 3, "{full} bytes before, {left} after");
+    let kept = store.read(partitions[0], Offset(11_250), Offset(12_500), usize::MAX).await.unwrap();
+    assert_eq!(kept.iter().map(|segment| segment.messages().count()).sum::<usize>(), 1300);
+    store.close().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_opening_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let refused = open(directory.path()).err().unwrap();
+    assert!(matches!(&refused, Error::Unusable(text) if text.contains("another process")), "{refused}");
+    drop(store);
+    open(directory.path()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn below_the_floor_messages_are_refused_and_the_rest_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { min_free_disk: u64::MAX, ..Options::new(directory.path()) };
+    let store = EmbeddedStore::open(options).unwrap();
+    let (_, partitions) = lane(&store, 1).await;
+    let refused = run(&store, |tx| tx.admit(1)).await;
+    assert!(matches!(refused, Err(Error::DiskFull { floor: u64::MAX })), "{refused:?}");
+    push(&store, partitions[0], block(1, 10, 0)).await.unwrap();
+    run(&store, move |tx| tx.trim(partitions[0], Offset(1))).await.unwrap();
+    run(&store, |tx| tx.put_record("k", "v".into(), None)).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let store = open(directory.path()).unwrap();
+    run(&store, |tx| tx.admit(1)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_a_decision_is_never_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    run(&store, |tx| tx.put_record("before", "v".into(), None)).await.unwrap();
+    let half = begin(&store, |tx| -> Result<(), _> {
+        tx.put_record("half", "v".into(), None)?;
+        Err(Error::Busy(Duration::ZERO).into())
+    });
+    let after = begin(&store, |tx| tx.put_record("after", "v".into(), None));
+    assert!(half.await.is_err());
+    assert!(after.await.is_err());
+    assert!(store.failure().unwrap().contains("after its first write"));
+    assert!(store.close().await.is_err());
+    drop(store);
+    let store = open(directory.path()).unwrap();
+    let found = run(&store, |tx| tx.records("", None, 9)).await.unwrap();
+    assert_eq!(found.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["before"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_with_many_partitions_opens_quickly() {
+    const PARTITIONS: u64 = 100_000;
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (queue, partitions) = lane(&store, PARTITIONS).await;
+    let group = run(&store, move |tx| {
+        let subscribed_at = tx.now();
+        let group = tx.put_group(queue, &GroupSpec { name: "g", start: Start::Oldest, subscribed_at }).id;
+        let one = block(1, 100, 0);
+        for partition in &partitions {
+            tx.append(*partition, &one, Duration::ZERO);
+            tx.put_cursor(group, *partition, Cursor::default(), Durability::Now);
+        }
+        Ok(group)
+    })
+    .await
+    .unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let clock: Arc<dyn baton_env::Clock> = Arc::new(SystemClock::default());
+    let store = open(directory.path()).unwrap();
+    let took = clock.elapsed();
+    let told = run(&store, move |tx| Ok((tx.partition_count(queue)?, tx.backlog(group)?))).await.unwrap();
+    assert_eq!(told, (PARTITIONS, PARTITIONS));
+    println!("opened {PARTITIONS} partitions with cursors in {took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

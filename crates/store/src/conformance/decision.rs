@@ -1,0 +1,255 @@
+//! Decisions: one after the other, all or nothing, on disk when answered.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use baton_types::{LeaseId, Offset};
+use bytes::Bytes;
+use uuid::Uuid;
+
+use super::cursor::leased_cursor;
+use super::{Backend, Bench, Restart, at, block, spec};
+use crate::{Error, Event, Start, Stop, Tx, run};
+
+fn increment(tx: &mut dyn Tx, key: &str) -> Result<u64, Stop> {
+    let number = tx.record(key)?.map_or(0, |record| number(&record.value)) + 1;
+    tx.put_record(key, Bytes::from(number.to_string()), None)?;
+    Ok(number)
+}
+
+fn number(bytes: &Bytes) -> u64 {
+    std::str::from_utf8(bytes).unwrap().parse().unwrap()
+}
+
+pub async fn decisions_run_as_if_one_after_the_other<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let tasks: Vec<_> = (0..8)
+        .map(|_| {
+            let store = bench.shared_store();
+            tokio::spawn(async move {
+                let mut last = 0;
+                for _ in 0..1000 {
+                    let number = run(&*store, |tx| increment(tx, "n")).await.unwrap();
+                    assert!(number > last);
+                    last = number;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        let found = bench.run(|tx| tx.record("n")).await.unwrap();
+        assert_eq!(number(&found.value), 8000);
+    }
+}
+
+pub async fn a_decision_that_fails_before_it_writes_leaves_nothing<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let (queue, partition) = bench.lane().await;
+    bench.run(|tx| increment(tx, "n")).await;
+    let before = bench.begin(|tx| increment(tx, "n"));
+    let failed = bench.begin(move |tx| -> Result<(), Stop> {
+        tx.record("n")?;
+        tx.partition_by_id(partition)?;
+        tx.offset_at(partition, baton_types::Timestamp::MIN)?;
+        Err(Stop::Failed(Error::Busy(Duration::from_millis(9))))
+    });
+    let after = bench.begin(|tx| increment(tx, "n"));
+    before.await.unwrap();
+    assert!(matches!(failed.await, Err(Error::Busy(wait)) if wait.as_millis() == 9));
+    assert_eq!(after.await.unwrap(), 3);
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        assert_eq!(bench.store().failure(), None);
+        assert_eq!(bench.run(move |tx| Ok((tx.kept(queue)?, tx.queues()?.len()))).await, (0, 1));
+        let found = bench.run(|tx| tx.record("n")).await.unwrap();
+        assert_eq!(number(&found.value), 3);
+    }
+}
+
+pub async fn a_decision_sees_its_own_writes<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    bench
+        .run(|tx| {
+            let queue = tx.put_queue(spec("q"))?;
+            let partition = tx.create_partition(queue.id, "p");
+            let group = super::put_group(tx, queue.id, "g", Start::Oldest);
+            let version = tx.put_record("k", "v".into(), None)?;
+            tx.append(partition, &block(&["a", "b"]), Duration::ZERO);
+            tx.put_cursor(group, partition, at(1), crate::Durability::Now);
+            assert_eq!(tx.queue("q")?, Some(queue.clone()));
+            assert_eq!(tx.partition(queue.id, "p")?.unwrap().tail, Offset(2));
+            assert_eq!(tx.group(queue.id, "g")?.unwrap().id, group);
+            assert_eq!(tx.record("k")?.unwrap().version, version);
+            assert_eq!(tx.records("", None, 9)?.len(), 1);
+            assert_eq!(tx.cursor(group, partition)?, Some(at(1)));
+            assert_eq!((tx.kept(queue.id)?, tx.backlog(group)?), (2, 1));
+            assert_eq!(tx.candidates(group, 9)?, [partition]);
+            tx.remove_record("k");
+            assert_eq!(tx.record("k")?, None);
+            tx.remove_group(group);
+            assert_eq!(tx.group(queue.id, "g")?, None);
+            Ok(())
+        })
+        .await;
+}
+
+pub async fn decisions_begun_in_order_are_run_in_order<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    let answers: Vec<_> = (0..500).map(|_| bench.begin(|tx| increment(tx, "n"))).collect();
+    for (answer, expected) in answers.into_iter().zip(1..) {
+        assert_eq!(answer.await.unwrap(), expected);
+    }
+}
+
+pub async fn an_answered_decision_outlives_a_crash<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let (queue, partition) = bench.lane().await;
+    for round in 1..6u64 {
+        bench.run(|tx| increment(tx, "n")).await;
+        bench.push(partition, &["m"]).await;
+        let name = ["a", "b", "c", "d", "e"][usize::try_from(round).unwrap() - 1];
+        let group = bench.group(queue, name, Start::Oldest).await;
+        bench.put_cursor(group, partition, at(round)).await;
+        bench.restart(Restart::Crash).await;
+        assert_eq!(number(&bench.run(|tx| tx.record("n")).await.unwrap().value), round);
+        assert_eq!(bench.messages(partition, 0, 99).await.len() as u64, round);
+        assert_eq!(bench.run(move |tx| tx.cursor(group, partition)).await, Some(at(round)));
+    }
+}
+
+/// Someone else's write may be told only when it can no longer be lost.
+pub async fn what_was_read_outlives_a_crash<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    for round in 1..6u64 {
+        let name = ["a", "b", "c", "d", "e"][usize::try_from(round).unwrap() - 1];
+        let write = bench.begin(move |tx| {
+            increment(tx, "n")?;
+            let queue = tx.put_queue(spec(name))?.id;
+            let partition = tx.create_partition(queue, "p");
+            tx.append(partition, &block(&["m"]), Duration::ZERO);
+            super::put_group(tx, queue, "g", Start::Oldest);
+            Ok(())
+        });
+        type Look = Box<dyn FnMut(&mut dyn Tx) -> Result<u64, Stop> + Send>;
+        let looks: [Look; 8] = [
+            Box::new(|tx| Ok(tx.record("n")?.map_or(0, |record| number(&record.value)))),
+            Box::new(move |tx| Ok(u64::from(tx.queue(name)?.is_some()))),
+            Box::new(|tx| Ok(tx.queues()?.len() as u64)),
+            Box::new(move |tx| match tx.queue(name)? {
+                Some(queue) => tx.partition_count(queue.id),
+                None => Ok(0),
+            }),
+            Box::new(move |tx| match tx.queue(name)? {
+                Some(queue) => Ok(tx.partitions(queue.id, None, 9)?.iter().map(|row| row.tail.0).sum()),
+                None => Ok(0),
+            }),
+            Box::new(move |tx| match tx.queue(name)? {
+                Some(queue) => Ok(tx.groups(queue.id)?.len() as u64),
+                None => Ok(0),
+            }),
+            Box::new(move |tx| match tx.queue(name)? {
+                Some(queue) => tx.kept(queue.id),
+                None => Ok(0),
+            }),
+            Box::new(|tx| Ok(tx.records("", None, 9)?.len() as u64)),
+        ];
+        let number_of_looks = looks.len();
+        let answers: Vec<_> = looks.into_iter().map(|look| bench.begin(look)).collect();
+        let which = usize::try_from(round).unwrap() % number_of_looks;
+        let mut told = 0;
+        for (index, answer) in answers.into_iter().enumerate() {
+            // Only one is waited for, so that nothing but it holds the crash back.
+            if index == which {
+                told = answer.await.unwrap();
+            }
+        }
+        assert!(told > 0, "look {which} saw the write");
+        bench.restart(Restart::Crash).await;
+        drop(write);
+        assert!(
+            bench.run(move |tx| tx.queue(name)).await.is_some(),
+            "look {which} told of a write that was lost"
+        );
+        assert_eq!(number(&bench.run(|tx| tx.record("n")).await.unwrap().value), round);
+    }
+}
+
+fn hear<B: Backend>(bench: &Bench<B>) -> Arc<Mutex<Vec<Event>>> {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let noted = heard.clone();
+    bench.store().listen(Arc::new(move |event| noted.lock().unwrap().push(event)));
+    heard
+}
+
+/// Waits, within bounds, for an event: it may come a little after the answer.
+async fn comes(heard: &Mutex<Vec<Event>>, wanted: Event) {
+    for _ in 0..500 {
+        if heard.lock().unwrap().contains(&wanted) {
+            return;
+        }
+        baton_env::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{wanted:?} never came; heard {:?}", heard.lock().unwrap());
+}
+
+pub async fn whoever_listens_hears_of_new_messages<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    let (queue, partition) = bench.lane().await;
+    let heard = hear(&bench);
+    bench.push(partition, &["a"]).await;
+    comes(&heard, Event::Appended { queue, partition }).await;
+}
+
+pub async fn whoever_listens_hears_of_a_partition_that_is_free_again<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    let (queue, partition) = bench.lane().await;
+    let group = bench.group(queue, "g", Start::Oldest).await;
+    bench.push(partition, &["a", "b", "c", "d"]).await;
+    let heard = hear(&bench);
+    // With and without anyone asking while it was leased.
+    for (next, asked) in [(1, false), (2, true), (3, false)] {
+        assert_eq!(bench.run(move |tx| tx.candidates(group, 1)).await, [partition]);
+        bench.put_cursor(group, partition, leased_cursor(LeaseId(Uuid::from_u128(1)), next - 1, next)).await;
+        if asked {
+            assert!(bench.run(move |tx| tx.candidates(group, 1)).await.is_empty());
+        }
+        heard.lock().unwrap().clear();
+        bench.put_cursor(group, partition, at(next)).await;
+        comes(&heard, Event::Freed { queue, group, partition }).await;
+    }
+}
+
+pub async fn closing_finishes_what_was_taken_in<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let answers: Vec<_> = (0..300).map(|_| bench.begin(|tx| increment(tx, "n"))).collect();
+    bench.store().close().await.unwrap();
+    for (answer, expected) in answers.into_iter().zip(1..) {
+        assert_eq!(answer.await.unwrap(), expected);
+    }
+    bench.restart(Restart::Close).await;
+    assert_eq!(number(&bench.run(|tx| tx.record("n")).await.unwrap().value), 300);
+}
+
+pub async fn a_closed_store_says_so<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    bench.store().close().await.unwrap();
+    let refused = bench.begin(|tx| increment(tx, "n")).await;
+    assert!(matches!(refused, Err(Error::Closed(_))), "{refused:?}");
+    bench.store().close().await.unwrap();
+}
+
+pub async fn statistics_count_the_work<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    let before = bench.store().statistics();
+    for _ in 0..5 {
+        bench.run(|tx| increment(tx, "n")).await;
+    }
+    let after = bench.store().statistics();
+    let (commits, operations) = (after.commits - before.commits, after.operations - before.operations);
+    assert!((1..=5).contains(&commits) && operations == 5, "{commits} commits, {operations} operations");
+    assert!(after.syncs <= after.commits);
+}
