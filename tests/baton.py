@@ -76,6 +76,11 @@ class Server:
 
     def start(self):
         """Starts the process and returns once it listens."""
+        self.launch()
+        return self.await_listening()
+
+    def launch(self):
+        """Starts the process and does not wait."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
         command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.args]
         self.output = []
@@ -94,6 +99,8 @@ class Server:
         ]
         for reader in self.readers:
             reader.start()
+
+    def await_listening(self):
         try:
             first = self.lines.get(timeout=START_SECONDS)
         except queues.Empty:

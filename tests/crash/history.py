@@ -135,16 +135,13 @@ def reordered_offsets(history):
                 "order", f"{delivery.partition} has both {known} and {delivery.id} at {delivery.offset}"
             )
     pushed = _pushed(history)
-    overtakers = {}
-    for (partition, offset), id in sorted(places.items()):
-        if id not in pushed:
-            continue
-        recent = overtakers.setdefault(partition, _Recent())
-        for other in recent.entries:
-            if pushed[id].precedes(pushed[other]):
+    fronts = {}
+    for (partition, _), id in sorted(places.items()):
+        if id in pushed:
+            front = fronts.setdefault(partition, _Front())
+            if other := front.overtook(pushed[id]):
                 yield Violation("order", f"{partition} stores {other} before {id}, pushed earlier")
-                break
-        recent.add(id, pushed[id].start)
+            front.add(pushed[id])
 
 
 def reordered_deliveries(history):
@@ -155,14 +152,27 @@ def reordered_deliveries(history):
         if delivery.id in pushed:
             first.setdefault((delivery.group, delivery.partition), {}).setdefault(delivery.id, delivery)
     for (group, partition), deliveries in first.items():
-        recent = _Recent()
-        for delivery in deliveries.values():
-            for other in recent.entries:
-                if pushed[delivery.id].precedes(pushed[other.id]) and _came_before(other, delivery):
-                    detail = f"{group} got {other.id} of {partition} before {delivery.id}, pushed earlier"
-                    yield Violation("order", detail)
-                    break
-            recent.add(delivery, pushed[delivery.id].start)
+        for id, other in _overtaken(list(deliveries.values()), pushed):
+            yield Violation("order", f"{group} got {other} of {partition} before {id}, pushed earlier")
+
+
+def _overtaken(deliveries, pushed):
+    """Pairs (id, other): the other surely came first, earlier in the same answer or in an earlier one."""
+    answers = {}
+    for delivery in deliveries:
+        front = answers.setdefault((delivery.start, delivery.end), _Front())
+        if other := front.overtook(pushed[delivery.id]):
+            yield delivery.id, other
+        front.add(pushed[delivery.id])
+    earlier = _Front()
+    ended = iter(sorted(deliveries, key=lambda delivery: delivery.end))
+    following = next(ended, None)
+    for delivery in sorted(deliveries, key=lambda delivery: delivery.start):
+        while following is not None and following.end < delivery.start:
+            earlier.add(pushed[following.id])
+            following = next(ended, None)
+        if other := earlier.overtook(pushed[delivery.id]):
+            yield delivery.id, other
 
 
 def acked_and_delivered_again(history):
@@ -182,44 +192,41 @@ def acked_and_delivered_again(history):
 class _Pushed:
     """One message's place among the pushes."""
 
+    id: str
     request: int
     index: int
     start: float
     end: float | None
 
-    def precedes(self, other):
-        """Whether it must stand before the other: earlier in one request, or answered before the other was sent."""
-        if self.request == other.request:
-            return self.index < other.index
-        return self.end is not None and self.end < other.start
-
 
 def _pushed(history):
     return {
-        id: _Pushed(request, index, push.start, push.end)
+        id: _Pushed(id, request, index, push.start, push.end)
         for request, push in enumerate(history.pushes)
         for index, id in enumerate(push.ids)
     }
 
 
-def _came_before(one, other):
-    """Whether one delivery surely came first: in an earlier answer, or earlier in the same answer."""
-    return one.end < other.start or (one.start, one.end) == (other.start, other.end)
-
-
-class _Recent:
-    """The entries of the latest pushes seen so far, since only a later push can overtake; a bounded number."""
-
-    KEPT = 64
+class _Front:
+    """How far a reader has come: the latest push it has seen, and the last item of each request."""
 
     def __init__(self):
-        self._entries = []
+        self.latest = None
+        self.last_of_request = {}
 
-    @property
-    def entries(self):
-        return [entry for _, entry in self._entries]
+    def add(self, message):
+        if self.latest is None or message.start > self.latest.start:
+            self.latest = message
+        last = self.last_of_request.get(message.request)
+        if last is None or message.index > last.index:
+            self.last_of_request[message.request] = message
 
-    def add(self, entry, start):
-        self._entries.append((start, entry))
-        if len(self._entries) > 2 * self.KEPT:
-            self._entries = sorted(self._entries, key=lambda pair: pair[0])[-self.KEPT :]
+    def overtook(self, message):
+        """A message already seen that must not stand before this one, if there is one: a later item of the same
+        request, or one that was sent after this one was answered."""
+        last = self.last_of_request.get(message.request)
+        if last is not None and last.index > message.index:
+            return last.id
+        if self.latest is not None and message.end is not None and message.end < self.latest.start:
+            return self.latest.id
+        return None
