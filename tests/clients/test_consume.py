@@ -2,7 +2,9 @@
 
 import asyncio
 
-from baton import Background
+from queen import Queen
+
+from baton import Server
 
 
 async def pop_now(builder):
@@ -15,7 +17,7 @@ def data_of(messages):
 
 def polling(builder):
     """A consumer that polls without waiting and ends once nothing has come for a while."""
-    return builder.wait(False).idle_millis(1000)
+    return builder.wait(False).idle_millis(1500)
 
 
 async def test_a_consumer_handles_and_acks_one_message(queen, queue):
@@ -249,7 +251,7 @@ async def test_messages_are_acked_by_hand_without_redelivery(queen, queue):
         seen.append(message["data"])
         assert (await queen.ack(message))["success"] is True
 
-    await polling(queen.queue(queue).batch(100).auto_ack(False).each()).consume(handle)
+    await queen.queue(queue).batch(100).limit(1000).auto_ack(False).each().consume(handle)
     assert seen == list(range(1000))
     assert await pop_now(queen.queue(queue).batch(10)) == []
 
@@ -294,10 +296,6 @@ async def test_tracing_a_message_never_breaks_its_consumption(queen, queue):
 
 
 async def test_a_consumer_survives_a_restart_of_the_server(queen, queue, tmp_path):
-    from queen import Queen
-
-    from baton import Server
-
     with Server(tmp_path / "data") as first:
         port = first.port
         async with Queen(first.url) as client:
@@ -314,7 +312,6 @@ async def test_a_consumer_survives_a_restart_of_the_server(queen, queue, tmp_pat
                 await asyncio.sleep(0.05)
             await asyncio.to_thread(first.kill)
             with Server(tmp_path / "data", listen=f"127.0.0.1:{port}") as second:
-                push = Background(second.push, queue, 2)
-                await asyncio.to_thread(push.result)
+                await asyncio.to_thread(second.push, queue, 2)
                 await asyncio.wait_for(consuming, 60)
     assert seen == [1, 2]

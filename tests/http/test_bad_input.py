@@ -1,6 +1,7 @@
 """Input that no honest client sends: it is refused, or taken as what it is, and harms nobody."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 
@@ -84,13 +85,7 @@ def test_odd_names_are_names(server, queue):
         (message,) = server.pop(name, name, consumerGroup=name)
         assert (message["data"], message["partition"], message["consumerGroup"]) == (name, name, name)
         assert server.ack([message], group=name)[0]["success"] is True
-        assert server.delete(f"/api/v1/resources/queues/{_quoted(name)}").json["existed"] is True
-
-
-def _quoted(name):
-    from urllib.parse import quote
-
-    return quote(name, safe="")
+        assert server.delete(f"/api/v1/resources/queues/{quote(name, safe='')}").json["existed"] is True
 
 
 @pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])

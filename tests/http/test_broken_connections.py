@@ -1,5 +1,6 @@
 """Clients that are slow, that stop in the middle, that walk away."""
 
+import os
 import socket
 import struct
 import time
@@ -138,8 +139,6 @@ def test_polls_that_go_away_are_forgotten(server, queue):
 
 
 def open_files(server):
-    import os
-
     return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 

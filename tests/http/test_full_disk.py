@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -79,8 +80,6 @@ def test_pushes_are_taken_again_once_there_is_room(small_disk):
                 answer = server.post("/api/v1/push", {"items": [{"queue": "q", "payload": 1}]})
                 if answer.status == 201:
                     break
-                import time
-
                 time.sleep(0.1)
             assert answer.status == 201
             assert data_of(server.pop("q")) == [1]

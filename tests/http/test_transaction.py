@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton import ack_of, data_of
+from baton import Background, ack_of, data_of
 
 
 def commit(server, *operations, **fields):
@@ -143,8 +143,6 @@ def test_a_failed_ack_spends_a_retry(server, queue):
 
 
 def test_a_transaction_wakes_a_waiting_poll(server, queue):
-    from baton import Background
-
     polling = Background(server.pop, queue, wait=True, timeout=20000)
     commit(server, {"type": "push", "queue": queue, "payload": 1})
     assert data_of(polling.result(5)) == [1]
