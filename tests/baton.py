@@ -65,10 +65,11 @@ class Answer(NamedTuple):
 class Server:
     """One server process on a data directory; it can be stopped, killed and started again."""
 
-    def __init__(self, data, *args, listen="127.0.0.1:0"):
+    def __init__(self, data, *args, listen="127.0.0.1:0", environment=None):
         self.data = Path(data)
         self.args = args
         self.listen = listen
+        self.environment = environment or {}
         self.port = None
         self.process = None
         self.lines = None
@@ -81,7 +82,7 @@ class Server:
 
     def launch(self):
         """Starts the process and does not wait."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")} | self.environment
         command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.args]
         self.output = []
         self.lines = queues.Queue()

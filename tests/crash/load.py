@@ -60,6 +60,11 @@ class Load:
             assert not thread.is_alive(), "a worker did not stop"
         assert not self.failures, self.failures
 
+    def abandon(self):
+        """Stops the workers when there is no server any more."""
+        self.stopping.set()
+        self.up.set()
+
     def drain(self, server):
         """Reads and acks, for every group, until nothing has come for longer than a lease lasts."""
         for group in GROUPS:
