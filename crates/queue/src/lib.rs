@@ -1,1 +1,34 @@
-//! placeholder
+//! The rules of queues, written once, and the broker that runs them on a store.
+//!
+//! Each rule is a function from the tables to what changes in them, so it is the same on every backend and is
+//! tested without a socket or a clock. Always: a message answered as queued is delivered, in the order of its
+//! partition, until it is finished or a dead letter; a stale lease changes nothing. Not here: HTTP
+//! (`baton-server`), bytes on disk (`baton-store`).
+//!
+//! Start at [`Broker`], then `pop` and `ack`.
+
+mod ack;
+mod broker;
+mod error;
+mod group;
+mod inspect;
+mod parking;
+mod pop;
+mod push;
+mod resolve;
+mod retention;
+mod transaction;
+mod waiting;
+
+pub use ack::{AckItem, Acked, LeaseClaim};
+pub use broker::{Broker, Options};
+pub use error::Error;
+pub use group::{GroupOverview, GroupPartition, Position};
+pub use inspect::{
+    Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
+    PartitionSummary, QueueSummary, Replayed,
+};
+pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
+pub use push::{PushBatch, Pushed};
+pub use transaction::{Step, StepResult, Transaction, TransactionResult};
+pub use waiting::WaitStatistics;

@@ -1,1 +1,27 @@
-//! placeholder
+//! The store that needs nothing installed: one process, one directory.
+//!
+//! It keeps what is hot (tails, cursors, leases, who has work) in memory and everything on disk, in an
+//! embedded key-value engine. One thread decides: it runs operations one after the other against memory. A
+//! second thread commits: it writes what a group of operations changed with one fsync, while the first already
+//! decides the next group. So throughput grows with load instead of with the number of fsyncs, and no lock is
+//! held while deciding.
+//!
+//! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
+//! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about
+//! retries, groups or delays; a write path around the two threads.
+//!
+//! Start at [`EmbeddedStore`], then `writer`, then `hot`.
+
+mod cache;
+mod cold;
+mod committer;
+mod directory;
+mod hot;
+mod messages;
+mod remembered;
+mod store;
+mod tables;
+mod tx;
+mod writer;
+
+pub use store::{EmbeddedStore, Options};

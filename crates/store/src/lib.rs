@@ -1,1 +1,26 @@
-//! placeholder
+//! What every backend offers, written once: rows, the transaction that changes them, and the suite that shows
+//! whether a backend keeps its promises.
+//!
+//! Queues, jobs, shards and elections are decisions over the same few tables: versioned records, queues with
+//! partitions and packed runs of messages, groups with cursors and leases, dead letters. A decision is a
+//! function from a [`Tx`] to an answer; the backend runs many of them in one commit. Always: a decision's
+//! writes are kept together or not at all, it is answered only after what it wrote or read is on disk, and
+//! only [`Tx::now`] expires anything. Deliberately absent: what a retry, a subscription or a dead letter
+//! *means* (`baton-queue` knows), and any second copy of such a rule in a backend.
+//!
+//! Start at [`Tx`], then [`Store`], then [`run`].
+
+pub mod conformance;
+mod error;
+mod offsets;
+mod row;
+mod segment;
+mod store;
+mod tx;
+
+pub use error::Error;
+pub use offsets::OffsetRanges;
+pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
+pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};
+pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, run};
+pub use tx::{Appended, Durability, GroupSpec, Stop, Tx};

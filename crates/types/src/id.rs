@@ -94,7 +94,8 @@ impl MessageId {
     /// The id of the message at `offset` of `partition`, stored at `created_at`.
     pub fn new(created_at: Timestamp, partition: PartitionId, offset: Offset) -> Self {
         let millis = u128::from(created_at.millis().max(0).cast_unsigned() & ((1 << 48) - 1));
-        let place = (u128::from(partition.0) << OFFSET_BITS) | u128::from(offset.0 & ((1 << OFFSET_BITS) - 1));
+        let place =
+            (u128::from(partition.0) << OFFSET_BITS) | u128::from(offset.0 & ((1 << OFFSET_BITS) - 1));
         let place = place & ((1 << (PARTITION_BITS + OFFSET_BITS)) - 1);
         let (high, low) = (place >> 62, place & ((1 << 62) - 1));
         Self(Uuid::from_u128((millis << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low))

@@ -1,0 +1,295 @@
+//! Ack: what a consumer says of its messages, and what follows.
+//!
+//! Always: a message never mentioned is never finished; the cursor moves over the finished prefix only and
+//! never back; an ack that shows a lease changes nothing unless that lease is live; a call charges at most one
+//! retry per partition and group, and when the budget is spent the first failed message becomes a dead letter.
+//! Not here: finding a message by its transaction id (`resolve`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use baton_store::{
+    Cursor, DeadLetter, DeadLetterKey, Durability, Group, MessageView, Partition, Queue, Stop, Tx,
+};
+use baton_types::wire::AckStatus;
+use baton_types::{LeaseId, Offset, PartitionId, Timestamp, limits};
+
+use crate::pop::{current_cursor, settle};
+
+/// No such message.
+pub const NOT_FOUND: &str = "Message not found";
+/// The lease shown is not the live one.
+pub const BAD_LEASE: &str = "Invalid or expired lease";
+/// The message was finished before and cannot fail any more.
+pub const FINISHED: &str = "Message is finished already";
+/// The group has never read the queue.
+pub const NO_GROUP: &str = "Consumer group not found";
+
+/// The lease that an ack shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseClaim {
+    /// None: the ack is not fenced.
+    None,
+    /// This one.
+    Held(LeaseId),
+    /// A text that is no lease id, and so no live one.
+    Unknown,
+}
+
+/// One ack.
+#[derive(Clone, Debug)]
+pub struct AckItem {
+    /// The partition; `None` when the text was no partition id.
+    pub partition: Option<PartitionId>,
+    /// The message's transaction id.
+    pub transaction_id: String,
+    /// The group.
+    pub group: String,
+    /// The lease shown.
+    pub lease: LeaseClaim,
+    /// What became of the message.
+    pub status: AckStatus,
+    /// Why it failed.
+    pub error: Option<String>,
+}
+
+/// What became of one ack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Acked {
+    /// Why it had no effect; `None` is success.
+    pub error: Option<&'static str>,
+    /// The message's queue.
+    pub queue: Option<Arc<str>>,
+    /// The message's partition.
+    pub partition_name: Option<Arc<str>>,
+    /// Whether the call ended the lease.
+    pub lease_released: bool,
+    /// Whether the message became a dead letter.
+    pub dead_lettered: bool,
+    /// Whether the message was finished before.
+    pub noop: bool,
+}
+
+/// An ack whose message has been found, or not.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    pub item: AckItem,
+    pub offset: Option<Offset>,
+}
+
+/// Acks of one call that were decided and can no longer fail.
+pub struct Prepared {
+    pub results: Vec<Acked>,
+    changes: Vec<Change>,
+}
+
+/// What the acks of one partition and group change.
+struct Change {
+    group: Arc<Group>,
+    partition: PartitionId,
+    cursor: Cursor,
+    letters: Vec<DeadLetter>,
+}
+
+/// Decides all acks of a call against the tables without writing.
+pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved]) -> Result<Prepared, Stop> {
+    let mut results: Vec<Acked> = vec![Acked::default(); acks.len()];
+    let mut places: BTreeMap<(PartitionId, &str), Vec<usize>> = BTreeMap::new();
+    for (index, ack) in acks.iter().enumerate() {
+        match (ack.item.partition, ack.offset) {
+            (Some(partition), Some(_)) => places.entry((partition, &ack.item.group)).or_default().push(index),
+            _ => results[index].error = Some(NOT_FOUND),
+        }
+    }
+    let mut changes = Vec::new();
+    for ((partition, group), indexes) in places {
+        changes.extend(prepare_place(tx, acks, partition, group, &indexes, &mut results)?);
+    }
+    Ok(Prepared { results, changes })
+}
+
+/// Writes what was decided.
+pub fn write(tx: &mut dyn Tx, prepared: Prepared) -> Vec<Acked> {
+    for change in prepared.changes {
+        for letter in change.letters {
+            tx.put_dead_letter(letter);
+        }
+        tx.put_cursor(change.group.id, change.partition, change.cursor, Durability::Now);
+    }
+    prepared.results
+}
+
+fn prepare_place(
+    tx: &mut dyn Tx,
+    acks: &[Resolved],
+    partition: PartitionId,
+    group: &str,
+    indexes: &[usize],
+    results: &mut [Acked],
+) -> Result<Option<Change>, Stop> {
+    let mut refuse = |error| indexes.iter().for_each(|index| results[*index].error = Some(error));
+    let Some(partition) = tx.partition_by_id(partition)? else {
+        refuse(NOT_FOUND);
+        return Ok(None);
+    };
+    let Some(queue) = tx.queue_by_id(partition.queue)? else {
+        refuse(NOT_FOUND);
+        return Ok(None);
+    };
+    let Some(group) = tx.group(queue.id, group)? else {
+        refuse(NO_GROUP);
+        return Ok(None);
+    };
+    let cursor = current_cursor(tx, &group, &partition)?;
+    let live = cursor.lease.as_ref().filter(|lease| lease.until > tx.now()).cloned();
+    let mut verdicts: BTreeMap<Offset, (AckStatus, Option<&str>)> = BTreeMap::new();
+    for index in indexes {
+        let (ack, result) = (&acks[*index], &mut results[*index]);
+        result.queue = Some(queue.spec.name.clone());
+        result.partition_name = Some(partition.name.clone());
+        let Some(offset) = ack.offset.filter(|offset| *offset < partition.tail) else {
+            result.error = Some(NOT_FOUND);
+            continue;
+        };
+        let is_finished = offset < cursor.next
+            || cursor.finished.as_ref().is_some_and(|finished| finished.contains(offset));
+        let held = match ack.item.lease {
+            LeaseClaim::None => true,
+            LeaseClaim::Held(id) => live.as_ref().is_some_and(|lease| lease.id == id && offset < lease.end),
+            LeaseClaim::Unknown => false,
+        };
+        match ack.item.status {
+            AckStatus::Completed if is_finished => result.noop = true,
+            _ if !held => result.error = Some(BAD_LEASE),
+            _ if is_finished => result.error = Some(FINISHED),
+            status => {
+                let entry = verdicts.entry(offset).or_insert((status, None));
+                if rank(status) >= rank(entry.0) {
+                    *entry = (status, ack.item.error.as_deref().or(entry.1));
+                }
+            }
+        }
+    }
+    if verdicts.is_empty() {
+        return Ok(None);
+    }
+    let decision = decide(&queue, cursor, live.is_some(), &verdicts, tx.now());
+    let mut letters = Vec::new();
+    let kept = if queue.spec.options.keeps_dead_letters() { &decision.dead[..] } else { &[] };
+    for (offset, error, retries) in kept {
+        if let Some(message) = tx.message(partition.id, *offset)? {
+            letters.push(letter(&queue, &partition, &group, &message, error.as_deref(), *retries, tx.now()));
+        }
+    }
+    for index in indexes {
+        let result = &mut results[*index];
+        if result.error.is_some() {
+            continue;
+        }
+        result.lease_released = decision.released;
+        result.dead_lettered = letters.iter().any(|letter| acks[*index].offset == Some(letter.key.offset));
+    }
+    Ok(Some(Change { group, partition: partition.id, cursor: decision.cursor, letters }))
+}
+
+/// When a message is named twice the graver word counts.
+fn rank(status: AckStatus) -> u8 {
+    match status {
+        AckStatus::Completed => 0,
+        AckStatus::Retry => 1,
+        AckStatus::Failed => 2,
+        AckStatus::Dlq => 3,
+    }
+}
+
+struct Decision {
+    cursor: Cursor,
+    released: bool,
+    /// Offset, error text, retries spent.
+    dead: Vec<(Offset, Option<String>, u32)>,
+}
+
+/// The rule: what the verdicts on one partition do to a group's cursor.
+fn decide(
+    queue: &Queue,
+    mut cursor: Cursor,
+    leased: bool,
+    verdicts: &BTreeMap<Offset, (AckStatus, Option<&str>)>,
+    now: Timestamp,
+) -> Decision {
+    let options = &queue.spec.options;
+    let of = |wanted: AckStatus| verdicts.iter().filter(move |(_, (status, _))| *status == wanted);
+    let mut dead: Vec<(Offset, Option<String>, u32)> =
+        of(AckStatus::Dlq).map(|(o, (_, e))| (*o, e.map(String::from), cursor.retries)).collect();
+    let mut come_back = of(AckStatus::Retry).count() + of(AckStatus::Failed).count();
+    let mut wait = false;
+    if let Some((offset, (_, error))) = of(AckStatus::Failed).next() {
+        if cursor.retries < options.retry_limit {
+            cursor.retries += 1;
+            wait = true;
+        } else {
+            let error = error.unwrap_or("Retries exhausted").to_string();
+            dead.push((*offset, Some(error), cursor.retries));
+            cursor.retries = 0;
+            come_back -= 1;
+        }
+    }
+    let finished = cursor.finished.get_or_insert_default();
+    let before = finished.len();
+    of(AckStatus::Completed).for_each(|(offset, _)| finished.insert(*offset));
+    dead.iter().for_each(|(offset, ..)| finished.insert(*offset));
+    cursor.consumed += finished.len() - before;
+    settle(&mut cursor);
+    let whole = match (&cursor.lease, &cursor.finished) {
+        (Some(lease), Some(finished)) => finished.first_missing(cursor.next) >= lease.end,
+        (Some(lease), None) => cursor.next >= lease.end,
+        (None, _) => false,
+    };
+    let released = leased && (come_back > 0 || whole);
+    if come_back > 0 || whole {
+        cursor.lease = None;
+        let delay = std::time::Duration::from_millis(options.retry_delay.into());
+        cursor.available_at = if wait { now.after(delay) } else { now };
+    }
+    if whole && come_back == 0 {
+        (cursor.retries, cursor.attempts) = (0, 0);
+    }
+    Decision { cursor, released, dead }
+}
+
+fn letter(
+    queue: &Queue,
+    partition: &Partition,
+    group: &Group,
+    message: &MessageView,
+    error: Option<&str>,
+    retries: u32,
+    now: Timestamp,
+) -> DeadLetter {
+    let key = DeadLetterKey {
+        queue: queue.id,
+        partition: partition.id,
+        offset: message.offset,
+        group: group.name.clone(),
+    };
+    DeadLetter {
+        key,
+        transaction_id: message.transaction_text(),
+        trace_id: message.trace_id,
+        producer: message.producer.as_ref().map(|p| String::from_utf8_lossy(p).into_owned()),
+        created_at: message.created_at,
+        failed_at: now,
+        retries,
+        error: error.map(|text| truncate(text, limits::ERROR_TEXT_BYTES_MAX).to_string()),
+        payload: message.payload.clone(),
+    }
+}
+
+/// The longest beginning of `text` with at most `max` bytes.
+fn truncate(text: &str, max: usize) -> &str {
+    let mut end = text.len().min(max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,0 +1,196 @@
+//! Consumer groups from the outside: listing, moving, deleting.
+//!
+//! Moving or deleting a group gives it a new number, so that every cursor and lease of the old one is void at
+//! once, however many partitions there are.
+
+use std::sync::Arc;
+
+use baton_store::{Cursor, Durability, Group, GroupSpec, Partition, Queue, Start, Stop, Tx};
+use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
+
+use crate::pop::current_cursor;
+
+/// Where to move a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// Behind the newest message.
+    End,
+    /// Behind the last message stored at or before this moment.
+    After(Timestamp),
+}
+
+impl Position {
+    fn start(self, now: Timestamp) -> Start {
+        match self {
+            Self::End => Start::At(now),
+            Self::After(at) => Start::At(Timestamp::from_micros(at.micros().saturating_add(1))),
+        }
+    }
+}
+
+/// One group of one queue.
+#[derive(Clone, Debug)]
+pub struct GroupOverview {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The queue's name.
+    pub queue: Arc<str>,
+    /// Partitions it has read.
+    pub members: u64,
+    /// Partitions with messages it has not finished.
+    pub partitions_with_lag: u64,
+    /// Messages it has not finished.
+    pub total_lag: u64,
+    /// Seconds since the oldest of them was stored.
+    pub time_lag_seconds: u64,
+    /// Whether it has ever finished a message.
+    pub ever_consumed: bool,
+    /// `all`, `new` or `timestamp`.
+    pub subscription_mode: &'static str,
+    /// Where it began, unless at the oldest message.
+    pub subscription_timestamp: Option<Timestamp>,
+    /// When it was first seen.
+    pub subscribed_at: Timestamp,
+}
+
+/// How far a group is in one partition.
+#[derive(Clone, Debug)]
+pub struct GroupPartition {
+    /// The queue's name.
+    pub queue: Arc<str>,
+    /// The group's name.
+    pub group: Arc<str>,
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its name.
+    pub partition_name: Arc<str>,
+    /// Messages not finished.
+    pub lag: u64,
+    /// Seconds since the oldest of them was stored.
+    pub time_lag_seconds: u64,
+    /// When the oldest of them was stored.
+    pub oldest_unfinished_at: Option<Timestamp>,
+    /// When the group last got a message.
+    pub last_pop_at: Option<Timestamp>,
+    /// Messages finished.
+    pub consumed: u64,
+    /// The live lease.
+    pub lease: Option<LeaseId>,
+    /// The first unfinished offset.
+    pub next: Offset,
+}
+
+/// How far a group is in one partition; `None` when it has neither read it nor anything to read.
+pub fn describe(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    group: &Group,
+    partition: &Partition,
+) -> Result<Option<GroupPartition>, Stop> {
+    let has_cursor = tx.cursor(group.id, partition.id)?.is_some();
+    let cursor = current_cursor(tx, group, partition)?;
+    let finished = cursor.finished.as_ref().map_or(0, |finished| finished.len());
+    let lag = partition.tail.since(cursor.next).saturating_sub(finished);
+    if !has_cursor && lag == 0 {
+        return Ok(None);
+    }
+    let oldest = match lag {
+        0 => None,
+        _ => tx.message(partition.id, cursor.next)?.map(|message| message.created_at),
+    };
+    let now = tx.now();
+    Ok(Some(GroupPartition {
+        queue: queue.spec.name.clone(),
+        group: group.name.clone(),
+        partition: partition.id,
+        partition_name: partition.name.clone(),
+        lag,
+        time_lag_seconds: oldest.map_or(0, |at| now.since(at).as_secs()),
+        oldest_unfinished_at: oldest,
+        last_pop_at: Some(cursor.last_pop_at).filter(|at| *at > Timestamp::default()),
+        consumed: cursor.consumed,
+        lease: cursor.lease.filter(|lease| lease.until > now).map(|lease| lease.id),
+        next: cursor.next,
+    }))
+}
+
+/// The overview of a group, from all its partitions.
+pub fn summarise(
+    queue: &Queue,
+    group: &Group,
+    total_lag: u64,
+    partitions: &[GroupPartition],
+) -> GroupOverview {
+    let (mode, timestamp) = match group.start {
+        Start::Oldest => ("all", None),
+        Start::At(at) if at == group.subscribed_at => ("new", Some(at)),
+        Start::At(at) => ("timestamp", Some(at)),
+    };
+    GroupOverview {
+        name: group.name.clone(),
+        queue: queue.spec.name.clone(),
+        members: partitions.iter().filter(|p| p.last_pop_at.is_some()).count() as u64,
+        partitions_with_lag: partitions.iter().filter(|p| p.lag > 0).count() as u64,
+        total_lag,
+        time_lag_seconds: partitions.iter().map(|p| p.time_lag_seconds).max().unwrap_or(0),
+        ever_consumed: partitions.iter().any(|p| p.consumed > 0),
+        subscription_mode: mode,
+        subscription_timestamp: timestamp,
+        subscribed_at: group.subscribed_at,
+    }
+}
+
+/// Removes a group from a queue, or lets it begin again where it first did.
+pub fn delete(tx: &mut dyn Tx, group: &Group, keep_subscription: bool) {
+    if keep_subscription {
+        restart(tx, group, group.start);
+    } else {
+        tx.remove_group(group.id);
+    }
+}
+
+/// Lets a group begin anew at `start`, in every partition.
+pub fn restart(tx: &mut dyn Tx, group: &Group, start: Start) {
+    let spec = GroupSpec { name: &group.name, start, subscribed_at: group.subscribed_at };
+    tx.put_group(group.queue, &spec);
+}
+
+/// Moves a group in every partition of a queue.
+pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<u64, Stop> {
+    let (now, group) = (tx.now(), tx.group(queue.id, name)?);
+    let start = to.start(now);
+    match group {
+        Some(group) => restart(tx, &group, start),
+        None => drop(tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now })),
+    }
+    tx.partition_count(queue.id)
+}
+
+/// Moves a group in one partition; tells when the last message before its new place was stored.
+pub fn seek_partition(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    name: &str,
+    partition: &Partition,
+    to: Position,
+) -> Result<Option<Timestamp>, Stop> {
+    let next = match to {
+        Position::End => partition.tail,
+        Position::After(at) => {
+            tx.offset_at(partition.id, Timestamp::from_micros(at.micros().saturating_add(1)))?
+        }
+    };
+    let before = match next.0.checked_sub(1).map(Offset).filter(|offset| *offset >= partition.start) {
+        Some(offset) => tx.message(partition.id, offset)?.map(|message| message.created_at),
+        None => None,
+    };
+    let now = tx.now();
+    let group = match tx.group(queue.id, name)? {
+        Some(group) => group,
+        None => tx.put_group(queue.id, &GroupSpec { name, start: Start::Oldest, subscribed_at: now }),
+    };
+    let consumed = tx.cursor(group.id, partition.id)?.map_or(0, |cursor| cursor.consumed);
+    let cursor = Cursor { next, available_at: now, consumed, last_pop_at: now, ..Cursor::default() };
+    tx.put_cursor(group.id, partition.id, cursor, Durability::Now);
+    Ok(before)
+}

@@ -1,0 +1,304 @@
+//! Looking at queues, partitions, messages and dead letters without changing them.
+
+use std::sync::Arc;
+
+use baton_store::{DeadLetter, Group, MessageView, Partition, Queue, Stop, Tx};
+use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
+
+use crate::pop::current_cursor;
+
+/// Where a message stands for the group that counts: queue mode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageStatus {
+    /// It waits.
+    Pending,
+    /// Someone holds it.
+    Processing,
+    /// It is finished.
+    Completed,
+    /// Some group gave up on it.
+    DeadLetter,
+}
+
+/// Which messages to list.
+#[derive(Clone, Debug, Default)]
+pub struct MessageFilter {
+    /// Of this queue.
+    pub queue: Option<String>,
+    /// Of this partition.
+    pub partition: Option<String>,
+    /// Of queues with this namespace.
+    pub namespace: Option<String>,
+    /// Of queues with this task.
+    pub task: Option<String>,
+    /// In this state.
+    pub status: Option<MessageStatus>,
+    /// Stored at or after this moment.
+    pub from: Option<Timestamp>,
+    /// Stored before this moment.
+    pub to: Option<Timestamp>,
+    /// How many at most.
+    pub limit: usize,
+    /// How many to leave out first.
+    pub offset: usize,
+}
+
+/// A message with what the groups did with it. Named groups are those other than queue mode.
+#[derive(Clone, Debug)]
+pub struct MessageSummary {
+    /// The message.
+    pub message: MessageView,
+    /// Its queue.
+    pub queue: Arc<Queue>,
+    /// Its partition's name.
+    pub partition_name: Arc<str>,
+    /// Where it stands.
+    pub status: MessageStatus,
+    /// Until when it is held in queue mode.
+    pub lease_expires_at: Option<Timestamp>,
+    /// Whether the queue is read in queue mode.
+    pub has_queue_mode: bool,
+    /// How many named groups read the queue.
+    pub named_groups: u64,
+    /// How many of them have finished it.
+    pub named_groups_done: u64,
+}
+
+/// All that is known of a message.
+#[derive(Clone, Debug)]
+pub struct MessageDetail {
+    /// The message.
+    pub summary: MessageSummary,
+    /// Each group: its name, whether it has finished the message, until when it holds it.
+    pub groups: Vec<(Arc<str>, bool, Option<Timestamp>)>,
+    /// The newest dead letter of it.
+    pub dead_letter: Option<DeadLetter>,
+}
+
+/// Which dead letters to list.
+#[derive(Clone, Debug, Default)]
+pub struct DeadLetterFilter {
+    /// Of this queue.
+    pub queue: Option<String>,
+    /// Of this partition.
+    pub partition: Option<String>,
+    /// Of this group.
+    pub group: Option<String>,
+    /// Given up at or after this moment.
+    pub from: Option<Timestamp>,
+    /// Given up at or before this moment.
+    pub to: Option<Timestamp>,
+    /// How many at most.
+    pub limit: usize,
+    /// How many to leave out first.
+    pub offset: usize,
+}
+
+/// Some dead letters.
+#[derive(Clone, Debug, Default)]
+pub struct DeadLetterPage {
+    /// How many there are in all.
+    pub total: u64,
+    /// Each with the names of its queue and partition, the newest first.
+    pub letters: Vec<(DeadLetter, Arc<str>, Arc<str>)>,
+}
+
+/// A dead letter that was pushed again.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// The queue's name.
+    pub queue: Arc<str>,
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its name.
+    pub partition_name: Arc<str>,
+    /// The group that had given up.
+    pub group: Arc<str>,
+    /// The id of the message that had failed.
+    pub original: MessageId,
+    /// Its transaction id.
+    pub original_transaction_id: String,
+    /// The transaction id of the new message.
+    pub transaction_id: String,
+    /// The id of the new message.
+    pub message: MessageId,
+    /// Its place.
+    pub offset: Offset,
+    /// Whether it had been pushed again before, so that nothing was done.
+    pub duplicate: bool,
+}
+
+/// Messages by where they stand for the group that counts: queue mode, or the one furthest behind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Kept.
+    pub total: u64,
+    /// Waiting.
+    pub pending: u64,
+    /// Held.
+    pub processing: u64,
+    /// Finished.
+    pub completed: u64,
+    /// Held or waiting with a failed try behind them.
+    pub failed: u64,
+    /// Dead letters.
+    pub dead_letter: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.total += other.total;
+        self.pending += other.pending;
+        self.processing += other.processing;
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.dead_letter += other.dead_letter;
+    }
+}
+
+/// A partition in numbers.
+#[derive(Clone, Debug)]
+pub struct PartitionSummary {
+    /// The partition.
+    pub id: PartitionId,
+    /// Its name.
+    pub name: Arc<str>,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// Its messages.
+    pub counts: Counts,
+    /// When the oldest kept message was stored.
+    pub oldest_message_at: Option<Timestamp>,
+    /// When the newest was.
+    pub newest_message_at: Option<Timestamp>,
+}
+
+/// A queue in numbers.
+#[derive(Clone, Debug)]
+pub struct QueueSummary {
+    /// The queue.
+    pub queue: Arc<Queue>,
+    /// How many partitions it has.
+    pub partitions: u64,
+    /// Its messages.
+    pub counts: Counts,
+}
+
+/// The group whose progress counts for a queue's numbers.
+pub fn counting_group(tx: &mut dyn Tx, queue: &Queue) -> Result<Option<Arc<Group>>, Stop> {
+    let (mut chosen, mut most) = (None, 0);
+    for group in tx.groups(queue.id)? {
+        if *group.name == *QUEUE_MODE {
+            return Ok(Some(group));
+        }
+        let backlog = tx.backlog(group.id)?;
+        if chosen.is_none() || backlog > most {
+            (chosen, most) = (Some(group), backlog);
+        }
+    }
+    Ok(chosen)
+}
+
+/// A partition in numbers, without its dead letters.
+pub fn summarise(
+    tx: &mut dyn Tx,
+    group: Option<&Group>,
+    partition: &Partition,
+) -> Result<PartitionSummary, Stop> {
+    let deleted = partition.deleted.len();
+    let total = partition.tail.since(partition.start) - deleted;
+    let mut counts = Counts { total, pending: total, ..Counts::default() };
+    if let Some(group) = group {
+        let cursor = current_cursor(tx, group, partition)?;
+        let finished = cursor.finished.as_ref().map_or(0, |finished| finished.len());
+        let unfinished = partition.tail.since(cursor.next).saturating_sub(finished).min(total);
+        if let Some(lease) = cursor.lease.filter(|lease| lease.until > tx.now()) {
+            counts.processing = lease.end.since(cursor.next).saturating_sub(finished).min(unfinished);
+        }
+        counts.pending = unfinished - counts.processing;
+        counts.completed = total - unfinished;
+        counts.failed = if cursor.retries > 0 { counts.processing } else { 0 };
+    }
+    let has_messages = partition.tail > partition.start;
+    Ok(PartitionSummary {
+        id: partition.id,
+        name: partition.name.clone(),
+        created_at: partition.created_at,
+        counts,
+        oldest_message_at: has_messages.then_some(partition.first_at),
+        newest_message_at: has_messages.then_some(partition.last_at),
+    })
+}
+
+/// How each group of a queue sees the messages of a partition.
+pub struct Views(Vec<View>);
+
+struct View {
+    name: Arc<str>,
+    next: Offset,
+    finished: Option<Box<baton_store::OffsetRanges>>,
+    lease: Option<(Offset, Timestamp)>,
+}
+
+impl View {
+    fn has_finished(&self, offset: Offset) -> bool {
+        offset < self.next || self.finished.as_ref().is_some_and(|finished| finished.contains(offset))
+    }
+
+    fn held_until(&self, offset: Offset) -> Option<Timestamp> {
+        self.lease.filter(|(end, _)| offset < *end && !self.has_finished(offset)).map(|(_, until)| until)
+    }
+}
+
+impl Views {
+    pub fn of(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Self, Stop> {
+        let mut views = Vec::new();
+        for group in tx.groups(queue.id)? {
+            let cursor = current_cursor(tx, &group, partition)?;
+            let lease = cursor.lease.filter(|lease| lease.until > tx.now()).map(|l| (l.end, l.until));
+            views.push(View {
+                name: group.name.clone(),
+                next: cursor.next,
+                finished: cursor.finished,
+                lease,
+            });
+        }
+        Ok(Self(views))
+    }
+
+    /// A message as the groups see it.
+    pub fn summarise(
+        &self,
+        queue: &Arc<Queue>,
+        partition_name: &Arc<str>,
+        message: MessageView,
+        is_dead: bool,
+    ) -> MessageSummary {
+        let offset = message.offset;
+        let queue_mode = self.0.iter().find(|view| *view.name == *QUEUE_MODE);
+        let named = || self.0.iter().filter(|view| *view.name != *QUEUE_MODE);
+        let lease_expires_at = queue_mode.and_then(|view| view.held_until(offset));
+        let status = match queue_mode {
+            _ if is_dead => MessageStatus::DeadLetter,
+            Some(view) if view.has_finished(offset) => MessageStatus::Completed,
+            Some(_) if lease_expires_at.is_some() => MessageStatus::Processing,
+            _ => MessageStatus::Pending,
+        };
+        MessageSummary {
+            message,
+            queue: queue.clone(),
+            partition_name: partition_name.clone(),
+            status,
+            lease_expires_at,
+            has_queue_mode: queue_mode.is_some(),
+            named_groups: named().count() as u64,
+            named_groups_done: named().filter(|view| view.has_finished(offset)).count() as u64,
+        }
+    }
+
+    /// Each group: its name, whether it has finished the message, until when it holds it.
+    pub fn groups(&self, offset: Offset) -> Vec<(Arc<str>, bool, Option<Timestamp>)> {
+        let view = |view: &View| (view.name.clone(), view.has_finished(offset), view.held_until(offset));
+        self.0.iter().map(view).collect()
+    }
+}

@@ -1,0 +1,315 @@
+//! Runs waiting pops on a store: the clock, the queries and the callers around [`Waiters`].
+//!
+//! A push is applied in the store's memory; its event comes here on the store's own thread; the query that
+//! follows is decided while the push is still being synced, and its answer leaves together with the push's.
+//! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use baton_env::{Clock, fresh_lease};
+use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx};
+use baton_types::LeaseId;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::pop::{self, Decided, PopRequest};
+use crate::waiting::{BackOff, Key, LineId, Query, WaitStatistics, WaiterId, Waiters, Watched};
+
+/// What a pop was granted, before payloads are read. Dropped unaccepted it is given back, at once and uncharged.
+pub struct Granted {
+    pub lease: LeaseId,
+    pub decided: Decided,
+    home: Option<Arc<dyn Store>>,
+}
+
+impl Granted {
+    fn new(store: &Arc<dyn Store>, lease: LeaseId, decided: Decided) -> Self {
+        Self { lease, decided, home: Some(store.clone()) }
+    }
+
+    /// The caller has it: from now on only the lease's time or an ack ends it.
+    pub fn accept(&mut self) {
+        self.home = None;
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(store) = self.home.take().filter(|_| !self.decided.claims.is_empty()) {
+            store.submit(Box::new(GiveBack(self.lease)));
+        }
+    }
+}
+
+/// Returns what nobody came for.
+struct GiveBack(LeaseId);
+
+impl Operation for GiveBack {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        pop::give_back(tx, self.0, None)
+    }
+
+    fn finish(self: Box<Self>, _: Result<(), StoreError>) {}
+}
+
+type Answer = Result<Option<Granted>, Error>;
+
+/// A parked caller.
+struct Caller {
+    request: PopRequest,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Everyone who waits, with the store they wait for.
+pub struct Parking {
+    store: Arc<dyn Store>,
+    clock: Arc<dyn Clock>,
+    waiters: Mutex<Waiters<Caller>>,
+    waiters_max: usize,
+    alarm: Notify,
+    closed: AtomicBool,
+}
+
+impl Parking {
+    pub fn new(
+        store: Arc<dyn Store>,
+        clock: Arc<dyn Clock>,
+        back_off: BackOff,
+        waiters_max: usize,
+    ) -> Arc<Self> {
+        let this = Arc::new(Self {
+            store: store.clone(),
+            clock,
+            waiters: Mutex::new(Waiters::new(back_off)),
+            waiters_max,
+            alarm: Notify::new(),
+            closed: AtomicBool::new(false),
+        });
+        let weak: Weak<Self> = Arc::downgrade(&this);
+        store.listen(Arc::new(move |event| {
+            if let Some(parking) = weak.upgrade() {
+                parking.hear(event);
+            }
+        }));
+        this
+    }
+
+    /// Keeps time: looks again when a pause ends and answers with nothing at a deadline.
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        loop {
+            let next = self.lock().next_wake();
+            let pause = next.map(|at| at.saturating_sub(self.clock.elapsed()));
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.alarm.notified() => {}
+                () = rest(pause) => self.tick(),
+            }
+        }
+        self.close();
+    }
+
+    fn tick(self: &Arc<Self>) {
+        let expired = self.lock().expire(self.clock.elapsed());
+        for caller in expired {
+            // A caller that has gone needs no answer.
+            let _ = caller.answer.send(Ok(None));
+        }
+        self.look();
+    }
+
+    /// Waits until something is granted or the request's time is over. Dropping the future ends the wait.
+    pub async fn wait(self: &Arc<Self>, request: PopRequest, watched: Watched, wait: Duration) -> Answer {
+        if self.closed.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let key = Key { target: request.target.clone(), group: request.group.clone() };
+        let (answer, granted) = oneshot::channel();
+        let id = {
+            let mut waiters = self.lock();
+            if waiters.len() >= self.waiters_max {
+                return Err(Error::Busy {
+                    reason: format!("{} pops are waiting already", self.waiters_max),
+                    after: Duration::from_secs(1),
+                });
+            }
+            let now = self.clock.elapsed();
+            waiters.park(now, now + wait, key, watched, Caller { request, answer })
+        };
+        let leaving = Leaving { parking: self, id: Some(id) };
+        self.look();
+        self.alarm.notify_one();
+        let answer = granted.await.unwrap_or(Ok(None));
+        leaving.has_been_answered();
+        answer
+    }
+
+    pub fn statistics(&self) -> WaitStatistics {
+        self.lock().statistics()
+    }
+
+    /// Answers everyone with nothing and takes nobody in any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for caller in self.lock().drain() {
+            let _ = caller.answer.send(Ok(None));
+        }
+    }
+
+    fn hear(self: &Arc<Self>, event: Event) {
+        let (Event::Appended { queue, .. } | Event::Freed { queue, .. }) = event;
+        {
+            let mut waiters = self.lock();
+            if !waiters.watches(queue) {
+                return;
+            }
+            waiters.wake(self.clock.elapsed(), event);
+        }
+        self.look();
+    }
+
+    /// Starts every query that is due.
+    fn look(self: &Arc<Self>) {
+        let queries: Vec<_> = {
+            let mut waiters = self.lock();
+            let due = waiters.take_due(self.clock.elapsed());
+            due.into_iter().map(|query| Look::new(self, query, &waiters)).collect()
+        };
+        for query in queries {
+            self.store.submit(Box::new(query));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiters<Caller>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn rest(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => baton_env::sleep(pause).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Takes a caller out when its future is dropped.
+struct Leaving<'a> {
+    parking: &'a Arc<Parking>,
+    id: Option<WaiterId>,
+}
+
+impl Leaving<'_> {
+    fn has_been_answered(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.parking.lock().cancel(id);
+        }
+    }
+}
+
+/// One query for a line: pops for its waiters, one after the other, until there is no more.
+struct Look {
+    parking: Arc<Parking>,
+    line: LineId,
+    asked: Vec<(WaiterId, PopRequest)>,
+    found: Vec<(WaiterId, Granted)>,
+    last: Decided,
+}
+
+impl Look {
+    fn new(parking: &Arc<Parking>, query: Query, waiters: &Waiters<Caller>) -> Self {
+        let asked = query.waiters.into_iter();
+        let asked = asked.filter_map(|id| Some((id, waiters.content(id)?.request.clone()))).collect();
+        Self {
+            parking: parking.clone(),
+            line: query.line,
+            asked,
+            found: Vec::new(),
+            last: Decided::default(),
+        }
+    }
+}
+
+impl Operation for Look {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        self.found.clear();
+        for (id, request) in &self.asked {
+            let lease = fresh_lease();
+            let decided = pop::pop(tx, request, lease)?;
+            if decided.claims.is_empty() {
+                self.last = decided;
+                break;
+            }
+            self.last = Decided { looked_at: decided.looked_at.clone(), ..Decided::default() };
+            self.last.partition = decided.partition;
+            self.found.push((*id, Granted::new(&self.parking.store, lease, decided)));
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let Self { parking, line, found, last, .. } = *self;
+        let watched = Watched { queues: last.looked_at, partition: last.partition };
+        let mut answers = Vec::new();
+        {
+            let mut waiters = parking.lock();
+            let has_found = !found.is_empty();
+            match &outcome {
+                Ok(()) => answers.extend(
+                    found
+                        .into_iter()
+                        .filter_map(|(id, granted)| Some((waiters.cancel(id)?, Ok(Some(granted))))),
+                ),
+                Err(error) => {
+                    let everyone = waiters.take_line(line).into_iter();
+                    answers.extend(everyone.map(|caller| (caller, Err(error.clone().into()))));
+                }
+            }
+            waiters.checked(parking.clock.elapsed(), line, has_found, watched, last.due_in);
+        }
+        for (caller, answer) in answers {
+            // A caller that has gone drops its answer, and so gives it back.
+            let _ = caller.answer.send(answer);
+        }
+        parking.alarm.notify_one();
+        parking.look();
+    }
+}
+
+/// A pop that does not wait.
+pub struct ImmediatePop {
+    store: Arc<dyn Store>,
+    request: Arc<PopRequest>,
+    granted: Option<Granted>,
+    answer: oneshot::Sender<Result<Granted, StoreError>>,
+}
+
+impl ImmediatePop {
+    /// Pops once.
+    pub async fn run(store: &Arc<dyn Store>, request: Arc<PopRequest>) -> Result<Granted, StoreError> {
+        let (answer, granted) = oneshot::channel();
+        store.submit(Box::new(Self { store: store.clone(), request, granted: None, answer }));
+        granted.await.unwrap_or_else(|_| Err(StoreError::Closed("the pop was dropped".into())))
+    }
+}
+
+impl Operation for ImmediatePop {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        let lease = fresh_lease();
+        self.granted = Some(Granted::new(&self.store, lease, pop::pop(tx, &self.request, lease)?));
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
+        let granted = self.granted.ok_or_else(|| StoreError::Closed("the pop was never decided".into()));
+        // A caller that has gone drops its answer, and so gives it back.
+        let _ = self.answer.send(outcome.and(granted));
+    }
+}

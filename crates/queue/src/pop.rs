@@ -1,0 +1,446 @@
+//! Pop: which messages a consumer gets, and under which lease.
+//!
+//! Always: at most one live lease per partition and group; messages of a partition come in order; a message
+//! that is finished, deleted, too old or not yet due is not delivered; no partition with work starves, for the
+//! one served longest ago comes first. Not here: waiting (`waiting`), reading payloads (`broker`), what an ack
+//! does (`ack`).
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::{
+    Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
+};
+use baton_store::{Stop, Tx};
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, QueueId, Timestamp};
+
+use crate::push::ensure_queue;
+
+/// A window that never closes because pushes keep coming is closed after this many of its lengths.
+const WINDOWS_MAX: u32 = 10;
+/// Partitions looked at in one go.
+const CANDIDATES: usize = 32;
+
+/// Where to pop from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Any partition of a queue.
+    Queue(String),
+    /// One partition.
+    Partition {
+        /// The queue.
+        queue: String,
+        /// The partition.
+        partition: String,
+    },
+    /// Any partition of any queue with these labels.
+    Labels {
+        /// The namespace, if it matters.
+        namespace: Option<String>,
+        /// The task, if it matters.
+        task: Option<String>,
+    },
+}
+
+/// Where a group begins that the queue does not know yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Subscription {
+    /// At the oldest message.
+    #[default]
+    All,
+    /// With what is pushed from now on.
+    New,
+    /// With what was pushed at this moment or later.
+    From(Timestamp),
+}
+
+/// A pop.
+#[derive(Clone, Debug)]
+pub struct PopRequest {
+    /// Where to pop from.
+    pub target: Target,
+    /// For which group.
+    pub group: String,
+    /// How many messages at most, over all partitions.
+    pub batch: u32,
+    /// How many partitions at most.
+    pub partitions: u32,
+    /// Whether the messages count as finished as soon as they are delivered.
+    pub auto_ack: bool,
+    /// How long to wait for a message; `None` answers at once.
+    pub wait: Option<Duration>,
+    /// How long to hold the messages, instead of the queue's `leaseTime`.
+    pub lease: Option<Duration>,
+    /// Where the group begins if it is new.
+    pub subscription: Subscription,
+}
+
+/// What a pop found. All claims share one lease.
+#[derive(Clone, Debug)]
+pub struct Popped {
+    /// The lease; `None` after an automatic ack.
+    pub lease: Option<LeaseId>,
+    /// The messages, partition by partition.
+    pub claims: Vec<Claim>,
+}
+
+/// Messages of one partition, in order.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The queue.
+    pub queue: Arc<str>,
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its name.
+    pub partition_name: Arc<str>,
+    /// How many times the group has been given these, this time included.
+    pub attempt: u32,
+    /// The messages.
+    pub messages: Vec<MessageView>,
+}
+
+/// What a decision to pop came to, before any payload is read.
+#[derive(Debug, Default)]
+pub struct Decided {
+    pub claims: Vec<Range>,
+    /// The queues that were looked at, with the group's number there.
+    pub looked_at: Vec<(QueueId, GroupId)>,
+    /// The partition, when one was named and exists.
+    pub partition: Option<PartitionId>,
+    /// When something becomes available without any further event, counted from the decision.
+    pub due_in: Option<Duration>,
+}
+
+/// The messages of a partition that a pop has claimed.
+#[derive(Clone, Debug)]
+pub struct Range {
+    pub queue: Arc<str>,
+    pub partition: PartitionId,
+    pub partition_name: Arc<str>,
+    pub attempt: u32,
+    pub from: Offset,
+    pub to: Offset,
+    /// Not to be delivered.
+    pub except: Option<Box<OffsetRanges>>,
+}
+
+/// Decides a pop.
+pub fn pop(tx: &mut dyn Tx, request: &PopRequest, lease: LeaseId) -> Result<Decided, Stop> {
+    let mut decided = Decided::default();
+    let mut left = Budget { messages: request.batch.into(), partitions: request.partitions as usize };
+    match &request.target {
+        Target::Queue(name) => {
+            if let Some(queue) = find_queue(tx, name, request)? {
+                pop_any(tx, request, lease, &queue, &mut left, &mut decided)?;
+            }
+        }
+        Target::Partition { queue, partition } => {
+            if let Some(queue) = find_queue(tx, queue, request)? {
+                pop_one(tx, request, lease, &queue, partition, &mut left, &mut decided)?;
+            }
+        }
+        Target::Labels { namespace, task } => {
+            for queue in labelled(tx, namespace.as_deref(), task.as_deref())? {
+                pop_any(tx, request, lease, &queue, &mut left, &mut decided)?;
+            }
+        }
+    }
+    Ok(decided)
+}
+
+/// What a pop may still take.
+struct Budget {
+    messages: u64,
+    partitions: usize,
+}
+
+impl Budget {
+    fn is_spent(&self) -> bool {
+        self.messages == 0 || self.partitions == 0
+    }
+}
+
+/// The queue; created when someone means to stay, so that the group is known from its first contact on.
+fn find_queue(tx: &mut dyn Tx, name: &str, request: &PopRequest) -> Result<Option<Arc<Queue>>, Stop> {
+    match tx.queue(name)? {
+        None if request.group != QUEUE_MODE || request.wait.is_some() => ensure_queue(tx, name).map(Some),
+        found => Ok(found),
+    }
+}
+
+/// Queues with these labels, those of the highest priority first, equals in turn.
+fn labelled(tx: &mut dyn Tx, namespace: Option<&str>, task: Option<&str>) -> Result<Vec<Arc<Queue>>, Stop> {
+    let matches = |queue: &Arc<Queue>| {
+        namespace.is_none_or(|label| *queue.spec.namespace == *label)
+            && task.is_none_or(|label| *queue.spec.task == *label)
+    };
+    let mut queues: Vec<_> = tx.queues()?.into_iter().filter(matches).collect();
+    if !queues.is_empty() {
+        let turn = tx.now().micros().unsigned_abs() % queues.len() as u64;
+        queues.rotate_left(usize::try_from(turn).unwrap_or(0));
+    }
+    queues.sort_by_key(|queue| std::cmp::Reverse(queue.spec.options.priority));
+    Ok(queues)
+}
+
+/// The group, recorded on its first contact with the queue.
+fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc<Group>, Stop> {
+    if let Some(group) = tx.group(queue.id, &request.group)? {
+        return Ok(group);
+    }
+    let now = tx.now();
+    let start = match request.subscription {
+        _ if request.group == QUEUE_MODE => Start::Oldest,
+        Subscription::All => Start::Oldest,
+        Subscription::New => Start::At(now),
+        Subscription::From(at) => Start::At(at),
+    };
+    Ok(tx.put_group(queue.id, &GroupSpec { name: &request.group, start, subscribed_at: now }))
+}
+
+fn pop_any(
+    tx: &mut dyn Tx,
+    request: &PopRequest,
+    lease: LeaseId,
+    queue: &Queue,
+    left: &mut Budget,
+    decided: &mut Decided,
+) -> Result<(), Stop> {
+    if left.is_spent() {
+        return Ok(());
+    }
+    let group = subscribe(tx, queue, request)?;
+    let mut seen = HashSet::new();
+    while !left.is_spent() {
+        let candidates = tx.candidates(group.id, left.partitions.min(CANDIDATES))?;
+        let mut fresh = false;
+        for id in candidates {
+            if left.is_spent() || !seen.insert(id) {
+                continue;
+            }
+            fresh = true;
+            if let Some(partition) = tx.partition_by_id(id)? {
+                claim(tx, request, lease, queue, &group, &partition, left, decided)?;
+            }
+        }
+        if !fresh {
+            break;
+        }
+    }
+    let due = tx.next_available(group.id)?;
+    note_due(tx, due, decided);
+    decided.looked_at.push((queue.id, group.id));
+    Ok(())
+}
+
+fn pop_one(
+    tx: &mut dyn Tx,
+    request: &PopRequest,
+    lease: LeaseId,
+    queue: &Queue,
+    name: &str,
+    left: &mut Budget,
+    decided: &mut Decided,
+) -> Result<(), Stop> {
+    let group = subscribe(tx, queue, request)?;
+    decided.looked_at.push((queue.id, group.id));
+    let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
+    decided.partition = Some(partition.id);
+    let available_at =
+        tx.cursor(group.id, partition.id)?.map_or(Timestamp::MIN, |cursor| cursor.available_at);
+    if available_at <= tx.now() {
+        claim(tx, request, lease, queue, &group, &partition, left, decided)?;
+    } else {
+        note_due(tx, Some(available_at), decided);
+    }
+    Ok(())
+}
+
+fn note_due(tx: &dyn Tx, due: Option<Timestamp>, decided: &mut Decided) {
+    if let Some(due) = due {
+        let due_in = due.since(tx.now());
+        decided.due_in = Some(decided.due_in.map_or(due_in, |other| other.min(due_in)));
+    }
+}
+
+/// Claims what is due of a free partition, or notes on its cursor when something will be.
+#[expect(clippy::too_many_arguments, reason = "the pop, the place, and what is left")]
+fn claim(
+    tx: &mut dyn Tx,
+    request: &PopRequest,
+    lease: LeaseId,
+    queue: &Queue,
+    group: &Group,
+    partition: &Partition,
+    left: &mut Budget,
+    decided: &mut Decided,
+) -> Result<(), Stop> {
+    let now = tx.now();
+    let mut cursor = current_cursor(tx, group, partition)?;
+    cursor.lease = None;
+    cursor.available_at = now;
+    pass_over(tx, queue, partition, &mut cursor)?;
+    let visible = visible_end(tx, queue, partition, cursor.next)?;
+    let finished = cursor.finished.as_deref().cloned().unwrap_or_default();
+    let (to, count) = match visible {
+        Visible::Until(end) => finished.advance(cursor.next, end, left.messages),
+        Visible::NotBefore(at) => {
+            cursor.available_at = at;
+            note_due(tx, Some(at), decided);
+            (cursor.next, 0)
+        }
+    };
+    if count == 0 {
+        tx.put_cursor(group.id, partition.id, cursor, Durability::Soon);
+        return Ok(());
+    }
+    left.messages -= count;
+    left.partitions -= 1;
+    let attempt = cursor.attempts.saturating_add(1);
+    decided.claims.push(Range {
+        queue: queue.spec.name.clone(),
+        partition: partition.id,
+        partition_name: partition.name.clone(),
+        attempt,
+        from: cursor.next,
+        to,
+        except: cursor.finished.clone(),
+    });
+    cursor.last_pop_at = now;
+    let durability = if request.auto_ack {
+        finish_up_to(&mut cursor, to, count);
+        Durability::Now
+    } else {
+        let until = now.after(request.lease.unwrap_or_else(|| queue.spec.options.lease()));
+        cursor.attempts = attempt;
+        cursor.available_at = until;
+        cursor.lease = Some(Box::new(Lease { id: lease, token: tx.fresh_token(), until, end: to }));
+        Durability::Soon
+    };
+    tx.put_cursor(group.id, partition.id, cursor, durability);
+    Ok(())
+}
+
+/// The group's cursor, or where it begins.
+pub fn current_cursor(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Cursor, Stop> {
+    let mut cursor = match tx.cursor(group.id, partition.id)? {
+        Some(cursor) => cursor,
+        None => {
+            let next = match group.start {
+                Start::Oldest => partition.start,
+                Start::At(at) => tx.offset_at(partition.id, at)?,
+            };
+            Cursor { next, ..Cursor::default() }
+        }
+    };
+    if cursor.next < partition.start {
+        skip_to(&mut cursor, partition.start);
+    }
+    Ok(cursor)
+}
+
+/// Moves the cursor over everything that is not to be delivered any more.
+fn pass_over(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, cursor: &mut Cursor) -> Result<(), Stop> {
+    if let Some(life) = queue.spec.options.visible_for() {
+        let oldest = tx.offset_at(partition.id, tx.now().before(life))?;
+        if cursor.next < oldest {
+            skip_to(cursor, oldest);
+        }
+    }
+    if !partition.deleted.is_empty() {
+        let finished = cursor.finished.get_or_insert_default();
+        for (start, end) in partition.deleted.ranges() {
+            finished.insert_range(Offset(*start).max(cursor.next), Offset(*end));
+        }
+    }
+    settle(cursor);
+    Ok(())
+}
+
+fn skip_to(cursor: &mut Cursor, next: Offset) {
+    cursor.next = next;
+    settle(cursor);
+}
+
+/// Moves the cursor over its finished prefix.
+pub fn settle(cursor: &mut Cursor) {
+    let Some(finished) = &mut cursor.finished else { return };
+    cursor.next = finished.first_missing(cursor.next);
+    finished.remove_below(cursor.next);
+    if finished.is_empty() {
+        cursor.finished = None;
+    }
+}
+
+fn finish_up_to(cursor: &mut Cursor, to: Offset, count: u64) {
+    cursor.consumed += count;
+    (cursor.attempts, cursor.retries) = (0, 0);
+    skip_to(cursor, to);
+}
+
+enum Visible {
+    /// Messages before this offset can be delivered.
+    Until(Offset),
+    /// None can, before this moment.
+    NotBefore(Timestamp),
+}
+
+/// How far messages can be delivered now.
+fn visible_end(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, next: Offset) -> Result<Visible, Stop> {
+    let (now, options) = (tx.now(), &queue.spec.options);
+    if next >= partition.tail || (options.window_buffer == 0 && options.delayed_processing == 0) {
+        return Ok(Visible::Until(partition.tail));
+    }
+    let Some(head) = tx.message(partition.id, next)? else { return Ok(Visible::Until(partition.tail)) };
+    if options.window_buffer > 0 {
+        let window = Duration::from_secs(options.window_buffer.into());
+        let closes = partition.last_at.after(window).min(head.created_at.after(window * WINDOWS_MAX));
+        if closes > now {
+            return Ok(Visible::NotBefore(closes));
+        }
+    }
+    if options.delayed_processing > 0 {
+        let delay = Duration::from_secs(options.delayed_processing.into());
+        let due = head.created_at.after(delay);
+        if due > now {
+            return Ok(Visible::NotBefore(due));
+        }
+        let young = Timestamp::from_micros(now.before(delay).micros() + 1);
+        return Ok(Visible::Until(tx.offset_at(partition.id, young)?));
+    }
+    Ok(Visible::Until(partition.tail))
+}
+
+/// Gives back, uncharged, what is held under a lease: from `keep` on where one is named, else everything.
+pub fn give_back(tx: &mut dyn Tx, lease: LeaseId, keep: Option<(PartitionId, Offset)>) -> Result<(), Stop> {
+    for (group, partition) in tx.leased(lease)? {
+        let Some(mut cursor) = tx.cursor(group, partition)? else { continue };
+        match (&mut cursor.lease, keep) {
+            (Some(held), Some((kept, end))) if kept == partition && end > cursor.next => held.end = end,
+            (_, Some((kept, _))) if kept != partition => continue,
+            _ => {
+                cursor.lease = None;
+                cursor.available_at = tx.now();
+                cursor.attempts = cursor.attempts.saturating_sub(1);
+            }
+        }
+        tx.put_cursor(group, partition, cursor, Durability::Soon);
+    }
+    Ok(())
+}
+
+/// Lets a lease run for `by` from now on if that is longer; how many were extended, and when the first ends.
+pub fn extend(tx: &mut dyn Tx, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Stop> {
+    let (now, mut extended, mut first) = (tx.now(), 0, None);
+    for (group, partition) in tx.leased(lease)? {
+        let Some(mut cursor) = tx.cursor(group, partition)? else { continue };
+        let Some(held) = cursor.lease.as_mut().filter(|held| held.until > now) else { continue };
+        held.until = held.until.max(now.after(by));
+        cursor.available_at = held.until;
+        first = Some(first.map_or(held.until, |other: Timestamp| other.min(held.until)));
+        extended += 1;
+        tx.put_cursor(group, partition, cursor, Durability::Now);
+    }
+    Ok((extended, first))
+}

@@ -1,0 +1,312 @@
+//! Push: where messages come in, and how a repeated one is recognised.
+//!
+//! Always: all messages of a call are stored or none; a transaction id is stored once per partition within the
+//! queue's window; messages of one call to one partition keep their order. Not here: bytes on disk
+//! (`baton-store`), who is woken (`waiting`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx};
+use baton_types::{MessageId, Offset, PartitionId, QueueOptions, limits};
+use rustc_hash::FxHashMap;
+
+use crate::Error;
+
+/// Messages to push, encoded and sorted by partition while they are added.
+#[derive(Debug, Default)]
+pub struct PushBatch {
+    parts: Vec<Part>,
+    /// For each message its part and its place there.
+    places: Vec<(usize, usize)>,
+    /// Only kept once there are several parts.
+    index: FxHashMap<(Arc<str>, Arc<str>), usize>,
+}
+
+/// The messages for one partition.
+#[derive(Debug)]
+struct Part {
+    queue: Arc<str>,
+    partition: Arc<str>,
+    block: Block,
+}
+
+/// What became of one pushed message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    /// Whether a message with its transaction id was there already; the rest then tells of that one.
+    pub duplicate: bool,
+    /// The partition.
+    pub partition: PartitionId,
+    /// Its place there.
+    pub offset: Offset,
+    /// Its id.
+    pub id: MessageId,
+}
+
+impl PushBatch {
+    /// Adds a message, or says what is wrong with it.
+    pub fn add(&mut self, queue: &str, partition: &str, message: &NewMessage<'_>) -> Result<(), Error> {
+        check_name("queue", queue)?;
+        check_name("partition", partition)?;
+        if message.transaction_id.is_some_and(|id| id.len() > limits::TRANSACTION_ID_BYTES_MAX) {
+            let max = limits::TRANSACTION_ID_BYTES_MAX;
+            return Err(Error::Invalid(format!("a transactionId has at most {max} bytes")));
+        }
+        if self.places.len() >= limits::BATCH_ITEMS_MAX {
+            return Err(Error::Invalid(format!("a push has at most {} items", limits::BATCH_ITEMS_MAX)));
+        }
+        let part = self.part(queue, partition);
+        self.places.push((part, self.parts[part].block.len()));
+        self.parts[part].block.push(message);
+        Ok(())
+    }
+
+    /// Adds everything of `other` after what is there.
+    pub fn extend(&mut self, other: Self) {
+        for (part, index) in other.places {
+            let from = &other.parts[part];
+            let to = self.part(&from.queue, &from.partition);
+            self.places.push((to, self.parts[to].block.len()));
+            self.parts[to].block.push_from(&from.block, index);
+        }
+    }
+
+    /// How many messages it holds.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    fn part(&mut self, queue: &str, partition: &str) -> usize {
+        if let Some(last) = self.parts.last()
+            && *last.queue == *queue
+            && *last.partition == *partition
+        {
+            return self.parts.len() - 1;
+        }
+        let key: (Arc<str>, Arc<str>) = (queue.into(), partition.into());
+        if let Some(part) = self.index.get(&key) {
+            return *part;
+        }
+        let part = self.parts.len();
+        self.parts.push(Part { queue: key.0.clone(), partition: key.1.clone(), block: Block::default() });
+        self.index.insert(key, part);
+        part
+    }
+}
+
+/// Says no to names that cannot be keys.
+pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
+    if name.len() > limits::NAME_BYTES_MAX {
+        return Err(Error::Invalid(format!(
+            "a {what} name has at most {} bytes, this one has {}",
+            limits::NAME_BYTES_MAX,
+            name.len()
+        )));
+    }
+    if name.contains('\0') {
+        return Err(Error::Invalid(format!("a {what} name cannot contain a NUL character")));
+    }
+    Ok(())
+}
+
+/// What is decided about a part before anything is written.
+struct Plan {
+    queue: Option<Arc<Queue>>,
+    partition: Option<PartitionId>,
+    /// For each message that is not stored: the one it repeats.
+    repeats: FxHashMap<usize, Repeat>,
+}
+
+#[derive(Clone, Copy)]
+enum Repeat {
+    /// A stored message.
+    Stored(Offset, MessageId),
+    /// Another message of the same part.
+    Earlier(usize),
+}
+
+/// A push that has been checked and can no longer fail.
+pub struct Prepared(Vec<Plan>);
+
+impl Prepared {
+    /// Whether some message repeats one that is stored.
+    pub fn repeats_stored(&self) -> bool {
+        self.0.iter().any(|plan| plan.repeats.values().any(|repeat| matches!(repeat, Repeat::Stored(..))))
+    }
+}
+
+/// Checks a push against the tables without writing.
+pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Error>, Stop> {
+    tx.admit(batch.parts.iter().map(|part| part.block.bytes().len()).sum())?;
+    let mut plans = Vec::with_capacity(batch.parts.len());
+    for part in &batch.parts {
+        let queue = tx.queue(&part.queue)?;
+        let mut plan = Plan { queue, partition: None, repeats: repeats_within(&part.block) };
+        if let Some(queue) = plan.queue.clone() {
+            plan.partition = tx.partition(queue.id, &part.partition)?.map(|partition| partition.id);
+            if let Some(partition) = plan.partition {
+                find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)?;
+            }
+        }
+        plans.push(plan);
+    }
+    if let Some(full) = find_full(tx, batch, &plans)? {
+        return Ok(Err(full));
+    }
+    Ok(Ok(Prepared(plans)))
+}
+
+/// Messages whose id stands earlier in the same block.
+fn repeats_within(block: &Block) -> FxHashMap<usize, Repeat> {
+    let mut repeats = FxHashMap::default();
+    if block.len() < 2 {
+        return repeats;
+    }
+    let mut first: FxHashMap<u64, usize> = FxHashMap::default();
+    for (index, hash) in block.hashes().enumerate() {
+        let Some(hash) = hash else { continue };
+        let earlier = *first.entry(hash).or_insert(index);
+        if earlier != index && block.transaction_id(earlier) == block.transaction_id(index) {
+            repeats.insert(index, Repeat::Earlier(earlier));
+        }
+    }
+    repeats
+}
+
+/// Messages whose id is stored already and still remembered.
+fn find_stored(
+    tx: &mut dyn Tx,
+    options: &QueueOptions,
+    partition: PartitionId,
+    block: &Block,
+    repeats: &mut FxHashMap<usize, Repeat>,
+) -> Result<(), Stop> {
+    if options.dedup_window_seconds == 0 {
+        return Ok(());
+    }
+    let oldest = tx.now().before(window(options));
+    for (index, hash) in block.hashes().enumerate() {
+        let Some(offset) = hash.map(|hash| tx.remembered(partition, hash)).transpose()?.flatten() else {
+            continue;
+        };
+        let same = |message: &MessageView| {
+            message.created_at >= oldest && message.transaction_id.as_deref() == block.transaction_id(index)
+        };
+        if let Some(message) = tx.message(partition, offset)?.filter(same) {
+            repeats.insert(index, Repeat::Stored(offset, message.id()));
+        }
+    }
+    Ok(())
+}
+
+/// The queue that would hold more than it may, if there is one.
+fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Option<Error>, Stop> {
+    let mut growth: FxHashMap<&str, (u64, &Arc<Queue>)> = FxHashMap::default();
+    for (part, plan) in batch.parts.iter().zip(plans) {
+        let Some(queue) = plan.queue.as_ref().filter(|queue| queue.spec.options.max_size > 0) else {
+            continue;
+        };
+        growth.entry(&part.queue).or_insert((0, queue)).0 += (part.block.len() - plan.repeats.len()) as u64;
+    }
+    for (fresh, queue) in growth.into_values() {
+        let (size, max) = (unfinished(tx, queue)?, queue.spec.options.max_size);
+        if fresh > 0 && size + fresh > max {
+            return Ok(Some(Error::QueueFull { queue: queue.spec.name.to_string(), size, max }));
+        }
+    }
+    Ok(None)
+}
+
+/// Messages that the group furthest behind has not finished; all that are kept when there is no group.
+fn unfinished(tx: &mut dyn Tx, queue: &Queue) -> Result<u64, Stop> {
+    let mut most = None;
+    for group in tx.groups(queue.id)? {
+        most = most.max(Some(tx.backlog(group.id)?));
+    }
+    most.map_or_else(|| tx.kept(queue.id), Ok)
+}
+
+fn window(options: &QueueOptions) -> Duration {
+    Duration::from_secs(options.dedup_window_seconds.into())
+}
+
+/// Writes a checked push and tells what became of each message.
+pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<Vec<Pushed>, Stop> {
+    let mut results: Vec<Vec<Pushed>> = Vec::with_capacity(batch.parts.len());
+    for (part, plan) in batch.parts.iter().zip(&prepared.0) {
+        let queue = match &plan.queue {
+            Some(queue) => queue.clone(),
+            None => ensure_queue(tx, &part.queue)?,
+        };
+        let partition = match plan.partition {
+            Some(partition) => partition,
+            None => match tx.partition(queue.id, &part.partition)? {
+                Some(partition) => partition.id,
+                None => tx.create_partition(queue.id, &part.partition),
+            },
+        };
+        results.push(append(tx, &queue, partition, &part.block, &plan.repeats));
+    }
+    Ok(batch.places.iter().map(|(part, index)| results[*part][*index]).collect())
+}
+
+fn append(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    partition: PartitionId,
+    block: &Block,
+    repeats: &FxHashMap<usize, Repeat>,
+) -> Vec<Pushed> {
+    let remember = window(&queue.spec.options);
+    let appended = match repeats.len() {
+        0 => Some(tx.append(partition, block, remember)),
+        all if all == block.len() => None,
+        _ => Some(tx.append(partition, &block.filtered(|index| !repeats.contains_key(&index)), remember)),
+    };
+    let (mut results, mut stored) = (Vec::with_capacity(block.len()), 0);
+    for index in 0..block.len() {
+        let pushed = match (repeats.get(&index), appended) {
+            (Some(Repeat::Stored(offset, id)), _) => {
+                Pushed { duplicate: true, partition, offset: *offset, id: *id }
+            }
+            (Some(Repeat::Earlier(earlier)), _) => {
+                let original: Pushed = results[*earlier];
+                Pushed { duplicate: true, ..original }
+            }
+            (None, Some(appended)) => {
+                let offset = appended.first.plus(stored);
+                stored += 1;
+                let id = MessageId::new(appended.created_at, partition, offset);
+                Pushed { duplicate: false, partition, offset, id }
+            }
+            (None, None) => continue,
+        };
+        results.push(pushed);
+    }
+    results
+}
+
+/// The queue of that name, created with defaults and with labels from its dotted name when missing.
+pub fn ensure_queue(tx: &mut dyn Tx, name: &str) -> Result<Arc<Queue>, Stop> {
+    if let Some(queue) = tx.queue(name)? {
+        return Ok(queue);
+    }
+    let mut labels = name.split('.');
+    let namespace = labels.next().unwrap_or_default().into();
+    let task = labels.next().unwrap_or_default().into();
+    tx.put_queue(QueueSpec { name: name.into(), namespace, task, options: QueueOptions::default() })
+}
+
+/// A whole push in one decision.
+pub fn push(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Vec<Pushed>, Error>, Stop> {
+    match prepare(tx, batch)? {
+        Ok(prepared) => write(tx, batch, &prepared).map(Ok),
+        Err(error) => Ok(Err(error)),
+    }
+}

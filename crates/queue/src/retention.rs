@@ -1,0 +1,90 @@
+//! Retention: which messages are given up, by age alone or once everyone has finished them.
+//!
+//! A pop hides what is too old the moment it is; this frees the space. Whole segments go, a page of partitions
+//! per decision, so that nobody waits long.
+
+use baton_store::{Partition, Queue, Start, Stop, Store, Tx, run};
+use baton_types::{Offset, PartitionId, QueueId};
+
+/// Partitions looked at in one decision.
+const PAGE: usize = 500;
+
+/// Looks through all queues that give up messages, and trims them. Tells how many messages went.
+pub async fn sweep(store: &dyn Store) -> Result<u64, baton_store::Error> {
+    let queues = run(store, |tx| {
+        let forgetful = |queue: &&std::sync::Arc<Queue>| {
+            let options = &queue.spec.options;
+            options.visible_for().is_some() || options.kept_when_completed_for().is_some()
+        };
+        Ok(tx.queues()?.iter().filter(forgetful).map(|queue| queue.id).collect::<Vec<_>>())
+    })
+    .await?;
+    let mut gone = 0;
+    for queue in queues {
+        let mut after = None;
+        loop {
+            let (count, last) = run(store, move |tx| sweep_page(tx, queue, after)).await?;
+            gone += count;
+            match last {
+                Some(last) => after = Some(last),
+                None => break,
+            }
+        }
+    }
+    Ok(gone)
+}
+
+/// Trims one page of partitions; tells how many messages went and where the next page begins.
+fn sweep_page(
+    tx: &mut dyn Tx,
+    queue: QueueId,
+    after: Option<PartitionId>,
+) -> Result<(u64, Option<PartitionId>), Stop> {
+    let Some(queue) = tx.queue_by_id(queue)? else { return Ok((0, None)) };
+    let page = tx.partitions(queue.id, after, PAGE)?;
+    let mut trims = Vec::new();
+    for partition in page.iter().filter(|partition| partition.start < partition.tail) {
+        let start = first_kept(tx, &queue, partition)?;
+        if start > partition.start {
+            trims.push((partition.id, start, start.since(partition.start)));
+        }
+    }
+    let mut gone = 0;
+    for (partition, start, count) in trims {
+        tx.trim(partition, start)?;
+        gone += count;
+    }
+    Ok((gone, page.last().map(|partition| partition.id)))
+}
+
+/// The rule: the first message of a partition that is kept.
+fn first_kept(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Offset, Stop> {
+    let (now, options) = (tx.now(), &queue.spec.options);
+    let mut first = partition.start;
+    if let Some(life) = options.visible_for().filter(|life| partition.first_at < now.before(*life)) {
+        first = first.max(tx.offset_at(partition.id, now.before(life))?);
+    }
+    if let Some(life) =
+        options.kept_when_completed_for().filter(|life| partition.first_at < now.before(*life))
+    {
+        let old = tx.offset_at(partition.id, now.before(life))?;
+        if let Some(finished) = finished_by_all(tx, queue, partition)? {
+            first = first.max(old.min(finished));
+        }
+    }
+    Ok(first)
+}
+
+/// The first message that some group has not finished; `None` when nobody reads the queue.
+fn finished_by_all(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Option<Offset>, Stop> {
+    let mut lowest = None;
+    for group in tx.groups(queue.id)? {
+        let next = match (tx.cursor(group.id, partition.id)?, group.start) {
+            (Some(cursor), _) => cursor.next,
+            (None, Start::Oldest) => partition.start,
+            (None, Start::At(at)) => tx.offset_at(partition.id, at)?,
+        };
+        lowest = Some(lowest.map_or(next, |other: Offset| other.min(next)));
+    }
+    Ok(lowest)
+}

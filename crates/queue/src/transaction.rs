@@ -1,0 +1,114 @@
+//! Transactions: acks and pushes that happen together or not at all.
+
+use baton_store::{Stop, Tx};
+use baton_types::LeaseId;
+
+use crate::ack::{self, BAD_LEASE, Resolved};
+use crate::push;
+use crate::{AckItem, Acked, Error, PushBatch, Pushed};
+
+/// One step.
+#[derive(Debug)]
+pub enum Step {
+    /// Finishes a message.
+    Ack(AckItem),
+    /// Pushes messages.
+    Push(PushBatch),
+}
+
+/// Steps to be taken together.
+#[derive(Debug, Default)]
+pub struct Transaction {
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Leases that must be live; `None` for a text that is no lease id.
+    pub required_leases: Vec<Option<LeaseId>>,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug)]
+pub enum StepResult {
+    /// Of an ack.
+    Ack(Acked),
+    /// Of a push, one per message.
+    Push(Vec<Pushed>),
+}
+
+/// What a transaction came to.
+#[derive(Clone, Debug)]
+pub struct TransactionResult {
+    /// Why nothing was done; `None` is success.
+    pub error: Option<String>,
+    /// The reason in a word.
+    pub reason: Option<&'static str>,
+    /// One per step; of a transaction that was not done those of its acks that were looked at.
+    pub results: Vec<StepResult>,
+}
+
+impl TransactionResult {
+    fn refused(reason: &'static str, error: impl Into<String>, results: Vec<StepResult>) -> Self {
+        Self { error: Some(error.into()), reason: Some(reason), results }
+    }
+}
+
+/// A transaction whose acked messages have been found.
+pub struct Ready {
+    pub acks: Vec<Resolved>,
+    pub pushes: PushBatch,
+    /// For each step: an ack, or a push of so many messages.
+    pub shape: Vec<Option<usize>>,
+    pub required_leases: Vec<Option<LeaseId>>,
+}
+
+/// Decides a transaction.
+pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<TransactionResult, Stop> {
+    for lease in &ready.required_leases {
+        if !is_live(tx, *lease)? {
+            return Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new()));
+        }
+    }
+    let acks = ack::prepare(tx, &ready.acks)?;
+    if let Some(error) = acks.results.iter().find_map(|ack| ack.error) {
+        let seen = acks.results.into_iter().map(StepResult::Ack).collect();
+        return Ok(TransactionResult::refused(
+            "rejected_ack",
+            format!("ACK operation failed: {error}"),
+            seen,
+        ));
+    }
+    let pushes = match push::prepare(tx, &ready.pushes)? {
+        Ok(pushes) if pushes.repeats_stored() => {
+            let error = "a pushed transactionId exists already";
+            return Ok(TransactionResult::refused("duplicate", error, Vec::new()));
+        }
+        Ok(pushes) => pushes,
+        Err(error @ Error::QueueFull { .. }) => {
+            return Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new()));
+        }
+        Err(error) => return Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())),
+    };
+    let pushed = push::write(tx, &ready.pushes, &pushes)?;
+    let acked = ack::write(tx, acks);
+    Ok(TransactionResult { error: None, reason: None, results: in_order(&ready.shape, acked, pushed) })
+}
+
+fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, Stop> {
+    let Some(lease) = lease else { return Ok(false) };
+    let now = tx.now();
+    for (group, partition) in tx.leased(lease)? {
+        let cursor = tx.cursor(group, partition)?;
+        if cursor.and_then(|cursor| cursor.lease).is_some_and(|held| held.id == lease && held.until > now) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn in_order(shape: &[Option<usize>], acked: Vec<Acked>, pushed: Vec<Pushed>) -> Vec<StepResult> {
+    let (mut acked, mut pushed) = (acked.into_iter(), pushed.into_iter());
+    let step = |messages: &Option<usize>| match messages {
+        None => StepResult::Ack(acked.next().unwrap_or_default()),
+        Some(messages) => StepResult::Push(pushed.by_ref().take(*messages).collect()),
+    };
+    shape.iter().map(step).collect()
+}

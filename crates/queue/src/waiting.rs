@@ -1,0 +1,516 @@
+//! Waiting pops: who waits for what, and when to look again.
+//!
+//! A pop that finds nothing and may wait is parked here; it costs a few hundred bytes and no thread. Waiters
+//! for the same thing (target and group) share one line: one query at a time serves the line from its head,
+//! and one back-off counts its empty checks. Always: a waiter is answered once: with messages, with nothing at
+//! its deadline, or never if its caller has gone. Not here: clocks, threads and stores (`parking`): time is a
+//! number that comes in, queries are values that go out.
+//!
+//! Start at [`Waiters::park`] and [`Waiters::take_due`].
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use baton_store::Event;
+use baton_types::{GroupId, PartitionId, QueueId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::pop::Target;
+
+/// Waiters that one query may serve.
+const SERVED_AT_ONCE: usize = 64;
+
+/// How to look again after finding nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackOff {
+    /// The first pause.
+    pub initial: Duration,
+    /// Empty checks before the pause grows.
+    pub threshold: u32,
+    /// By how much it grows.
+    pub multiplier: f64,
+    /// The longest pause.
+    pub max: Duration,
+}
+
+/// What a line waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub target: Target,
+    pub group: String,
+}
+
+/// Names a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WaiterId(u64);
+
+/// Names a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LineId(u64);
+
+/// A look that is due for a line, on behalf of its first waiters.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Query {
+    pub line: LineId,
+    pub waiters: Vec<WaiterId>,
+}
+
+/// What a look at a line's queues has found out about them; events are matched against it.
+#[derive(Clone, Debug, Default)]
+pub struct Watched {
+    /// Queues, with the group's number there.
+    pub queues: Vec<(QueueId, GroupId)>,
+    /// The partition, when one is named and exists.
+    pub partition: Option<PartitionId>,
+}
+
+/// Numbers about waiting pops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitStatistics {
+    /// Parked pops.
+    pub waiters: usize,
+    /// Lines.
+    pub groups_tracked: usize,
+    /// Lines with a query under way.
+    pub groups_in_flight: usize,
+    /// Lines whose pause has grown.
+    pub groups_backed_off: usize,
+}
+
+/// All waiters. `W` is what the caller keeps with each.
+pub struct Waiters<W> {
+    back_off: BackOff,
+    waiters: FxHashMap<WaiterId, Waiter<W>>,
+    lines: FxHashMap<LineId, Line>,
+    by_key: FxHashMap<Key, LineId>,
+    by_queue: FxHashMap<QueueId, FxHashSet<LineId>>,
+    checks: BTreeSet<(Duration, LineId)>,
+    deadlines: BTreeSet<(Duration, WaiterId)>,
+    next_id: u64,
+}
+
+struct Waiter<W> {
+    line: LineId,
+    deadline: Duration,
+    content: W,
+}
+
+struct Line {
+    key: Key,
+    waiting: VecDeque<WaiterId>,
+    watched: Watched,
+    in_flight: bool,
+    /// Whether something happened while the query was under way, so that its "nothing" is stale.
+    woken: bool,
+    empties: u32,
+    pause: Duration,
+    next_check: Duration,
+}
+
+impl<W> Waiters<W> {
+    pub fn new(back_off: BackOff) -> Self {
+        Self {
+            back_off,
+            waiters: FxHashMap::default(),
+            lines: FxHashMap::default(),
+            by_key: FxHashMap::default(),
+            by_queue: FxHashMap::default(),
+            checks: BTreeSet::new(),
+            deadlines: BTreeSet::new(),
+            next_id: 0,
+        }
+    }
+
+    /// Adds a waiter; its line is looked at as soon as possible, for something may have come since its caller
+    /// looked.
+    pub fn park(
+        &mut self,
+        now: Duration,
+        deadline: Duration,
+        key: Key,
+        watched: Watched,
+        content: W,
+    ) -> WaiterId {
+        self.next_id += 1;
+        let id = WaiterId(self.next_id);
+        let line_id = match self.by_key.get(&key) {
+            Some(line) => *line,
+            None => self.open_line(now, key),
+        };
+        self.watch(line_id, watched);
+        self.waiters.insert(id, Waiter { line: line_id, deadline, content });
+        self.deadlines.insert((deadline, id));
+        if let Some(line) = self.lines.get_mut(&line_id) {
+            line.waiting.push_back(id);
+            line.woken = true;
+        }
+        self.check_at(line_id, now);
+        id
+    }
+
+    fn open_line(&mut self, now: Duration, key: Key) -> LineId {
+        self.next_id += 1;
+        let id = LineId(self.next_id);
+        self.by_key.insert(key.clone(), id);
+        let line = Line {
+            key,
+            waiting: VecDeque::new(),
+            watched: Watched::default(),
+            in_flight: false,
+            woken: false,
+            empties: 0,
+            pause: self.back_off.initial,
+            next_check: now,
+        };
+        self.checks.insert((now, id));
+        self.lines.insert(id, line);
+        id
+    }
+
+    /// Notes which events concern a line.
+    fn watch(&mut self, id: LineId, watched: Watched) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        for (queue, _) in &watched.queues {
+            self.by_queue.entry(*queue).or_default().insert(id);
+        }
+        for (queue, _) in std::mem::replace(&mut line.watched, watched).queues {
+            if !line.watched.queues.iter().any(|(other, _)| *other == queue) {
+                unwatch(&mut self.by_queue, queue, id);
+            }
+        }
+    }
+
+    /// Whether an event in this queue concerns anyone.
+    pub fn watches(&self, queue: QueueId) -> bool {
+        self.by_queue.contains_key(&queue)
+    }
+
+    /// Takes out a waiter: it has got something, or its caller has gone.
+    pub fn cancel(&mut self, id: WaiterId) -> Option<W> {
+        let waiter = self.waiters.remove(&id)?;
+        self.deadlines.remove(&(waiter.deadline, id));
+        if let Some(line) = self.lines.get_mut(&waiter.line) {
+            match line.waiting.front() {
+                Some(first) if *first == id => drop(line.waiting.pop_front()),
+                _ => line.waiting.retain(|other| *other != id),
+            }
+        }
+        self.close_if_empty(waiter.line);
+        Some(waiter.content)
+    }
+
+    /// Something happened: lines that it concerns forget their back-off and are looked at now.
+    pub fn wake(&mut self, now: Duration, event: Event) {
+        let queue = match event {
+            Event::Appended { queue, .. } | Event::Freed { queue, .. } => queue,
+        };
+        let Some(lines) = self.by_queue.get(&queue) else { return };
+        let concerned: Vec<_> =
+            lines.iter().copied().filter(|line| self.lines[line].is_concerned(event)).collect();
+        for id in concerned {
+            self.wake_line(now, id);
+        }
+    }
+
+    fn wake_line(&mut self, now: Duration, id: LineId) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        line.empties = 0;
+        line.pause = self.back_off.initial;
+        line.woken = true;
+        self.check_at(id, now);
+    }
+
+    fn check_at(&mut self, id: LineId, at: Duration) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        if !line.in_flight && at < line.next_check {
+            self.checks.remove(&(line.next_check, id));
+            line.next_check = at;
+            self.checks.insert((at, id));
+        }
+    }
+
+    /// The lines to look at now, each marked as under way. At most one query per line.
+    pub fn take_due(&mut self, now: Duration) -> Vec<Query> {
+        let mut queries = Vec::new();
+        while let Some((at, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
+            self.checks.remove(&(at, id));
+            let Some(line) = self.lines.get_mut(&id) else { continue };
+            line.in_flight = true;
+            line.woken = false;
+            let waiters = line.waiting.iter().take(SERVED_AT_ONCE).copied().collect();
+            queries.push(Query { line: id, waiters });
+        }
+        queries
+    }
+
+    /// What the caller keeps with a waiter that still waits.
+    pub fn content(&self, id: WaiterId) -> Option<&W> {
+        self.waiters.get(&id).map(|waiter| &waiter.content)
+    }
+
+    /// A query is back: it found something, or nothing. `due_in` says when there will be something anyway.
+    pub fn checked(
+        &mut self,
+        now: Duration,
+        id: LineId,
+        found: bool,
+        watched: Watched,
+        due_in: Option<Duration>,
+    ) {
+        self.watch(id, watched);
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        line.in_flight = false;
+        if found {
+            line.empties = 0;
+            line.pause = self.back_off.initial;
+        } else {
+            line.empties += 1;
+            if line.empties >= self.back_off.threshold {
+                line.pause = line.pause.mul_f64(self.back_off.multiplier).min(self.back_off.max);
+            }
+        }
+        let pause = if found || line.woken { Duration::ZERO } else { line.pause };
+        line.next_check = now + due_in.map_or(pause, |due_in| due_in.min(pause));
+        self.checks.insert((line.next_check, id));
+        self.close_if_empty(id);
+    }
+
+    /// Takes out the waiters whose deadline has come.
+    pub fn expire(&mut self, now: Duration) -> Vec<W> {
+        let mut expired = Vec::new();
+        while let Some((_, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            expired.extend(self.cancel(id));
+        }
+        expired
+    }
+
+    /// Takes out all waiters.
+    pub fn drain(&mut self) -> Vec<W> {
+        self.expire(Duration::MAX)
+    }
+
+    /// When there is next something to do.
+    pub fn next_wake(&self) -> Option<Duration> {
+        let check = self.checks.first().map(|(at, _)| *at);
+        let deadline = self.deadlines.first().map(|(at, _)| *at);
+        check.into_iter().chain(deadline).min()
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Takes out everyone in a line.
+    pub fn take_line(&mut self, line: LineId) -> Vec<W> {
+        let waiting = self.lines.get(&line).map(|line| line.waiting.clone()).unwrap_or_default();
+        waiting.into_iter().filter_map(|id| self.cancel(id)).collect()
+    }
+
+    pub fn statistics(&self) -> WaitStatistics {
+        let count = |wanted: fn(&Line, &BackOff) -> bool| {
+            self.lines.values().filter(|line| wanted(line, &self.back_off)).count()
+        };
+        WaitStatistics {
+            waiters: self.waiters.len(),
+            groups_tracked: self.lines.len(),
+            groups_in_flight: count(|line, _| line.in_flight),
+            groups_backed_off: count(|line, back_off| line.empties >= back_off.threshold),
+        }
+    }
+
+    fn close_if_empty(&mut self, id: LineId) {
+        let Some(line) = self.lines.get(&id) else { return };
+        if line.in_flight || !line.waiting.is_empty() {
+            return;
+        }
+        self.checks.remove(&(line.next_check, id));
+        self.by_key.remove(&line.key);
+        for (queue, _) in &line.watched.queues {
+            unwatch(&mut self.by_queue, *queue, id);
+        }
+        self.lines.remove(&id);
+    }
+}
+
+fn unwatch(by_queue: &mut FxHashMap<QueueId, FxHashSet<LineId>>, queue: QueueId, line: LineId) {
+    if let Some(lines) = by_queue.get_mut(&queue) {
+        lines.remove(&line);
+        if lines.is_empty() {
+            by_queue.remove(&queue);
+        }
+    }
+}
+
+impl Line {
+    fn is_concerned(&self, event: Event) -> bool {
+        let named = matches!(self.key.target, Target::Partition { .. });
+        let same = |partition| !named || self.watched.partition.is_none_or(|watched| watched == partition);
+        match event {
+            Event::Appended { partition, .. } => same(partition),
+            Event::Freed { queue, group, partition } => {
+                same(partition) && self.watched.queues.contains(&(queue, group))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACK_OFF: BackOff = BackOff {
+        initial: Duration::from_millis(100),
+        threshold: 3,
+        multiplier: 2.0,
+        max: Duration::from_millis(1000),
+    };
+    const QUEUE: QueueId = QueueId(1);
+    const NEVER: Duration = Duration::from_secs(3600);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn any(group: &str) -> Key {
+        Key { target: Target::Queue("q".into()), group: group.into() }
+    }
+
+    fn one(partition: &str) -> Key {
+        Key {
+            target: Target::Partition { queue: "q".into(), partition: partition.into() },
+            group: "g".into(),
+        }
+    }
+
+    fn watched(group: u64, partition: Option<u64>) -> Watched {
+        Watched { queues: vec![(QUEUE, GroupId(group))], partition: partition.map(PartitionId) }
+    }
+
+    fn appended(partition: u64) -> Event {
+        Event::Appended { queue: QUEUE, partition: PartitionId(partition) }
+    }
+
+    /// Parks a waiter and lets its first look find nothing.
+    fn parked(waiters: &mut Waiters<u32>, key: Key, watched: Watched, content: u32) -> LineId {
+        waiters.park(ms(0), NEVER, key, watched.clone(), content);
+        let query = waiters.take_due(ms(0)).remove(0);
+        waiters.checked(ms(0), query.line, false, watched, None);
+        query.line
+    }
+
+    #[test]
+    fn the_pause_grows_after_three_empty_checks_up_to_its_maximum() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        let (mut at, mut pauses) = (ms(0), Vec::new());
+        for _ in 0..7 {
+            let query = waiters.take_due(at).remove(0);
+            waiters.checked(at, query.line, false, watched(1, None), None);
+            let next = waiters.checks.first().unwrap().0;
+            pauses.push((next - at).as_millis());
+            at = next;
+        }
+        assert_eq!(pauses, [100, 100, 200, 400, 800, 1000, 1000]);
+        assert_eq!(waiters.statistics().groups_backed_off, 1);
+    }
+
+    #[test]
+    fn a_push_resets_the_back_off_and_looks_at_once() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let line = parked(&mut waiters, any("g"), watched(1, None), 1);
+        waiters.lines.get_mut(&line).unwrap().empties = 9;
+        waiters.wake(ms(7), appended(5));
+        assert_eq!(waiters.take_due(ms(7)).len(), 1);
+        assert_eq!(waiters.statistics().groups_backed_off, 0);
+    }
+
+    #[test]
+    fn one_query_is_under_way_per_line() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 2);
+        let queries = waiters.take_due(ms(0));
+        assert_eq!((queries.len(), queries[0].waiters.len()), (1, 2));
+        waiters.wake(ms(1), appended(5));
+        assert!(waiters.take_due(ms(1)).is_empty());
+        assert_eq!(waiters.statistics().groups_in_flight, 1);
+    }
+
+    #[test]
+    fn an_event_during_a_query_leads_to_another_at_once() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        let query = waiters.take_due(ms(0)).remove(0);
+        waiters.wake(ms(1), appended(5));
+        waiters.checked(ms(2), query.line, false, watched(1, None), None);
+        assert_eq!(waiters.take_due(ms(2)).len(), 1);
+    }
+
+    #[test]
+    fn finding_something_leads_to_another_look_for_the_next_waiter() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 2);
+        let query = waiters.take_due(ms(0)).remove(0);
+        assert_eq!(waiters.cancel(query.waiters[0]), Some(1));
+        waiters.checked(ms(1), query.line, true, watched(1, None), None);
+        assert_eq!(waiters.take_due(ms(1)).remove(0).waiters, [query.waiters[1]]);
+    }
+
+    #[test]
+    fn a_deadline_answers_with_nothing_and_leaves_nothing_behind() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), ms(50), any("g"), watched(1, None), 1);
+        waiters.park(ms(0), ms(80), any("g"), watched(1, None), 2);
+        let query = waiters.take_due(ms(0)).remove(0);
+        waiters.checked(ms(0), query.line, false, watched(1, None), None);
+        assert_eq!(waiters.next_wake(), Some(ms(50)));
+        assert_eq!(waiters.expire(ms(50)), [1]);
+        assert_eq!(waiters.expire(ms(80)), [2]);
+        assert_eq!(waiters.statistics(), WaitStatistics::default());
+        assert_eq!(waiters.next_wake(), None);
+        assert!(!waiters.watches(QUEUE));
+    }
+
+    #[test]
+    fn a_cancelled_waiter_is_gone_at_once() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let id = waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        assert_eq!(waiters.cancel(id), Some(1));
+        assert_eq!(waiters.statistics(), WaitStatistics::default());
+        assert!(waiters.take_due(ms(0)).is_empty());
+    }
+
+    #[test]
+    fn groups_do_not_wake_each_other_by_freeing() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let first = parked(&mut waiters, any("g"), watched(1, None), 1);
+        parked(&mut waiters, any("h"), watched(2, None), 2);
+        waiters.wake(ms(1), Event::Freed { queue: QUEUE, group: GroupId(1), partition: PartitionId(5) });
+        let due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        assert_eq!(due, [first]);
+    }
+
+    #[test]
+    fn a_push_wakes_the_waiters_of_its_partition_and_of_any() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let anything = parked(&mut waiters, any("g"), watched(1, None), 1);
+        let exact = parked(&mut waiters, one("five"), watched(1, Some(5)), 2);
+        parked(&mut waiters, one("six"), watched(1, Some(6)), 3);
+        let missing = parked(&mut waiters, one("seven"), watched(1, None), 4);
+        waiters.wake(ms(1), appended(5));
+        let mut due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        due.sort();
+        assert_eq!(due, [anything, exact, missing]);
+    }
+
+    #[test]
+    fn what_is_due_is_looked_at_when_it_is() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        let query = waiters.take_due(ms(0)).remove(0);
+        waiters.checked(ms(0), query.line, false, watched(1, None), Some(ms(30)));
+        assert_eq!(waiters.next_wake(), Some(ms(30)));
+    }
+}

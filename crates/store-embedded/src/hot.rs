@@ -1,0 +1,479 @@
+//! What is kept in memory: every queue, partition, group and cursor, and which partitions have work for whom.
+//!
+//! Only the deciding thread touches it, so it needs no lock. Always: a group's `ready` line holds every
+//! partition that has messages for it and is available, and perhaps some that no longer are; its `later` set
+//! holds exactly those whose cursor says "not before". Not here: what is on disk (`tables`), what a lease
+//! means (`baton-queue`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use baton_store::{Cursor, Event, Group, OffsetRanges, Partition, Queue, Start};
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use hashbrown::HashTable;
+use rustc_hash::FxHashMap;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Everything in memory.
+#[derive(Default)]
+pub struct Hot {
+    queues: BTreeMap<QueueId, QueueState>,
+    names: FxHashMap<Arc<str>, QueueId>,
+    partitions: FxHashMap<PartitionId, PartitionState>,
+    groups: FxHashMap<GroupId, GroupState>,
+    leases: FxHashMap<LeaseId, Vec<(GroupId, PartitionId)>>,
+}
+
+struct QueueState {
+    row: Arc<Queue>,
+    /// By name; the name itself stands in the partition.
+    by_name: HashTable<PartitionId>,
+    /// In the order of their ids.
+    members: Vec<PartitionId>,
+    groups: BTreeMap<Arc<str>, GroupId>,
+    kept: u64,
+}
+
+/// A partition, and the last group of operations that changed it or a cursor on it.
+struct PartitionState {
+    queue: QueueId,
+    name: Box<str>,
+    start: Offset,
+    tail: Offset,
+    created_at: Timestamp,
+    first_at: Timestamp,
+    last_at: Timestamp,
+    deleted: Option<Box<OffsetRanges>>,
+    changed_in: u64,
+}
+
+struct GroupState {
+    row: Arc<Group>,
+    slots: FxHashMap<PartitionId, Slot>,
+    ready: VecDeque<PartitionId>,
+    later: BTreeSet<(Timestamp, PartitionId)>,
+    backlog: u64,
+}
+
+/// One partition as one group sees it.
+#[derive(Default)]
+struct Slot {
+    cursor: Cursor,
+    /// Whether `cursor` counts; otherwise the group's start does.
+    seeded: bool,
+    /// Whether the partition stands in the group's `ready` line.
+    queued: bool,
+}
+
+impl PartitionState {
+    fn row(&self, id: PartitionId) -> Partition {
+        Partition {
+            id,
+            queue: self.queue,
+            name: (*self.name).into(),
+            start: self.start,
+            tail: self.tail,
+            created_at: self.created_at,
+            first_at: self.first_at,
+            last_at: self.last_at,
+            deleted: self.deleted.as_deref().cloned().unwrap_or_default(),
+        }
+    }
+
+    fn kept(&self) -> u64 {
+        self.tail.since(self.start)
+    }
+}
+
+impl Slot {
+    /// Messages of the partition that the group has not finished. For a group that begins in the middle of a
+    /// partition it has not read yet this is an upper bound.
+    fn outstanding(&self, start: Start, partition: &PartitionState) -> u64 {
+        if self.seeded {
+            let finished = self.cursor.finished.as_deref().map_or(0, OffsetRanges::len);
+            return partition.tail.since(self.cursor.next.max(partition.start)).saturating_sub(finished);
+        }
+        match start {
+            Start::At(at) if partition.last_at < at => 0,
+            _ => partition.kept(),
+        }
+    }
+}
+
+impl GroupState {
+    fn new(row: Arc<Group>) -> Self {
+        Self { row, slots: FxHashMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
+    }
+
+    /// Counts and lines up the partitions that the group has no cursor on.
+    fn begin(
+        &mut self,
+        members: &[PartitionId],
+        partitions: &FxHashMap<PartitionId, PartitionState>,
+        now: Timestamp,
+    ) {
+        for id in members {
+            let Some(partition) = partitions.get(id) else { continue };
+            if self.slots.get(id).is_some_and(|slot| slot.seeded) {
+                continue;
+            }
+            let outstanding = Slot::default().outstanding(self.row.start, partition);
+            if outstanding > 0 {
+                self.slots.entry(*id).or_default();
+                self.backlog += outstanding;
+                self.place(*id, partition, now);
+            }
+        }
+    }
+
+    /// Puts a partition into the line it belongs to after something about it changed.
+    fn place(&mut self, id: PartitionId, partition: &PartitionState, now: Timestamp) -> bool {
+        let start = self.row.start;
+        let Some(slot) = self.slots.get_mut(&id) else { return false };
+        if slot.outstanding(start, partition) == 0 {
+            return false;
+        }
+        if slot.cursor.available_at > now {
+            self.later.insert((slot.cursor.available_at, id));
+            return false;
+        }
+        let newly = !slot.queued;
+        if newly {
+            slot.queued = true;
+            self.ready.push_back(id);
+        }
+        newly
+    }
+}
+
+impl Hot {
+    // Queues.
+
+    pub fn queue(&self, name: &str) -> Option<Arc<Queue>> {
+        self.names.get(name).and_then(|id| self.queue_by_id(*id))
+    }
+
+    pub fn queue_by_id(&self, id: QueueId) -> Option<Arc<Queue>> {
+        self.queues.get(&id).map(|queue| queue.row.clone())
+    }
+
+    pub fn queues(&self) -> Vec<Arc<Queue>> {
+        self.queues.values().map(|queue| queue.row.clone()).collect()
+    }
+
+    pub fn put_queue(&mut self, row: Arc<Queue>) {
+        self.names.insert(row.spec.name.clone(), row.id);
+        let fresh = QueueState {
+            row: row.clone(),
+            by_name: HashTable::new(),
+            members: Vec::new(),
+            groups: BTreeMap::new(),
+            kept: 0,
+        };
+        let id = row.id;
+        self.queues.entry(id).or_insert(fresh).row = row;
+    }
+
+    /// Takes out a queue and tells which partitions and groups went with it.
+    pub fn remove_queue(&mut self, id: QueueId) -> (Vec<PartitionId>, Vec<GroupId>) {
+        let Some(queue) = self.queues.remove(&id) else { return Default::default() };
+        self.names.remove(&queue.row.spec.name);
+        let groups: Vec<_> = queue.groups.into_values().collect();
+        for group in &groups {
+            self.drop_group(*group);
+        }
+        for partition in &queue.members {
+            self.partitions.remove(partition);
+        }
+        (queue.members, groups)
+    }
+
+    pub fn kept(&self, queue: QueueId) -> u64 {
+        self.queues.get(&queue).map_or(0, |queue| queue.kept)
+    }
+
+    // Partitions.
+
+    pub fn partition_id(&self, queue: QueueId, name: &str) -> Option<PartitionId> {
+        let same = |id: &PartitionId| self.partitions.get(id).is_some_and(|p| *p.name == *name);
+        self.queues.get(&queue)?.by_name.find(xxh3_64(name.as_bytes()), same).copied()
+    }
+
+    pub fn partition(&self, id: PartitionId) -> Option<Partition> {
+        self.partitions.get(&id).map(|partition| partition.row(id))
+    }
+
+    /// The last group of operations that changed the partition or a cursor on it.
+    pub fn changed_in(&self, id: PartitionId) -> u64 {
+        self.partitions.get(&id).map_or(0, |partition| partition.changed_in)
+    }
+
+    pub fn mark_changed(&mut self, id: PartitionId, group: u64) {
+        if let Some(partition) = self.partitions.get_mut(&id) {
+            partition.changed_in = group;
+        }
+    }
+
+    pub fn partition_count(&self, queue: QueueId) -> u64 {
+        self.queues.get(&queue).map_or(0, |queue| queue.members.len() as u64)
+    }
+
+    pub fn members(&self, queue: QueueId, after: Option<PartitionId>, limit: usize) -> Vec<PartitionId> {
+        let Some(queue) = self.queues.get(&queue) else { return Vec::new() };
+        let from = after.map_or(0, |after| queue.members.partition_point(|id| *id <= after));
+        queue.members[from..].iter().take(limit).copied().collect()
+    }
+
+    /// Adds a partition; `false` when its queue is gone.
+    pub fn put_partition(&mut self, row: Partition) -> bool {
+        let Some(queue) = self.queues.get_mut(&row.queue) else { return false };
+        let state = PartitionState {
+            queue: row.queue,
+            name: (*row.name).into(),
+            start: row.start,
+            tail: row.tail,
+            created_at: row.created_at,
+            first_at: row.first_at,
+            last_at: row.last_at,
+            deleted: Some(row.deleted).filter(|d| !d.is_empty()).map(Box::new),
+            changed_in: 0,
+        };
+        queue.kept += state.kept();
+        queue.members.push(row.id);
+        self.partitions.insert(row.id, state);
+        let hash_of = |id: &PartitionId| self.partitions.get(id).map_or(0, |p| xxh3_64(p.name.as_bytes()));
+        queue.by_name.insert_unique(xxh3_64(row.name.as_bytes()), row.id, hash_of);
+        true
+    }
+
+    /// Moves the tail over `count` new messages stored at `now`, and tells the offset of the first.
+    pub fn append(
+        &mut self,
+        id: PartitionId,
+        count: u64,
+        now: Timestamp,
+        seq: u64,
+        mut notify: impl FnMut(Event),
+    ) -> Offset {
+        let Some(partition) = self.partitions.get_mut(&id) else { return Offset(0) };
+        let Some(queue) = self.queues.get_mut(&partition.queue) else { return Offset(0) };
+        let (first, was_last_at) = (partition.tail, partition.last_at);
+        if partition.start == partition.tail {
+            partition.first_at = now;
+        }
+        partition.tail = first.plus(count);
+        partition.last_at = now;
+        partition.changed_in = seq;
+        queue.kept += count;
+        for group in queue.groups.values() {
+            let Some(group) = self.groups.get_mut(group) else { continue };
+            let begins_after = matches!(group.row.start, Start::At(at) if was_last_at < at);
+            let slot = group.slots.entry(id).or_default();
+            if !slot.seeded && begins_after {
+                // Everything before is older than where the group begins, so it begins exactly here.
+                slot.seeded = true;
+                slot.cursor.next = first;
+            }
+            group.backlog += count;
+            group.place(id, partition, now);
+        }
+        notify(Event::Appended { queue: partition.queue, partition: id });
+        first
+    }
+
+    /// Gives up the messages before `start`; the oldest kept one was stored at `first_at`.
+    pub fn trim(&mut self, id: PartitionId, start: Offset, first_at: Timestamp) {
+        let Some(partition) = self.partitions.get_mut(&id) else { return };
+        let Some(queue) = self.queues.get_mut(&partition.queue) else { return };
+        let groups: Vec<_> = queue.groups.values().copied().collect();
+        let before: Vec<_> = groups.iter().map(|g| outstanding(&self.groups, *g, id, partition)).collect();
+        queue.kept -= start.min(partition.tail).since(partition.start);
+        partition.start = start.min(partition.tail).max(partition.start);
+        partition.first_at = first_at;
+        if let Some(deleted) = &mut partition.deleted {
+            deleted.remove_below(start);
+        }
+        for (group, before) in groups.iter().zip(before) {
+            let after = outstanding(&self.groups, *group, id, partition);
+            if let Some(group) = self.groups.get_mut(group) {
+                group.backlog = group.backlog.saturating_sub(before.saturating_sub(after));
+            }
+        }
+    }
+
+    pub fn delete_message(&mut self, id: PartitionId, offset: Offset) {
+        if let Some(partition) = self.partitions.get_mut(&id) {
+            partition.deleted.get_or_insert_default().insert(offset);
+        }
+    }
+
+    // Groups.
+
+    pub fn group(&self, queue: QueueId, name: &str) -> Option<Arc<Group>> {
+        let id = self.queues.get(&queue)?.groups.get(name)?;
+        self.group_by_id(*id)
+    }
+
+    pub fn group_by_id(&self, id: GroupId) -> Option<Arc<Group>> {
+        self.groups.get(&id).map(|group| group.row.clone())
+    }
+
+    pub fn groups(&self, queue: QueueId) -> Vec<Arc<Group>> {
+        let Some(queue) = self.queues.get(&queue) else { return Vec::new() };
+        queue.groups.values().filter_map(|id| self.group_by_id(*id)).collect()
+    }
+
+    /// Adds a group that has no cursors yet; `false` when its queue is gone. Tells which one it replaced.
+    pub fn put_group(&mut self, row: Arc<Group>, now: Timestamp) -> (bool, Option<GroupId>) {
+        let Some(queue) = self.queues.get_mut(&row.queue) else { return (false, None) };
+        let replaced = queue.groups.insert(row.name.clone(), row.id);
+        let members = queue.members.clone();
+        if let Some(replaced) = replaced {
+            self.drop_group(replaced);
+        }
+        let mut group = GroupState::new(row.clone());
+        group.begin(&members, &self.partitions, now);
+        self.groups.insert(row.id, group);
+        (true, replaced)
+    }
+
+    /// Replaces a group's row; its cursors stay.
+    pub fn change_group(&mut self, row: Arc<Group>, now: Timestamp) {
+        let Some(group) = self.groups.get_mut(&row.id) else { return };
+        let Some(queue) = self.queues.get(&row.queue) else { return };
+        let start = group.row.start;
+        for (id, slot) in group.slots.iter().filter(|(_, slot)| !slot.seeded) {
+            let outstanding = self.partitions.get(id).map_or(0, |p| slot.outstanding(start, p));
+            group.backlog = group.backlog.saturating_sub(outstanding);
+        }
+        group.row = row;
+        group.begin(&queue.members, &self.partitions, now);
+    }
+
+    pub fn remove_group(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        if let Some(queue) = self.queues.get_mut(&group.row.queue) {
+            queue.groups.remove(&group.row.name);
+        }
+        self.drop_group(id);
+    }
+
+    fn drop_group(&mut self, id: GroupId) {
+        let Some(group) = self.groups.remove(&id) else { return };
+        for (partition, slot) in group.slots {
+            if let Some(lease) = slot.cursor.lease {
+                self.unlease(lease.id, id, partition);
+            }
+        }
+    }
+
+    pub fn backlog(&self, group: GroupId) -> u64 {
+        self.groups.get(&group).map_or(0, |group| group.backlog)
+    }
+
+    // Cursors.
+
+    pub fn cursor(&self, group: GroupId, partition: PartitionId) -> Option<Cursor> {
+        let slot = self.groups.get(&group)?.slots.get(&partition)?;
+        slot.seeded.then(|| slot.cursor.clone())
+    }
+
+    pub fn put_cursor(
+        &mut self,
+        group_id: GroupId,
+        id: PartitionId,
+        cursor: Cursor,
+        now: Timestamp,
+        notify: impl FnOnce(Event),
+    ) {
+        let Some(partition) = self.partitions.get(&id) else { return };
+        let Some(group) = self.groups.get_mut(&group_id) else { return };
+        let start = group.row.start;
+        let slot = group.slots.entry(id).or_default();
+        let before = slot.outstanding(start, partition);
+        let old = std::mem::replace(&mut slot.cursor, cursor);
+        slot.seeded = true;
+        let after = slot.outstanding(start, partition);
+        group.backlog = (group.backlog + after).saturating_sub(before);
+        let new_lease = slot.cursor.lease.as_ref().map(|lease| lease.id);
+        group.later.remove(&(old.available_at, id));
+        if group.place(id, partition, now) {
+            notify(Event::Freed { queue: partition.queue, group: group_id, partition: id });
+        }
+        let old_lease = old.lease.map(|lease| lease.id);
+        if old_lease != new_lease {
+            if let Some(old) = old_lease {
+                self.unlease(old, group_id, id);
+            }
+            if let Some(new) = new_lease {
+                self.leases.entry(new).or_default().push((group_id, id));
+            }
+        }
+    }
+
+    /// Up to `limit` partitions with work that is available, those offered longest ago first.
+    pub fn candidates(&mut self, group: GroupId, now: Timestamp, limit: usize) -> Vec<PartitionId> {
+        let Some(group) = self.groups.get_mut(&group) else { return Vec::new() };
+        while let Some((_, id)) = group.later.first().copied().filter(|(at, _)| *at <= now) {
+            group.later.pop_first();
+            if let Some(partition) = self.partitions.get(&id) {
+                group.place(id, partition, now);
+            }
+        }
+        let mut found = Vec::new();
+        for _ in 0..group.ready.len() {
+            if found.len() >= limit {
+                break;
+            }
+            let Some(id) = group.ready.pop_front() else { break };
+            let (Some(slot), Some(partition)) = (group.slots.get_mut(&id), self.partitions.get(&id)) else {
+                continue;
+            };
+            if slot.cursor.available_at > now || slot.outstanding(group.row.start, partition) == 0 {
+                slot.queued = false;
+                continue;
+            }
+            group.ready.push_back(id);
+            found.push(id);
+        }
+        found
+    }
+
+    pub fn next_available(&self, group: GroupId) -> Option<Timestamp> {
+        self.groups.get(&group)?.later.first().map(|(at, _)| *at)
+    }
+
+    pub fn leased(&self, lease: LeaseId) -> Vec<(GroupId, PartitionId)> {
+        self.leases.get(&lease).cloned().unwrap_or_default()
+    }
+
+    fn unlease(&mut self, lease: LeaseId, group: GroupId, partition: PartitionId) {
+        if let Some(places) = self.leases.get_mut(&lease) {
+            places.retain(|place| *place != (group, partition));
+            if places.is_empty() {
+                self.leases.remove(&lease);
+            }
+        }
+    }
+
+    /// The latest moment that anything in memory was stored at.
+    pub fn latest(&self) -> Timestamp {
+        let partitions = self.partitions.values().map(|p| p.last_at.max(p.created_at));
+        let groups = self.groups.values().map(|g| g.row.subscribed_at);
+        let cursors = self.groups.values().flat_map(|g| g.slots.values().map(|s| s.cursor.last_pop_at));
+        partitions.chain(groups).chain(cursors).max().unwrap_or(Timestamp::MIN)
+    }
+}
+
+fn outstanding(
+    groups: &FxHashMap<GroupId, GroupState>,
+    group: GroupId,
+    id: PartitionId,
+    partition: &PartitionState,
+) -> u64 {
+    let Some(group) = groups.get(&group) else { return 0 };
+    match group.slots.get(&id) {
+        Some(slot) => slot.outstanding(group.row.start, partition),
+        None => Slot::default().outstanding(group.row.start, partition),
+    }
+}

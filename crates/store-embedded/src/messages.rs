@@ -1,0 +1,137 @@
+//! Reading messages back: from memory when they are young, from disk otherwise.
+
+use baton_store::{Error, MessageView, Segment};
+use baton_types::{Offset, PartitionId, Timestamp};
+use fjall::Keyspace;
+
+use crate::cache::Cache;
+use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
+
+/// The committed segments.
+pub struct Messages {
+    pub cache: Cache,
+    pub table: Keyspace,
+}
+
+impl Messages {
+    /// Segments from memory alone, or `None` when one of them is not there.
+    pub fn read_cached(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Option<Vec<Segment>> {
+        let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
+        while at < to && bytes <= bytes_max {
+            let segment = self.cache.get(partition, at)?;
+            (at, bytes) = (segment.end(), bytes + segment.bytes_len());
+            found.push(segment);
+        }
+        Some(found)
+    }
+
+    /// Segments from disk.
+    pub fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<Segment>, Error> {
+        let first = self.floor(partition, from)?.map_or(from, |(base, _)| base);
+        let range = pair_key(partition.0, first.0).to_vec()..pair_key(partition.0, to.0).to_vec();
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        for entry in self.table.range(range) {
+            let (_, value) = entry.into_inner().map_err(engine_error)?;
+            let segment = Segment::decode(partition, value.into())?;
+            if segment.end() <= from {
+                continue;
+            }
+            bytes += segment.bytes_len();
+            found.push(segment);
+            if bytes > bytes_max {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// One message.
+    pub fn message(&self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Error> {
+        let segment = match self.cache.get(partition, offset) {
+            Some(segment) => Some(segment),
+            None => self.read(partition, offset, offset.plus(1), 0)?.into_iter().next(),
+        };
+        match segment {
+            Some(segment) => Ok(segment.message(offset)?),
+            None => Ok(None),
+        }
+    }
+
+    /// The first offset and time of the last segment that begins at or before `offset`.
+    pub fn floor(
+        &self,
+        partition: PartitionId,
+        offset: Offset,
+    ) -> Result<Option<(Offset, Timestamp)>, Error> {
+        let low = pair_key(partition.0, 0).to_vec();
+        let high = segment_key(partition, offset, Timestamp::from_micros(-1)).to_vec();
+        match self.table.range(low..=high).next_back() {
+            Some(entry) => read_segment_key(&entry.key().map_err(engine_error)?).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The first offset of a segment stored at or after `at` within `start..end`, where times rise with
+    /// offsets; `end` when there is none. A binary search over keys: no payload is read.
+    pub fn offset_at(
+        &self,
+        partition: PartitionId,
+        start: Offset,
+        end: Offset,
+        at: Timestamp,
+    ) -> Result<Offset, Error> {
+        let (mut low, mut high) = (start, end);
+        while low < high {
+            let middle = Offset(low.0 + (high.0 - low.0) / 2);
+            match self.floor(partition, middle)? {
+                Some((base, time)) if time >= at => high = base.max(low),
+                _ => low = middle.plus(1),
+            }
+        }
+        Ok(low)
+    }
+
+    /// The keys of the segments before `start` that hold nothing from `start` on, and the first segment kept.
+    #[expect(clippy::type_complexity, reason = "two answers of one scan")]
+    pub fn droppable(
+        &self,
+        partition: PartitionId,
+        start: Offset,
+        tail: Offset,
+    ) -> Result<(Vec<Vec<u8>>, Option<(Offset, Timestamp)>), Error> {
+        let range = pair_key(partition.0, 0).to_vec()..pair_key(partition.0 + 1, 0).to_vec();
+        let (mut keys, mut previous): (Vec<Vec<u8>>, Option<(Vec<u8>, (Offset, Timestamp))>) =
+            (Vec::new(), None);
+        for entry in self.table.range(range) {
+            let key = entry.key().map_err(engine_error)?.to_vec();
+            let place = read_segment_key(&key)?;
+            if let Some((key, kept)) = previous.take() {
+                if place.0 > start {
+                    return Ok((keys, Some(kept)));
+                }
+                keys.push(key);
+            }
+            previous = Some((key, place));
+        }
+        match previous {
+            Some((key, _)) if start >= tail => {
+                keys.push(key);
+                Ok((keys, None))
+            }
+            Some((_, kept)) => Ok((keys, Some(kept))),
+            None => Ok((keys, None)),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Transaction ids of the last while, to recognise a push that is sent again.
+//!
+//! In memory an id is a 64-bit hash and an offset; on disk the hashes of one commit are one value. Ids are kept
+//! in slices by the time at which they may be forgotten, so that forgetting drops a table and a keyspace as a
+//! whole. Always: at most `max` ids are held; beyond that the oldest slice goes early, and the log says so.
+//! Not here: comparing the ids themselves (a hash may lie, so the caller looks at the message).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use baton_store::Error;
+use baton_types::{Offset, PartitionId, Timestamp};
+use bytes::{Buf, BufMut};
+use fjall::config::CompressionPolicy;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions};
+use hashbrown::HashTable;
+
+use crate::tables::{corrupt, engine_error};
+
+/// A slice is split so that growing it moves a little at a time.
+const SHARDS: usize = 256;
+const KEYSPACE_PREFIX: &str = "transactions-";
+
+/// The remembered ids.
+pub struct Remembered {
+    /// By the second at which all ids of the slice may be forgotten.
+    slices: BTreeMap<u64, Slice>,
+    len: usize,
+    max: usize,
+}
+
+struct Slice {
+    shards: Vec<HashTable<(u64, Offset)>>,
+    len: usize,
+    keyspace: Keyspace,
+}
+
+/// The hashes of one append, with the slice that keeps them.
+pub struct Remember {
+    slice: u64,
+    partition: PartitionId,
+    first: Offset,
+    hashes: Vec<Option<u64>>,
+}
+
+/// One value for disk: all hashes of one commit that go to one slice.
+pub struct Packed {
+    pub keyspace: Keyspace,
+    pub value: Vec<u8>,
+}
+
+impl Remembered {
+    /// Reads back what is still to be remembered at `now` and drops the rest.
+    pub fn load(db: &Database, now: Timestamp, max: usize) -> Result<Self, Error> {
+        let mut this = Self { slices: BTreeMap::new(), len: 0, max };
+        for name in db.list_keyspace_names() {
+            let Some(end) = name.strip_prefix(KEYSPACE_PREFIX) else { continue };
+            let end: u64 = end.parse().map_err(|_| corrupt("transaction"))?;
+            let keyspace = open_slice(db, end)?;
+            this.slices.insert(end, Slice::new(keyspace));
+        }
+        this.forget(db, now)?;
+        for slice in this.slices.values_mut() {
+            slice.load()?;
+            this.len += slice.len;
+        }
+        Ok(this)
+    }
+
+    /// How many ids are held.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The offset under which the newest id with this hash was appended.
+    pub fn get(&self, partition: PartitionId, hash: u64) -> Option<Offset> {
+        let key = key(partition, hash);
+        self.slices.values().rev().find_map(|slice| slice.get(key))
+    }
+
+    /// Remembers ids for `span` from `now` on, and tells what to write.
+    pub fn insert(
+        &mut self,
+        db: &Database,
+        now: Timestamp,
+        span: Duration,
+        partition: PartitionId,
+        first: Offset,
+        hashes: Vec<Option<u64>>,
+    ) -> Result<Remember, Error> {
+        // Two slices to a span: ids are kept for up to one and a half times as long as asked.
+        let width = (span.as_secs() / 2).max(1);
+        let until = u64::try_from(now.after(span).micros()).unwrap_or(0).div_ceil(1_000_000);
+        let end = until.div_ceil(width) * width;
+        let slice = match self.slices.entry(end) {
+            std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(Slice::new(open_slice(db, end)?))
+            }
+        };
+        let before = slice.len;
+        slice.insert_all(partition, first, &hashes);
+        self.len += slice.len - before;
+        Ok(Remember { slice: end, partition, first, hashes })
+    }
+
+    /// Drops what may be forgotten at `now`, and the oldest slice when there are too many ids.
+    pub fn forget(&mut self, db: &Database, now: Timestamp) -> Result<(), Error> {
+        let second = u64::try_from(now.micros() / 1_000_000).unwrap_or(0);
+        while let Some(first) = self.slices.first_entry() {
+            let early = *first.key() > second;
+            if early && (self.len <= self.max || first.get().len == self.len) {
+                break;
+            }
+            let slice = first.remove();
+            self.len -= slice.len;
+            if early {
+                tracing::warn!(
+                    ids = slice.len,
+                    max = self.max,
+                    "too many transaction ids to remember: the oldest are forgotten before their window ends"
+                );
+            }
+            db.delete_keyspace(slice.keyspace).map_err(engine_error)?;
+        }
+        Ok(())
+    }
+
+    /// Joins what one commit remembers into one value per slice.
+    pub fn pack(&self, remembers: &[Remember]) -> Vec<Packed> {
+        let mut values: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for remember in remembers {
+            let value = values.entry(remember.slice).or_default();
+            value.put_u64_le(remember.partition.0);
+            value.put_u64_le(remember.first.0);
+            value.put_u32_le(u32::try_from(remember.hashes.len()).unwrap_or(u32::MAX));
+            for hash in &remember.hashes {
+                // 0 stands for a message without an id; a real hash of 0 is merely not remembered.
+                value.put_u64_le(hash.unwrap_or(0));
+            }
+        }
+        let packed = values.into_iter().filter_map(|(slice, value)| {
+            Some(Packed { keyspace: self.slices.get(&slice)?.keyspace.clone(), value })
+        });
+        packed.collect()
+    }
+}
+
+impl Slice {
+    fn new(keyspace: Keyspace) -> Self {
+        Self { shards: (0..SHARDS).map(|_| HashTable::new()).collect(), len: 0, keyspace }
+    }
+
+    fn get(&self, key: u64) -> Option<Offset> {
+        self.shards[shard(key)].find(key, |(other, _)| *other == key).map(|(_, offset)| *offset)
+    }
+
+    fn insert_all(&mut self, partition: PartitionId, first: Offset, hashes: &[Option<u64>]) {
+        for (index, hash) in hashes.iter().enumerate() {
+            let Some(hash) = hash.filter(|hash| *hash != 0) else { continue };
+            let (key, offset) = (key(partition, hash), first.plus(index as u64));
+            let shard = &mut self.shards[shard(key)];
+            match shard.find_mut(key, |(other, _)| *other == key) {
+                Some(entry) => entry.1 = offset,
+                None => {
+                    shard.insert_unique(key, (key, offset), |(key, _)| *key);
+                    self.len += 1;
+                }
+            }
+        }
+    }
+
+    fn load(&mut self) -> Result<(), Error> {
+        for entry in self.keyspace.clone().iter() {
+            let value = entry.value().map_err(engine_error)?;
+            let mut rest = &value[..];
+            while !rest.is_empty() {
+                let (partition, first, hashes) = read_run(&mut rest).ok_or_else(|| corrupt("transaction"))?;
+                self.insert_all(partition, first, &hashes);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_run(rest: &mut &[u8]) -> Option<(PartitionId, Offset, Vec<Option<u64>>)> {
+    let partition = PartitionId(rest.try_get_u64_le().ok()?);
+    let first = Offset(rest.try_get_u64_le().ok()?);
+    let count = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
+    if rest.len() / 8 < count {
+        return None;
+    }
+    let hashes = (0..count).map(|_| Some(rest.get_u64_le()).filter(|hash| *hash != 0)).collect();
+    Some((partition, first, hashes))
+}
+
+/// Mixes the partition into the hash, so that one table serves all partitions.
+fn key(partition: PartitionId, hash: u64) -> u64 {
+    (hash ^ partition.0.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+}
+
+fn shard(key: u64) -> usize {
+    usize::try_from(key >> 32).unwrap_or(0) % SHARDS
+}
+
+fn open_slice(db: &Database, end: u64) -> Result<Keyspace, Error> {
+    let options = || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(16 << 20)
+            .data_block_compression_policy(CompressionPolicy::disabled())
+    };
+    db.keyspace(&format!("{KEYSPACE_PREFIX}{end}"), options).map_err(engine_error)
+}

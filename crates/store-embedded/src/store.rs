@@ -1,0 +1,408 @@
+//! Opening, the way in, and what both threads share.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use baton_env::{Clock, SystemClock};
+use baton_store::{Error, Event, Listener, Operation, Segment, Statistics, Store};
+use baton_types::{GroupId, Offset, PartitionId, Timestamp};
+use fjall::{CompressionType, Database, PersistMode};
+use tokio::sync::mpsc;
+
+use crate::cache::Cache;
+use crate::committer;
+use crate::directory::{self, Claimed};
+use crate::hot::Hot;
+use crate::messages::Messages;
+use crate::remembered::Remembered;
+use crate::tables::{
+    COUNTERS_KEY, Counters, Tables, engine_error, read_cursor, read_group, read_number, read_pair,
+    read_partition, read_queue,
+};
+use crate::writer::{Input, Writer};
+
+/// Operations that may wait for the deciding thread.
+const INTAKE_MAX: usize = 65_536;
+/// Bytes of journal that a restart may have to replay: about a second for 60 MB.
+const JOURNAL_BYTES_MAX: u64 = 128 << 20;
+/// How often free space is looked at.
+const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
+/// When to try again at a full intake.
+const BUSY_FOR: Duration = Duration::from_millis(100);
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct Options {
+    /// Where it lives; created when missing.
+    pub directory: PathBuf,
+    /// Free space on the disk below which no more messages are taken in.
+    pub min_free_disk: u64,
+    /// Bytes of young messages kept in memory.
+    pub cache_bytes: usize,
+    /// Transaction ids kept in memory, about 24 bytes each.
+    pub remembered_max: usize,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Options {
+    /// The usual options for a directory.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            min_free_disk: 256 << 20,
+            cache_bytes: 64 << 20,
+            remembered_max: 20_000_000,
+            clock: Arc::new(SystemClock::default()),
+        }
+    }
+}
+
+/// The embedded store.
+pub struct EmbeddedStore {
+    intake: mpsc::Sender<Input>,
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What both threads and every reader share.
+pub struct Shared {
+    pub db: Database,
+    pub tables: Tables,
+    pub messages: Messages,
+    directory: PathBuf,
+    min_free_disk: u64,
+    clock: Arc<dyn Clock>,
+    listener: RwLock<Option<Listener>>,
+    failure: OnceLock<String>,
+    now: AtomicI64,
+    durable: AtomicU64,
+    parked: Mutex<Vec<(u64, Box<dyn Operation>)>>,
+    idle: Mutex<bool>,
+    became_idle: Condvar,
+    full: AtomicBool,
+    space_checked_at: AtomicU64,
+    commits: AtomicU64,
+    syncs: AtomicU64,
+    operations: AtomicU64,
+    commit_micros: AtomicU64,
+    remembered: AtomicU64,
+    commit_number: AtomicU64,
+    _claimed: Claimed,
+}
+
+impl EmbeddedStore {
+    /// Opens the directory, or says why it cannot be used.
+    pub fn open(options: Options) -> Result<Self, Error> {
+        let claimed = directory::claim(&options.directory)?;
+        let unusable = |e: fjall::Error| {
+            Error::Unusable(format!("cannot open the data in {}: {e}", options.directory.display()))
+        };
+        let db = Database::builder(options.directory.join("engine"))
+            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .journal_compression(CompressionType::None)
+            .manual_journal_persist(true)
+            .cache_size(32 << 20)
+            .worker_threads(1)
+            .open()
+            .map_err(unusable)?;
+        let tables = Tables::open(&db).map_err(unusable)?;
+        let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
+            Some(row) => Counters::read(&row)?,
+            None => Counters { next_id: 1, next_version: 1, opened: 0 },
+        };
+        let counters = Counters { opened: counters.opened + 1, ..counters };
+        // On disk before the first token of this run is given out.
+        let mut opening = db.batch().durability(Some(PersistMode::SyncData));
+        opening.insert(&tables.meta, COUNTERS_KEY, counters.value());
+        opening.commit().map_err(unusable)?;
+        let (hot, dead_partitions, dead_groups) = load(&tables, options.clock.now())?;
+        let remembered =
+            Remembered::load(&db, options.clock.now().max(hot.latest()), options.remembered_max)?;
+        let messages = Messages { cache: Cache::new(options.cache_bytes), table: tables.segments.clone() };
+        let shared = Arc::new(Shared {
+            db,
+            tables,
+            messages,
+            directory: options.directory,
+            min_free_disk: options.min_free_disk,
+            clock: options.clock.clone(),
+            listener: RwLock::default(),
+            failure: OnceLock::new(),
+            now: AtomicI64::new(options.clock.now().max(hot.latest()).micros()),
+            durable: AtomicU64::new(0),
+            parked: Mutex::default(),
+            idle: Mutex::new(true),
+            became_idle: Condvar::new(),
+            full: AtomicBool::new(false),
+            space_checked_at: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            commit_micros: AtomicU64::new(0),
+            remembered: AtomicU64::new(remembered.len() as u64),
+            // Unique over restarts: the number of openings in the high half.
+            commit_number: AtomicU64::new(counters.opened << 40),
+            _claimed: claimed,
+        });
+        shared.look_at_space();
+        let (intake, inputs) = mpsc::channel(INTAKE_MAX);
+        let (groups, group_queue) = std::sync::mpsc::sync_channel(1);
+        let writer = Writer::new(
+            shared.clone(),
+            options.clock,
+            groups,
+            hot,
+            counters,
+            remembered,
+            dead_partitions,
+            dead_groups,
+        );
+        let (for_committer, done) = (shared.clone(), intake.clone());
+        let unusable = |e: std::io::Error| Error::Unusable(format!("cannot start a thread: {e}"));
+        let threads = vec![
+            std::thread::Builder::new()
+                .name("baton-decide".into())
+                .spawn(move || writer.run(inputs))
+                .map_err(unusable)?,
+            std::thread::Builder::new()
+                .name("baton-commit".into())
+                .spawn(move || committer::run(&for_committer, &group_queue, &done))
+                .map_err(unusable)?,
+        ];
+        Ok(Self { intake, shared, threads: Mutex::new(threads) })
+    }
+}
+
+/// Rebuilds memory from the rows; also tells what belongs to deleted queues and groups.
+fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Vec<PartitionId>, Vec<GroupId>), Error> {
+    let (mut hot, mut dead_partitions, mut dead_groups) = (Hot::default(), Vec::new(), Vec::new());
+    for entry in tables.queues.iter() {
+        hot.put_queue(Arc::new(read_queue(&entry.value().map_err(engine_error)?)?));
+    }
+    for entry in tables.partitions.iter() {
+        let (key, value) = entry.into_inner().map_err(engine_error)?;
+        let row = read_partition(read_number(&key)?, &value)?;
+        let id = row.id;
+        if !hot.put_partition(row) {
+            dead_partitions.push(id);
+        }
+    }
+    for entry in tables.groups.iter() {
+        let row = Arc::new(read_group(&entry.value().map_err(engine_error)?)?);
+        hot.put_group(row, now);
+    }
+    for entry in tables.cursors.iter() {
+        let (key, value) = entry.into_inner().map_err(engine_error)?;
+        let (group, partition) = read_pair(&key)?;
+        let (group, partition) = (GroupId(group), PartitionId(partition));
+        if hot.group_by_id(group).is_some() {
+            hot.put_cursor(group, partition, read_cursor(&value)?, now, |_| ());
+        } else if dead_groups.last() != Some(&group) {
+            dead_groups.push(group);
+        }
+    }
+    Ok((hot, dead_partitions, dead_groups))
+}
+
+impl Shared {
+    pub fn failure(&self) -> Option<String> {
+        self.failure.get().cloned()
+    }
+
+    /// Notes the first reason for which the store stopped working.
+    pub fn fail(&self, reason: &str) {
+        if self.failure.set(reason.into()).is_ok() {
+            tracing::error!(reason, "the store has stopped");
+        }
+    }
+
+    /// Forces everything to disk after the threads have ended.
+    fn settle(&self) -> Result<(), Error> {
+        match self.failure() {
+            Some(reason) => Err(Error::Closed(reason)),
+            None => self.db.persist(PersistMode::SyncAll).map_err(engine_error),
+        }
+    }
+
+    pub fn set_now(&self, now: Timestamp) {
+        self.now.store(now.micros(), Ordering::Relaxed);
+    }
+
+    pub fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Notes whether the committer has a group in hand.
+    pub fn set_idle(&self, idle: bool) {
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = idle;
+        self.became_idle.notify_all();
+    }
+
+    pub fn is_idle(&self) -> bool {
+        *self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn wait_idle(&self) {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.became_idle.wait_while(idle, |idle| !*idle));
+    }
+
+    pub fn set_remembered(&self, len: usize) {
+        self.remembered.store(len as u64, Ordering::Relaxed);
+    }
+
+    /// A number that no other commit has.
+    pub fn next_commit_number(&self) -> u64 {
+        self.commit_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn notify(&self, event: Event) {
+        let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &*listener {
+            listener(event);
+        }
+    }
+
+    /// Answers an operation that wrote nothing, once group `gate` is on disk.
+    pub fn finish_when_durable(&self, gate: u64, operation: Box<dyn Operation>) {
+        {
+            let mut parked = self.parked();
+            if self.durable() < gate {
+                return parked.push((gate, operation));
+            }
+        }
+        operation.finish(Ok(()));
+    }
+
+    /// Notes that group `seq` is on disk, and tells who waited for no more than that.
+    pub fn advance(&self, seq: u64, durable: bool) -> Vec<Box<dyn Operation>> {
+        let mut parked = self.parked();
+        if durable {
+            self.durable.store(seq, Ordering::Release);
+        }
+        let (free, still) = std::mem::take(&mut *parked).into_iter().partition(|(gate, _)| *gate <= seq);
+        *parked = still;
+        free.into_iter().map(|(_, operation): (u64, _)| operation).collect()
+    }
+
+    fn parked(&self) -> MutexGuard<'_, Vec<(u64, Box<dyn Operation>)>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn count_commit(&self, operations: u64, synced: bool, took: Duration) {
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
+        self.operations.fetch_add(operations, Ordering::Relaxed);
+        self.commit_micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Whether messages can be taken in.
+    pub fn admit(&self) -> Result<(), Error> {
+        self.check_space();
+        match self.full.load(Ordering::Relaxed) {
+            true => Err(Error::DiskFull { floor: self.min_free_disk }),
+            false => Ok(()),
+        }
+    }
+
+    /// Looks at the free space, if the last look was a while ago.
+    pub fn check_space(&self) {
+        let now = u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let last = self.space_checked_at.load(Ordering::Relaxed);
+        if now.saturating_sub(last) >= u64::try_from(SPACE_CHECK_EVERY.as_micros()).unwrap_or(0) {
+            self.space_checked_at.store(now, Ordering::Relaxed);
+            self.look_at_space();
+        }
+    }
+
+    fn look_at_space(&self) {
+        let Ok(stat) = rustix::fs::statvfs(&self.directory) else { return };
+        let full = stat.f_bavail.saturating_mul(stat.f_frsize) < self.min_free_disk;
+        if self.full.swap(full, Ordering::Relaxed) != full {
+            tracing::warn!(full, floor = self.min_free_disk, "free disk space crossed the floor");
+        }
+    }
+}
+
+impl Store for EmbeddedStore {
+    fn submit(&self, operation: Box<dyn Operation>) {
+        use mpsc::error::TrySendError::{Closed, Full};
+        match self.intake.try_send(Input::Operation(operation)) {
+            Err(Full(Input::Operation(operation))) => operation.finish(Err(Error::Busy(BUSY_FOR))),
+            Err(Closed(Input::Operation(operation))) => {
+                let reason = self.shared.failure().unwrap_or_else(|| "it was closed".into());
+                operation.finish(Err(Error::Closed(reason)));
+            }
+            _ => {}
+        }
+    }
+
+    fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> baton_store::BoxFuture<'_, Result<Vec<Segment>, Error>> {
+        if let Some(found) = self.shared.messages.read_cached(partition, from, to, bytes_max) {
+            return Box::pin(std::future::ready(Ok(found)));
+        }
+        let shared = self.shared.clone();
+        let read = tokio::task::spawn_blocking(move || shared.messages.read(partition, from, to, bytes_max));
+        Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
+    }
+
+    fn listen(&self, listener: Listener) {
+        *self.shared.listener.write().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.shared.now.load(Ordering::Relaxed)).max(self.shared.clock.now())
+    }
+
+    fn statistics(&self) -> Statistics {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Statistics {
+            commits: load(&self.shared.commits),
+            syncs: load(&self.shared.syncs),
+            operations: load(&self.shared.operations),
+            disk_bytes: self.shared.db.disk_space().unwrap_or(0),
+            remembered: load(&self.shared.remembered),
+        }
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.failure()
+    }
+
+    fn close(&self) -> baton_store::BoxFuture<'_, Result<(), Error>> {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        Box::pin(async move {
+            // An error means that the deciding thread has ended already.
+            let _ = self.intake.send(Input::Close).await;
+            let joined =
+                tokio::task::spawn_blocking(move || threads.into_iter().all(|thread| thread.join().is_ok()));
+            match joined.await {
+                Ok(true) => self.shared.settle(),
+                _ => Err(Error::Closed("a thread of the store has panicked".into())),
+            }
+        })
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        while let Err(mpsc::error::TrySendError::Full(_)) = self.intake.try_send(Input::Close) {
+            baton_env::pause(BUSY_FOR);
+        }
+        for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
+            let _ = thread.join();
+        }
+        // Whoever wants to know whether it worked calls `close`.
+        let _ = self.shared.settle();
+    }
+}

@@ -1,0 +1,324 @@
+//! The keyspaces on disk, and how rows become keys and values in them.
+//!
+//! Numbers in keys are big endian so that they sort; numbers in values are little endian. A segment's key also
+//! holds its time, so that finding a moment touches no payload.
+
+use baton_store::{Cursor, Error, Group, Lease, OffsetRanges, Partition, Queue};
+use baton_types::{LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use bytes::{Buf, BufMut, Bytes};
+use fjall::config::CompressionPolicy;
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
+
+/// Bytes of a keyspace's write buffer before it goes to a sorted file. With the journal's bound this decides
+/// how much is replayed at start.
+const WRITE_BUFFER_BYTES: u64 = 32 << 20;
+/// Values from this size on live in blob files, so that compaction moves pointers, not payloads.
+const BLOB_FROM_BYTES: u32 = 1 << 10;
+/// Blob files of this size are dropped or rewritten as a whole when retention has emptied them.
+const BLOB_FILE_BYTES: u64 = 32 << 20;
+/// A blob file is rewritten when this part of it is garbage.
+const BLOB_GARBAGE: f32 = 0.3;
+
+/// The open keyspaces.
+pub struct Tables {
+    /// Numbers that must not repeat.
+    pub meta: Keyspace,
+    /// Queues by id, as JSON.
+    pub queues: Keyspace,
+    /// Groups by id, as JSON.
+    pub groups: Keyspace,
+    /// Partitions by id.
+    pub partitions: Keyspace,
+    /// Cursors by group and partition.
+    pub cursors: Keyspace,
+    /// Segments by partition, first offset and time.
+    pub segments: Keyspace,
+    /// Records by key.
+    pub records: Keyspace,
+    /// Dead letters by queue and time.
+    pub letters: Keyspace,
+    /// The time of a dead letter by queue, message and group.
+    pub letter_times: Keyspace,
+}
+
+impl Tables {
+    /// Opens or creates all keyspaces.
+    pub fn open(db: &Database) -> fjall::Result<Self> {
+        let small = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(WRITE_BUFFER_BYTES / 2)
+                .data_block_compression_policy(CompressionPolicy::disabled())
+        };
+        let blobs = || {
+            small().max_memtable_size(WRITE_BUFFER_BYTES).with_kv_separation(Some(
+                KvSeparationOptions::default()
+                    .compression(CompressionType::None)
+                    .separation_threshold(BLOB_FROM_BYTES)
+                    .file_target_size(BLOB_FILE_BYTES)
+                    .staleness_threshold(BLOB_GARBAGE),
+            ))
+        };
+        Ok(Self {
+            meta: db.keyspace("meta", small)?,
+            queues: db.keyspace("queues", small)?,
+            groups: db.keyspace("groups", small)?,
+            partitions: db.keyspace("partitions", small)?,
+            cursors: db.keyspace("cursors", small)?,
+            segments: db.keyspace("segments", blobs)?,
+            records: db.keyspace("records", small)?,
+            letters: db.keyspace("letters", blobs)?,
+            letter_times: db.keyspace("letter_times", small)?,
+        })
+    }
+}
+
+/// A keyspace's failure as the store's own error.
+pub fn engine_error(error: fjall::Error) -> Error {
+    Error::Closed(format!("the storage engine failed: {error:?}"))
+}
+
+pub fn corrupt(what: &str) -> Error {
+    Error::Corrupt(format!("a {what} row cannot be read"))
+}
+
+pub fn number_key(id: u64) -> [u8; 8] {
+    id.to_be_bytes()
+}
+
+pub fn pair_key(first: u64, second: u64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&first.to_be_bytes());
+    key[8..].copy_from_slice(&second.to_be_bytes());
+    key
+}
+
+/// The key of a segment.
+pub fn segment_key(partition: PartitionId, base: Offset, created_at: Timestamp) -> [u8; 24] {
+    let mut key = [0; 24];
+    key[..16].copy_from_slice(&pair_key(partition.0, base.0));
+    key[16..].copy_from_slice(&created_at.micros().cast_unsigned().to_be_bytes());
+    key
+}
+
+/// The first offset and the time in a segment's key.
+pub fn read_segment_key(mut key: &[u8]) -> Result<(Offset, Timestamp), Error> {
+    if key.len() != 24 {
+        return Err(corrupt("segment"));
+    }
+    key.advance(8);
+    Ok((Offset(key.get_u64()), Timestamp::from_micros(key.get_u64().cast_signed())))
+}
+
+pub fn read_number(bytes: &[u8]) -> Result<u64, Error> {
+    Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| corrupt("number"))?))
+}
+
+pub fn read_pair(mut key: &[u8]) -> Result<(u64, u64), Error> {
+    if key.len() != 16 {
+        return Err(corrupt("cursor"));
+    }
+    Ok((key.get_u64(), key.get_u64()))
+}
+
+pub fn queue_value(queue: &Queue) -> Bytes {
+    serde_json::to_vec(queue).unwrap_or_default().into()
+}
+
+pub fn read_queue(bytes: &[u8]) -> Result<Queue, Error> {
+    serde_json::from_slice(bytes).map_err(|_| corrupt("queue"))
+}
+
+pub fn group_value(group: &Group) -> Bytes {
+    serde_json::to_vec(group).unwrap_or_default().into()
+}
+
+pub fn read_group(bytes: &[u8]) -> Result<Group, Error> {
+    serde_json::from_slice(bytes).map_err(|_| corrupt("group"))
+}
+
+/// A partition's row without its id, which is its key.
+pub fn partition_value(partition: &Partition) -> Bytes {
+    let mut row = Vec::with_capacity(56 + partition.name.len());
+    row.put_u64_le(partition.queue.0);
+    row.put_u64_le(partition.start.0);
+    row.put_u64_le(partition.tail.0);
+    row.put_i64_le(partition.created_at.micros());
+    row.put_i64_le(partition.first_at.micros());
+    row.put_i64_le(partition.last_at.micros());
+    row.put_u16_le(u16::try_from(partition.name.len()).unwrap_or(u16::MAX));
+    row.put_slice(partition.name.as_bytes());
+    put_ranges(&mut row, &partition.deleted);
+    row.into()
+}
+
+pub fn read_partition(id: u64, mut row: &[u8]) -> Result<Partition, Error> {
+    let read = |row: &mut &[u8]| -> Option<Partition> {
+        let (queue, start, tail) = (number(row)?, number(row)?, number(row)?);
+        let (created_at, first_at, last_at) = (time(row)?, time(row)?, time(row)?);
+        let length = usize::from(row.try_get_u16_le().ok()?);
+        let name = std::str::from_utf8(row.get(..length)?).ok()?.into();
+        row.advance(length);
+        let deleted = ranges(row)?;
+        Some(Partition {
+            id: PartitionId(id),
+            queue: QueueId(queue),
+            name,
+            start: Offset(start),
+            tail: Offset(tail),
+            created_at,
+            first_at,
+            last_at,
+            deleted,
+        })
+    };
+    read(&mut row).filter(|_| row.is_empty()).ok_or_else(|| corrupt("partition"))
+}
+
+pub fn cursor_value(cursor: &Cursor) -> Bytes {
+    let mut row = Vec::with_capacity(64);
+    row.put_u64_le(cursor.next.0);
+    row.put_i64_le(cursor.available_at.micros());
+    row.put_u32_le(cursor.retries);
+    row.put_u32_le(cursor.attempts);
+    row.put_u64_le(cursor.consumed);
+    row.put_i64_le(cursor.last_pop_at.micros());
+    match &cursor.lease {
+        None => row.put_u8(0),
+        Some(lease) => {
+            row.put_u8(1);
+            row.put_u128_le(lease.id.0.as_u128());
+            row.put_u64_le(lease.token);
+            row.put_i64_le(lease.until.micros());
+            row.put_u64_le(lease.end.0);
+        }
+    }
+    put_ranges(&mut row, cursor.finished.as_deref().unwrap_or(&OffsetRanges::default()));
+    row.into()
+}
+
+pub fn read_cursor(mut row: &[u8]) -> Result<Cursor, Error> {
+    let read = |row: &mut &[u8]| -> Option<Cursor> {
+        let (next, available_at) = (Offset(number(row)?), time(row)?);
+        let (retries, attempts) = (row.try_get_u32_le().ok()?, row.try_get_u32_le().ok()?);
+        let (consumed, last_pop_at) = (number(row)?, time(row)?);
+        let lease = match row.try_get_u8().ok()? {
+            0 => None,
+            _ => Some(Box::new(Lease {
+                id: LeaseId(uuid_from(row.try_get_u128_le().ok()?)),
+                token: number(row)?,
+                until: time(row)?,
+                end: Offset(number(row)?),
+            })),
+        };
+        let finished = Some(ranges(row)?).filter(|r| !r.is_empty()).map(Box::new);
+        Some(Cursor { next, available_at, lease, finished, retries, attempts, consumed, last_pop_at })
+    };
+    read(&mut row).filter(|_| row.is_empty()).ok_or_else(|| corrupt("cursor"))
+}
+
+fn uuid_from(bits: u128) -> uuid::Uuid {
+    uuid::Uuid::from_u128(bits)
+}
+
+fn number(row: &mut &[u8]) -> Option<u64> {
+    row.try_get_u64_le().ok()
+}
+
+fn time(row: &mut &[u8]) -> Option<Timestamp> {
+    row.try_get_i64_le().ok().map(Timestamp::from_micros)
+}
+
+fn put_ranges(row: &mut Vec<u8>, ranges: &OffsetRanges) {
+    row.put_u32_le(u32::try_from(ranges.ranges().len()).unwrap_or(u32::MAX));
+    for (start, end) in ranges.ranges() {
+        row.put_u64_le(*start);
+        row.put_u64_le(*end);
+    }
+}
+
+fn ranges(row: &mut &[u8]) -> Option<OffsetRanges> {
+    let count = row.try_get_u32_le().ok()?;
+    let mut pairs = Vec::new();
+    for _ in 0..count {
+        pairs.push((number(row)?, number(row)?));
+    }
+    Some(OffsetRanges::from_ranges(pairs))
+}
+
+/// The key under which the numbers that must not repeat are kept.
+pub const COUNTERS_KEY: &[u8] = b"counters";
+
+/// Numbers that must not repeat, also over a restart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// The next queue, group or partition id.
+    pub next_id: u64,
+    /// The version of the next record write.
+    pub next_version: u64,
+    /// How often the directory was opened; the high half of a token.
+    pub opened: u64,
+}
+
+impl Counters {
+    pub fn value(&self) -> Bytes {
+        let mut row = Vec::with_capacity(24);
+        row.put_u64_le(self.next_id);
+        row.put_u64_le(self.next_version);
+        row.put_u64_le(self.opened);
+        row.into()
+    }
+
+    pub fn read(mut row: &[u8]) -> Result<Self, Error> {
+        let mut field = || number(&mut row).ok_or_else(|| corrupt("counters"));
+        Ok(Self { next_id: field()?, next_version: field()?, opened: field()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_the_way_to_disk_and_back() {
+        let partition = Partition {
+            id: PartitionId(7),
+            queue: QueueId(3),
+            name: "kunde-42 ü".into(),
+            start: Offset(5),
+            tail: Offset(9),
+            created_at: Timestamp::from_micros(1),
+            first_at: Timestamp::from_micros(2),
+            last_at: Timestamp::from_micros(3),
+            deleted: OffsetRanges::from_ranges([(6, 7)]),
+        };
+        assert_eq!(read_partition(7, &partition_value(&partition)).unwrap(), partition);
+        let lease = Lease {
+            id: LeaseId(uuid_from(u128::MAX / 3)),
+            token: 8,
+            until: Timestamp::from_micros(4),
+            end: Offset(12),
+        };
+        let cursor = Cursor {
+            next: Offset(4),
+            available_at: Timestamp::from_micros(5),
+            lease: Some(Box::new(lease)),
+            finished: Some(Box::new(OffsetRanges::from_ranges([(6, 8)]))),
+            retries: 1,
+            attempts: 2,
+            consumed: 3,
+            last_pop_at: Timestamp::from_micros(6),
+        };
+        assert_eq!(read_cursor(&cursor_value(&cursor)).unwrap(), cursor);
+        assert_eq!(read_cursor(&cursor_value(&Cursor::default())).unwrap(), Cursor::default());
+        let counters = Counters { next_id: 1, next_version: 2, opened: 3 };
+        assert_eq!(Counters::read(&counters.value()).unwrap(), counters);
+    }
+
+    #[test]
+    fn a_cut_row_is_damage_not_a_panic() {
+        let whole = cursor_value(&Cursor::default());
+        for length in 0..whole.len() {
+            assert!(read_cursor(&whole[..length]).is_err());
+        }
+    }
+}

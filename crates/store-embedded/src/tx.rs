@@ -1,0 +1,493 @@
+//! The transaction on memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::{
+    Appended, Block, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, MessageView,
+    Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
+};
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
+use bytes::{Buf, BufMut, Bytes};
+
+use crate::tables::{corrupt, group_value, number_key, queue_value};
+use crate::writer::{Open, Writer};
+
+/// A look at memory, and the writes of one operation.
+pub struct EmbeddedTx<'a> {
+    writer: &'a mut Writer,
+    /// Whether the operation has written something that must be on disk before it is answered.
+    pub wrote_now: bool,
+    /// The group that must be on disk before anything that was read may be told.
+    pub gate: u64,
+}
+
+impl<'a> EmbeddedTx<'a> {
+    pub fn new(writer: &'a mut Writer) -> Self {
+        Self { writer, wrote_now: false, gate: 0 }
+    }
+
+    fn fresh_id(&mut self) -> u64 {
+        let id = self.writer.counters.next_id;
+        self.writer.counters.next_id += 1;
+        self.writer.counters_dirty = true;
+        id
+    }
+
+    fn see(&mut self, partition: PartitionId) {
+        self.gate = self.gate.max(self.writer.hot.changed_in(partition));
+    }
+
+    fn change(&mut self, partition: PartitionId) {
+        self.wrote_now = true;
+        self.writer.dirty_partitions.insert(partition);
+        self.writer.hot.mark_changed(partition, self.writer.group.seq);
+    }
+
+    /// From now on appends get a time of their own, so that whoever starts "now" misses nothing and gets
+    /// nothing older.
+    fn close_open_segments(&mut self) {
+        let open = std::mem::take(&mut self.writer.open);
+        self.writer.closed.extend(open);
+    }
+
+    /// Segments that are not on disk yet, oldest first.
+    fn young(&self, partition: PartitionId) -> impl Iterator<Item = Segment> + '_ {
+        let in_flight =
+            self.writer.in_flight.get(&partition).into_iter().flatten().map(|s| s.segment.clone());
+        let closed = self.writer.closed.iter().filter(move |(id, _)| *id == partition).map(|(_, open)| open);
+        let open = closed.chain(self.writer.open.get(&partition));
+        in_flight.chain(open.map(move |open| Segment::new(partition, open.header, open.body.clone().into())))
+    }
+}
+
+impl Tx for EmbeddedTx<'_> {
+    fn now(&self) -> Timestamp {
+        self.writer.last_now
+    }
+
+    fn fresh_token(&mut self) -> u64 {
+        self.writer.tokens += 1;
+        (self.writer.counters.opened << 40) | self.writer.tokens
+    }
+
+    fn admit(&self, _bytes: usize) -> Result<(), Stop> {
+        Ok(self.writer.shared.admit()?)
+    }
+
+    fn record(&mut self, key: &str) -> Result<Option<Record>, Stop> {
+        let (value, gate) = self.writer.records.get(&self.writer.shared.tables.records, key.as_bytes())?;
+        self.gate = self.gate.max(gate);
+        let record = value.map(read_record).transpose()?;
+        Ok(record.filter(|record| record.expires_at.is_none_or(|at| at > self.now())))
+    }
+
+    fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, Stop> {
+        if value.len() > limits::RECORD_BYTES_MAX {
+            return Err(Error::TooLarge { bytes: value.len(), max: limits::RECORD_BYTES_MAX }.into());
+        }
+        let version = self.writer.counters.next_version;
+        self.writer.counters.next_version += 1;
+        self.writer.counters_dirty = true;
+        self.wrote_now = true;
+        let row = record_value(&Record { value, version, expires_at });
+        let (seq, key) = (self.writer.group.seq, key.as_bytes().to_vec());
+        self.writer.records.put(seq, key.clone(), Some(row.clone()));
+        self.writer.put(self.writer.shared.tables.records.clone(), key, Some(row));
+        Ok(version)
+    }
+
+    fn remove_record(&mut self, key: &str) {
+        self.wrote_now = true;
+        let (seq, key) = (self.writer.group.seq, key.as_bytes().to_vec());
+        self.writer.records.put(seq, key.clone(), None);
+        self.writer.put(self.writer.shared.tables.records.clone(), key, None);
+    }
+
+    fn records(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Record)>, Stop> {
+        let now = self.now();
+        let live = |_: &[u8], value: &Bytes| {
+            read_record(value.clone()).is_ok_and(|record| record.expires_at.is_none_or(|at| at > now))
+        };
+        let table = &self.writer.shared.tables.records;
+        let (found, gate) =
+            self.writer.records.scan(table, prefix.as_bytes(), after.map(str::as_bytes), limit, live)?;
+        self.gate = self.gate.max(gate);
+        let read = |(key, value): (Vec<u8>, Bytes)| {
+            let key = String::from_utf8(key).map_err(|_| corrupt("record"))?;
+            Ok((key, read_record(value)?))
+        };
+        Ok(found.into_iter().map(read).collect::<Result<_, Error>>()?)
+    }
+
+    fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
+        Ok(self.writer.hot.queue(name))
+    }
+
+    fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, Stop> {
+        Ok(self.writer.hot.queue_by_id(id))
+    }
+
+    fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
+        Ok(self.writer.hot.queues())
+    }
+
+    fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
+        let queue = match self.writer.hot.queue(&spec.name) {
+            Some(old) => Queue { spec, ..(*old).clone() },
+            None => Queue { id: QueueId(self.fresh_id()), created_at: self.now(), spec },
+        };
+        let queue = Arc::new(queue);
+        self.wrote_now = true;
+        self.writer.hot.put_queue(queue.clone());
+        let table = self.writer.shared.tables.queues.clone();
+        self.writer.put(table, number_key(queue.id.0).to_vec(), Some(queue_value(&queue)));
+        Ok(queue)
+    }
+
+    fn remove_queue(&mut self, id: QueueId) {
+        self.wrote_now = true;
+        let (partitions, groups) = self.writer.hot.remove_queue(id);
+        let table = self.writer.shared.tables.queues.clone();
+        self.writer.put(table, number_key(id.0).to_vec(), None);
+        for group in &groups {
+            let table = self.writer.shared.tables.groups.clone();
+            self.writer.put(table, number_key(group.0).to_vec(), None);
+        }
+        for partition in &partitions {
+            // What is not written yet need not be.
+            self.writer.open.remove(partition);
+            self.writer.dirty_partitions.remove(partition);
+        }
+        self.writer.closed.retain(|(partition, _)| !partitions.contains(partition));
+        self.writer.dead_partitions.extend(partitions);
+        self.writer.dead_groups.extend(groups);
+    }
+
+    fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
+        let id = self.writer.hot.partition_id(queue, name);
+        id.map_or(Ok(None), |id| self.partition_by_id(id))
+    }
+
+    fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
+        self.see(id);
+        Ok(self.writer.hot.partition(id))
+    }
+
+    fn partitions(
+        &mut self,
+        queue: QueueId,
+        after: Option<PartitionId>,
+        limit: usize,
+    ) -> Result<Vec<Partition>, Stop> {
+        let members = self.writer.hot.members(queue, after, limit);
+        Ok(members.into_iter().filter_map(|id| self.writer.hot.partition(id)).collect())
+    }
+
+    fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+        Ok(self.writer.hot.partition_count(queue))
+    }
+
+    fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
+        let id = PartitionId(self.fresh_id());
+        let now = self.now();
+        self.writer.hot.put_partition(Partition {
+            id,
+            queue,
+            name: name.into(),
+            start: Offset(0),
+            tail: Offset(0),
+            created_at: now,
+            first_at: now,
+            last_at: Timestamp::MIN,
+            deleted: Default::default(),
+        });
+        self.change(id);
+        id
+    }
+
+    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended {
+        let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
+        let writer = &mut *self.writer;
+        let created_at = writer.open.get(&partition).map_or(now, |open| open.header.created_at);
+        let first = writer.hot.append(partition, count, created_at, seq, |event| writer.shared.notify(event));
+        let open = writer.open.entry(partition).or_insert_with(|| Open {
+            header: SegmentHeader { base: first, count: 0, created_at },
+            body: Vec::with_capacity(block.bytes().len()),
+        });
+        open.header.count += u32::try_from(count).unwrap_or(u32::MAX);
+        open.body.extend_from_slice(block.bytes());
+        writer.group_bytes += block.bytes().len();
+        if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {
+            let hashes = block.hashes().collect();
+            match writer.remembered.insert(&writer.shared.db, now, remember, partition, first, hashes) {
+                Ok(remember) => writer.remembers.push(remember),
+                Err(error) => writer.shared.fail(&error.to_string()),
+            }
+        }
+        self.change(partition);
+        Appended { first, created_at }
+    }
+
+    fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop> {
+        self.see(partition);
+        Ok(self.writer.remembered.get(partition, hash))
+    }
+
+    fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop> {
+        self.see(partition);
+        let young = self.young(partition).find(|s| s.header.base <= offset && offset < s.end());
+        match young {
+            Some(segment) => Ok(segment.message(offset).map_err(Error::from)?),
+            None => Ok(self.writer.shared.messages.message(partition, offset)?),
+        }
+    }
+
+    fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, Stop> {
+        self.see(partition);
+        let Some(row) = self.writer.hot.partition(partition) else { return Ok(Offset(0)) };
+        if row.last_at < at || row.start == row.tail {
+            return Ok(row.tail);
+        }
+        if row.first_at >= at {
+            return Ok(row.start);
+        }
+        let mut on_disk_end = row.tail;
+        for segment in self.young(partition) {
+            on_disk_end = on_disk_end.min(segment.header.base);
+            if segment.header.created_at >= at {
+                if segment.header.base > on_disk_end {
+                    return Ok(segment.header.base.max(row.start));
+                }
+                break;
+            }
+        }
+        let found =
+            self.writer.shared.messages.offset_at(partition, row.start, on_disk_end.max(row.start), at)?;
+        Ok(found)
+    }
+
+    fn delete_message(&mut self, partition: PartitionId, offset: Offset) {
+        self.writer.hot.delete_message(partition, offset);
+        self.change(partition);
+    }
+
+    fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), Stop> {
+        let Some(row) = self.writer.hot.partition(partition) else { return Ok(()) };
+        let start = start.min(row.tail);
+        if start <= row.start {
+            return Ok(());
+        }
+        let (keys, kept) = self.writer.shared.messages.droppable(partition, start, row.tail)?;
+        for key in keys {
+            self.writer.put(self.writer.shared.tables.segments.clone(), key, None);
+        }
+        let first_at = kept.map_or(row.first_at.max(row.created_at), |(_, created_at)| created_at);
+        self.writer.hot.trim(partition, start, first_at);
+        self.change(partition);
+        Ok(())
+    }
+
+    fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, Stop> {
+        Ok(self.writer.hot.group(queue, name))
+    }
+
+    fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, Stop> {
+        Ok(self.writer.hot.group_by_id(id))
+    }
+
+    fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
+        Ok(self.writer.hot.groups(queue))
+    }
+
+    fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group> {
+        self.close_open_segments();
+        let group = Arc::new(Group {
+            id: GroupId(self.fresh_id()),
+            queue,
+            name: spec.name.into(),
+            start: spec.start,
+            subscribed_at: spec.subscribed_at,
+        });
+        self.wrote_now = true;
+        let now = self.now();
+        let (added, replaced) = self.writer.hot.put_group(group.clone(), now);
+        let table = self.writer.shared.tables.groups.clone();
+        if added {
+            self.writer.put(table.clone(), number_key(group.id.0).to_vec(), Some(group_value(&group)));
+        }
+        if let Some(replaced) = replaced {
+            self.writer.put(table, number_key(replaced.0).to_vec(), None);
+            self.writer.dead_groups.push(replaced);
+        }
+        group
+    }
+
+    fn set_start(&mut self, id: GroupId, start: Start) {
+        self.close_open_segments();
+        let Some(old) = self.writer.hot.group_by_id(id) else { return };
+        let group = Arc::new(Group { start, ..(*old).clone() });
+        self.wrote_now = true;
+        let now = self.now();
+        let table = self.writer.shared.tables.groups.clone();
+        self.writer.put(table, number_key(id.0).to_vec(), Some(group_value(&group)));
+        self.writer.hot.change_group(group, now);
+    }
+
+    fn remove_group(&mut self, id: GroupId) {
+        self.wrote_now = true;
+        self.writer.hot.remove_group(id);
+        self.writer.put(self.writer.shared.tables.groups.clone(), number_key(id.0).to_vec(), None);
+        self.writer.dead_groups.push(id);
+    }
+
+    fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, Stop> {
+        self.see(partition);
+        Ok(self.writer.hot.cursor(group, partition))
+    }
+
+    fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability) {
+        let (now, shared) = (self.now(), self.writer.shared.clone());
+        self.writer.hot.put_cursor(group, partition, cursor, now, |event| shared.notify(event));
+        self.writer.dirty_cursors.insert((group, partition));
+        if durability == Durability::Now {
+            self.wrote_now = true;
+            self.writer.hot.mark_changed(partition, self.writer.group.seq);
+        }
+    }
+
+    fn candidates(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, Stop> {
+        let now = self.now();
+        Ok(self.writer.hot.candidates(group, now, limit))
+    }
+
+    fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop> {
+        Ok(self.writer.hot.next_available(group))
+    }
+
+    fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {
+        Ok(self.writer.hot.leased(lease))
+    }
+
+    fn backlog(&mut self, group: GroupId) -> Result<u64, Stop> {
+        Ok(self.writer.hot.backlog(group))
+    }
+
+    fn kept(&mut self, queue: QueueId) -> Result<u64, Stop> {
+        Ok(self.writer.hot.kept(queue))
+    }
+
+    fn put_dead_letter(&mut self, letter: DeadLetter) {
+        self.remove_dead_letter(&letter.key);
+        let seq = self.writer.group.seq;
+        let (key, value) = (letter_key(&letter), letter_value(&letter));
+        let time_key = letter_time_key(&letter.key);
+        let time = Bytes::copy_from_slice(&letter.failed_at.micros().to_le_bytes());
+        let tables = &self.writer.shared.tables;
+        let (letters, times) = (tables.letters.clone(), tables.letter_times.clone());
+        self.writer.letters.put(seq, key.clone(), Some(value.clone()));
+        self.writer.letter_times.put(seq, time_key.clone(), Some(time.clone()));
+        self.writer.put(letters, key, Some(value));
+        self.writer.put(times, time_key, Some(time));
+    }
+
+    fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
+        let tables = &self.writer.shared.tables;
+        let (time, _) = self.writer.letter_times.get(&tables.letter_times, &letter_time_key(key))?;
+        let Some(mut time) = time else { return Ok(None) };
+        let failed_at = Timestamp::from_micros(time.try_get_i64_le().map_err(|_| corrupt("dead letter"))?);
+        let (value, gate) = self.writer.letters.get(&tables.letters, &letter_key_at(key, failed_at))?;
+        self.gate = self.gate.max(gate);
+        Ok(value.map(read_letter).transpose()?)
+    }
+
+    fn remove_dead_letter(&mut self, key: &DeadLetterKey) {
+        self.wrote_now = true;
+        // A letter that cannot be read cannot be found by its time either: nothing to remove.
+        let Ok(Some(letter)) = self.dead_letter(key) else { return };
+        let seq = self.writer.group.seq;
+        let (key, time_key) = (letter_key(&letter), letter_time_key(key));
+        let tables = &self.writer.shared.tables;
+        let (letters, times) = (tables.letters.clone(), tables.letter_times.clone());
+        self.writer.letters.put(seq, key.clone(), None);
+        self.writer.letter_times.put(seq, time_key.clone(), None);
+        self.writer.put(letters, key, None);
+        self.writer.put(times, time_key, None);
+    }
+
+    fn dead_letters(
+        &mut self,
+        queue: QueueId,
+        after: Option<&DeadLetter>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, Stop> {
+        let after = after.map(letter_key);
+        let table = &self.writer.shared.tables.letters;
+        let (found, gate) =
+            self.writer.letters.scan(table, &number_key(queue.0), after.as_deref(), limit, |_, _| true)?;
+        self.gate = self.gate.max(gate);
+        Ok(found.into_iter().map(|(_, value)| read_letter(value)).collect::<Result<_, Error>>()?)
+    }
+}
+
+fn record_value(record: &Record) -> Bytes {
+    let mut row = Vec::with_capacity(16 + record.value.len());
+    row.put_u64_le(record.version);
+    row.put_i64_le(record.expires_at.map_or(i64::MAX, Timestamp::micros));
+    row.put_slice(&record.value);
+    row.into()
+}
+
+fn read_record(mut row: Bytes) -> Result<Record, Error> {
+    let version = row.try_get_u64_le().map_err(|_| corrupt("record"))?;
+    let expires_at = row.try_get_i64_le().map_err(|_| corrupt("record"))?;
+    let expires_at = (expires_at != i64::MAX).then_some(Timestamp::from_micros(expires_at));
+    Ok(Record { value: row, version, expires_at })
+}
+
+/// Letters of a queue stand together, the newest first.
+fn letter_key(letter: &DeadLetter) -> Vec<u8> {
+    letter_key_at(&letter.key, letter.failed_at)
+}
+
+fn letter_key_at(key: &DeadLetterKey, failed_at: Timestamp) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(40 + key.group.len());
+    bytes.put_u64(key.queue.0);
+    bytes.put_u64(u64::MAX - failed_at.micros().max(0).cast_unsigned());
+    bytes.put_slice(&letter_time_key(key)[8..]);
+    bytes
+}
+
+fn letter_time_key(key: &DeadLetterKey) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32 + key.group.len());
+    bytes.put_u64(key.queue.0);
+    bytes.put_u64(key.partition.0);
+    bytes.put_u64(u64::MAX - key.offset.0);
+    bytes.put_slice(key.group.as_bytes());
+    bytes
+}
+
+fn letter_value(letter: &DeadLetter) -> Bytes {
+    let meta = serde_json::to_vec(letter).unwrap_or_default();
+    let mut row = Vec::with_capacity(4 + meta.len() + letter.payload.len());
+    row.put_u32_le(u32::try_from(meta.len()).unwrap_or(u32::MAX));
+    row.put_slice(&meta);
+    row.put_slice(&letter.payload);
+    row.into()
+}
+
+fn read_letter(mut row: Bytes) -> Result<DeadLetter, Error> {
+    let length = row.try_get_u32_le().map_err(|_| corrupt("dead letter"))?;
+    let length = usize::try_from(length).unwrap_or(usize::MAX);
+    if length > row.len() {
+        return Err(corrupt("dead letter"));
+    }
+    let meta = row.split_to(length);
+    let letter: DeadLetter = serde_json::from_slice(&meta).map_err(|_| corrupt("dead letter"))?;
+    Ok(DeadLetter { payload: row, ..letter })
+}

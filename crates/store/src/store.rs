@@ -1,0 +1,129 @@
+//! The store: runs decisions, reads messages, tells what happened.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
+use tokio::sync::oneshot;
+
+use crate::{Error, Segment, Stop, Tx};
+
+/// Something that may let a waiting pop go on. A hint: it may come twice, early, or for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A partition has a new message.
+    Appended {
+        /// The queue.
+        queue: QueueId,
+        /// The partition.
+        partition: PartitionId,
+    },
+    /// A partition is free again for a group.
+    Freed {
+        /// The queue.
+        queue: QueueId,
+        /// The group.
+        group: GroupId,
+        /// The partition.
+        partition: PartitionId,
+    },
+}
+
+/// Receives events. It is called on the store's own thread and must return at once.
+pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
+
+/// A decision on its way through a store.
+pub trait Operation: Send {
+    /// Decides. May be run several times; see [`Tx`].
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop>;
+
+    /// Hands over the answer, once: the decision is kept, or it failed and nothing of it is.
+    fn finish(self: Box<Self>, outcome: Result<(), Error>);
+}
+
+/// Numbers about a store's work since it was opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Statistics {
+    /// Commits.
+    pub commits: u64,
+    /// Commits that were forced to disk.
+    pub syncs: u64,
+    /// Decisions in all commits.
+    pub operations: u64,
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// Transaction ids remembered.
+    pub remembered: u64,
+}
+
+/// A future that a trait object can return.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A backend.
+///
+/// To be correct, an implementation must run decisions as [`Tx`] says, and [`read`](Store::read) must return
+/// every kept message of the range it was asked for, in order, and never anything that was not written.
+pub trait Store: Send + Sync + 'static {
+    /// Takes in a decision. At a full intake it is finished at once with [`Error::Busy`].
+    fn submit(&self, operation: Box<dyn Operation>);
+
+    /// The segments that hold messages from `from` up to, not including, `to`. Stops after the segment with
+    /// which more than `bytes_max` bytes are reached, so at least one segment is returned if there is one.
+    fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<Segment>, Error>>;
+
+    /// Sets who hears of events.
+    fn listen(&self, listener: Listener);
+
+    /// The store's time, roughly: that of the last decision or later.
+    fn now(&self) -> Timestamp;
+
+    /// Numbers about its work.
+    fn statistics(&self) -> Statistics;
+
+    /// Why the store has stopped working, once it has.
+    fn failure(&self) -> Option<String>;
+
+    /// Finishes what was taken in, and closes.
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+/// Runs a decision and waits for its answer.
+pub async fn run<R, F>(store: &dyn Store, decide: F) -> Result<R, Error>
+where
+    R: Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+{
+    let (reply, answer) = oneshot::channel();
+    store.submit(Box::new(Decision { decide, answer: None, reply }));
+    answer.await.unwrap_or_else(|_| Err(Error::Closed("the operation was dropped".into())))
+}
+
+struct Decision<R, F> {
+    decide: F,
+    answer: Option<R>,
+    reply: oneshot::Sender<Result<R, Error>>,
+}
+
+impl<R, F> Operation for Decision<R, F>
+where
+    R: Send,
+    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send,
+{
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        self.answer = Some((self.decide)(tx)?);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+        let answer = self.answer.ok_or_else(|| Error::Closed("the operation was never run".into()));
+        // A caller that has gone away does not want the answer.
+        let _ = self.reply.send(outcome.and(answer));
+    }
+}

@@ -1,0 +1,210 @@
+//! The transaction: what a decision may read and write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use bytes::Bytes;
+
+use crate::{
+    Block, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec, Record,
+    Start,
+};
+
+/// Why a decision stopped before its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// A row is not at hand. The backend fetches it and runs the decision again from the start.
+    Load,
+    /// It cannot be done.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// When a write must be on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Before the decision is answered.
+    Now,
+    /// With the next commit. For what may be forgotten in a crash at no worse cost than doing it again.
+    Soon,
+}
+
+/// Where appended messages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The offset of the first; the others follow.
+    pub first: Offset,
+    /// When they count as stored: now, or the moment of messages that share a segment with them.
+    pub created_at: Timestamp,
+}
+
+/// What a caller says of a group.
+#[derive(Clone, Debug)]
+pub struct GroupSpec<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Where it begins.
+    pub start: Start,
+    /// When it was first seen.
+    pub subscribed_at: Timestamp,
+}
+
+/// One atomic look at the tables, and the writes that follow from it.
+///
+/// A decision reads what it needs, decides, and then writes; after its first write it must not fail, for
+/// there is no way back. Reads see the writes of the same and of every earlier decision. A read may answer
+/// [`Stop::Load`], which the decision passes on with `?`; it is then run again, so it must have no effect
+/// other than its writes.
+///
+/// To be correct, an implementation must
+/// - run decisions as if one after the other;
+/// - keep all writes of a decision or none, also over a crash;
+/// - answer a decision only when its own writes made with [`Durability::Now`], and the writes it has read, are
+///   on disk;
+/// - let [`now`](Tx::now) rise strictly from one decision to the next, also over a restart, and give out no
+///   token twice.
+pub trait Tx {
+    /// The store's time, the only one that expires anything. Strictly later than in any decision before.
+    fn now(&self) -> Timestamp;
+
+    /// A number higher than every one given before.
+    fn fresh_token(&mut self) -> u64;
+
+    /// Says whether `bytes` more of messages can be taken in.
+    fn admit(&self, bytes: usize) -> Result<(), Stop>;
+
+    /// The record under `key`, unless it has expired.
+    fn record(&mut self, key: &str) -> Result<Option<Record>, Stop>;
+
+    /// Writes a record and tells its version, which is higher than that of any record written before.
+    fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, Stop>;
+
+    /// Removes a record.
+    fn remove_record(&mut self, key: &str);
+
+    /// Up to `limit` records whose keys begin with `prefix` and sort after `after`, in order.
+    fn records(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Record)>, Stop>;
+
+    /// A queue by name.
+    fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop>;
+
+    /// A queue by number.
+    fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, Stop>;
+
+    /// All queues, in the order of their creation.
+    fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop>;
+
+    /// Creates a queue, or changes the one of that name.
+    fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop>;
+
+    /// Removes a queue with everything in it.
+    fn remove_queue(&mut self, id: QueueId);
+
+    /// A partition by name.
+    fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop>;
+
+    /// A partition by number.
+    fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop>;
+
+    /// Up to `limit` partitions of a queue, by number, after `after`.
+    fn partitions(
+        &mut self,
+        queue: QueueId,
+        after: Option<PartitionId>,
+        limit: usize,
+    ) -> Result<Vec<Partition>, Stop>;
+
+    /// How many partitions a queue has.
+    fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop>;
+
+    /// Creates a partition that does not exist yet.
+    fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId;
+
+    /// Appends messages, remembers their transaction ids for `remember`, and tells where they now are.
+    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended;
+
+    /// The newest message stored under a transaction id with this hash that is still remembered. The hash may
+    /// lie: compare with [`message`](Tx::message).
+    fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop>;
+
+    /// One message.
+    fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop>;
+
+    /// The offset of the first kept message stored at or after `at`; the tail when there is none.
+    fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, Stop>;
+
+    /// Marks a message as deleted for every group.
+    fn delete_message(&mut self, partition: PartitionId, offset: Offset);
+
+    /// Gives up whole segments of messages before `start`.
+    fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), Stop>;
+
+    /// A group of a queue by name.
+    fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, Stop>;
+
+    /// A group by number.
+    fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, Stop>;
+
+    /// All groups of a queue, by name.
+    fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop>;
+
+    /// Creates a group. One of the same name is replaced: its cursors and leases are void.
+    fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group>;
+
+    /// Changes where a group begins in partitions it has no cursor on.
+    fn set_start(&mut self, id: GroupId, start: Start);
+
+    /// Removes a group with its cursors and leases.
+    fn remove_group(&mut self, id: GroupId);
+
+    /// How far a group is in a partition; `None` before its first [`put_cursor`](Tx::put_cursor).
+    fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, Stop>;
+
+    /// Writes a cursor.
+    fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability);
+
+    /// Up to `limit` partitions that may have something for the group now: messages beyond its place, and
+    /// `available_at` reached. The one that was offered longest ago comes first. Each that is offered must be
+    /// answered with [`put_cursor`](Tx::put_cursor).
+    fn candidates(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, Stop>;
+
+    /// When the next partition that has messages for the group becomes available.
+    fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop>;
+
+    /// Where a lease is held.
+    fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop>;
+
+    /// Messages that a group has not finished.
+    fn backlog(&mut self, group: GroupId) -> Result<u64, Stop>;
+
+    /// Messages kept in a queue.
+    fn kept(&mut self, queue: QueueId) -> Result<u64, Stop>;
+
+    /// Writes a dead letter, in place of an earlier one with the same key.
+    fn put_dead_letter(&mut self, letter: DeadLetter);
+
+    /// One dead letter.
+    fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop>;
+
+    /// Removes a dead letter.
+    fn remove_dead_letter(&mut self, key: &DeadLetterKey);
+
+    /// Up to `limit` dead letters of a queue, the newest first, after the letter `after`.
+    fn dead_letters(
+        &mut self,
+        queue: QueueId,
+        after: Option<&DeadLetter>,
+        limit: usize,
+    ) -> Result<Vec<DeadLetter>, Stop>;
+}
