@@ -1,1 +1,101 @@
-fn main() {}
+//! The `baton` program: the server, and commands that talk to one.
+//!
+//! Every command is a file in `commands` with its arguments and a `run`. Always: results go to stdout and everything
+//! else to stderr; a failure ends with a code other than 0 and says what to do next; a closed pipe is no failure.
+//! Start at [`Command`].
+
+mod commands;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use commands::{bench, completions, pop, push, queues, serve, tail};
+
+/// Baton decides who does what, right now: queues for a fleet of services, in one server.
+///
+/// Without a command it serves, with everything in ./baton-data.
+#[derive(Debug, Parser)]
+#[command(name = "baton", version, propagate_version = true, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  baton                                   serve on http://127.0.0.1:6632
+  baton push orders '{\"number\": 1}'       put a message into the queue orders
+  baton pop orders --wait 10              take one, wait up to 10 seconds for it
+  baton tail orders                       watch what is pushed, without taking it from anybody
+  baton queues                            list queues and how much waits in them";
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the server.
+    Serve(serve::Args),
+    /// Put messages into a queue.
+    Push(push::Args),
+    /// Take messages from a queue.
+    Pop(pop::Args),
+    /// Watch the messages of a queue without taking them from anybody.
+    Tail(tail::Args),
+    /// List queues, or show one.
+    Queues(queues::Args),
+    /// Measure a server.
+    Bench(bench::Args),
+    /// Print the completions for a shell.
+    Completions(completions::Args),
+}
+
+fn main() -> ExitCode {
+    let command = match Cli::parse().command {
+        Some(command) => command,
+        // Parsed, not defaulted: settings of the server may come from the environment.
+        None => match Cli::parse_from(["baton", "serve"]).command {
+            Some(command) => command,
+            None => return ExitCode::FAILURE,
+        },
+    };
+    match run(command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failure::report(&error),
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        match command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Push(args) => push::run(args).await,
+            Command::Pop(args) => pop::run(args).await,
+            Command::Tail(args) => tail::run(args).await,
+            Command::Queues(args) => queues::run(args).await,
+            Command::Bench(args) => bench::run(args).await,
+            Command::Completions(args) => completions::run(&args),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_commands_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_command_means_serve() {
+        assert!(Cli::try_parse_from(["baton"]).unwrap().command.is_none());
+        let served = Cli::try_parse_from(["baton", "serve"]).unwrap();
+        assert!(matches!(served.command, Some(Command::Serve(_))));
+    }
+}

@@ -1,1 +1,71 @@
-//! placeholder
+//! The Rust client of Baton: push, pop, consume, ack, transactions and dead letters over HTTP.
+//!
+//! It exists so that a program says what it wants of a queue in one chain of words and leaves retries, failover,
+//! leases and connections to the client. Always: a call that may have reached the server is repeated only when
+//! the repetition cannot act twice (a push carries a transaction id, an ack its lease); a 4xx is never repeated;
+//! every wait, buffer and body has a bound. Not here: queue rules (the server decides), TLS (put a proxy or a
+//! mesh in front), threads (bring a tokio runtime). Start at [`Client`].
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use baton_client::{AckStatus, Client};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Order {
+//!     number: u32,
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), baton_client::Error> {
+//! let baton = Client::new("http://127.0.0.1:6632")?;
+//! let orders = baton.queue("orders").partition("customer-42");
+//! orders.push(&Order { number: 1 }).send().await?;
+//!
+//! for message in orders.group("billing").pop().batch(10).wait(Duration::from_secs(5)).send().await? {
+//!     let order: Order = message.data()?;
+//!     println!("billing order {}", order.number);
+//!     baton.ack(&message, AckStatus::Completed).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod ack;
+mod buffer;
+mod client;
+mod connection;
+mod consume;
+mod dead_letter;
+mod endpoint;
+mod error;
+mod group;
+mod id;
+mod lease;
+mod message;
+mod path;
+mod pool;
+mod pop;
+mod push;
+mod queue;
+mod retry;
+mod transaction;
+
+pub use ack::Acknowledgement;
+pub use baton_types::wire::{
+    AckResult, AckStatus, DeadLetter, DeadLetterPage, Health, LeaseExtension, MessageCounts, PartitionDetail,
+    PushResult, PushStatus, QueueDetail, QueueSummary, Replay, TransactionResponse, TransactionResult,
+};
+pub use baton_types::{QUEUE_MODE, QueueOptions, Timestamp, limits};
+pub use buffer::Buffer;
+pub use client::{Builder, Client};
+pub use consume::{Consume, Consumed};
+pub use dead_letter::DeadLetters;
+pub use error::Error;
+pub use message::{Message, Receipt};
+pub use pop::{Pop, Subscription};
+pub use push::{Confirmation, Push};
+pub use queue::Queue;
+pub use serde_json::value::RawValue;
+pub use tokio_util::sync::CancellationToken;
+pub use transaction::Transaction;

@@ -7,7 +7,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "this is the door")]
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use baton_types::{LeaseId, Timestamp};
@@ -123,6 +126,27 @@ pub fn fresh_lease() -> LeaseId {
 /// Lets the current task rest. For back-off between tries; to wait for an event, wait for the event.
 pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
+}
+
+/// An alarm that can be set again and again without a new allocation, for code that polls by hand.
+#[derive(Debug)]
+pub struct Deadline(Pin<Box<tokio::time::Sleep>>);
+
+impl Deadline {
+    /// An alarm that rings after `duration`.
+    pub fn after(duration: Duration) -> Self {
+        Self(Box::pin(tokio::time::sleep(duration)))
+    }
+
+    /// Sets it again: it rings `duration` from now.
+    pub fn reset(&mut self, duration: Duration) {
+        self.0.as_mut().reset(tokio::time::Instant::now() + duration);
+    }
+
+    /// Whether it has rung; if not, the task is woken when it does.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
 }
 
 /// Lets the current thread rest. For back-off between tries; to wait for an event, wait for the event.

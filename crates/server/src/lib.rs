@@ -1,1 +1,31 @@
-//! placeholder
+//! The HTTP front of Baton: reads requests, asks the broker, writes answers.
+//!
+//! The wire is the one that existing queue clients speak. Payloads pass through as bytes: a push borrows them from
+//! the request's body, a pop writes its answer around them. Always: every body, name, list, wait and connection
+//! has a limit, and at the limit the caller is told what to do; statuses and codes are decided in `error` alone;
+//! routes, settings and error codes are tables, from which the reference pages in `docs/` are printed.
+//! Deliberately absent: queue rules (`baton-queue` has them), authentication and TLS.
+//!
+//! Start at [`Server`], then `service`, then `routes`.
+
+mod app;
+mod body;
+mod call;
+pub mod docs;
+pub mod error;
+mod json;
+mod names;
+mod path;
+mod query;
+mod reply;
+pub mod routes;
+mod server;
+mod service;
+pub mod settings;
+mod transport;
+
+pub use app::App;
+pub use call::{Answer, Call, Handler};
+pub use reply::Reply;
+pub use server::{BindError, Options, Server};
+pub use settings::Settings;

@@ -455,14 +455,6 @@ impl Hot {
             }
         }
     }
-
-    /// The latest moment that anything in memory was stored at.
-    pub fn latest(&self) -> Timestamp {
-        let partitions = self.partitions.values().map(|p| p.last_at.max(p.created_at));
-        let groups = self.groups.values().map(|g| g.row.subscribed_at);
-        let cursors = self.groups.values().flat_map(|g| g.slots.values().map(|s| s.cursor.last_pop_at));
-        partitions.chain(groups).chain(cursors).max().unwrap_or(Timestamp::MIN)
-    }
 }
 
 fn outstanding(

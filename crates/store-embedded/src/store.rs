@@ -19,8 +19,8 @@ use crate::hot::Hot;
 use crate::messages::Messages;
 use crate::remembered::Remembered;
 use crate::tables::{
-    COUNTERS_KEY, Counters, Tables, engine_error, read_cursor, read_group, read_number, read_pair,
-    read_partition, read_queue,
+    CLOCK_KEY, COUNTERS_KEY, Counters, Tables, engine_error, read_clock, read_cursor, read_group,
+    read_number, read_pair, read_partition, read_queue,
 };
 use crate::writer::{Input, Writer};
 
@@ -119,9 +119,12 @@ impl EmbeddedStore {
         let mut opening = db.batch().durability(Some(PersistMode::SyncData));
         opening.insert(&tables.meta, COUNTERS_KEY, counters.value());
         opening.commit().map_err(unusable)?;
-        let (hot, dead_partitions, dead_groups) = load(&tables, options.clock.now())?;
-        let remembered =
-            Remembered::load(&db, options.clock.now().max(hot.latest()), options.remembered_max)?;
+        let now = match tables.meta.get(CLOCK_KEY).map_err(engine_error)? {
+            Some(row) => read_clock(&row)?.max(options.clock.now()),
+            None => options.clock.now(),
+        };
+        let (hot, dead_partitions, dead_groups) = load(&tables, now)?;
+        let remembered = Remembered::load(&db, now, options.remembered_max)?;
         let messages = Messages { cache: Cache::new(options.cache_bytes), table: tables.segments.clone() };
         let shared = Arc::new(Shared {
             db,
@@ -132,7 +135,7 @@ impl EmbeddedStore {
             clock: options.clock.clone(),
             listener: RwLock::default(),
             failure: OnceLock::new(),
-            now: AtomicI64::new(options.clock.now().max(hot.latest()).micros()),
+            now: AtomicI64::new(now.micros()),
             durable: AtomicU64::new(0),
             parked: Mutex::default(),
             idle: Mutex::new(true),
@@ -160,6 +163,7 @@ impl EmbeddedStore {
             remembered,
             dead_partitions,
             dead_groups,
+            now,
         );
         let (for_committer, done) = (shared.clone(), intake.clone());
         let unusable = |e: std::io::Error| Error::Unusable(format!("cannot start a thread: {e}"));

@@ -248,6 +248,17 @@ fn ranges(row: &mut &[u8]) -> Option<OffsetRanges> {
 /// The key under which the numbers that must not repeat are kept.
 pub const COUNTERS_KEY: &[u8] = b"counters";
 
+/// The key under which the store's time is kept, so that it never goes back, whatever the machine's clock does.
+pub const CLOCK_KEY: &[u8] = b"clock";
+
+pub fn clock_value(now: Timestamp) -> Bytes {
+    Bytes::copy_from_slice(&now.micros().to_le_bytes())
+}
+
+pub fn read_clock(mut row: &[u8]) -> Result<Timestamp, Error> {
+    time(&mut row).ok_or_else(|| corrupt("clock"))
+}
+
 /// Numbers that must not repeat, also over a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {

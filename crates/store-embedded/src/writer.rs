@@ -20,7 +20,8 @@ use crate::hot::Hot;
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
 use crate::tables::{
-    COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, partition_value, segment_key,
+    CLOCK_KEY, COUNTERS_KEY, Counters, clock_value, cursor_value, number_key, pair_key, partition_value,
+    segment_key,
 };
 use crate::tx::EmbeddedTx;
 
@@ -109,8 +110,8 @@ impl Writer {
         remembered: Remembered,
         dead_partitions: Vec<PartitionId>,
         dead_groups: Vec<GroupId>,
+        last_now: Timestamp,
     ) -> Self {
-        let last_now = hot.latest();
         Self {
             shared,
             hot,
@@ -212,6 +213,8 @@ impl Writer {
         if self.group.writes.is_empty() && self.group.waiting.is_empty() {
             return;
         }
+        let table = self.shared.tables.meta.clone();
+        self.put(table, CLOCK_KEY.to_vec(), Some(clock_value(self.last_now)));
         let next = Group { seq: self.group.seq + 1, ..Group::default() };
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;

@@ -101,6 +101,11 @@ impl MessageId {
         Self(Uuid::from_u128((millis << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low))
     }
 
+    /// The id as the UUID that it is, to be written without going through formatting.
+    pub const fn as_uuid(self) -> Uuid {
+        self.0
+    }
+
     /// Where the message with this id lies, or `None` when no message has such an id.
     pub fn place(self) -> Option<(PartitionId, Offset)> {
         let bits = self.0.as_u128();

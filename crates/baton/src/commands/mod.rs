@@ -1,0 +1,11 @@
+//! One file for each command: its arguments, and what it does with them.
+
+pub mod bench;
+pub mod completions;
+pub mod pop;
+pub mod push;
+pub mod queues;
+pub mod serve;
+mod start;
+pub mod tail;
+mod target;

@@ -1,0 +1,178 @@
+//! `baton serve`: the server, in the foreground, until it is told to stop.
+//!
+//! Always: the first line on stdout is written when requests are really answered, so a script may wait for it;
+//! the first SIGTERM or SIGINT lets requests under way finish, the second ends the process at once; a store that
+//! fails stops the process with a message and a non-zero exit code, since answering errors for ever helps nobody.
+//! The flags are not written here: they are the settings, printed from their table. Start at [`run`].
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use baton_queue::Broker;
+use baton_server::{Server, Settings, settings};
+use baton_store::Store;
+use baton_store_embedded::EmbeddedStore;
+use clap::{Arg, ArgMatches, Command, FromArgMatches};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// How often the store is asked whether it still works.
+const STORE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The exit code after a second signal, as a shell reports a process that was interrupted.
+const STOPPED_AT_ONCE: i32 = 130;
+
+/// Runs the server.
+#[derive(Clone, Debug, Default)]
+pub struct Args {
+    /// A TOML file with settings.
+    pub config: Option<PathBuf>,
+    /// Names and values of settings given as flags.
+    pub flags: Vec<(String, String)>,
+}
+
+impl clap::Args for Args {
+    fn augment_args(command: Command) -> Command {
+        let config = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("A TOML file with settings; the environment and flags win over it");
+        let defaults = Settings::default();
+        settings::TABLE.iter().fold(command.arg(config), |command, setting| {
+            let default = setting.show(&defaults);
+            let arg = Arg::new(setting.name)
+                .long(setting.flag())
+                .value_name(setting.value)
+                .help(format!("{} [env: {}] [default: {default}]", setting.help, setting.env));
+            command.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Args {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = |setting: &settings::Setting| {
+            let value = matches.get_one::<String>(setting.name)?;
+            Some((setting.name.to_owned(), value.clone()))
+        };
+        Ok(Self {
+            config: matches.get_one::<PathBuf>("config").cloned(),
+            flags: settings::TABLE.iter().filter_map(given).collect(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args {
+    /// The settings that hold: file, then environment, then flags.
+    pub fn settings(&self) -> Result<Settings, settings::Error> {
+        // A name or value that is not UTF-8 cannot be one of ours.
+        let environment =
+            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        Settings::load(self.config.as_deref(), environment, self.flags.clone())
+    }
+}
+
+/// Serves until a signal comes or the store fails.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let settings = args.settings()?;
+    start_log(&settings.log)?;
+    let mut signals = Signals::new()?;
+    let store = open(&settings)?;
+    let broker = Broker::start(Arc::clone(&store), settings.broker());
+    let server = Server::bind(settings.server(), broker).await?;
+    let address = server.local_addr();
+
+    let shutdown = CancellationToken::new();
+    let serving = tokio::spawn(server.run(shutdown.clone()));
+    announce(&format!("baton is listening on http://{address}"))?;
+
+    let failure = tokio::select! {
+        name = signals.next() => {
+            tracing::info!(signal = name, "stopping; once more to stop at once");
+            None
+        }
+        reason = failure(&*store) => Some(reason),
+    };
+    shutdown.cancel();
+    tokio::select! {
+        joined = serving => joined.context("the server task broke off")?,
+        name = signals.next() => {
+            tracing::warn!(signal = name, "stopped at once; what was not answered may not have happened");
+            std::process::exit(STOPPED_AT_ONCE);
+        }
+    }
+    if let Some(reason) = failure {
+        bail!("the store has failed: {reason}");
+    }
+    store.close().await.context("closing the store")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+    let options = baton_store_embedded::Options {
+        min_free_disk: settings.min_free_disk,
+        ..baton_store_embedded::Options::new(&settings.data)
+    };
+    let store = EmbeddedStore::open(options)
+        .with_context(|| format!("cannot use the data directory {}", settings.data.display()))?;
+    Ok(Arc::new(store))
+}
+
+/// Writes a line that whoever started the server may wait for.
+fn announce(line: &str) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("writing to stdout")
+}
+
+/// Logs go to stderr, so that stdout is left to what scripts read.
+fn start_log(filter: &str) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .with_context(|| format!("log cannot be {filter:?}: give error, warn, info, debug or trace"))?;
+    // A log that is there already, as in a test, is used.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    Ok(())
+}
+
+/// Returns when the store has stopped working, with the reason.
+async fn failure(store: &dyn Store) -> String {
+    loop {
+        if let Some(reason) = store.failure() {
+            return reason;
+        }
+        baton_env::sleep(STORE_CHECK_INTERVAL).await;
+    }
+}
+
+/// The signals that ask for an end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("listening for signals");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

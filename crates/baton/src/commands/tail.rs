@@ -1,0 +1,127 @@
+//! `baton tail`: watches a queue.
+//!
+//! It reads as a consumer group of its own, made for this run and deleted at its end, and acks at delivery, so that it
+//! takes nothing from anybody and holds no lease.
+
+use std::time::Duration;
+
+use baton_client::{Error, Message, Pop, Queue, Subscription, limits};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::start;
+use super::target::Target;
+use crate::output::Output;
+
+/// How long one poll waits. Short enough that a connection cut silently is noticed soon.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// Messages of one poll.
+const BATCH: u32 = 500;
+
+/// The rest before a server that went away is asked again.
+const REST: Duration = Duration::from_secs(1);
+
+/// How long the end may take: the group is only a trace in the server, not worth a hanging terminal.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Watch the messages of a queue without taking them from anybody.
+///
+/// Reads as a consumer group of its own that is deleted at the end. Ends with Ctrl-C.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  baton tail orders                             from now on
+  baton tail orders --from all                  from the oldest message on
+  baton tail orders --from 2026-11-15T18:00:00Z from a moment on
+  baton tail orders --json | jq .data           payloads alone")]
+pub struct Args {
+    /// The queue
+    queue: String,
+
+    /// Watch this partition only
+    #[arg(long, short, value_name = "NAME")]
+    partition: Option<String>,
+
+    /// Where to start: `new`, `all` or a time
+    #[arg(long, value_name = "WHEN", default_value = "new", value_parser = start::subscription)]
+    from: Subscription,
+
+    /// End after this many messages
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    limit: Option<u64>,
+
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Watches until told to stop.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let group = format!("tail-{}", baton_env::fresh_uuid());
+    let mut queue = args.target.client()?.queue(args.queue.as_str()).group(group);
+    if let Some(partition) = &args.partition {
+        queue = queue.partition(partition.as_str());
+    }
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let outcome = tokio::select! {
+        outcome = follow(&args, &queue) => outcome,
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    };
+    // Who was never reached has nothing to forget.
+    let reached =
+        !outcome.as_ref().is_err_and(|e| e.downcast_ref().is_some_and(Error::is_connection_refused));
+    if reached {
+        forget(&queue).await;
+    }
+    outcome
+}
+
+async fn follow(args: &Args, queue: &Queue) -> anyhow::Result<()> {
+    let mut output = Output::new(args.target.json);
+    let pop = queue
+        .pop()
+        .auto_ack(true)
+        .subscription(args.from)
+        .batch(BATCH)
+        .partitions(limits::POP_PARTITIONS_MAX);
+    let mut left = args.limit.unwrap_or(u64::MAX);
+    // Does not wait, so that a missing server is told at once and the group starts where the user thinks.
+    let mut messages = pop.send().await?;
+    if !output.is_json() {
+        eprintln!("watching {}; Ctrl-C ends it", args.queue);
+    }
+    let pop = pop.wait(WAIT);
+    loop {
+        for message in messages.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+            output.message(message)?;
+        }
+        output.flush()?;
+        left = left.saturating_sub(messages.len() as u64);
+        if left == 0 {
+            return Ok(());
+        }
+        messages = patiently(&pop).await?;
+    }
+}
+
+/// Pops until the server answers.
+async fn patiently(pop: &Pop) -> Result<Vec<Message>, Error> {
+    loop {
+        match pop.send().await {
+            Err(error) if error.is_temporary() => {
+                eprintln!("{error}; trying again");
+                baton_env::sleep(REST).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Deletes the group.
+async fn forget(queue: &Queue) {
+    let farewell = tokio::time::timeout(FAREWELL, queue.delete_group()).await;
+    if !matches!(farewell, Ok(Ok(()))) {
+        eprintln!("the group of this watch could not be deleted; it stays behind in {}", queue.name());
+    }
+}

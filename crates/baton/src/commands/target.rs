@@ -1,0 +1,35 @@
+//! Which server a command talks to, and how it prints.
+
+use baton_client::Client;
+use clap::Args;
+
+/// Common to all commands that talk to a server.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Server")]
+pub struct Target {
+    /// Address of the server; several, with commas between, when they share a store
+    #[arg(long, env = "BATON_URL", default_value = "http://127.0.0.1:6632", value_delimiter = ',')]
+    url: Vec<String>,
+
+    /// Token that the server asks for
+    #[arg(long, env = "BATON_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+
+    /// Print JSON, one value on each line
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Target {
+    /// A client of the server. Its log goes to stderr as far as RUST_LOG asks for it.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        let filter = tracing_subscriber::EnvFilter::from_default_env();
+        // A second subscriber in one process is refused, and the first one stays.
+        drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init());
+        let mut builder = self.url.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
+        if let Some(token) = &self.token {
+            builder = builder.token(token);
+        }
+        Ok(builder.build()?)
+    }
+}

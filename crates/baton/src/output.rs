@@ -1,0 +1,82 @@
+//! Printing results: lines for people, JSON lines for programs.
+
+use std::io::{self, BufWriter, StdoutLock, Write};
+
+use baton_client::{Message, RawValue};
+use serde::Serialize;
+
+/// Stdout, buffered until [`flush`](Self::flush).
+pub struct Output {
+    out: BufWriter<StdoutLock<'static>>,
+    json: bool,
+}
+
+/// A message as a program reads it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line<'a> {
+    id: &'a str,
+    transaction_id: &'a str,
+    queue: &'a str,
+    partition: &'a str,
+    partition_id: &'a str,
+    offset: u64,
+    created_at: &'a str,
+    delivery_attempt: u32,
+    consumer_group: &'a str,
+    lease_id: Option<&'a str>,
+    trace_id: Option<&'a str>,
+    producer_sub: Option<&'a str>,
+    data: &'a RawValue,
+}
+
+impl Output {
+    /// For programs when `json`, otherwise for people.
+    pub fn new(json: bool) -> Self {
+        Self { out: BufWriter::new(io::stdout().lock()), json }
+    }
+
+    /// Whether a program reads.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// A line of text.
+    pub fn text(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
+        writeln!(self.out, "{text}")
+    }
+
+    /// A line of JSON.
+    pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        serde_json::to_writer(&mut self.out, value)?;
+        self.out.write_all(b"\n")
+    }
+
+    /// A message.
+    pub fn message(&mut self, message: &Message) -> io::Result<()> {
+        if self.json {
+            return self.json(&Line {
+                id: message.id(),
+                transaction_id: message.transaction_id(),
+                queue: message.queue(),
+                partition: message.partition(),
+                partition_id: message.partition_id(),
+                offset: message.offset(),
+                created_at: message.created_at(),
+                delivery_attempt: message.attempt(),
+                consumer_group: message.group(),
+                lease_id: message.lease_id(),
+                trace_id: message.trace_id(),
+                producer_sub: message.producer(),
+                data: message.raw(),
+            });
+        }
+        let (time, partition, offset) = (message.created_at(), message.partition(), message.offset());
+        writeln!(self.out, "{time}  {partition}:{offset}  {}", message.raw())
+    }
+
+    /// Shows what was printed.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

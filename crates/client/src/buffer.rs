@@ -1,0 +1,343 @@
+//! Pushing in the background, in batches.
+//!
+//! A producer that pushes small messages one by one pays a round trip for each; a buffer pays one for many. Always:
+//! messages arrive in the order of their pushes, one request at a time; no more than [`BATCHES_MAX`] batches and
+//! [`BYTES_MAX`] bytes wait, and then a push waits for room; what a server cannot take now is kept and sent again,
+//! which is safe because every message has a transaction id. Not here: anything on disk, so what was pushed but not
+//! flushed dies with the process. Start at [`Buffer`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_types::limits;
+use bytes::Bytes;
+use serde::Serialize;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
+
+use crate::push::{self, Items};
+use crate::retry::{self, Repeat};
+use crate::{Client, Error, Queue};
+
+/// How many batches may wait: one being sent, one full, and room to go on meanwhile.
+const BATCHES_MAX: usize = 4;
+
+/// Bytes that may wait, unless one message alone is larger.
+const BYTES_MAX: u32 = 16 << 20;
+
+/// Bytes that are sent although the batch has room for more messages.
+const BATCH_BYTES: u32 = BYTES_MAX / 4;
+
+const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
+
+/// Messages on their way to one queue.
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), baton_client::Error> {
+/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// use std::time::Duration;
+///
+/// let clicks = baton.queue("clicks").buffer(500, Duration::from_millis(100));
+/// for n in 0..10_000 {
+///     clicks.push(&n).await?;
+/// }
+/// clicks.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping a buffer still sends what is in it, once, as long as the runtime lives; only [`close`](Self::close) tells
+/// whether that worked.
+#[derive(Debug)]
+pub struct Buffer {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    client: Client,
+    queue: Box<str>,
+    head: Vec<u8>,
+    batch: usize,
+    after: Duration,
+    /// Permits for messages and bytes. Semaphores because they are fair: pushes that wait go on in their order.
+    room: Semaphore,
+    bytes_room: Semaphore,
+    /// Held for moments, never across an await.
+    state: Mutex<State>,
+    /// Tells the sender that there may be something to do.
+    work: Notify,
+    /// Tells those that flush.
+    progress: watch::Sender<Progress>,
+}
+
+#[derive(Debug)]
+struct State {
+    items: Items,
+    bytes: u32,
+    /// Since the oldest waiting message came.
+    waiting: Option<Stopwatch>,
+    pushed: u64,
+    /// Pushes that wait for bytes: what is here must leave for them, however little it is.
+    starving: usize,
+    flush: bool,
+    closed: bool,
+    /// What went wrong, until somebody is told or it went well after all.
+    problem: Option<Problem>,
+}
+
+#[derive(Debug)]
+struct Problem {
+    error: Error,
+    /// Whether messages were lost by it.
+    given_up: bool,
+}
+
+/// How far the sender is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Progress {
+    /// Messages that are stored or given up.
+    settled: u64,
+    /// Tries that failed and left their messages waiting.
+    failures: u64,
+}
+
+/// What the sender takes at once.
+struct Batch {
+    body: Bytes,
+    count: usize,
+    bytes: u32,
+}
+
+impl Buffer {
+    pub(crate) fn new(queue: &Queue, batch: usize, after: Duration) -> Self {
+        let batch = batch.clamp(1, limits::BATCH_ITEMS_MAX / BATCHES_MAX);
+        let state = State {
+            items: Items::default(),
+            bytes: 0,
+            waiting: None,
+            pushed: 0,
+            starving: 0,
+            flush: false,
+            closed: false,
+            problem: None,
+        };
+        let shared = Arc::new(Shared {
+            client: queue.client().clone(),
+            queue: queue.name().into(),
+            head: push::item_head(queue),
+            batch,
+            after,
+            room: Semaphore::new(batch * BATCHES_MAX),
+            bytes_room: Semaphore::new(BYTES_MAX as usize),
+            state: Mutex::new(state),
+            work: Notify::new(),
+            progress: watch::Sender::new(Progress::default()),
+        });
+        tokio::spawn(send_all(Arc::clone(&shared)));
+        Self { shared }
+    }
+
+    /// Puts a message into the buffer, and waits for room when it is full. An error may be about earlier messages:
+    /// those that the server refused for good are told to the next caller, once.
+    pub async fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Result<(), Error> {
+        let shared = &self.shared;
+        shared.lock().check()?;
+        let id = shared.client.connection().ids.fresh();
+        let item = push::item(&shared.head, payload, id)?;
+        if item.len() + 64 > limits::BODY_BYTES_MAX {
+            let (bytes, max) = (item.len(), limits::BODY_BYTES_MAX);
+            return Err(Error::Invalid(format!("a message of {bytes} bytes is over the limit of {max}")));
+        }
+        let bytes = u32::try_from(item.len()).unwrap_or(u32::MAX).min(BYTES_MAX);
+        // A permit is given back by the sender once the message is settled.
+        let room = shared.room.acquire().await.map_err(|_| Error::Closed)?;
+        let bytes_room = shared.bytes_room(bytes).await?;
+        let wake = {
+            let mut state = shared.lock();
+            state.check()?;
+            state.items.append(&item);
+            state.bytes += bytes;
+            state.pushed += 1;
+            state.waiting.get_or_insert_with(Stopwatch::start);
+            room.forget();
+            bytes_room.forget();
+            // The first starts the clock.
+            state.items.count == 1 || shared.is_ready(&state)
+        };
+        if wake {
+            shared.work.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Sends what is in the buffer now and waits until the server has it. On a temporary error the messages are still
+    /// there: flush again.
+    pub async fn flush(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        let mut progress = shared.progress.subscribe();
+        let mut failures = progress.borrow_and_update().failures;
+        let goal = {
+            let mut state = shared.lock();
+            state.flush = true;
+            state.pushed
+        };
+        shared.work.notify_one();
+        loop {
+            let news = progress.wait_for(|p| p.settled >= goal || p.failures > failures).await;
+            let news = *news.map_err(|_| Error::Closed)?;
+            match shared.lock().problem.take() {
+                Some(problem) => return Err(problem.error),
+                None if news.settled >= goal => return Ok(()),
+                None => failures = news.failures,
+            }
+        }
+    }
+
+    /// Flushes and ends the buffer. On an error, messages that are not sent are lost: to keep trying, flush until it
+    /// works and then close.
+    pub async fn close(self) -> Result<(), Error> {
+        self.shared.end();
+        self.flush().await
+    }
+
+    /// How many messages the server does not have yet.
+    pub fn waiting(&self) -> u64 {
+        let pushed = self.shared.lock().pushed;
+        pushed - self.shared.progress.borrow().settled.min(pushed)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
+impl State {
+    /// Refuses a push when earlier ones were given up or the buffer is closed.
+    fn check(&mut self) -> Result<(), Error> {
+        match self.problem.take_if(|problem| problem.given_up) {
+            Some(problem) => Err(problem.error),
+            None if self.closed => Err(Error::Closed),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes how a try went. Returns how long to wait before the next, if there is to be one.
+    fn note(&mut self, error: Option<Error>, tries: u32) -> Option<Duration> {
+        let Some(error) = error else {
+            self.problem.take_if(|problem| !problem.given_up);
+            return None;
+        };
+        let given_up = self.closed || !error.is_temporary();
+        tracing::warn!(%error, given_up, "buffered push failed");
+        let wait = retry::wait(tries, &error, baton_env::random_u64());
+        if !self.problem.as_ref().is_some_and(|known| known.given_up) {
+            self.problem = Some(Problem { error, given_up });
+        }
+        (!given_up).then_some(wait)
+    }
+
+    fn take(&mut self) -> Batch {
+        self.waiting = None;
+        self.flush = false;
+        let items = std::mem::take(&mut self.items);
+        Batch { count: items.count, bytes: std::mem::take(&mut self.bytes), body: items.finish() }
+    }
+}
+
+/// What the sender should do.
+enum Due {
+    Now,
+    After(Duration),
+    WhenTold,
+    Never,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self) {
+        self.lock().closed = true;
+        self.work.notify_one();
+    }
+
+    fn due(&self) -> Due {
+        let state = self.lock();
+        let Some(waiting) = state.waiting else {
+            return if state.closed { Due::Never } else { Due::WhenTold };
+        };
+        let left = self.after.saturating_sub(waiting.elapsed());
+        if self.is_ready(&state) || left.is_zero() { Due::Now } else { Due::After(left) }
+    }
+
+    /// Whether what waits should leave before its time.
+    fn is_ready(&self, state: &State) -> bool {
+        let full = state.items.count >= self.batch || state.bytes >= BATCH_BYTES;
+        full || state.flush || state.closed || state.starving > 0
+    }
+
+    /// Room for this many bytes, and the sender told when there is none.
+    async fn bytes_room(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Error> {
+        if let Ok(room) = self.bytes_room.try_acquire_many(bytes) {
+            return Ok(room);
+        }
+        let _starving = Starving::new(self);
+        self.bytes_room.acquire_many(bytes).await.map_err(|_| Error::Closed)
+    }
+
+    /// Sends a batch until the server has it or refuses it for good.
+    async fn settle(&self, batch: &Batch) {
+        let mut tries = 0;
+        loop {
+            let answer = push::push(&self.client, batch.body.clone(), Repeat::Always, &self.queue).await;
+            let outcome = answer.and_then(|answer| push::confirmation(&answer, batch.count));
+            let Some(wait) = self.lock().note(outcome.err(), tries) else { return };
+            self.progress.send_modify(|p| p.failures += 1);
+            baton_env::sleep(wait).await;
+            tries += 1;
+        }
+    }
+}
+
+/// Counts a push that waits for bytes, also one whose caller gives up.
+struct Starving<'a>(&'a Shared);
+
+impl<'a> Starving<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        shared.lock().starving += 1;
+        shared.work.notify_one();
+        Self(shared)
+    }
+}
+
+impl Drop for Starving<'_> {
+    fn drop(&mut self) {
+        self.0.lock().starving -= 1;
+    }
+}
+
+/// The sender: one batch after the other until the buffer is closed and empty.
+async fn send_all(shared: Arc<Shared>) {
+    loop {
+        match shared.due() {
+            Due::Never => return,
+            Due::WhenTold => shared.work.notified().await,
+            Due::After(left) => tokio::select! {
+                () = baton_env::sleep(left) => {}
+                () = shared.work.notified() => {}
+            },
+            Due::Now => {
+                let batch = shared.lock().take();
+                shared.settle(&batch).await;
+                shared.room.add_permits(batch.count);
+                shared.bytes_room.add_permits(batch.bytes as usize);
+                shared.progress.send_modify(|p| p.settled += batch.count as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The client: where every chain of words begins.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::wire;
+use bytes::Bytes;
+use http::Method;
+use http::uri::PathAndQuery;
+use serde::Serialize;
+
+use crate::connection::{Answer, Call, Connection};
+use crate::endpoint::Endpoints;
+use crate::retry::Repeat;
+use crate::{Error, Health, Queue, QueueSummary, Transaction};
+
+/// How long a call that is not a long poll may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Repetitions of a call before its error reaches the caller.
+const REPETITIONS_MAX: u32 = 3;
+
+/// Unused connections kept for each server.
+const IDLE_CONNECTIONS_MAX: usize = 256;
+
+/// A client of one Baton, or of several that share a store. Cheap to clone; clones share their connections.
+///
+/// ```
+/// let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// let orders = baton.queue("orders");
+/// # Ok::<(), baton_client::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    connection: Arc<Connection>,
+}
+
+impl Client {
+    /// A client of the server at `url`, such as `http://127.0.0.1:6632`. Connects when first used.
+    pub fn new(url: impl Into<String>) -> Result<Self, Error> {
+        Self::builder().url(url).build()
+    }
+
+    /// A client of several servers, with a token, or with other limits.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The queue of this name. Makes no call; a push creates the queue when it is missing.
+    pub fn queue(&self, name: impl Into<Arc<str>>) -> Queue {
+        Queue::new(self.clone(), name.into())
+    }
+
+    /// Acks and pushes that happen together or not at all.
+    pub fn transaction(&self) -> Transaction {
+        Transaction::new(self.clone())
+    }
+
+    /// All queues, the newest first.
+    pub async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
+        let path = PathAndQuery::from_static("/api/v1/resources/queues");
+        let answer = self.call(Method::GET, path, Bytes::new(), "").await?;
+        Ok(answer.read::<wire::QueueList>()?.queues)
+    }
+
+    /// Asks a server how it is, once; a server that is not well is [`Error::Unavailable`].
+    pub async fn health(&self) -> Result<Health, Error> {
+        let call = Call {
+            method: Method::GET,
+            path: PathAndQuery::from_static("/health"),
+            body: Bytes::new(),
+            timeout: self.connection.timeout,
+            repeat: Repeat::Never,
+            key: "",
+        };
+        self.connection.call(call).await?.read()
+    }
+
+    /// A call that may be repeated, with the usual timeout.
+    pub(crate) async fn call(
+        &self,
+        method: Method,
+        path: PathAndQuery,
+        body: Bytes,
+        key: &str,
+    ) -> Result<Answer, Error> {
+        let timeout = self.connection.timeout;
+        self.connection.call(Call { method, path, body, timeout, repeat: Repeat::Always, key }).await
+    }
+
+    /// A POST that may be repeated.
+    pub(crate) async fn post(
+        &self,
+        path: PathAndQuery,
+        body: &impl Serialize,
+        key: &str,
+    ) -> Result<Answer, Error> {
+        let body = serde_json::to_vec(body).map_err(Error::Payload)?;
+        self.call(Method::POST, path, body.into(), key).await
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+/// Settings of a [`Client`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    urls: Vec<String>,
+    token: Option<String>,
+    timeout: Duration,
+    repetitions_max: u32,
+    idle_connections_max: usize,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            urls: Vec::new(),
+            token: None,
+            timeout: TIMEOUT,
+            repetitions_max: REPETITIONS_MAX,
+            idle_connections_max: IDLE_CONNECTIONS_MAX,
+        }
+    }
+}
+
+impl Builder {
+    /// Adds a server. With several, the calls of one queue prefer the same one, and go to the others when it fails.
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.urls.push(url.into());
+        self
+    }
+
+    /// Sends this token with every call.
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// How long one try of a call may take; 30 seconds unless told. A long poll takes its own wait and 5 seconds.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How often a call is repeated after it failed at every server; 3 times unless told.
+    pub fn retries(mut self, repetitions: u32) -> Self {
+        self.repetitions_max = repetitions;
+        self
+    }
+
+    /// How many unused connections are kept for each server; 256 unless told.
+    pub fn idle_connections(mut self, max: usize) -> Self {
+        self.idle_connections_max = max;
+        self
+    }
+
+    /// The client.
+    pub fn build(self) -> Result<Client, Error> {
+        let endpoints = Endpoints::parse(&self.urls, self.idle_connections_max)?;
+        let connection =
+            Connection::new(endpoints, self.token.as_deref(), self.timeout, self.repetitions_max)?;
+        Ok(Client { connection: Arc::new(connection) })
+    }
+}

@@ -1,0 +1,221 @@
+//! Calls over kept-alive HTTP connections, repeated and led past failed servers as far as that is safe.
+//!
+//! Always: a body is serialised once and shared by every try; no more tries than allowed, no answer larger than
+//! [`ANSWER_BYTES_MAX`], no wait without a deadline. Not here: what to repeat (`retry`), whom to ask
+//! (`endpoint`), sockets (`pool`), what a body means. Start at [`Connection::call`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::{limits, wire};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, RETRY_AFTER};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http_body_util::Full;
+use serde::Deserialize;
+
+use crate::Error;
+use crate::endpoint::{Endpoint, Endpoints};
+use crate::id::Ids;
+use crate::retry::{self, Failure, Repeat};
+
+/// Bytes of an answer: the payloads of the largest pop, doubled for what stands around them.
+const ANSWER_BYTES_MAX: usize = 2 * limits::BODY_BYTES_MAX;
+
+/// Characters of a server's refusal that go into an error when it is not the JSON we expect.
+const REFUSAL_CHARS_MAX: usize = 300;
+
+/// One request, as often as it takes.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub method: Method,
+    pub path: PathAndQuery,
+    pub body: Bytes,
+    /// For each try.
+    pub timeout: Duration,
+    pub repeat: Repeat,
+    /// Calls with the same key go to the same server; usually the queue's name.
+    pub key: &'a str,
+}
+
+impl Call<'_> {
+    fn request(&self, endpoint: &Endpoint) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(self.path.clone());
+        *request.headers_mut() = endpoint.headers.clone();
+        request
+    }
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub url: Arc<str>,
+    pub status: StatusCode,
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// Reads the body, borrowing from it where the type does.
+    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
+        serde_json::from_slice(&self.body).map_err(|e| Error::Protocol {
+            url: self.url.to_string(),
+            problem: format!("{e} ({})", self.status),
+        })
+    }
+
+    /// An error for a body that reads well but makes no sense.
+    pub fn odd(&self, problem: impl Into<String>) -> Error {
+        Error::Protocol { url: self.url.to_string(), problem: problem.into() }
+    }
+}
+
+/// The servers, the connections to them, and how long to try.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    endpoints: Endpoints,
+    /// Fresh transaction ids.
+    pub ids: Ids,
+    /// For every call that is not a long poll.
+    pub timeout: Duration,
+    /// Repetitions after the first try of all servers.
+    repetitions_max: u32,
+}
+
+impl Connection {
+    pub fn new(
+        endpoints: Endpoints,
+        token: Option<&str>,
+        timeout: Duration,
+        repetitions_max: u32,
+    ) -> Result<Self, Error> {
+        let endpoints = match token {
+            None => endpoints,
+            Some(token) => {
+                let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                    Error::Invalid("the token holds characters that no header may hold".into())
+                })?;
+                value.set_sensitive(true);
+                endpoints.with_header(AUTHORIZATION, &value)
+            }
+        };
+        Ok(Self { endpoints, ids: Ids::default(), timeout, repetitions_max })
+    }
+
+    /// Sends the call, tries it on every server and again after a wait as far as allowed, and returns the first
+    /// answer that is no refusal.
+    pub async fn call(&self, call: Call<'_>) -> Result<Answer, Error> {
+        if call.body.len() > limits::BODY_BYTES_MAX {
+            let (bytes, max) = (call.body.len(), limits::BODY_BYTES_MAX);
+            return Err(Error::Invalid(format!(
+                "a request of {bytes} bytes is over the limit of {max}; send less at once"
+            )));
+        }
+        let mut tries = 0;
+        loop {
+            let failure = match self.ask_around(&call).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            if tries == self.repetitions_max || !call.repeat.allows(&failure) {
+                return Err(failure.error);
+            }
+            let wait = retry::wait(tries, &failure.error, baton_env::random_u64());
+            tracing::debug!(path = %call.path, error = %failure.error, ?wait, "trying again");
+            baton_env::sleep(wait).await;
+            tries += 1;
+        }
+    }
+
+    /// Tries every server once.
+    async fn ask_around(&self, call: &Call<'_>) -> Result<Answer, Failure> {
+        let mut last = None;
+        for endpoint in self.endpoints.in_order(call.key) {
+            match self.ask(endpoint, call).await {
+                Ok(answer) => {
+                    self.endpoints.answered(endpoint);
+                    return Ok(answer);
+                }
+                Err(failure) => {
+                    if matches!(failure.error, Error::Unavailable { .. } | Error::Timeout { .. }) {
+                        self.endpoints.failed(endpoint);
+                    }
+                    if !call.repeat.allows(&failure) {
+                        return Err(failure);
+                    }
+                    last = Some(failure);
+                }
+            }
+        }
+        Err(last
+            .unwrap_or_else(|| Failure { error: Error::Invalid("no server is known".into()), unsent: true }))
+    }
+
+    /// Tries one server once.
+    async fn ask(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Answer, Failure> {
+        match tokio::time::timeout(call.timeout, self.exchange(endpoint, call)).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                let error = Error::Timeout { url: endpoint.url.to_string(), after: call.timeout };
+                Err(Failure { error, unsent: false })
+            }
+        }
+    }
+
+    async fn exchange(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Answer, Failure> {
+        let mut outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, false).await;
+        if outcome.as_ref().is_err_and(|broken| broken.stale) && call.repeat.is_safe_twice() {
+            // The usual end of a kept connection, and no sign that the server is unwell.
+            outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, true).await;
+        }
+        let (head, body) = outcome.map_err(|broken| {
+            let error = Error::Unavailable { url: endpoint.url.to_string(), cause: broken.cause };
+            Failure { error, unsent: broken.unsent }
+        })?;
+        if head.status.is_success() {
+            return Ok(Answer { url: Arc::clone(&endpoint.url), status: head.status, body });
+        }
+        let error =
+            Error::from_status(&endpoint.url, head.status, refusal(&body), retry_after(&head.headers));
+        Err(Failure { error, unsent: false })
+    }
+}
+
+/// The words of a refusal.
+fn refusal(body: &[u8]) -> String {
+    if let Ok(refusal) = serde_json::from_slice::<wire::ErrorBody>(body) {
+        return refusal.error;
+    }
+    let text = String::from_utf8_lossy(body);
+    let text = text.trim();
+    if text.is_empty() { "no explanation".into() } else { text.chars().take(REFUSAL_CHARS_MAX).collect() }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: f64 = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_the_words_of_the_server() {
+        assert_eq!(refusal(br#"{"error":"queue is required","code":7}"#), "queue is required");
+        assert_eq!(refusal(b"<h1>Bad Gateway</h1>"), "<h1>Bad Gateway</h1>");
+        assert_eq!(refusal(b""), "no explanation");
+    }
+
+    #[test]
+    fn retry_after_is_seconds() {
+        let headers =
+            |value: &'static str| HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(value))]);
+        assert_eq!(retry_after(&headers("2")), Some(Duration::from_secs(2)));
+        assert_eq!(retry_after(&headers("0.5")), Some(Duration::from_millis(500)));
+        assert_eq!(retry_after(&headers("-1")), None);
+        assert_eq!(retry_after(&headers("Wed, 21 Oct 2026 07:28:00 GMT")), None);
+    }
+}

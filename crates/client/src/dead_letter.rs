@@ -1,0 +1,81 @@
+//! Dead letters: messages that will not be delivered again unless they are replayed.
+
+use baton_types::Timestamp;
+use bytes::Bytes;
+use http::Method;
+
+use crate::path::Path;
+use crate::{Client, DeadLetter, DeadLetterPage, Error, Queue, Replay};
+
+/// A look at the dead letters of a queue, taken by [`get`](Self::get). Narrowed to the handle's partition and group
+/// when it has them.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is read until you get it"]
+pub struct DeadLetters {
+    queue: Queue,
+    limit: Option<u32>,
+    offset: Option<u32>,
+    from: Option<Timestamp>,
+    to: Option<Timestamp>,
+}
+
+impl DeadLetters {
+    pub(crate) fn new(queue: &Queue) -> Self {
+        Self { queue: queue.clone(), limit: None, offset: None, from: None, to: None }
+    }
+
+    /// At most this many; 100 unless told.
+    pub fn limit(mut self, rows: u32) -> Self {
+        self.limit = Some(rows);
+        self
+    }
+
+    /// Passes over this many.
+    pub fn offset(mut self, rows: u32) -> Self {
+        self.offset = Some(rows);
+        self
+    }
+
+    /// Only those given up at this moment or later.
+    pub fn from(mut self, moment: Timestamp) -> Self {
+        self.from = Some(moment);
+        self
+    }
+
+    /// Only those given up at this moment or earlier.
+    pub fn to(mut self, moment: Timestamp) -> Self {
+        self.to = Some(moment);
+        self
+    }
+
+    /// Reads them, the newest first.
+    pub async fn get(&self) -> Result<DeadLetterPage, Error> {
+        let mut path = Path::new("/api/v1/dlq")
+            .query("queue", self.queue.name())
+            .maybe("partition", self.queue.partition_name())
+            .maybe("consumerGroup", self.queue.group_name())
+            .maybe("from", self.from.map(Timestamp::to_iso_micros).as_deref())
+            .maybe("to", self.to.map(Timestamp::to_iso_micros).as_deref());
+        if let Some(limit) = self.limit {
+            path = path.number("limit", limit.into());
+        }
+        if let Some(offset) = self.offset {
+            path = path.number("offset", offset.into());
+        }
+        let client = self.queue.client();
+        client.call(Method::GET, path.build()?, Bytes::new(), self.queue.name()).await?.read()
+    }
+}
+
+impl Client {
+    /// Puts a dead letter back at the end of its partition.
+    pub async fn replay(&self, letter: &DeadLetter) -> Result<Replay, Error> {
+        let path = Path::new("/api/v1/messages")
+            .segment(&letter.partition_id)
+            .segment(&letter.transaction_id)
+            .plain("/retry")
+            .build()?;
+        let answer = self.call(Method::POST, path, Bytes::from_static(b"{}"), &letter.queue).await?;
+        answer.read()
+    }
+}

@@ -1,0 +1,183 @@
+//! The servers a client knows, and which of them to ask first.
+//!
+//! A call goes to the server that its key points at, so that the consumers of one queue meet at one server, and
+//! to the others when that one fails. A server that failed is passed over for a while, then tried again; when all
+//! have failed, all are tried. Not here: sockets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use http::header::{CONTENT_TYPE, HOST};
+use http::uri::Scheme;
+use http::{HeaderMap, HeaderValue, Uri};
+
+use crate::Error;
+use crate::pool::Pool;
+
+/// How long a server that failed is passed over.
+const PASSED_OVER: Duration = Duration::from_secs(5);
+
+/// One server.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    /// As it appears in errors.
+    pub url: Arc<str>,
+    /// The connections to it.
+    pub pool: Pool,
+    /// What every request to it begins with.
+    pub headers: HeaderMap,
+    /// Microseconds on the owner's stopwatch until which it is passed over. A single word, so that the hot path
+    /// takes no lock.
+    failed_until: AtomicU64,
+}
+
+impl Endpoint {
+    fn parse(url: &str, idle_connections_max: usize) -> Result<Self, Error> {
+        let wrong = |problem: &str| {
+            Error::Invalid(format!("server address {url:?} {problem}, such as http://127.0.0.1:6632"))
+        };
+        let uri: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("is no URL"))?;
+        let parts = uri.into_parts();
+        match parts.scheme.as_ref().map(Scheme::as_str) {
+            Some("http") => {}
+            Some("https") => {
+                return Err(wrong(
+                    "asks for TLS, which this client does not speak; give a plain HTTP address",
+                ));
+            }
+            _ => return Err(wrong("must start with http://")),
+        }
+        if parts.path_and_query.is_some_and(|path| path.as_str() != "/") {
+            return Err(wrong("must have no path"));
+        }
+        let authority = parts.authority.ok_or_else(|| wrong("names no host"))?;
+        let url = format!("http://{authority}").into();
+        let host = HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?;
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(HOST, host), (CONTENT_TYPE, json)]);
+        let pool = Pool::new(&authority, idle_connections_max);
+        Ok(Self { url, pool, headers, failed_until: AtomicU64::new(0) })
+    }
+}
+
+/// All servers of a client.
+#[derive(Debug)]
+pub(crate) struct Endpoints {
+    all: Vec<Endpoint>,
+    since_start: Stopwatch,
+    passed_over: Duration,
+}
+
+impl Endpoints {
+    /// From addresses such as `http://127.0.0.1:6632`.
+    pub fn parse(urls: &[String], idle_connections_max: usize) -> Result<Self, Error> {
+        if urls.is_empty() {
+            return Err(Error::Invalid("a client needs the address of at least one server".into()));
+        }
+        let all =
+            urls.iter().map(|url| Endpoint::parse(url, idle_connections_max)).collect::<Result<_, _>>()?;
+        Ok(Self { all, since_start: Stopwatch::start(), passed_over: PASSED_OVER })
+    }
+
+    /// Sends this header with every request.
+    pub fn with_header(mut self, name: http::HeaderName, value: &HeaderValue) -> Self {
+        for endpoint in &mut self.all {
+            endpoint.headers.insert(name.clone(), value.clone());
+        }
+        self
+    }
+
+    /// The servers in the order in which to try them for a call with this key, each once. Decided before the first
+    /// try, so that one that fails meanwhile does not come again at the end.
+    pub fn in_order(&self, key: &str) -> Vec<&Endpoint> {
+        let count = self.all.len();
+        if count == 1 {
+            return self.all.iter().collect();
+        }
+        let now = self.now();
+        let first = usize::try_from(hash(key) % count as u64).unwrap_or(0);
+        let mut order: Vec<_> = (0..count).map(|i| &self.all[(first + i) % count]).collect();
+        order.sort_by_key(|endpoint| endpoint.failed_until.load(Ordering::Relaxed) > now);
+        order
+    }
+
+    /// Passes this server over for a while.
+    pub fn failed(&self, endpoint: &Endpoint) {
+        let until = self.now() + u64::try_from(self.passed_over.as_micros()).unwrap_or(u64::MAX);
+        endpoint.failed_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Asks this server again from now on.
+    pub fn answered(&self, endpoint: &Endpoint) {
+        if endpoint.failed_until.load(Ordering::Relaxed) != 0 {
+            endpoint.failed_until.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.since_start.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The same on every machine, so that all clients of a queue meet at the same server.
+fn hash(key: &str) -> u64 {
+    key.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoints() -> Endpoints {
+        let urls = ["a", "b", "c"].map(|host| format!("http://{host}:1"));
+        Endpoints::parse(&urls, 1).unwrap()
+    }
+
+    fn order(endpoints: &Endpoints, key: &str) -> Vec<String> {
+        endpoints.in_order(key).iter().map(|e| e.url.to_string()).collect()
+    }
+
+    #[test]
+    fn a_key_stays_with_its_server_and_keys_are_spread() {
+        let endpoints = endpoints();
+        assert_eq!(order(&endpoints, "orders"), order(&endpoints, "orders"));
+        let firsts: std::collections::HashSet<_> =
+            (0..50).map(|i| order(&endpoints, &format!("queue-{i}"))[0].clone()).collect();
+        assert_eq!(firsts.len(), 3);
+    }
+
+    #[test]
+    fn a_failed_server_comes_last_until_it_answers() {
+        let endpoints = endpoints();
+        let before = order(&endpoints, "orders");
+        let first = endpoints.in_order("orders")[0];
+        endpoints.failed(first);
+        let after = order(&endpoints, "orders");
+        assert_eq!(after[2], before[0]);
+        assert_eq!(after.len(), 3);
+        endpoints.answered(first);
+        assert_eq!(order(&endpoints, "orders"), before);
+    }
+
+    #[test]
+    fn a_failed_server_is_tried_again_after_a_while() {
+        let endpoints = Endpoints { passed_over: Duration::from_millis(20), ..endpoints() };
+        let before = order(&endpoints, "orders");
+        endpoints.failed(endpoints.in_order("orders")[0]);
+        assert_ne!(order(&endpoints, "orders"), before);
+        baton_env::pause(Duration::from_millis(25));
+        assert_eq!(order(&endpoints, "orders"), before);
+    }
+
+    #[test]
+    fn a_wrong_address_is_explained() {
+        for url in ["", "127.0.0.1:6632", "https://a", "ftp://a", "http://a/path", "http://"] {
+            assert!(Endpoints::parse(&[url.to_owned()], 1).is_err(), "{url}");
+        }
+        assert!(Endpoints::parse(&["http://a:6632/".to_owned()], 1).is_ok());
+        assert!(Endpoints::parse(&[], 1).is_err());
+    }
+}

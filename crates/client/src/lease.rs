@@ -1,0 +1,31 @@
+//! Leases: how long the messages of a pop are yours.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::path::Path;
+use crate::{Client, Error, LeaseExtension, Receipt};
+
+#[derive(Serialize)]
+struct Extend {
+    seconds: u64,
+}
+
+impl Client {
+    /// Keeps the batch of this message for at least this long from now (to the second).
+    /// [`Error::LeaseLost`] when it is no longer yours.
+    pub async fn extend_lease(
+        &self,
+        message: impl AsRef<Receipt>,
+        by: Duration,
+    ) -> Result<LeaseExtension, Error> {
+        let receipt = message.as_ref();
+        let lost = || Error::LeaseLost { transaction_id: receipt.transaction_id.to_string() };
+        let lease = receipt.lease_id().ok_or_else(lost)?;
+        let path = Path::new("/api/v1/lease").segment(lease).plain("/extend").build()?;
+        let answer = self.post(path, &Extend { seconds: by.as_secs().max(1) }, &receipt.place.queue).await?;
+        let extension: LeaseExtension = answer.read()?;
+        if extension.success { Ok(extension) } else { Err(lost()) }
+    }
+}

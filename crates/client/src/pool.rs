@@ -1,0 +1,137 @@
+//! Kept-alive connections to one server.
+//!
+//! A plain stack of idle connections over hyper's own, because this is on the path of every call: measured on small
+//! pushes, a general-purpose pool cost as much again as the request. Always: a connection is used by one call at a
+//! time, and one whose call was given up is closed; a request that met a connection the server had closed meanwhile,
+//! and so never left, goes to another. Not here: a bound on connections in use (the callers' number is the bound).
+//! Start at [`Pool::exchange`].
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use bytes::Bytes;
+use http::uri::Authority;
+use http::{Request, response};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+use crate::error::Cause;
+
+/// How long a TCP connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an unused connection is kept; servers and balancers commonly close theirs after a minute.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// The port of an address that names none.
+const DEFAULT_PORT: u16 = 80;
+
+/// The connections to one server.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    host: String,
+    port: u16,
+    /// The one used last is used first, so that those that are not needed grow old. Held for moments, never across an
+    /// await.
+    idle: Mutex<Vec<Idle>>,
+    idle_max: usize,
+}
+
+#[derive(Debug)]
+struct Idle {
+    sender: Sender,
+    since: Stopwatch,
+}
+
+type Sender = SendRequest<Full<Bytes>>;
+
+/// Why there is no answer.
+pub(crate) struct Broken {
+    pub cause: Cause,
+    /// Whether the request surely never left.
+    pub unsent: bool,
+    /// Whether the connection had been used before, so that the server may merely have closed it in the meantime.
+    pub stale: bool,
+}
+
+impl Pool {
+    pub fn new(authority: &Authority, idle_max: usize) -> Self {
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Self { host, port: authority.port_u16().unwrap_or(DEFAULT_PORT), idle: Mutex::default(), idle_max }
+    }
+
+    /// Sends a request and reads its whole answer, up to `bytes_max`; over a new connection when `fresh`.
+    pub async fn exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        bytes_max: usize,
+        fresh: bool,
+    ) -> Result<(response::Parts, Bytes), Broken> {
+        let (sender, response) = loop {
+            let idle = if fresh { None } else { self.take() };
+            let stale = idle.is_some();
+            let mut sender = match idle {
+                Some(sender) => sender,
+                None => self.connect().await.map_err(|cause| Broken { cause, unsent: true, stale })?,
+            };
+            if sender.ready().await.is_err() && stale {
+                continue;
+            }
+            match sender.try_send_request(request).await {
+                Ok(response) => break (sender, response),
+                Err(mut refused) => match refused.take_message() {
+                    Some(unsent) if stale => request = unsent,
+                    message => {
+                        let unsent = message.is_some();
+                        return Err(Broken { cause: refused.into_error().into(), unsent, stale });
+                    }
+                },
+            }
+        };
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, bytes_max).collect().await;
+        let body = body.map_err(|cause| Broken { cause, unsent: false, stale: false })?.to_bytes();
+        // Not yet ready perhaps, but about to be: whoever takes it waits for that, not the caller of this.
+        self.give_back(sender);
+        Ok((head, body))
+    }
+
+    async fn connect(&self) -> Result<Sender, Cause> {
+        let connecting = TcpStream::connect((self.host.as_str(), self.port));
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+            .await
+            .map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        // Ends with the connection; what went wrong with it is told to the call that used it.
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+
+    fn take(&self) -> Option<Sender> {
+        let mut idle = self.idle();
+        while let Some(last) = idle.pop() {
+            if !last.sender.is_closed() && last.since.elapsed() < IDLE_TIMEOUT {
+                return Some(last.sender);
+            }
+        }
+        None
+    }
+
+    fn give_back(&self, sender: Sender) {
+        let mut idle = self.idle();
+        if idle.first().is_some_and(|oldest| oldest.since.elapsed() >= IDLE_TIMEOUT) {
+            idle.retain(|one| one.since.elapsed() < IDLE_TIMEOUT);
+        }
+        if idle.len() < self.idle_max {
+            idle.push(Idle { sender, since: Stopwatch::start() });
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,223 @@
+//! Taking messages.
+
+use std::time::Duration;
+
+use baton_types::wire::PopResponseRef;
+use baton_types::{Timestamp, limits};
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{Method, StatusCode};
+
+use crate::connection::Call;
+use crate::path::Path;
+use crate::retry::Repeat;
+use crate::{Error, Message, Queue, message};
+
+/// How much longer than its own wait a long poll may take.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// Where a group that is new to the queue starts. A group that is known goes on where it stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Subscription {
+    /// With the oldest message.
+    #[default]
+    All,
+    /// With what is pushed from now on.
+    New,
+    /// With what was stored at this moment or later.
+    From(Timestamp),
+}
+
+/// One pop, sent by [`send`](Self::send). The messages are held under a lease until they are acked.
+#[derive(Clone, Debug)]
+#[must_use = "nothing is taken until it is sent"]
+pub struct Pop {
+    queue: Queue,
+    batch: u32,
+    partitions: u32,
+    wait: Duration,
+    lease: Option<Duration>,
+    auto_ack: bool,
+    subscription: Subscription,
+}
+
+impl Pop {
+    pub(crate) fn new(queue: &Queue) -> Self {
+        Self {
+            queue: queue.clone(),
+            batch: 1,
+            partitions: 1,
+            wait: Duration::ZERO,
+            lease: None,
+            auto_ack: false,
+            subscription: Subscription::All,
+        }
+    }
+
+    /// Takes up to this many messages; 1 unless told.
+    pub fn batch(mut self, messages: u32) -> Self {
+        self.batch = messages;
+        self
+    }
+
+    /// Takes them from up to this many partitions; 1 unless told.
+    pub fn partitions(mut self, partitions: u32) -> Self {
+        self.partitions = partitions;
+        self
+    }
+
+    /// Waits this long for a message when there is none; not at all unless told.
+    pub fn wait(mut self, longest: Duration) -> Self {
+        self.wait = longest;
+        self
+    }
+
+    /// Holds the messages this long (to the second) instead of the queue's lease time.
+    pub fn lease(mut self, duration: Duration) -> Self {
+        self.lease = Some(duration);
+        self
+    }
+
+    /// Acks at delivery: nothing to ack, nothing comes again, and what you drop is gone.
+    pub fn auto_ack(mut self, auto_ack: bool) -> Self {
+        self.auto_ack = auto_ack;
+        self
+    }
+
+    /// Where the group starts when it is new to the queue; with the oldest message unless told.
+    pub fn subscription(mut self, subscription: Subscription) -> Self {
+        self.subscription = subscription;
+        self
+    }
+
+    /// Takes messages; none when there are none. Those of one partition stand together, in order.
+    pub async fn send(&self) -> Result<Vec<Message>, Error> {
+        self.prepare()?.send().await
+    }
+
+    /// Checks it and writes its path, for a pop that is sent many times.
+    pub(crate) fn prepare(&self) -> Result<Prepared, Error> {
+        check("batch", self.batch.into(), limits::POP_BATCH_MAX.into())?;
+        check("partitions", self.partitions.into(), limits::POP_PARTITIONS_MAX.into())?;
+        if self.wait > limits::POP_WAIT_MAX {
+            return Err(Error::Invalid(format!(
+                "a pop waits at most {:?}, not {:?}",
+                limits::POP_WAIT_MAX,
+                self.wait
+            )));
+        }
+        let timeout = if self.wait.is_zero() {
+            self.queue.client().connection().timeout
+        } else {
+            self.wait + ANSWER_GRACE
+        };
+        Ok(Prepared { queue: self.queue.clone(), path: self.path()?, timeout })
+    }
+
+    fn path(&self) -> Result<PathAndQuery, Error> {
+        let mut path = Path::new("/api/v1/pop/queue").segment(self.queue.name());
+        if let Some(partition) = self.queue.partition_name() {
+            path = path.plain("/partition").segment(partition);
+        }
+        path = path.number("batch", self.batch.into());
+        if self.partitions > 1 {
+            path = path.number("partitions", self.partitions.into());
+        }
+        if !self.wait.is_zero() {
+            path = path.query("wait", "true").number("timeout", millis(self.wait));
+        }
+        path = path.maybe("consumerGroup", self.queue.group_name());
+        if self.auto_ack {
+            path = path.query("autoAck", "true");
+        }
+        if let Some(lease) = self.lease {
+            path = path.number("leaseSeconds", lease.as_secs().max(1));
+        }
+        match self.subscription {
+            Subscription::All => path,
+            Subscription::New => path.query("subscriptionMode", "new"),
+            Subscription::From(moment) => path.query("subscriptionFrom", &moment.to_iso_micros()),
+        }
+        .build()
+    }
+}
+
+/// A pop that is ready to be sent any number of times.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    queue: Queue,
+    path: PathAndQuery,
+    timeout: Duration,
+}
+
+impl Prepared {
+    pub async fn send(&self) -> Result<Vec<Message>, Error> {
+        let call = Call {
+            method: Method::GET,
+            path: self.path.clone(),
+            body: Bytes::new(),
+            timeout: self.timeout,
+            repeat: Repeat::Poll,
+            key: self.queue.name(),
+        };
+        let answer = self.queue.client().connection().call(call).await?;
+        if answer.status == StatusCode::NO_CONTENT || answer.body.is_empty() {
+            return Ok(Vec::new());
+        }
+        let response: PopResponseRef<'_> = answer.read()?;
+        Ok(message::from_wire(response.messages, self.queue.name()))
+    }
+}
+
+fn check(name: &str, value: u64, max: u64) -> Result<(), Error> {
+    if (1..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Invalid(format!("{name} is between 1 and {max}, not {value}")))
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Client;
+
+    fn queue() -> Queue {
+        Client::new("http://127.0.0.1:1").unwrap().queue("orders")
+    }
+
+    #[test]
+    fn a_pop_asks_for_no_more_than_it_was_told() {
+        let plain = queue().pop().prepare().unwrap();
+        assert_eq!(plain.path.as_str(), "/api/v1/pop/queue/orders?batch=1");
+        let full = queue()
+            .partition("p/1")
+            .group("billing")
+            .pop()
+            .batch(10)
+            .partitions(4)
+            .wait(Duration::from_secs(20))
+            .lease(Duration::from_secs(9))
+            .auto_ack(true)
+            .subscription(Subscription::New)
+            .prepare()
+            .unwrap();
+        assert_eq!(
+            full.path.as_str(),
+            "/api/v1/pop/queue/orders/partition/p%2F1?batch=10&partitions=4&wait=true&timeout=20000\
+             &consumerGroup=billing&autoAck=true&leaseSeconds=9&subscriptionMode=new"
+        );
+        assert_eq!(full.timeout, Duration::from_secs(25));
+    }
+
+    #[test]
+    fn what_no_server_would_grant_is_refused_here() {
+        assert!(queue().pop().batch(0).prepare().is_err());
+        assert!(queue().pop().batch(limits::POP_BATCH_MAX + 1).prepare().is_err());
+        assert!(queue().pop().partitions(0).prepare().is_err());
+        assert!(queue().pop().wait(Duration::from_secs(301)).prepare().is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! A queue, as a client sees it: a name, maybe a partition and a group, and what can be done with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::wire::{ConfigureRequest, ConfigureResponse, DeleteResponse};
+use bytes::Bytes;
+use http::Method;
+use http::uri::PathAndQuery;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use crate::path::Path;
+use crate::{Buffer, Client, Consume, DeadLetters, Error, Pop, Push, QueueDetail, QueueOptions};
+
+/// A queue by name. Making one costs nothing and calls nobody.
+#[derive(Clone, Debug)]
+pub struct Queue {
+    client: Client,
+    name: Arc<str>,
+    partition: Option<Arc<str>>,
+    group: Option<Arc<str>>,
+    namespace: Option<Arc<str>>,
+    task: Option<Arc<str>>,
+}
+
+impl Queue {
+    pub(crate) fn new(client: Client, name: Arc<str>) -> Self {
+        Self { client, name, partition: None, group: None, namespace: None, task: None }
+    }
+
+    /// Narrows pushes and pops to one partition. Without it a push goes to `Default` and a pop takes from any.
+    pub fn partition(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.partition = Some(name.into());
+        self
+    }
+
+    /// Pops for this consumer group. Without it all consumers compete as one.
+    pub fn group(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.group = Some(name.into());
+        self
+    }
+
+    /// Labels the queue when it is created or configured.
+    pub fn namespace(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.namespace = Some(name.into());
+        self
+    }
+
+    /// Labels the queue when it is created or configured.
+    pub fn task(mut self, name: impl Into<Arc<str>>) -> Self {
+        self.task = Some(name.into());
+        self
+    }
+
+    /// Creates the queue; one that exists keeps its options. Returns the options.
+    pub async fn create(&self) -> Result<QueueOptions, Error> {
+        self.configure(&Map::<String, Value>::new()).await
+    }
+
+    /// Creates the queue or changes its options, and returns all of them. Give a whole [`QueueOptions`], or only
+    /// what to change:
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), baton_client::Error> {
+    /// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+    /// let changes = serde_json::json!({ "leaseTime": 30, "retryLimit": 1 });
+    /// let options = baton.queue("orders").configure(&changes).await?;
+    /// assert_eq!(options.lease_time, 30);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn configure(&self, options: &(impl Serialize + ?Sized)) -> Result<QueueOptions, Error> {
+        let (namespace, task) = (self.namespace.as_deref(), self.task.as_deref());
+        let request = ConfigureRequest { queue: &self.name, namespace, task, options };
+        let path = PathAndQuery::from_static("/api/v1/configure");
+        let answer = self.client.post(path, &request, &self.name).await?;
+        let response: ConfigureResponse = answer.read()?;
+        // Laid over the defaults instead of parsed: a newer server may know more options than this client.
+        QueueOptions::default().merged(&response.options).map_err(|e| answer.odd(e.to_string()))
+    }
+
+    /// Deletes the queue with all its messages. Returns whether it existed.
+    pub async fn delete(&self) -> Result<bool, Error> {
+        let answer = self.client.call(Method::DELETE, self.resource()?, Bytes::new(), &self.name).await?;
+        Ok(answer.read::<DeleteResponse>()?.existed)
+    }
+
+    /// The queue with its partitions and how many messages they hold.
+    pub async fn detail(&self) -> Result<QueueDetail, Error> {
+        self.client.call(Method::GET, self.resource()?, Bytes::new(), &self.name).await?.read()
+    }
+
+    /// Pushes one message, or the first of several: see [`Push::and`].
+    pub fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Push {
+        Push::new(self).and(payload)
+    }
+
+    /// Pushes messages, in order, in one call.
+    pub fn push_all<T: Serialize>(&self, payloads: impl IntoIterator<Item = T>) -> Push {
+        let mut push = Push::new(self);
+        payloads.into_iter().for_each(|payload| push.add(&payload));
+        push
+    }
+
+    /// Pushes in the background: messages are sent together once there are `count` of them, or `after` this time.
+    /// Needs a tokio runtime.
+    pub fn buffer(&self, count: usize, after: Duration) -> Buffer {
+        Buffer::new(self, count, after)
+    }
+
+    /// Takes messages.
+    pub fn pop(&self) -> Pop {
+        Pop::new(self)
+    }
+
+    /// Takes messages and hands them to your code, until told to stop.
+    pub fn consume(&self) -> Consume {
+        Consume::new(self)
+    }
+
+    /// The messages that will not be delivered again.
+    pub fn dlq(&self) -> DeadLetters {
+        DeadLetters::new(self)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn partition_name(&self) -> Option<&str> {
+        self.partition.as_deref()
+    }
+
+    pub(crate) fn group_name(&self) -> Option<&str> {
+        self.group.as_deref()
+    }
+
+    fn resource(&self) -> Result<PathAndQuery, Error> {
+        Path::new("/api/v1/resources/queues").segment(&self.name).build()
+    }
+}

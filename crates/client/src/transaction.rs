@@ -1,0 +1,128 @@
+//! Acks and pushes that happen together or not at all.
+
+use baton_types::limits;
+use http::Method;
+use http::uri::PathAndQuery;
+use serde::Serialize;
+
+use crate::push::{item, item_head};
+use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, TransactionResponse};
+
+/// A transaction under construction, sent by [`commit`](Self::commit).
+///
+/// ```no_run
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), baton_client::Error> {
+/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// # baton.queue("orders").push(&"an order").send().await?;
+/// let invoices = baton.queue("invoices");
+/// for order in baton.queue("orders").pop().send().await? {
+///     baton.transaction().ack(&order).push(&invoices, &"the invoice").commit().await?;
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A commit whose answer was lost is sent again. It cannot act twice, because the pushes carry transaction ids and
+/// the acks their lease, but it then ends in [`Error::Conflict`] although the first one took effect.
+#[derive(Debug)]
+#[must_use = "nothing happens until it is committed"]
+pub struct Transaction {
+    client: Client,
+    /// The operations as JSON, between commas.
+    operations: Vec<u8>,
+    count: usize,
+    leases: Vec<String>,
+    /// The first queue named, whose server gets the call.
+    key: Option<String>,
+    problem: Option<Error>,
+}
+
+impl Transaction {
+    pub(crate) fn new(client: Client) -> Self {
+        let (operations, leases) = (Vec::new(), Vec::new());
+        Self { client, operations, count: 0, leases, key: None, problem: None }
+    }
+
+    /// Finishes a message.
+    pub fn ack(self, message: impl AsRef<Receipt>) -> Self {
+        self.acknowledge(Acknowledgement::new(message, AckStatus::Completed))
+    }
+
+    /// Says anything of a message.
+    pub fn acknowledge(mut self, ack: Acknowledgement) -> Self {
+        #[derive(Serialize)]
+        struct Operation<'a> {
+            #[serde(rename = "type")]
+            kind: &'static str,
+            #[serde(flatten)]
+            ack: baton_types::wire::AckRef<'a>,
+        }
+        if let Some(lease) = ack.receipt.lease_id()
+            && !self.leases.iter().any(|known| known == lease)
+        {
+            self.leases.push(lease.to_owned());
+        }
+        self.key.get_or_insert_with(|| ack.receipt.place.queue.to_string());
+        let operation = serde_json::to_vec(&Operation { kind: "ack", ack: ack.to_wire(true) });
+        self.add(operation.map_err(Error::Payload));
+        self
+    }
+
+    /// Pushes a message to a queue, and to its partition when the handle has one.
+    pub fn push<T: Serialize + ?Sized>(mut self, queue: &Queue, payload: &T) -> Self {
+        self.key.get_or_insert_with(|| queue.name().to_owned());
+        let operation = item(&item_head(queue), payload, self.client.connection().ids.fresh()).map(|item| {
+            let mut operation = br#"{"type":"push","items":["#.to_vec();
+            operation.extend_from_slice(&item);
+            operation.extend_from_slice(b"]}");
+            operation
+        });
+        self.add(operation);
+        self
+    }
+
+    /// Does it all, or nothing: then it is [`Error::Conflict`], with the reason.
+    pub async fn commit(self) -> Result<TransactionResponse, Error> {
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        if self.count == 0 {
+            return Err(Error::Invalid("a transaction needs at least one ack or push".into()));
+        }
+        if self.count > limits::BATCH_ITEMS_MAX {
+            let max = limits::BATCH_ITEMS_MAX;
+            return Err(Error::Invalid(format!(
+                "{} operations in one transaction; the limit is {max}",
+                self.count
+            )));
+        }
+        let mut body = br#"{"operations":["#.to_vec();
+        body.extend_from_slice(&self.operations);
+        body.extend_from_slice(br#"],"requiredLeases":"#);
+        serde_json::to_writer(&mut body, &self.leases).map_err(Error::Payload)?;
+        body.push(b'}');
+        let path = PathAndQuery::from_static("/api/v1/transaction");
+        let key = self.key.unwrap_or_default();
+        let response: TransactionResponse =
+            self.client.call(Method::POST, path, body.into(), &key).await?.read()?;
+        if response.success {
+            return Ok(response);
+        }
+        Err(Error::Conflict(response.error.unwrap_or_else(|| "the transaction was rolled back".into())))
+    }
+
+    fn add(&mut self, operation: Result<Vec<u8>, Error>) {
+        match operation {
+            Ok(operation) => {
+                if self.count > 0 {
+                    self.operations.push(b',');
+                }
+                self.operations.extend_from_slice(&operation);
+                self.count += 1;
+            }
+            Err(problem) if self.problem.is_none() => self.problem = Some(problem),
+            Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! What all connections share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use baton_queue::Broker;
+
+use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
+use crate::server::Options;
+
+/// What all connections share.
+pub struct App {
+    /// The queues.
+    pub broker: Broker,
+    /// How the server was told to behave.
+    pub options: Options,
+    /// Bytes of bodies under way.
+    pub budget: Arc<Budget>,
+    /// Open connections.
+    pub connections: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl App {
+    pub(crate) fn new(broker: Broker, options: Options) -> Self {
+        Self {
+            broker,
+            options,
+            budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
+            connections: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the server has begun to stop.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
+    }
+}
+
+impl std::fmt::Debug for App {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("App").field("options", &self.options).finish_non_exhaustive()
+    }
+}

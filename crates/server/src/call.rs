@@ -1,0 +1,79 @@
+//! One request as a handler sees it.
+//!
+//! Always: nothing here refers to the connection's read buffer, so that a parked request does not keep hyper from
+//! using that buffer again. Start at [`Call`].
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use baton_queue::Broker;
+use hyper::body::Incoming;
+
+use crate::app::App;
+use crate::body::{self, Received};
+use crate::error::Error;
+use crate::query::Query;
+use crate::reply::Reply;
+use crate::transport::{Phase, SharedPhase};
+
+/// What a handler is on its way to.
+pub type Answer = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
+
+/// Answers one kind of request.
+pub type Handler = fn(Call) -> Answer;
+
+/// One request.
+#[derive(Debug)]
+pub struct Call {
+    app: Arc<App>,
+    parameters: Vec<String>,
+    query: String,
+    body: Option<Incoming>,
+    phase: SharedPhase,
+}
+
+impl Call {
+    pub(crate) fn new(
+        app: Arc<App>,
+        parameters: Vec<String>,
+        query: String,
+        body: Incoming,
+        phase: SharedPhase,
+    ) -> Self {
+        Self { app, parameters, query, body: Some(body), phase }
+    }
+
+    /// What all requests share.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
+    }
+
+    /// The queues.
+    pub fn broker(&self) -> &Broker {
+        &self.app.broker
+    }
+
+    /// The open segment of the path at `place`, decoded.
+    pub fn parameter(&self, place: usize) -> &str {
+        self.parameters.get(place).map_or("", String::as_str)
+    }
+
+    /// The same, owned.
+    pub fn take_parameter(&mut self, place: usize) -> String {
+        self.parameters.get_mut(place).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The query parameters.
+    pub fn query(&self) -> Result<Query<'_>, Error> {
+        Query::parse(&self.query)
+    }
+
+    /// Reads the body. It can be read once.
+    pub async fn body(&mut self) -> Result<Received, Error> {
+        let Some(body) = self.body.take() else { return Err(Error::invalid("Empty request body")) };
+        self.phase.set(Phase::Body);
+        let received = body::read(body, &self.app.budget).await;
+        self.phase.set(Phase::Busy);
+        received
+    }
+}

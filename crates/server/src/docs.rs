@@ -1,0 +1,107 @@
+//! The reference pages, printed from the tables, so that they cannot say anything else than the code.
+//!
+//! A test compares them with the files in `docs/`; `BATON_UPDATE_DOCS=1 cargo test -p baton-server docs` writes
+//! them anew.
+
+use std::fmt::Write;
+
+use crate::routes::{Access, ROUTES};
+use crate::settings::Settings;
+use crate::{error, settings};
+
+const NOTE: &str =
+    "Printed from the code; change it there and run `BATON_UPDATE_DOCS=1 cargo test -p baton-server docs`.";
+
+/// `docs/settings.md`.
+pub fn settings() -> String {
+    let mut page = format!(
+        "# Settings\n\n{NOTE}\n\nA setting is read from the file given with `--config` (TOML), then from the \
+         environment, then from flags of `baton serve`; the later one wins. In the file a table lengthens the names \
+         of what it holds: `[pop_wait]` with `max_interval_ms` is `pop_wait_max_interval_ms`. A name that is not \
+         known or a value that does not fit stops the start with an error that names it.\n\n\
+         | setting | flag | environment | default | what it is for |\n|---|---|---|---|---|\n"
+    );
+    let defaults = Settings::default();
+    for setting in settings::TABLE {
+        let names: Vec<_> =
+            std::iter::once(&setting.env).chain(setting.aliases).map(|name| format!("`{name}`")).collect();
+        line(
+            &mut page,
+            &[
+                &format!("`{}`", setting.name),
+                &format!("`--{} {}`", setting.flag(), setting.value),
+                &names.join(", "),
+                &format!("`{}`", setting.show(&defaults)),
+                setting.help,
+            ],
+        );
+    }
+    page
+}
+
+/// `docs/routes.md`.
+pub fn routes() -> String {
+    let mut page = format!(
+        "# Routes\n\n{NOTE}\n\nA segment that begins with a colon stands for a percent-encoded value. The access \
+         level counts once authentication is on: public, read, write or admin.\n\n\
+         | method | path | access | what it does |\n|---|---|---|---|\n"
+    );
+    for route in ROUTES {
+        let access = match route.access {
+            Access::Public => "public",
+            Access::Read => "read",
+            Access::Write => "write",
+            Access::Admin => "admin",
+        };
+        line(&mut page, &[route.method.as_str(), &format!("`{}`", route.path), access, route.help]);
+    }
+    page
+}
+
+/// `docs/errors.md`.
+pub fn errors() -> String {
+    let mut page = format!(
+        "# Errors\n\n{NOTE}\n\nAn error is `{{\"error\": text, \"code\": code}}`; a refused pop also has \
+         `\"success\": false, \"messages\": []`. 429 and 503 carry `Retry-After` in seconds when waiting helps.\n\n\
+         | status | code | what to do |\n|---|---|---|\n"
+    );
+    for row in error::TABLE {
+        line(&mut page, &[row.status.as_str(), &format!("`{}`", row.code), row.help]);
+    }
+    page
+}
+
+fn line(page: &mut String, cells: &[&str]) {
+    let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
+    // Writing to a string cannot fail.
+    let _ = writeln!(page, "| {} |", cells.join(" | "));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(file: &str, expected: &str) {
+        let path = format!("{}/../../docs/{file}", env!("CARGO_MANIFEST_DIR"));
+        if std::env::var_os("BATON_UPDATE_DOCS").is_some() {
+            std::fs::write(&path, expected).unwrap();
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == expected, "docs/{file} is not what the code says; run with BATON_UPDATE_DOCS=1");
+    }
+
+    #[test]
+    fn the_settings_page_says_what_the_code_says() {
+        check("settings.md", &settings());
+    }
+
+    #[test]
+    fn the_routes_page_says_what_the_code_says() {
+        check("routes.md", &routes());
+    }
+
+    #[test]
+    fn the_errors_page_says_what_the_code_says() {
+        check("errors.md", &errors());
+    }
+}

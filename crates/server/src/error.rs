@@ -1,0 +1,347 @@
+//! Every error a caller can see, in one table: kind, status, code and a line of help.
+//!
+//! A handler says what went wrong as a [`Kind`]; only this file knows the status and the code, and the reference
+//! page is printed from the same table. Always: nothing of a request that was answered with an error has
+//! happened, except where the help says otherwise. Not here: outcomes of single items (a refused ack is an
+//! answer, not an error). Start at [`TABLE`].
+
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode, header};
+
+use crate::json;
+use crate::reply::Reply;
+
+/// What went wrong, sorted by what the caller can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A parameter or field is wrong.
+    Invalid,
+    /// The body is missing or is not JSON.
+    BadBody,
+    /// The thing named does not exist.
+    NotFound,
+    /// No such path.
+    NoSuchRoute,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The body did not arrive in time.
+    RequestTimeout,
+    /// The body is larger than a body may be.
+    BodyTooLarge,
+    /// The list in the body is longer than a list may be.
+    BatchTooLarge,
+    /// A name or id is longer than it may be.
+    NameTooLong,
+    /// The queue is at its `maxSize`.
+    QueueFull,
+    /// The server is at one of its own limits.
+    Overloaded,
+    /// The server is stopping.
+    ShuttingDown,
+    /// The store has too much under way.
+    StoreBusy,
+    /// The disk is nearly full.
+    DiskFull,
+    /// The store does not work any more.
+    StoreClosed,
+    /// Something stored is damaged.
+    Corrupt,
+    /// A mistake of ours.
+    Internal,
+}
+
+/// One row of the error reference.
+#[derive(Debug)]
+pub struct Row {
+    /// The kind.
+    pub kind: Kind,
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The `code` member of the body.
+    pub code: &'static str,
+    /// What the reader can do next.
+    pub help: &'static str,
+}
+
+const fn row(kind: Kind, status: StatusCode, code: &'static str, help: &'static str) -> Row {
+    Row { kind, status, code, help }
+}
+
+/// Every kind, in the order of [`Kind`].
+pub const TABLE: &[Row] = &[
+    row(
+        Kind::Invalid,
+        StatusCode::BAD_REQUEST,
+        "bad_request",
+        "Fix what the text names; repeating the call as it is will fail again.",
+    ),
+    row(
+        Kind::BadBody,
+        StatusCode::BAD_REQUEST,
+        "bad_body",
+        "Send a JSON body of the shape that the route expects.",
+    ),
+    row(
+        Kind::NotFound,
+        StatusCode::NOT_FOUND,
+        "not_found",
+        "Check the name or id; it may have been deleted.",
+    ),
+    row(
+        Kind::NoSuchRoute,
+        StatusCode::NOT_FOUND,
+        "no_such_route",
+        "Check the path against the route reference.",
+    ),
+    row(
+        Kind::MethodNotAllowed,
+        StatusCode::METHOD_NOT_ALLOWED,
+        "method_not_allowed",
+        "Use one of the methods in the `Allow` header.",
+    ),
+    row(
+        Kind::RequestTimeout,
+        StatusCode::REQUEST_TIMEOUT,
+        "request_timeout",
+        "The body came too slowly or stopped; nothing was changed, send it again.",
+    ),
+    row(
+        Kind::BodyTooLarge,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        "Split the request; a body holds at most 64 MiB.",
+    ),
+    row(
+        Kind::BatchTooLarge,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "batch_too_large",
+        "Split the request; a list holds at most 100000 items.",
+    ),
+    row(
+        Kind::NameTooLong,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "name_too_long",
+        "Shorten the name: 255 bytes for names, 65535 for transaction ids.",
+    ),
+    row(
+        Kind::QueueFull,
+        StatusCode::TOO_MANY_REQUESTS,
+        "queue_full",
+        "Wait as `Retry-After` says, consume some messages, or raise the queue's `maxSize`.",
+    ),
+    row(
+        Kind::Overloaded,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "overloaded",
+        "The server is at a limit and changed nothing; try again after `Retry-After`.",
+    ),
+    row(
+        Kind::ShuttingDown,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "shutting_down",
+        "The server is stopping and changed nothing; ask another one or try again.",
+    ),
+    row(
+        Kind::StoreBusy,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "retry",
+        "The store is busy and changed nothing; try again after `Retry-After`.",
+    ),
+    row(
+        Kind::DiskFull,
+        StatusCode::INSUFFICIENT_STORAGE,
+        "storage_full",
+        "Free some disk space or lower `min_free_disk`; acks and deletes still work.",
+    ),
+    row(
+        Kind::StoreClosed,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "storage_closed",
+        "The store has stopped; the server's log says why. A write may or may not have happened: repeat it with the same transaction id.",
+    ),
+    row(
+        Kind::Corrupt,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "corrupt",
+        "Stored data is damaged; the server's log names it. Restore from a copy.",
+    ),
+    row(
+        Kind::Internal,
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "internal",
+        "A mistake in the server; please report it with the server's log.",
+    ),
+];
+
+impl Kind {
+    /// The row of this kind.
+    pub fn row(self) -> &'static Row {
+        // The order is checked by a test; the first row is only a way not to panic.
+        TABLE.get(self as usize).unwrap_or(&TABLE[0])
+    }
+}
+
+/// The body that an error is wrapped in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Shape {
+    /// `{"error", "code"}`.
+    #[default]
+    Plain,
+    /// The same with `"success": false, "messages": []`, which clients expect of a refused pop.
+    Pop,
+    /// The same with `"success": false`.
+    Outcome,
+}
+
+/// An error on its way to the caller.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    kind: Kind,
+    message: String,
+    retry_after: Option<Duration>,
+    allow: Option<String>,
+    shape: Shape,
+}
+
+impl Error {
+    /// An error of `kind` that says `message`.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), retry_after: None, allow: None, shape: Shape::Plain }
+    }
+
+    /// The request is wrong in the way that `message` says.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// What `message` names does not exist.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// The server is at the limit that `message` names.
+    pub fn overloaded(message: impl Into<String>) -> Self {
+        Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Overloaded, message) }
+    }
+
+    /// The path is there, but only for the methods in `allow`.
+    pub fn method_not_allowed(allow: String) -> Self {
+        Self { allow: Some(allow), ..Self::new(Kind::MethodNotAllowed, "Method Not Allowed") }
+    }
+
+    /// The same error in the shape of a refused pop.
+    #[must_use]
+    pub fn of_pop(self) -> Self {
+        Self { shape: Shape::Pop, ..self }
+    }
+
+    /// The same error with `"success": false` beside it.
+    #[must_use]
+    pub fn of_outcome(self) -> Self {
+        Self { shape: Shape::Outcome, ..self }
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The answer that tells of it.
+    pub fn into_reply(self) -> Reply {
+        let row = self.kind.row();
+        if row.status.is_server_error() && self.retry_after.is_none() {
+            tracing::warn!(code = row.code, error = %self.message, "a request failed");
+        }
+        let mut body = Vec::with_capacity(64 + self.message.len());
+        body.extend_from_slice(match self.shape {
+            Shape::Plain => b"{",
+            Shape::Pop => b"{\"success\":false,\"messages\":[],".as_slice(),
+            Shape::Outcome => b"{\"success\":false,".as_slice(),
+        });
+        body.extend_from_slice(b"\"error\":");
+        json::string(&mut body, &self.message);
+        body.extend_from_slice(b",\"code\":");
+        json::string(&mut body, row.code);
+        body.push(b'}');
+        let mut reply = Reply::json(row.status, body);
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_millis().div_ceil(1000).max(1);
+            if let Ok(value) = HeaderValue::from_str(&seconds.to_string()) {
+                reply = reply.with_header(header::RETRY_AFTER, value);
+            }
+        }
+        if let Some(value) = self.allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
+            reply = reply.with_header(header::ALLOW, value);
+        }
+        reply
+    }
+}
+
+impl From<baton_queue::Error> for Error {
+    fn from(error: baton_queue::Error) -> Self {
+        use baton_queue::Error as Queue;
+        let message = error.to_string();
+        match error {
+            Queue::Invalid(_) => Self::invalid(message),
+            Queue::NotFound(_) => Self::not_found(message),
+            Queue::QueueFull { .. } => {
+                Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::QueueFull, message) }
+            }
+            Queue::Busy { after, .. } => {
+                Self { retry_after: Some(after), ..Self::new(Kind::Overloaded, message) }
+            }
+            Queue::ShuttingDown => {
+                Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::ShuttingDown, message) }
+            }
+            Queue::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<baton_store::Error> for Error {
+    fn from(error: baton_store::Error) -> Self {
+        use baton_store::Error as Store;
+        let message = error.to_string();
+        match error {
+            Store::Busy(after) => Self { retry_after: Some(after), ..Self::new(Kind::StoreBusy, message) },
+            Store::DiskFull { .. } => Self::new(Kind::DiskFull, message),
+            Store::Corrupt(_) => Self::new(Kind::Corrupt, message),
+            Store::Closed(_) | Store::Unusable(_) => Self::new(Kind::StoreClosed, message),
+            Store::TooLarge { .. } => Self::new(Kind::BodyTooLarge, message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_stands_at_its_own_row() {
+        for (place, row) in TABLE.iter().enumerate() {
+            assert_eq!(row.kind as usize, place);
+            assert_eq!(row.kind.row().code, row.code);
+        }
+        assert_eq!(TABLE.len(), Kind::Internal as usize + 1);
+    }
+
+    #[test]
+    fn a_full_queue_says_when_to_come_back() {
+        let error = baton_queue::Error::QueueFull { queue: "q".into(), size: 9, max: 9 };
+        let reply = Error::from(error).into_reply();
+        assert_eq!(reply.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(reply.header(header::RETRY_AFTER).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_refused_pop_still_has_messages() {
+        let reply = Error::invalid("no \"x\"").of_pop().into_reply();
+        let body: serde_json::Value = serde_json::from_slice(reply.body()).unwrap();
+        let expected = serde_json::json!(
+            {"success": false, "messages": [], "error": "no \"x\"", "code": "bad_request"}
+        );
+        assert_eq!(body, expected);
+    }
+}

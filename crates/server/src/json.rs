@@ -1,0 +1,418 @@
+//! JSON read without a tree and written by hand.
+//!
+//! The hot routes borrow what they need from the body and write answers around stored bytes, so that a payload
+//! is never parsed and a string is copied only when it holds an escape. Always: what is read tells *absent*,
+//! *null* and *of another type* apart, because the API answers them differently. Start at [`Text`], then
+//! [`string`].
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use uuid::Uuid;
+
+use crate::error::{Error, Kind};
+
+/// A member that should be a string.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Text<'a> {
+    /// It is not there.
+    #[default]
+    Absent,
+    /// It is `null`.
+    Null,
+    /// It is something else.
+    Other,
+    /// It is a string.
+    Is(Cow<'a, str>),
+}
+
+impl<'a> Text<'a> {
+    /// The string, `None` when absent; an error with `message` when it is anything else, `null` included.
+    pub fn or_absent(self, message: &str) -> Result<Option<Cow<'a, str>>, Error> {
+        match self {
+            Self::Absent => Ok(None),
+            Self::Is(text) => Ok(Some(text)),
+            Self::Null | Self::Other => Err(Error::invalid(message)),
+        }
+    }
+
+    /// The string, `None` when absent or `null`; an error with `message` when it is anything else.
+    pub fn or_null(self, message: &str) -> Result<Option<Cow<'a, str>>, Error> {
+        match self {
+            Self::Null => Ok(None),
+            other => other.or_absent(message),
+        }
+    }
+
+    /// The string, or an error with `message`.
+    pub fn required(self, message: &str) -> Result<Cow<'a, str>, Error> {
+        self.or_absent(message)?.ok_or_else(|| Error::invalid(message))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any<'a>(std::marker::PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Any<'a> {
+            type Value = Text<'a>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(Text::Is(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(Text::Is(Cow::Owned(text.into())))
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(Text::Null)
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+                Ok(Text::Other)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(Text::Other)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+                Ok(Text::Other)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(Text::Other)
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                while seq.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(Text::Other)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(Text::Other)
+            }
+        }
+
+        deserializer.deserialize_any(Any(std::marker::PhantomData))
+    }
+}
+
+/// A member that should be a list. The length is checked while reading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum List<T> {
+    /// It is not there, or it is something else.
+    #[default]
+    Not,
+    /// It is a list of more than the allowed number of elements.
+    TooLong,
+    /// It is a list.
+    Is(Vec<T>),
+}
+
+impl<T> List<T> {
+    /// The elements, or an error with `message` when it is no list.
+    pub fn required(self, message: &str) -> Result<Vec<T>, Error> {
+        match self {
+            Self::Is(elements) => Ok(elements),
+            Self::Not => Err(Error::invalid(message)),
+            Self::TooLong => {
+                let max = baton_types::limits::BATCH_ITEMS_MAX;
+                Err(Error::new(
+                    Kind::BatchTooLarge,
+                    format!("a list holds at most {max} items; split the request"),
+                ))
+            }
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Any<T>(std::marker::PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Any<T> {
+            type Value = List<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("anything")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                let mut elements = Vec::new();
+                while let Some(element) = seq.next_element()? {
+                    if elements.len() == baton_types::limits::BATCH_ITEMS_MAX {
+                        while seq.next_element::<IgnoredAny>()?.is_some() {}
+                        return Ok(List::TooLong);
+                    }
+                    elements.push(element);
+                }
+                Ok(List::Is(elements))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                Ok(List::Not)
+            }
+
+            fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
+                Ok(List::Not)
+            }
+
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(List::Not)
+            }
+
+            fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+                Ok(List::Not)
+            }
+
+            fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+                Ok(List::Not)
+            }
+
+            fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+                Ok(List::Not)
+            }
+
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(List::Not)
+            }
+        }
+
+        deserializer.deserialize_any(Any(std::marker::PhantomData))
+    }
+}
+
+/// Reads an object whose members may be absent or of any type: `lenient! { Item<'a> { "queue" => queue: Text<'a> } }`.
+/// A value that is no object reads as one without members, unknown members are skipped, and of a member given
+/// twice the last one counts.
+macro_rules! lenient {
+    ($(#[$doc:meta])* $visibility:vis struct $name:ident<'a> { $($(#[$field_doc:meta])* $key:literal => $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        $visibility struct $name<'a> {
+            $($(#[$field_doc])* pub $field: $type,)*
+            members: std::marker::PhantomData<&'a ()>,
+        }
+
+        const _: () = {
+            use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+            #[allow(non_camel_case_types)]
+            enum Key { $($field,)* Other }
+
+            impl<'de> Deserialize<'de> for Key {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    struct Name;
+                    impl Visitor<'_> for Name {
+                        type Value = Key;
+                        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                            f.write_str("a member name")
+                        }
+                        fn visit_str<E>(self, name: &str) -> Result<Key, E> {
+                            Ok(match name { $($key => Key::$field,)* _ => Key::Other })
+                        }
+                    }
+                    deserializer.deserialize_identifier(Name)
+                }
+            }
+
+            impl<'de: 'a, 'a> Deserialize<'de> for $name<'a> {
+                fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    struct Any<'a>(std::marker::PhantomData<&'a ()>);
+                    impl<'de: 'a, 'a> Visitor<'de> for Any<'a> {
+                        type Value = $name<'a>;
+                        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                            f.write_str("anything")
+                        }
+                        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                            let mut object = $name::default();
+                            while let Some(key) = map.next_key::<Key>()? {
+                                match key {
+                                    $(Key::$field => object.$field = map.next_value()?,)*
+                                    Key::Other => { map.next_value::<IgnoredAny>()?; }
+                                }
+                            }
+                            Ok(object)
+                        }
+                        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+                            while seq.next_element::<IgnoredAny>()?.is_some() {}
+                            Ok($name::default())
+                        }
+                        fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> { Ok($name::default()) }
+                        fn visit_unit<E>(self) -> Result<Self::Value, E> { Ok($name::default()) }
+                        fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> { Ok($name::default()) }
+                        fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> { Ok($name::default()) }
+                        fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> { Ok($name::default()) }
+                        fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> { Ok($name::default()) }
+                    }
+                    deserializer.deserialize_any(Any(std::marker::PhantomData))
+                }
+            }
+        };
+    };
+}
+pub(crate) use lenient;
+
+/// Reads a body that must not be empty.
+pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Err(Error::new(Kind::BadBody, "Empty request body"));
+    }
+    serde_json::from_slice(body).map_err(|e| Error::new(Kind::BadBody, format!("Invalid JSON: {e}")))
+}
+
+/// Reads a body that may be left out, or be an empty object or list.
+pub fn parse_or_default<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Result<T, Error> {
+    if body.iter().all(u8::is_ascii_whitespace) { Ok(T::default()) } else { parse(body) }
+}
+
+/// Writes `text` as a JSON string.
+pub fn string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') {
+        out.extend_from_slice(text.as_bytes());
+    } else {
+        escaped(out, text);
+    }
+    out.push(b'"');
+}
+
+fn escaped(out: &mut Vec<u8>, text: &str) {
+    const HEX: &[u8; 16] = b"0123456789abcdef";
+    for byte in text.bytes() {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0..0x20 => {
+                out.extend_from_slice(b"\\u00");
+                out.extend_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
+            }
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Writes bytes that were a `str` when they were stored.
+pub fn string_bytes(out: &mut Vec<u8>, text: &[u8]) {
+    string(out, &String::from_utf8_lossy(text));
+}
+
+/// Writes a string or `null`.
+pub fn string_or_null(out: &mut Vec<u8>, text: Option<&str>) {
+    match text {
+        Some(text) => string(out, text),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Writes a UUID as a JSON string.
+pub fn uuid(out: &mut Vec<u8>, id: Uuid) {
+    out.push(b'"');
+    let mut buffer = [0; uuid::fmt::Hyphenated::LENGTH];
+    out.extend_from_slice(id.hyphenated().encode_lower(&mut buffer).as_bytes());
+    out.push(b'"');
+}
+
+/// Writes a UUID as a JSON string, or `null`.
+pub fn uuid_or_null(out: &mut Vec<u8>, id: Option<Uuid>) {
+    match id {
+        Some(id) => uuid(out, id),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Writes a number.
+pub fn number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut start = digits.len();
+    loop {
+        start -= 1;
+        // The remainder is below ten.
+        digits[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[start..]);
+}
+
+/// Writes a number as a JSON string.
+pub fn number_text(out: &mut Vec<u8>, value: u64) {
+    out.push(b'"');
+    number(out, value);
+    out.push(b'"');
+}
+
+/// Writes `true` or `false`.
+pub fn boolean(out: &mut Vec<u8>, value: bool) {
+    out.extend_from_slice(if value { b"true" } else { b"false" });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    lenient! {
+        struct Pair<'a> {
+            "a" => a: Text<'a>,
+            "b" => b: Text<'a>,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_written_string_is_read_back(text in any::<String>()) {
+            let mut out = Vec::new();
+            string(&mut out, &text);
+            prop_assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), text);
+        }
+
+        #[test]
+        fn a_written_number_is_read_back(value in any::<u64>()) {
+            let mut out = Vec::new();
+            number(&mut out, value);
+            prop_assert_eq!(serde_json::from_slice::<u64>(&out).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn absent_null_and_other_types_are_told_apart() {
+        let read = |body: &'static str| {
+            let pair: Pair<'_> = parse(body.as_bytes()).unwrap();
+            (pair.a, pair.b)
+        };
+        assert_eq!(read(r#"{"a":"x"}"#), (Text::Is("x".into()), Text::Absent));
+        assert_eq!(read(r#"{"a":null,"b":[1,{"c":2}],"z":{}}"#), (Text::Null, Text::Other));
+        assert_eq!(read(r#"{"a":"\u0041\n","b":1.5}"#), (Text::Is("A\n".into()), Text::Other));
+        assert_eq!(read("[1,2]"), (Text::Absent, Text::Absent));
+        assert_eq!(read("7"), (Text::Absent, Text::Absent));
+    }
+
+    #[test]
+    fn a_string_without_escapes_is_borrowed() {
+        let pair: Pair<'_> = parse(br#"{"a":"x y"}"#).unwrap();
+        assert!(matches!(pair.a, Text::Is(Cow::Borrowed(_))));
+    }
+
+    #[test]
+    fn an_empty_body_and_a_broken_one_are_named() {
+        assert_eq!(parse::<Pair<'_>>(b"  ").unwrap_err().to_string(), "Empty request body");
+        assert!(parse::<Pair<'_>>(b"{").unwrap_err().to_string().starts_with("Invalid JSON: "));
+        assert!(parse::<Pair<'_>>(b"{} x").unwrap_err().to_string().starts_with("Invalid JSON: "));
+    }
+}

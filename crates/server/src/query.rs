@@ -1,0 +1,130 @@
+//! Query parameters, by the rules of this API: an integer that does not parse counts as absent, one that is out of
+//! range is moved into it, a boolean is true only as `true` or `1`, and what is not known is ignored.
+//!
+//! Start at [`Query::parse`].
+
+use std::borrow::Cow;
+
+use baton_types::Timestamp;
+
+use crate::error::Error;
+use crate::path::decode;
+
+/// The parameters of one request.
+#[derive(Debug, Default)]
+pub struct Query<'a> {
+    pairs: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads what stands behind the question mark.
+    pub fn parse(text: &'a str) -> Result<Self, Error> {
+        let pair = |part: &'a str| {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            Ok((decode(name, true)?, decode(value, true)?))
+        };
+        let pairs =
+            text.split('&').filter(|part| !part.is_empty()).map(pair).collect::<Result<_, Error>>()?;
+        Ok(Self { pairs })
+    }
+
+    /// The first parameter of this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.pairs.iter().find(|(given, _)| given == name).map(|(_, value)| value.as_ref())
+    }
+
+    /// The first parameter of this name, unless it is empty.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|value| !value.is_empty())
+    }
+
+    /// The same, owned.
+    pub fn owned(&self, name: &str) -> Option<String> {
+        self.text(name).map(str::to_owned)
+    }
+
+    /// Whether the parameter is `true` or `1`.
+    pub fn flag(&self, name: &str) -> bool {
+        matches!(self.get(name), Some("true" | "1"))
+    }
+
+    /// The parameter as a number moved into `min..=max`; `None` when it is absent or no number.
+    pub fn number(&self, name: &str, min: u64, max: u64) -> Option<u64> {
+        let text = self.get(name)?;
+        let (negative, digits) = match text.strip_prefix('-') {
+            Some(digits) => (true, digits),
+            None => (false, text),
+        };
+        if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        // All digits: parsing can fail only because the number is too large.
+        let size = if negative { 0 } else { digits.parse().unwrap_or(u64::MAX) };
+        Some(size.clamp(min, max))
+    }
+
+    /// The parameter as a moment.
+    pub fn moment(&self, name: &str) -> Result<Option<Timestamp>, Error> {
+        self.text(name).map(|text| moment(name, text)).transpose()
+    }
+}
+
+/// Reads a moment that a caller named `name`.
+pub fn moment(name: &str, text: &str) -> Result<Timestamp, Error> {
+    text.parse().map_err(|e| Error::invalid(format!("{name} is {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn number(text: &str) -> Option<u64> {
+        Query::parse(&format!("n={text}")).unwrap().number("n", 1, 1000)
+    }
+
+    #[test]
+    fn a_number_is_moved_into_its_range_and_anything_else_is_absent() {
+        assert_eq!(number("10"), Some(10));
+        assert_eq!(number("0"), Some(1));
+        assert_eq!(number("-5"), Some(1));
+        assert_eq!(number("99999999999999999999999999"), Some(1000));
+        assert_eq!(number("-99999999999999999999999999"), Some(1));
+        for text in ["", "-", "ten", "1.5", "1e3", "0x10", "%201", "1%00"] {
+            assert_eq!(number(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_true_and_1_are_true() {
+        let query = Query::parse("a=true&b=1&c=TRUE&d=yes&e&f=").unwrap();
+        let flags: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|name| query.flag(name)).into();
+        assert_eq!(flags, [true, true, false, false, false, false, false]);
+    }
+
+    #[test]
+    fn names_and_values_are_decoded_and_the_first_wins() {
+        let query = Query::parse("consumer%47roup=a+b%2Bc&&consumerGroup=second&x").unwrap();
+        assert_eq!(query.get("consumerGroup"), Some("a b+c"));
+        assert_eq!(query.get("x"), Some(""));
+        assert!(Query::parse("a=%zz").is_err());
+    }
+
+    #[test]
+    fn a_moment_that_is_none_is_an_error_that_names_it() {
+        let query = Query::parse("from=yesterday&to=2026-11-15T18:34:07%2B01:00").unwrap();
+        assert!(query.moment("from").unwrap_err().to_string().starts_with("from is not an ISO-8601 time"));
+        assert_eq!(query.moment("to").unwrap().unwrap().to_iso_millis(), "2026-11-15T17:34:07.000Z");
+        assert_eq!(query.moment("other").unwrap(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_query_makes_the_parser_panic(text in any::<String>()) {
+            if let Ok(query) = Query::parse(&text) {
+                let _ = (query.number("a", 0, 9), query.flag("b"), query.moment("c"));
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `GET /health` and `/ready`: the truth about this server.
+
+use std::sync::atomic::Ordering;
+
+use http::StatusCode;
+use serde_json::json;
+
+use crate::call::{Answer, Call};
+use crate::reply::Reply;
+
+/// 200 when requests are served, 503 when the store has failed or the server is stopping.
+pub(super) fn health(call: Call) -> Answer {
+    Box::pin(async move {
+        let app = call.app();
+        let failure = app.broker.store().failure();
+        let healthy = failure.is_none() && !app.is_stopping();
+        let waits = app.broker.wait_statistics();
+        let status = match (&failure, app.is_stopping()) {
+            (Some(_), _) => "unhealthy",
+            (None, true) => "stopping",
+            (None, false) => "healthy",
+        };
+        let body = json!({
+            "status": status,
+            "database": if failure.is_none() { "connected" } else { "disconnected" },
+            "error": failure,
+            "server": "baton",
+            "version": env!("CARGO_PKG_VERSION"),
+            "node": app.options.node_id,
+            "worker_id": 0,
+            "shared_state": {"enabled": false},
+            "connections": app.connections.load(Ordering::Relaxed),
+            "bodyBytesInFlight": app.budget.used(),
+            "popWait": {
+                "waiters": waits.waiters,
+                "groupsTracked": waits.groups_tracked,
+                "groupsInFlight": waits.groups_in_flight,
+                "groupsBackedOff": waits.groups_backed_off,
+            },
+        });
+        Reply::of(if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
+    })
+}

@@ -1,0 +1,165 @@
+//! The routes, as one table: method, path, who may call it, what it does, and the handler.
+//!
+//! The table is searched from its head, so the routes that matter for speed come first and are found by one
+//! comparison. The reference page is printed from it. Start at [`ROUTES`].
+
+mod ack;
+mod configure;
+mod dead_letters;
+mod groups;
+mod health;
+mod lease;
+mod messages;
+mod pop;
+mod push;
+mod resources;
+mod transaction;
+
+use http::Method;
+
+use crate::call::Handler;
+use crate::path::{self, Segments};
+
+/// Who may call a route, once there is authentication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Access {
+    /// Anybody.
+    Public,
+    /// Whoever may read.
+    Read,
+    /// Whoever may write.
+    Write,
+    /// Administrators.
+    Admin,
+}
+
+/// One route.
+#[derive(Debug)]
+pub struct Route {
+    /// The method.
+    pub method: Method,
+    /// The path; a segment that begins with a colon is open.
+    pub path: &'static str,
+    /// Who may call it.
+    pub access: Access,
+    /// What it does, in a line.
+    pub help: &'static str,
+    /// What does it.
+    pub handler: Handler,
+}
+
+const fn route(
+    method: Method,
+    path: &'static str,
+    access: Access,
+    help: &'static str,
+    handler: Handler,
+) -> Route {
+    Route { method, path, access, help, handler }
+}
+
+const GET: Method = Method::GET;
+const POST: Method = Method::POST;
+const DELETE: Method = Method::DELETE;
+
+/// Every route. A path without open segments stands before one that would also match it.
+#[rustfmt::skip]
+pub const ROUTES: &[Route] = &[
+    route(POST, "/api/v1/push", Access::Write, "Push messages.", push::push),
+    route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch),
+    route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one),
+    route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue),
+    route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition),
+    route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels),
+    route(POST, "/api/v1/transaction", Access::Write, "Acks and pushes, all or none.", transaction::transaction),
+    route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Hold messages for longer.", lease::extend),
+    route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
+    route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
+    route(GET, "/api/v1/messages/:partition/:transaction", Access::Read, "One message with its payload.", messages::detail),
+    route(DELETE, "/api/v1/messages/:partition/:transaction", Access::Write, "Delete a message for all groups.", messages::delete),
+    route(POST, "/api/v1/messages/:partition/:transaction/retry", Access::Write, "Push a dead letter again.", messages::retry),
+    route(GET, "/api/v1/dlq", Access::Read, "List dead letters, newest first.", dead_letters::list),
+    route(GET, "/api/v1/consumer-groups", Access::Read, "List consumer groups, one entry per queue.", groups::list),
+    route(GET, "/api/v1/consumer-groups/lagging", Access::Read, "Partitions where a group is behind.", groups::lagging),
+    route(GET, "/api/v1/consumer-groups/:group", Access::Read, "One group, partition by partition.", groups::one),
+    route(DELETE, "/api/v1/consumer-groups/:group", Access::Admin, "Forget a group everywhere.", groups::delete),
+    route(DELETE, "/api/v1/consumer-groups/:group/queues/:queue", Access::Admin, "Forget a group in one queue.", groups::delete_for_queue),
+    route(POST, "/api/v1/consumer-groups/:group/subscription", Access::Write, "Change where a group begins.", groups::subscription),
+    route(POST, "/api/v1/consumer-groups/:group/queues/:queue/seek", Access::Write, "Move a group in a queue.", groups::seek),
+    route(POST, "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek", Access::Write, "Move a group in a partition.", groups::seek_partition),
+    route(GET, "/api/v1/resources/queues", Access::Read, "List queues, newest first.", resources::queues),
+    route(GET, "/api/v1/resources/queues/:queue", Access::Read, "One queue with options and partitions.", resources::queue),
+    route(DELETE, "/api/v1/resources/queues/:queue", Access::Admin, "Delete a queue and all it holds.", resources::delete),
+    route(GET, "/api/v1/resources/namespaces", Access::Read, "List namespaces.", resources::namespaces),
+    route(GET, "/api/v1/resources/tasks", Access::Read, "List tasks.", resources::tasks),
+    route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
+    route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
+    route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
+    route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
+];
+
+/// What a method and a path lead to.
+#[derive(Debug)]
+pub enum Found<'p> {
+    /// A route and the open segments of the path.
+    Route(&'static Route, Segments<'p>),
+    /// A path that exists for these methods only.
+    OtherMethods(String),
+    /// Nothing.
+    Nothing,
+}
+
+/// Finds the route of a request.
+pub fn find<'p>(method: &Method, path: &'p str) -> Found<'p> {
+    // A pop changes what it reads, so asking only for its headers would lose messages.
+    let as_get = *method == Method::HEAD && !path.starts_with("/api/v1/pop");
+    let wanted = if as_get { &Method::GET } else { method };
+    for route in ROUTES {
+        if route.method == *wanted
+            && let Some(segments) = path::matches(route.path, path)
+        {
+            return Found::Route(route, segments);
+        }
+    }
+    let others: Vec<_> = ROUTES
+        .iter()
+        .filter(|route| path::matches(route.path, path).is_some())
+        .map(|route| route.method.as_str())
+        .collect();
+    if others.is_empty() { Found::Nothing } else { Found::OtherMethods(others.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(method: Method, path: &str, expected: &str) {
+        let found = match find(&method, path) {
+            Found::Route(route, _) => format!("{} {}", route.method, route.path),
+            Found::OtherMethods(allow) => allow,
+            Found::Nothing => "nothing".into(),
+        };
+        assert_eq!(found, expected, "{method} {path}");
+    }
+
+    #[test]
+    fn a_request_finds_its_route() {
+        check(POST, "/api/v1/push", "POST /api/v1/push");
+        check(GET, "/api/v1/consumer-groups/lagging", "GET /api/v1/consumer-groups/lagging");
+        check(GET, "/api/v1/consumer-groups/g", "GET /api/v1/consumer-groups/:group");
+        check(GET, "/api/v1/push", "POST");
+        check(Method::PUT, "/api/v1/messages/1/t", "GET, DELETE");
+        check(Method::HEAD, "/health", "GET /health");
+        check(Method::HEAD, "/api/v1/pop/queue/q", "GET");
+        check(GET, "/api/v1/pushed", "nothing");
+        check(GET, "/", "nothing");
+    }
+
+    #[test]
+    fn every_route_can_be_reached() {
+        for route in ROUTES {
+            check(route.method.clone(), route.path, &format!("{} {}", route.method, route.path));
+        }
+    }
+}

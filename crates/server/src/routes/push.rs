@@ -1,0 +1,277 @@
+//! `POST /api/v1/push`: messages in, each answered in the order given.
+//!
+//! Always: a payload is the bytes that were sent, never parsed; one item that is wrong refuses the whole request
+//! before anything is stored. Start at [`push`], then [`Item::message`].
+
+use std::borrow::Cow;
+
+use baton_queue::{PushBatch, Pushed};
+use baton_store::NewMessage;
+use baton_types::DEFAULT_PARTITION;
+use http::StatusCode;
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::call::{Answer, Call};
+use crate::error::Error;
+use crate::json::{self, List, Text, lenient};
+use crate::names;
+use crate::reply::Reply;
+
+lenient! {
+    struct Body<'a> {
+        "items" => items: List<RawItem<'a>>,
+    }
+}
+
+lenient! {
+    /// A message to push, as it was sent.
+    pub(super) struct RawItem<'a> {
+        "queue" => queue: Text<'a>,
+        "partition" => partition: Text<'a>,
+        "payload" => payload: Option<&'a RawValue>,
+        /// The other name of the payload, which only a transaction reads.
+        "data" => data: Option<&'a RawValue>,
+        "transactionId" => transaction_id: Text<'a>,
+        "traceId" => trace_id: Text<'a>,
+    }
+}
+
+/// A message to push, checked.
+#[derive(Debug)]
+pub(super) struct Item<'a> {
+    pub(super) queue: Cow<'a, str>,
+    partition: Cow<'a, str>,
+    transaction_id: Option<Cow<'a, str>>,
+    trace_id: Option<Uuid>,
+    payload: &'a str,
+}
+
+impl<'a> RawItem<'a> {
+    /// Checks all but the payload, for which `payload` stands in when there is none.
+    pub(super) fn checked(self, payload: &'a str) -> Result<Item<'a>, Error> {
+        let queue = self.queue.required("Queue must be a string")?;
+        let partition = self
+            .partition
+            .or_absent("Partition must be a string")?
+            .unwrap_or(Cow::Borrowed(DEFAULT_PARTITION));
+        let transaction_id =
+            self.transaction_id.or_absent("TransactionId must be a string")?.filter(|id| !id.is_empty());
+        let trace_id = match self.trace_id.or_absent("TraceId must be a string")? {
+            Some(text) => Some(Uuid::try_parse(&text).map_err(|_| Error::invalid("TraceId must be a UUID"))?),
+            None => None,
+        };
+        names::check("queue", &queue)?;
+        names::check("partition", &partition)?;
+        if let Some(id) = &transaction_id {
+            names::check_transaction_id(id)?;
+        }
+        let payload = self.payload.map_or(payload, RawValue::get);
+        Ok(Item { queue, partition, transaction_id, trace_id, payload })
+    }
+}
+
+impl Item<'_> {
+    /// Adds the message to a batch.
+    pub(super) fn add_to(&self, batch: &mut PushBatch) -> Result<(), Error> {
+        let message = NewMessage {
+            transaction_id: self.transaction_id.as_deref(),
+            trace_id: self.trace_id,
+            producer: None,
+            payload: self.payload.as_bytes(),
+        };
+        Ok(batch.add(&self.queue, &self.partition, &message)?)
+    }
+
+    /// Writes the id by which the message is known: the producer's, or else the message's own.
+    pub(super) fn write_transaction_id(&self, out: &mut Vec<u8>, pushed: &Pushed) {
+        match &self.transaction_id {
+            Some(id) => json::string(out, id),
+            None => json::uuid(out, pushed.id.as_uuid()),
+        }
+    }
+}
+
+/// Pushes messages.
+pub(super) fn push(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let body = call.body().await?;
+        let items = parse(&body)?;
+        if items.is_empty() {
+            return Ok(Reply::json(StatusCode::CREATED, "[]"));
+        }
+        let mut batch = PushBatch::default();
+        for item in &items {
+            item.add_to(&mut batch)?;
+        }
+        let pushed = call.broker().push(batch).await?;
+        Ok(Reply::json(StatusCode::CREATED, write(&items, &pushed)))
+    })
+}
+
+fn parse(body: &[u8]) -> Result<Vec<Item<'_>>, Error> {
+    let items = json::parse::<Body<'_>>(body)?.items.required("items array is required")?;
+    items.into_iter().map(|item| item.checked("null")).collect()
+}
+
+fn write(items: &[Item<'_>], pushed: &[Pushed]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(2 + items.len() * 400);
+    out.push(b'[');
+    for (index, (item, pushed)) in items.iter().zip(pushed).enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_one(&mut out, index, item, pushed);
+    }
+    out.push(b']');
+    out
+}
+
+fn write_one(out: &mut Vec<u8>, index: usize, item: &Item<'_>, pushed: &Pushed) {
+    out.extend_from_slice(b"{\"index\":");
+    json::number(out, index as u64);
+    for key in [&b",\"transaction_id\":"[..], b",\"transactionId\":"] {
+        out.extend_from_slice(key);
+        item.write_transaction_id(out, pushed);
+    }
+    out.extend_from_slice(if pushed.duplicate {
+        &b",\"status\":\"duplicate\""[..]
+    } else {
+        &b",\"status\":\"queued\""[..]
+    });
+    for key in [&b",\"message_id\":"[..], b",\"messageId\":"] {
+        out.extend_from_slice(key);
+        json::uuid(out, pushed.id.as_uuid());
+    }
+    for key in [&b",\"partition_id\":"[..], b",\"partitionId\":"] {
+        out.extend_from_slice(key);
+        json::number_text(out, pushed.partition.0);
+    }
+    out.extend_from_slice(b",\"trace_id\":");
+    json::uuid_or_null(out, item.trace_id);
+    out.extend_from_slice(b",\"queueName\":");
+    json::string(out, &item.queue);
+    out.extend_from_slice(b",\"offset\":");
+    json::number(out, pushed.offset.0);
+    out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_types::{MessageId, Offset, PartitionId, Timestamp};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn refusal(body: &str) -> String {
+        parse(body.as_bytes()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_mistake_has_its_own_words() {
+        for body in [r"{}", r#"{"items":7}"#, r#"{"items":null}"#, r#"{"items":{}}"#, "[]", "3"] {
+            assert_eq!(refusal(body), "items array is required", "{body}");
+        }
+        for item in [r"{}", r#"{"queue":null}"#, r#"{"queue":1}"#, "1", "null", r#"["q"]"#] {
+            assert_eq!(refusal(&format!(r#"{{"items":[{item}]}}"#)), "Queue must be a string", "{item}");
+        }
+        let with = |member: &str| refusal(&format!(r#"{{"items":[{{"queue":"q",{member}}}]}}"#));
+        assert_eq!(with(r#""partition":null"#), "Partition must be a string");
+        assert_eq!(with(r#""partition":[]"#), "Partition must be a string");
+        assert_eq!(with(r#""transactionId":null"#), "TransactionId must be a string");
+        assert_eq!(with(r#""transactionId":4"#), "TransactionId must be a string");
+        assert_eq!(with(r#""traceId":null"#), "TraceId must be a string");
+        assert_eq!(with(r#""traceId":"not-a-uuid""#), "TraceId must be a UUID");
+        assert_eq!(with(r#""partition":"a\u0000b""#), "partition must not contain a NUL character");
+        assert_eq!(refusal(""), "Empty request body");
+        assert!(refusal(r#"{"items":[{"queue":"q","payload":{]}]}"#).starts_with("Invalid JSON: "));
+        assert!(with(&format!(r#""partition":"{}""#, "x".repeat(256))).contains("256 bytes"));
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_default() {
+        let items = parse(br#"{"items":[{"queue":"q","transactionId":"","data":1}],"bufferMs":5}"#).unwrap();
+        let item = &items[0];
+        assert_eq!((&*item.partition, &item.transaction_id, item.payload), ("Default", &None, "null"));
+    }
+
+    #[test]
+    fn a_payload_keeps_its_every_byte() {
+        let payload = "{ \"b\" : 1.0e+2,\n\t\"a\":[ 12345678901234567890123 ] , \"a\":\"\\u0041\u{e9}\" }";
+        let body = format!(
+            r#"{{"items":[{{"queue":"q","payload": {payload} , "traceId":"0198A000-0000-7000-8000-000000000000"}}]}}"#
+        );
+        let items = parse(body.as_bytes()).unwrap();
+        assert_eq!(items[0].payload, payload);
+        assert!(items[0].trace_id.is_some());
+    }
+
+    #[test]
+    fn a_payload_may_be_nested_deeply() {
+        let payload = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
+        let body = format!(r#"{{"items":[{{"queue":"q","payload":{payload}}}]}}"#);
+        assert_eq!(parse(body.as_bytes()).unwrap()[0].payload, payload);
+    }
+
+    #[test]
+    fn an_answer_tells_of_each_item_in_both_spellings() {
+        let items = parse(br#"{"items":[{"queue":"a\"b","transactionId":"t1"},{"queue":"q"}]}"#).unwrap();
+        let id = MessageId::new(Timestamp::from_micros(5_000_000), PartitionId(7), Offset(3));
+        let pushed = |duplicate| Pushed { duplicate, partition: PartitionId(7), offset: Offset(3), id };
+        let answer: Value = serde_json::from_slice(&write(&items, &[pushed(true), pushed(false)])).unwrap();
+        let id = id.to_string();
+        let expected = json!([
+            {"index": 0, "transaction_id": "t1", "transactionId": "t1", "status": "duplicate", "message_id": id,
+             "messageId": id, "partition_id": "7", "partitionId": "7", "trace_id": null, "queueName": "a\"b",
+             "offset": 3},
+            {"index": 1, "transaction_id": id, "transactionId": id, "status": "queued", "message_id": id,
+             "messageId": id, "partition_id": "7", "partitionId": "7", "trace_id": null, "queueName": "q",
+             "offset": 3},
+        ]);
+        assert_eq!(answer, expected);
+    }
+
+    fn any_json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 24, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec((any::<String>(), inner), 0..4)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_sent_is_what_is_kept(
+            queue in "[^\0]{0,40}", partition in prop::option::of("[^\0]{0,40}"),
+            id in prop::option::of(".{1,40}"), payload in any_json(), pretty in any::<bool>(),
+        ) {
+            let mut item = json!({"queue": queue, "payload": payload, "extra": {"queue": 1}});
+            partition.iter().for_each(|partition| item["partition"] = json!(partition));
+            id.iter().for_each(|id| item["transactionId"] = json!(id));
+            let body = json!({"items": [item]});
+            let body = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
+            let items = parse(&body).unwrap();
+            prop_assert_eq!(&*items[0].queue, queue.as_str());
+            prop_assert_eq!(&*items[0].partition, partition.as_deref().unwrap_or("Default"));
+            prop_assert_eq!(items[0].transaction_id.as_deref(), id.as_deref());
+            prop_assert_eq!(serde_json::from_str::<Value>(items[0].payload).unwrap(), payload);
+        }
+
+        #[test]
+        fn no_body_makes_the_parser_panic(body in prop::collection::vec(any::<u8>(), 0..200), json in any_json()) {
+            let _ = parse(&body);
+            let _ = parse(json.to_string().as_bytes());
+            let _ = parse(json!({"items": json}).to_string().as_bytes());
+            let _ = parse(json!({"items": [json]}).to_string().as_bytes());
+        }
+    }
+}

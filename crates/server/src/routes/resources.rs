@@ -1,0 +1,206 @@
+//! `/api/v1/resources/…`: what there is, counted; deleting and emptying queues.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use baton_queue::{Counts, PartitionSummary, QueueSummary};
+use baton_types::Timestamp;
+use serde_json::{Value, json};
+
+use crate::call::{Answer, Call};
+use crate::error::Error;
+use crate::reply::Reply;
+
+fn queue_not_found() -> Error {
+    Error::not_found("Queue not found")
+}
+
+fn counters(counts: &Counts) -> Value {
+    json!({
+        "total": counts.total,
+        "pending": counts.pending,
+        "processing": counts.processing,
+        "completed": counts.completed,
+        "failed": counts.failed,
+        "deadLetter": counts.dead_letter,
+    })
+}
+
+fn plus(a: Counts, b: &Counts) -> Counts {
+    Counts {
+        total: a.total + b.total,
+        pending: a.pending + b.pending,
+        processing: a.processing + b.processing,
+        completed: a.completed + b.completed,
+        failed: a.failed + b.failed,
+        dead_letter: a.dead_letter + b.dead_letter,
+    }
+}
+
+/// Lists queues.
+pub(super) fn queues(call: Call) -> Answer {
+    Box::pin(async move {
+        let queues = call.broker().queues().await?;
+        Reply::ok(&json!({"queues": queues.iter().map(queue_row).collect::<Vec<_>>()}))
+    })
+}
+
+fn queue_row(summary: &QueueSummary) -> Value {
+    let queue = &summary.queue;
+    json!({
+        "id": queue.id.to_string(),
+        "name": queue.spec.name,
+        "namespace": queue.spec.namespace,
+        "task": queue.spec.task,
+        "createdAt": queue.created_at.to_iso_millis(),
+        "partitions": summary.partitions,
+        "messages": counters(&summary.counts),
+    })
+}
+
+/// Shows one queue.
+pub(super) fn queue(call: Call) -> Answer {
+    Box::pin(async move {
+        let (summary, partitions) =
+            call.broker().queue(call.parameter(0)).await?.ok_or_else(queue_not_found)?;
+        let queue = &summary.queue;
+        Reply::ok(&json!({
+            "id": queue.id.to_string(),
+            "name": queue.spec.name,
+            "namespace": queue.spec.namespace,
+            "task": queue.spec.task,
+            "createdAt": queue.created_at.to_iso_millis(),
+            "options": queue.spec.options,
+            "partitions": partitions.iter().map(partition_row).collect::<Vec<_>>(),
+            "totals": counters(&summary.counts),
+        }))
+    })
+}
+
+fn partition_row(partition: &PartitionSummary) -> Value {
+    json!({
+        "id": partition.id.to_string(),
+        "name": partition.name,
+        "createdAt": partition.created_at.to_iso_millis(),
+        "stats": counters(&partition.counts),
+        "oldestMessage": partition.oldest_message_at.map(Timestamp::to_iso_millis),
+        "newestMessage": partition.newest_message_at.map(Timestamp::to_iso_millis),
+    })
+}
+
+/// Lists the partitions of a queue.
+pub(super) fn partitions(call: Call) -> Answer {
+    Box::pin(async move {
+        let name = call.query()?.owned("queue").ok_or_else(|| Error::invalid("queue is required"))?;
+        let (_, partitions) = call.broker().queue(&name).await?.ok_or_else(queue_not_found)?;
+        let rows: Vec<_> = partitions.iter().map(partition_row).collect();
+        Reply::ok(&json!({"queue": name, "partitions": rows}))
+    })
+}
+
+/// Deletes a queue. One that is not there is deleted too: clients delete before they create.
+pub(super) fn delete(call: Call) -> Answer {
+    Box::pin(async move {
+        let existed = call.broker().delete_queue(call.parameter(0)).await?;
+        Reply::ok(&json!({"deleted": true, "queue": call.parameter(0), "existed": existed}))
+    })
+}
+
+/// Deletes all messages of a queue or partition.
+pub(super) fn clear(call: Call) -> Answer {
+    Box::pin(async move {
+        let partition = call.query()?.owned("partition");
+        let cleared = call.broker().clear_queue(call.parameter(0), partition.as_deref()).await?;
+        let cleared = cleared.ok_or_else(queue_not_found)?;
+        Reply::ok(&json!({
+            "success": true,
+            "cleared": true,
+            "queue": call.parameter(0),
+            "partition": partition,
+            "partitionsCleared": cleared,
+        }))
+    })
+}
+
+/// Lists namespaces.
+pub(super) fn namespaces(call: Call) -> Answer {
+    Box::pin(async move {
+        let queues = call.broker().queues().await?;
+        Reply::ok(&json!({"namespaces": by_label(&queues, "namespace", |queue| &queue.queue.spec.namespace)}))
+    })
+}
+
+/// Lists tasks.
+pub(super) fn tasks(call: Call) -> Answer {
+    Box::pin(async move {
+        let queues = call.broker().queues().await?;
+        Reply::ok(&json!({"tasks": by_label(&queues, "task", |queue| &queue.queue.spec.task)}))
+    })
+}
+
+fn by_label(queues: &[QueueSummary], key: &str, label: fn(&QueueSummary) -> &Arc<str>) -> Vec<Value> {
+    let mut sums: BTreeMap<&str, (u64, u64, Counts)> = BTreeMap::new();
+    for queue in queues {
+        let sum = sums.entry(label(queue)).or_default();
+        *sum = (sum.0 + 1, sum.1 + queue.partitions, plus(sum.2, &queue.counts));
+    }
+    let row = |(label, (queues, partitions, counts)): (&str, (u64, u64, Counts))| {
+        json!({
+            key: label,
+            "queues": queues,
+            "partitions": partitions,
+            "messages": {"total": counts.total, "pending": counts.pending},
+        })
+    };
+    sums.into_iter().map(row).collect()
+}
+
+/// Totals over everything.
+pub(super) fn overview(call: Call) -> Answer {
+    Box::pin(async move {
+        let queues = call.broker().queues().await?;
+        let groups = call.broker().groups().await?;
+        let counts = queues.iter().fold(Counts::default(), |sum, queue| plus(sum, &queue.counts));
+        let labels =
+            |label: fn(&QueueSummary) -> &Arc<str>| queues.iter().map(label).collect::<BTreeSet<_>>().len();
+        Reply::ok(&json!({
+            "queues": queues.len(),
+            "partitions": queues.iter().map(|queue| queue.partitions).sum::<u64>(),
+            "namespaces": labels(|queue| &queue.queue.spec.namespace),
+            "tasks": labels(|queue| &queue.queue.spec.task),
+            "messages": counters(&counts),
+            "lag": {
+                "time": spread(groups.iter().map(|group| group.time_lag_seconds).collect()),
+                "offset": spread(groups.iter().map(|group| group.total_lag).collect()),
+            },
+            "throughput": {"ingestedPerSecond": 0, "processedPerSecond": 0},
+            "timestamp": call.broker().store().now().to_iso_millis(),
+            "statsAge": 0,
+        }))
+    })
+}
+
+/// Average, median, least and greatest.
+fn spread(mut values: Vec<u64>) -> Value {
+    values.sort_unstable();
+    let sum: u128 = values.iter().map(|value| u128::from(*value)).sum();
+    let average = u64::try_from(sum / (values.len().max(1) as u128)).unwrap_or(u64::MAX);
+    json!({
+        "avg": average,
+        "median": values.get(values.len() / 2).copied().unwrap_or(0),
+        "min": values.first().copied().unwrap_or(0),
+        "max": values.last().copied().unwrap_or(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_of_nothing_is_zero() {
+        assert_eq!(spread(vec![]), json!({"avg": 0, "median": 0, "min": 0, "max": 0}));
+        assert_eq!(spread(vec![9, 1, 2]), json!({"avg": 4, "median": 2, "min": 1, "max": 9}));
+    }
+}

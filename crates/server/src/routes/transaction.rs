@@ -1,0 +1,339 @@
+//! `POST /api/v1/transaction`: acks and pushes that happen together or not at all.
+//!
+//! Always: a rollback is status 200 with `success: false` and the reason, as clients expect; only a request that
+//! cannot be read is an error. An ack that names no lease is fenced by the one lease that the rest of the request
+//! names. Start at [`transaction`], then [`Plan::read`].
+
+use baton_queue::{AckItem, LeaseClaim, PushBatch, Step, StepResult, Transaction, TransactionResult};
+use baton_types::LeaseId;
+use baton_types::limits::BATCH_ITEMS_MAX;
+use http::StatusCode;
+use serde_json::value::RawValue;
+
+use super::ack::{self, RawAck};
+use super::push::{Item, RawItem};
+use crate::call::{Answer, Call};
+use crate::error::{Error, Kind};
+use crate::json::{self, List, Text, lenient};
+use crate::reply::Reply;
+
+lenient! {
+    struct Body<'a> {
+        "operations" => operations: List<&'a RawValue>,
+        "requiredLeases" => required_leases: List<Text<'a>>,
+        "kv" => kv: List<serde::de::IgnoredAny>,
+        "timers" => timers: List<serde::de::IgnoredAny>,
+        "positions" => positions: List<serde::de::IgnoredAny>,
+    }
+}
+
+lenient! {
+    struct Operation<'a> {
+        "type" => kind: Text<'a>,
+        "items" => items: List<RawItem<'a>>,
+    }
+}
+
+/// What a transaction will do, with what its answer needs to know.
+#[derive(Debug, Default)]
+struct Plan<'a> {
+    steps: Vec<Planned<'a>>,
+    required: Vec<Option<LeaseId>>,
+    /// The type of an operation that we do not know, which rolls everything back.
+    unknown: Option<String>,
+}
+
+#[derive(Debug)]
+enum Planned<'a> {
+    Ack(AckItem),
+    Push(Vec<Item<'a>>),
+}
+
+impl<'a> Plan<'a> {
+    fn read(body: &'a [u8]) -> Result<Self, Error> {
+        let body: Body<'a> = json::parse(body)?;
+        for (name, riders) in [("kv", &body.kv), ("timers", &body.timers), ("positions", &body.positions)] {
+            if matches!(riders, List::Is(riders) if !riders.is_empty()) {
+                return Err(Error::invalid(format!("{name} operations are not supported in a transaction")));
+            }
+        }
+        let operations = body.operations.required("operations array required")?;
+        if operations.is_empty() {
+            return Err(Error::invalid("operations array cannot be empty"));
+        }
+        let mut plan = Self { required: required(body.required_leases)?, ..Self::default() };
+        for raw in operations {
+            plan.add(raw)?;
+        }
+        if plan.steps.iter().map(Planned::len).sum::<usize>() > BATCH_ITEMS_MAX {
+            let message = format!("a transaction holds at most {BATCH_ITEMS_MAX} acks and messages");
+            return Err(Error::new(Kind::BatchTooLarge, message));
+        }
+        plan.fence();
+        Ok(plan)
+    }
+
+    fn add(&mut self, raw: &'a RawValue) -> Result<(), Error> {
+        let text = raw.get().as_bytes();
+        let operation: Operation<'a> = json::parse(text)?;
+        match operation.kind.required("each operation needs a type: ack or push")?.as_ref() {
+            "ack" => {
+                let ack: RawAck<'a> = json::parse(text)?;
+                self.steps.push(Planned::Ack(ack.checked(&ack::ONE, None)?));
+            }
+            "push" => self.steps.push(Planned::Push(items(operation.items, text)?)),
+            other => self.unknown = self.unknown.take().or_else(|| Some(other.to_owned())),
+        }
+        Ok(())
+    }
+
+    /// Gives an ack without a lease the one that the rest of the request names, if that is only one.
+    fn fence(&mut self) {
+        let own = self.steps.iter().filter_map(|step| match step {
+            Planned::Ack(item) => match item.lease {
+                LeaseClaim::None => None,
+                LeaseClaim::Held(lease) => Some(Some(lease)),
+                LeaseClaim::Unknown => Some(None),
+            },
+            Planned::Push(_) => None,
+        });
+        let mut named: Vec<_> = self.required.iter().copied().chain(own).collect();
+        named.sort_unstable();
+        named.dedup();
+        let [only] = named[..] else { return };
+        let claim = only.map_or(LeaseClaim::Unknown, LeaseClaim::Held);
+        for step in &mut self.steps {
+            if let Planned::Ack(item) = step
+                && item.lease == LeaseClaim::None
+            {
+                item.lease = claim;
+            }
+        }
+    }
+
+    fn transaction(&self) -> Result<Transaction, Error> {
+        let step = |planned: &Planned<'_>| {
+            Ok(match planned {
+                Planned::Ack(item) => Step::Ack(item.clone()),
+                Planned::Push(items) => {
+                    let mut batch = PushBatch::default();
+                    items.iter().try_for_each(|item| item.add_to(&mut batch))?;
+                    Step::Push(batch)
+                }
+            })
+        };
+        let steps = self.steps.iter().map(step).collect::<Result<_, Error>>()?;
+        Ok(Transaction { steps, required_leases: self.required.clone() })
+    }
+}
+
+impl Planned<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Ack(_) => 1,
+            Self::Push(items) => items.len(),
+        }
+    }
+}
+
+fn required(leases: List<Text<'_>>) -> Result<Vec<Option<LeaseId>>, Error> {
+    let List::Is(leases) = leases else { return Ok(Vec::new()) };
+    let text = |lease: Text<'_>| match lease.or_null("requiredLeases must be strings") {
+        Ok(text) => text.filter(|text| !text.is_empty()).map(|text| Ok(text.parse().ok())),
+        Err(error) => Some(Err(error)),
+    };
+    leases.into_iter().filter_map(text).collect()
+}
+
+/// The messages of a push: a list of them, or one that is the operation itself.
+fn items<'a>(listed: List<RawItem<'a>>, operation: &'a [u8]) -> Result<Vec<Item<'a>>, Error> {
+    let items = match listed {
+        List::Not => vec![json::parse::<RawItem<'a>>(operation)?],
+        listed => listed.required("items must be an array")?,
+    };
+    let checked = |item: RawItem<'a>| {
+        let fallback = item.data.map_or("{}", RawValue::get);
+        item.checked(fallback)
+    };
+    items.into_iter().map(checked).collect()
+}
+
+/// Does everything or nothing.
+pub(super) fn transaction(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let body = call.body().await?;
+        let plan = Plan::read(&body)?;
+        let result = match &plan.unknown {
+            Some(kind) => TransactionResult {
+                error: Some(format!("Unknown operation type: {kind}")),
+                reason: Some("bad_request"),
+                results: Vec::new(),
+            },
+            None => call.broker().transaction(plan.transaction()?).await?,
+        };
+        Ok(Reply::json(StatusCode::OK, write(&plan, &result)))
+    })
+}
+
+fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + plan.steps.len() * 256);
+    out.extend_from_slice(b"{\"transactionId\":");
+    json::uuid(&mut out, baton_env::fresh_uuid());
+    out.extend_from_slice(b",\"success\":");
+    json::boolean(&mut out, result.error.is_none());
+    if let Some(error) = &result.error {
+        out.extend_from_slice(b",\"error\":");
+        json::string(&mut out, error);
+        out.extend_from_slice(b",\"reason\":");
+        json::string_or_null(&mut out, result.reason);
+    }
+    out.extend_from_slice(b",\"results\":[");
+    let mut index = 0;
+    for (planned, outcome) in plan.steps.iter().zip(&result.results) {
+        write_step(&mut out, &mut index, planned, outcome);
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome: &StepResult) {
+    match (planned, outcome) {
+        (Planned::Ack(item), StepResult::Ack(acked)) => {
+            begin(out, index, "ack");
+            ack::write_outcome(out, &item.transaction_id, acked);
+            out.push(b'}');
+        }
+        (Planned::Push(items), StepResult::Push(pushed)) => {
+            for (item, pushed) in items.iter().zip(pushed) {
+                begin(out, index, "push");
+                out.extend_from_slice(b",\"success\":true,\"transactionId\":");
+                item.write_transaction_id(out, pushed);
+                out.extend_from_slice(b",\"messageId\":");
+                json::uuid(out, pushed.id.as_uuid());
+                out.extend_from_slice(b",\"partitionId\":");
+                json::number_text(out, pushed.partition.0);
+                out.extend_from_slice(b",\"queueName\":");
+                json::string(out, &item.queue);
+                out.extend_from_slice(b",\"offset\":");
+                json::number(out, pushed.offset.0);
+                out.extend_from_slice(b",\"duplicate\":");
+                json::boolean(out, pushed.duplicate);
+                out.push(b'}');
+            }
+        }
+        // The broker answers each step in kind.
+        _ => tracing::error!(?outcome, "a transaction step was answered as another kind of step"),
+    }
+}
+
+fn begin(out: &mut Vec<u8>, index: &mut u64, kind: &'static str) {
+    if *index > 0 {
+        out.push(b',');
+    }
+    out.extend_from_slice(b"{\"index\":");
+    json::number(out, *index);
+    out.extend_from_slice(b",\"type\":");
+    json::string(out, kind);
+    *index += 1;
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_queue::{Acked, Pushed};
+    use baton_types::{MessageId, Offset, PartitionId, Timestamp};
+    use serde_json::Value;
+
+    use super::*;
+
+    const LEASE: &str = "0198a000-0000-7000-8000-000000000001";
+    const OTHER: &str = "0198a000-0000-7000-8000-000000000002";
+
+    fn refusal(body: &str) -> String {
+        Plan::read(body.as_bytes()).unwrap_err().to_string()
+    }
+
+    /// The leases of the acks of a transaction whose acks say `own` and which requires `required`.
+    fn leases(own: &[Option<&str>], required: &[&str]) -> Vec<LeaseClaim> {
+        let acks: Vec<_> = own
+            .iter()
+            .map(|lease| serde_json::json!({"type": "ack", "transactionId": "t", "partitionId": "1", "leaseId": lease}))
+            .collect();
+        let body = serde_json::json!({"operations": acks, "requiredLeases": required}).to_string();
+        let plan = Plan::read(body.as_bytes()).unwrap();
+        let lease = |step: &Planned<'_>| match step {
+            Planned::Ack(item) => item.lease,
+            Planned::Push(_) => panic!("only acks"),
+        };
+        plan.steps.iter().map(lease).collect()
+    }
+
+    #[test]
+    fn each_mistake_has_its_own_words() {
+        assert_eq!(refusal("{}"), "operations array required");
+        assert_eq!(refusal(r#"{"operations":[]}"#), "operations array cannot be empty");
+        assert_eq!(refusal(r#"{"operations":[{"type":"ack"}]}"#), "transactionId is required");
+        assert_eq!(refusal(r#"{"operations":[{"type":"push","items":[{}]}]}"#), "Queue must be a string");
+        assert_eq!(refusal(r#"{"operations":[{"type":"push"}]}"#), "Queue must be a string");
+        assert!(refusal(r#"{"operations":[{}]}"#).contains("needs a type"));
+        assert!(refusal(r#"{"operations":[1],"kv":[{}]}"#).contains("kv operations"));
+        let plan = Plan::read(br#"{"operations":[{"type":"jump"}]}"#).unwrap();
+        assert_eq!(plan.unknown.as_deref(), Some("jump"));
+    }
+
+    #[test]
+    fn an_ack_without_a_lease_gets_the_only_one_named() {
+        let held = |lease: &str| LeaseClaim::Held(lease.parse().unwrap());
+        assert_eq!(leases(&[None, None], &[LEASE]), [held(LEASE), held(LEASE)]);
+        assert_eq!(leases(&[None, Some(LEASE)], &[]), [held(LEASE), held(LEASE)]);
+        assert_eq!(leases(&[None, Some(LEASE)], &[LEASE]), [held(LEASE), held(LEASE)]);
+        assert_eq!(leases(&[None, Some(LEASE)], &[OTHER]), [LeaseClaim::None, held(LEASE)]);
+        assert_eq!(leases(&[None], &[LEASE, OTHER]), [LeaseClaim::None]);
+        assert_eq!(leases(&[None], &[]), [LeaseClaim::None]);
+        assert_eq!(leases(&[None], &["gone"]), [LeaseClaim::Unknown]);
+    }
+
+    #[test]
+    fn a_push_stands_inline_or_in_a_list_and_its_payload_has_two_names() {
+        let body = br#"{"operations":[
+            {"type":"push","queue":"a","data":{"x": 1}},
+            {"type":"push","items":[{"queue":"b"},{"queue":"c","payload":[2 ],"data":3}]}]}"#;
+        let plan = Plan::read(body).unwrap();
+        let text = format!("{:?}", plan.steps);
+        for part in ["\"{\\\"x\\\": 1}\"", "payload: \"{}\"", "payload: \"[2 ]\""] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+
+    #[test]
+    fn results_are_counted_by_item() {
+        let body = br#"{"operations":[{"type":"ack","transactionId":"t","partitionId":"1"},
+            {"type":"push","items":[{"queue":"b"},{"queue":"c","transactionId":"x"}]}]}"#;
+        let plan = Plan::read(body).unwrap();
+        let id = MessageId::new(Timestamp::default(), PartitionId(1), Offset(0));
+        let pushed = Pushed { duplicate: false, partition: PartitionId(1), offset: Offset(0), id };
+        let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed.clone(), pushed])];
+        let result = TransactionResult { error: None, reason: None, results };
+        let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
+        let summary: Vec<_> = answer["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|r| format!("{}{}{}", r["index"], r["type"], r["transactionId"]))
+            .collect();
+        assert_eq!(
+            summary,
+            [r#"0"ack""t""#.to_owned(), format!(r#"1"push""{id}""#), r#"2"push""x""#.to_owned()]
+        );
+        assert_eq!(answer["success"], true);
+    }
+
+    #[test]
+    fn a_rollback_says_why() {
+        let plan = Plan::read(br#"{"operations":[{"type":"push","queue":"q"}]}"#).unwrap();
+        let result =
+            TransactionResult { error: Some("no".into()), reason: Some("duplicate"), results: vec![] };
+        let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
+        assert_eq!((&answer["success"], &answer["error"]), (&false.into(), &"no".into()));
+        assert_eq!((&answer["reason"], &answer["results"]), (&"duplicate".into(), &Value::Array(vec![])));
+    }
+}

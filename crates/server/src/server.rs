@@ -1,0 +1,206 @@
+//! The listener: accepts connections up to a limit, serves them, and stops without dropping an answer.
+//!
+//! Always: at the limit new connections wait in the operating system's backlog; after the signal to stop,
+//! nothing new is accepted, parked pops are answered, requests under way finish, and all of it ends by a
+//! deadline. Deliberately absent: TLS and authentication, which is why listening beyond loopback is warned of.
+//! Start at [`Server::run`].
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use baton_queue::{Broker, Subscription};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::app::App;
+use crate::service::Connection;
+use crate::transport::{SharedPhase, Transport};
+
+/// Connections that the operating system holds for us while we are busy or at the limit.
+const BACKLOG: u32 = 4096;
+
+/// Bytes that hyper buffers of one connection, in either direction; also the bound of a request's head. Small,
+/// because an idle connection keeps its buffer.
+const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
+
+/// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// How the server behaves.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where to listen, `HOST:PORT`; port 0 picks a free one.
+    pub listen: String,
+    /// The name of this node.
+    pub node_id: String,
+    /// Connections beyond which new ones wait.
+    pub connections_max: usize,
+    /// Messages of a pop that does not say how many.
+    pub default_batch_size: u32,
+    /// How long a pop waits that does not say how long.
+    pub default_timeout: Duration,
+    /// Where a new group begins that does not say where.
+    pub default_subscription: Subscription,
+    /// How long stopping may take.
+    pub shutdown_deadline: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        crate::settings::Settings::default().server()
+    }
+}
+
+/// Why the server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The address names nothing.
+    #[error("cannot listen on {address:?}: {source}; give HOST:PORT, for instance 127.0.0.1:6632")]
+    Address {
+        /// What was given.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The address cannot be used.
+    #[error("cannot listen on {address}: {source}; is another server running there?")]
+    Listen {
+        /// What was tried.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+/// A server that is bound to its address.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    app: Arc<App>,
+}
+
+impl Server {
+    /// Takes the address. Connections are accepted by the operating system from now on and answered by
+    /// [`run`](Self::run).
+    pub async fn bind(options: Options, broker: Broker) -> Result<Self, BindError> {
+        let address = resolve(&options.listen).await?;
+        let listener = listen(address).map_err(|source| BindError::Listen { address, source })?;
+        let address = listener.local_addr().map_err(|source| BindError::Listen { address, source })?;
+        if !address.ip().is_loopback() {
+            tracing::warn!(
+                %address,
+                "LISTENING BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address can read, \
+                 change and delete everything; put it behind a firewall or a proxy that authenticates"
+            );
+        }
+        Ok(Self { listener, address, app: Arc::new(App::new(broker, options)) })
+    }
+
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown`, then finishes what is under way.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let Self { listener, app, .. } = self;
+        let tracker = TaskTracker::new();
+        accept(&listener, &app, &tracker, &shutdown).await;
+        app.stop();
+        drop(listener);
+        tracker.close();
+        // Each connection keeps to the deadline itself.
+        let finish = async {
+            app.broker.shutdown().await;
+            tracker.wait().await;
+        };
+        if tokio::time::timeout(app.options.shutdown_deadline + GRACE, finish).await.is_err() {
+            let connections = app.connections.load(Ordering::Relaxed);
+            tracing::warn!(connections, "stopping took too long");
+        }
+    }
+}
+
+async fn resolve(address: &str) -> Result<SocketAddr, BindError> {
+    let failed = |source| BindError::Address { address: address.to_owned(), source };
+    let mut found = tokio::net::lookup_host(address).await.map_err(failed)?;
+    found.next().ok_or_else(|| failed(io::Error::other("it names no address")))
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Accepts connections until `shutdown`.
+async fn accept(listener: &TcpListener, app: &Arc<App>, tracker: &TaskTracker, shutdown: &CancellationToken) {
+    let places = Arc::new(Semaphore::new(app.options.connections_max));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await.ok();
+            (place, listener.accept().await)
+        };
+        let (place, accepted) = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            next = next => next,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                // A token of its own: waiting on a shared one would take its lock with every poll.
+                tracker.spawn(serve(stream, Arc::clone(app), place, shutdown.child_token()));
+            }
+            Err(error) => {
+                // Out of file descriptors, most likely: they come back when connections end.
+                tracing::warn!(%error, "cannot accept a connection");
+                baton_env::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn serve(
+    stream: TcpStream,
+    app: Arc<App>,
+    place: Option<OwnedSemaphorePermit>,
+    stop: CancellationToken,
+) {
+    app.connections.fetch_add(1, Ordering::Relaxed);
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    }
+    let phase = SharedPhase::default();
+    let transport = TokioIo::new(Transport::new(stream, phase.clone()));
+    let service = Connection::new(Arc::clone(&app), phase);
+    let mut builder = http1::Builder::new();
+    // The transport's own deadlines tell an idle peer from a slow one.
+    builder.max_buf_size(CONNECTION_BUFFER_BYTES).header_read_timeout(None);
+    // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
+    let mut connection = std::pin::pin!(builder.serve_connection(transport, service));
+    drop(builder);
+    let outcome = tokio::select! {
+        outcome = connection.as_mut() => Ok(outcome),
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            tokio::time::timeout(app.options.shutdown_deadline, connection.as_mut()).await
+        }
+    };
+    match outcome {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a connection broke"),
+        Err(_) => tracing::warn!("a request took too long to finish; its connection was cut"),
+    }
+    app.connections.fetch_sub(1, Ordering::Relaxed);
+    drop(place);
+}

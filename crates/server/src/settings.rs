@@ -1,0 +1,601 @@
+//! Settings: one table says what can be set, under which names, what happens by default and why one would change it.
+//!
+//! Files, environment and flags all go through [`Settings::set`], so a value means the same wherever it stands, and
+//! the reference page and the command line's help are printed from the same table. Always: a later source wins
+//! (file, then environment, then flags); a name that is not known or a value that does not fit is an error that
+//! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use baton_queue::Subscription;
+
+use crate::server;
+
+/// What the environment names of settings begin with.
+pub const PREFIX: &str = "BATON_";
+
+/// Environment names with our prefix that are no settings of the server.
+const NOT_SETTINGS: &[&str] = &["BATON_CONFIG", "BATON_URL", "BATON_TOKEN", "BATON_UPDATE_DOCS"];
+/// Names that tests and benchmarks use begin with one of these.
+const NOT_SETTINGS_PREFIXES: &[&str] = &["BATON_TEST_", "BATON_BENCH_", "BATON_CLIENT_"];
+
+/// How one server behaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Where HTTP listens.
+    pub listen: String,
+    /// Where data is kept.
+    pub data: PathBuf,
+    /// The name of this node.
+    pub node_id: String,
+    /// Free disk space, in bytes, below which pushes are refused.
+    pub min_free_disk: u64,
+    /// How soon a waiting pop first looks again.
+    pub pop_wait_initial_interval: Duration,
+    /// Empty looks after which the interval grows.
+    pub pop_wait_backoff_threshold: u32,
+    /// By how much it grows.
+    pub pop_wait_backoff_multiplier: f64,
+    /// How long it may become.
+    pub pop_wait_max_interval: Duration,
+    /// Pops that may wait at once.
+    pub pop_waiters_max: usize,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Where a new group begins that does not say where.
+    pub default_subscription_mode: SubscriptionMode,
+    /// Messages of a pop that does not say how many.
+    pub default_batch_size: u32,
+    /// How long a pop waits that does not say how long.
+    pub default_timeout: Duration,
+    /// How often old messages are looked for.
+    pub retention_interval: Duration,
+    /// How long stopping may take.
+    pub shutdown_deadline: Duration,
+    /// What is logged.
+    pub log: String,
+}
+
+/// Where a new group begins that does not say where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SubscriptionMode {
+    /// At the oldest message.
+    #[default]
+    All,
+    /// At what is pushed from now on.
+    New,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:6632".into(),
+            data: "./baton-data".into(),
+            node_id: "baton-1".into(),
+            min_free_disk: 256 << 20,
+            pop_wait_initial_interval: Duration::from_millis(100),
+            pop_wait_backoff_threshold: 3,
+            pop_wait_backoff_multiplier: 2.0,
+            pop_wait_max_interval: Duration::from_millis(1000),
+            pop_waiters_max: 100_000,
+            connections_max: 20_000,
+            default_subscription_mode: SubscriptionMode::All,
+            default_batch_size: 1,
+            default_timeout: Duration::from_millis(30_000),
+            retention_interval: Duration::from_millis(2000),
+            shutdown_deadline: Duration::from_millis(10_000),
+            log: "info".into(),
+        }
+    }
+}
+
+/// One thing that can be set.
+pub struct Setting {
+    /// Its name in a file; with `-` for `_`, its flag.
+    pub name: &'static str,
+    /// Its name in the environment.
+    pub env: &'static str,
+    /// Other names in the environment, which documents of older servers use.
+    pub aliases: &'static [&'static str],
+    /// What its value is, for the help: `HOST:PORT`, `MS`.
+    pub value: &'static str,
+    /// What it is for.
+    pub help: &'static str,
+    set: fn(&mut Settings, &str) -> Result<(), String>,
+    show: fn(&Settings) -> String,
+}
+
+impl Setting {
+    /// Its value in `settings`, as it would be written.
+    pub fn show(&self, settings: &Settings) -> String {
+        (self.show)(settings)
+    }
+
+    /// Its flag.
+    pub fn flag(&self) -> String {
+        self.name.replace('_', "-")
+    }
+}
+
+impl std::fmt::Debug for Setting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setting").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Everything that can be set.
+pub const TABLE: &[Setting] = &[
+    Setting {
+        name: "listen",
+        env: "BATON_LISTEN",
+        aliases: &[],
+        value: "HOST:PORT",
+        help: "Where to serve HTTP. Port 0 picks a free one and prints it. There is no authentication: stay on \
+               loopback or put something in front.",
+        set: |s, text| set(&mut s.listen, text, host_and_port),
+        show: |s| s.listen.clone(),
+    },
+    Setting {
+        name: "data",
+        env: "BATON_DATA",
+        aliases: &[],
+        value: "DIR",
+        help: "Where messages are kept; created when missing. One process at a time.",
+        set: |s, text| set(&mut s.data, text, |text| Ok(PathBuf::from(filled(text)?))),
+        show: |s| s.data.display().to_string(),
+    },
+    Setting {
+        name: "node_id",
+        env: "BATON_NODE_ID",
+        aliases: &[],
+        value: "NAME",
+        help: "The name of this server, shown by /health.",
+        set: |s, text| set(&mut s.node_id, text, filled),
+        show: |s| s.node_id.clone(),
+    },
+    Setting {
+        name: "min_free_disk",
+        env: "BATON_MIN_FREE_DISK",
+        aliases: &[],
+        value: "BYTES",
+        help: "Free disk space below which pushes are refused with 507. KiB, MiB and GiB may follow the number.",
+        set: |s, text| set(&mut s.min_free_disk, text, bytes),
+        show: |s| show_bytes(s.min_free_disk),
+    },
+    Setting {
+        name: "pop_wait_initial_interval_ms",
+        env: "BATON_POP_WAIT_INITIAL_INTERVAL_MS",
+        aliases: &["POP_WAIT_INITIAL_INTERVAL_MS", "POP_WAIT_BASE_INTERVAL_MS"],
+        value: "MS",
+        help: "How soon waiting pops look again when nothing woke them.",
+        set: |s, text| set(&mut s.pop_wait_initial_interval, text, positive_millis),
+        show: |s| show_millis(s.pop_wait_initial_interval),
+    },
+    Setting {
+        name: "pop_wait_backoff_threshold",
+        env: "BATON_POP_WAIT_BACKOFF_THRESHOLD",
+        aliases: &["POP_WAIT_BACKOFF_THRESHOLD"],
+        value: "COUNT",
+        help: "Empty looks after which that interval grows.",
+        set: |s, text| set(&mut s.pop_wait_backoff_threshold, text, number),
+        show: |s| s.pop_wait_backoff_threshold.to_string(),
+    },
+    Setting {
+        name: "pop_wait_backoff_multiplier",
+        env: "BATON_POP_WAIT_BACKOFF_MULTIPLIER",
+        aliases: &["POP_WAIT_BACKOFF_MULTIPLIER"],
+        value: "FACTOR",
+        help: "By how much it grows each time; at least 1.",
+        set: |s, text| set(&mut s.pop_wait_backoff_multiplier, text, factor),
+        show: |s| format!("{:?}", s.pop_wait_backoff_multiplier),
+    },
+    Setting {
+        name: "pop_wait_max_interval_ms",
+        env: "BATON_POP_WAIT_MAX_INTERVAL_MS",
+        aliases: &["POP_WAIT_MAX_INTERVAL_MS"],
+        value: "MS",
+        help: "How long it may become.",
+        set: |s, text| set(&mut s.pop_wait_max_interval, text, positive_millis),
+        show: |s| show_millis(s.pop_wait_max_interval),
+    },
+    Setting {
+        name: "pop_waiters_max",
+        env: "BATON_POP_WAITERS_MAX",
+        aliases: &[],
+        value: "COUNT",
+        help: "Pops that may wait at once; more are refused with 503.",
+        set: |s, text| set(&mut s.pop_waiters_max, text, positive),
+        show: |s| s.pop_waiters_max.to_string(),
+    },
+    Setting {
+        name: "connections_max",
+        env: "BATON_CONNECTIONS_MAX",
+        aliases: &[],
+        value: "COUNT",
+        help: "Open connections beyond which new ones wait. Each needs a file descriptor.",
+        set: |s, text| set(&mut s.connections_max, text, positive),
+        show: |s| s.connections_max.to_string(),
+    },
+    Setting {
+        name: "default_subscription_mode",
+        env: "BATON_DEFAULT_SUBSCRIPTION_MODE",
+        aliases: &["DEFAULT_SUBSCRIPTION_MODE"],
+        value: "all|new",
+        help: "Where a new consumer group begins that does not say where: at the oldest message or at new ones.",
+        set: |s, text| set(&mut s.default_subscription_mode, text, subscription_mode),
+        show: |s| match s.default_subscription_mode {
+            SubscriptionMode::All => "all".into(),
+            SubscriptionMode::New => "new".into(),
+        },
+    },
+    Setting {
+        name: "default_batch_size",
+        env: "BATON_DEFAULT_BATCH_SIZE",
+        aliases: &["DEFAULT_BATCH_SIZE"],
+        value: "COUNT",
+        help: "Messages of a pop that does not say how many.",
+        set: |s, text| set(&mut s.default_batch_size, text, batch_size),
+        show: |s| s.default_batch_size.to_string(),
+    },
+    Setting {
+        name: "default_timeout_ms",
+        env: "BATON_DEFAULT_TIMEOUT_MS",
+        aliases: &["DEFAULT_TIMEOUT"],
+        value: "MS",
+        help: "How long a waiting pop waits that does not say how long.",
+        set: |s, text| set(&mut s.default_timeout, text, positive_millis),
+        show: |s| show_millis(s.default_timeout),
+    },
+    Setting {
+        name: "retention_interval_ms",
+        env: "BATON_RETENTION_INTERVAL_MS",
+        aliases: &["RETENTION_INTERVAL"],
+        value: "MS",
+        help: "How often messages that are past their retention are looked for.",
+        set: |s, text| set(&mut s.retention_interval, text, positive_millis),
+        show: |s| show_millis(s.retention_interval),
+    },
+    Setting {
+        name: "shutdown_deadline_ms",
+        env: "BATON_SHUTDOWN_DEADLINE_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long requests under way may take to finish when the server is told to stop.",
+        set: |s, text| set(&mut s.shutdown_deadline, text, positive_millis),
+        show: |s| show_millis(s.shutdown_deadline),
+    },
+    Setting {
+        name: "log",
+        env: "BATON_LOG",
+        aliases: &["LOG_LEVEL"],
+        value: "LEVEL",
+        help: "What is logged to stderr: error, warn, info, debug or trace, also per module.",
+        set: |s, text| set(&mut s.log, text, filled),
+        show: |s| s.log.clone(),
+    },
+];
+
+/// A setting that cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No setting has this name.
+    #[error("{place}: there is no setting {name:?}; see docs/settings.md or `baton serve --help`")]
+    Unknown {
+        /// Where it was given.
+        place: String,
+        /// What was given.
+        name: String,
+    },
+    /// The value does not fit.
+    #[error("{place}: {name} cannot be {value:?}: {problem}")]
+    Malformed {
+        /// Where it was given.
+        place: String,
+        /// The name used there.
+        name: String,
+        /// The value given.
+        value: String,
+        /// What would fit.
+        problem: String,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the settings in {}: {problem}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+}
+
+impl Settings {
+    /// The settings of a file, then of the environment, then of flags (setting names and values).
+    pub fn load<E, F>(file: Option<&Path>, environment: E, flags: F) -> Result<Self, Error>
+    where
+        E: IntoIterator<Item = (String, String)>,
+        F: IntoIterator<Item = (String, String)>,
+    {
+        let mut settings = Self::default();
+        if let Some(path) = file {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Error::File { path: path.into(), problem: e.to_string() })?;
+            settings.read_file(path, &text)?;
+        }
+        settings.read_environment(environment)?;
+        for (name, value) in flags {
+            settings.set("flag", &name, &value)?;
+        }
+        Ok(settings)
+    }
+
+    /// Changes the setting called `name`; `place` tells the reader of an error where it was given.
+    pub fn set(&mut self, place: &str, name: &str, value: &str) -> Result<(), Error> {
+        let Some(setting) = TABLE.iter().find(|setting| setting.name == name) else {
+            return Err(Error::Unknown { place: place.into(), name: name.into() });
+        };
+        self.apply(setting, place, name, value)
+    }
+
+    fn apply(&mut self, setting: &Setting, place: &str, name: &str, value: &str) -> Result<(), Error> {
+        (setting.set)(self, value.trim()).map_err(|problem| Error::Malformed {
+            place: place.into(),
+            name: name.into(),
+            value: value.into(),
+            problem,
+        })
+    }
+
+    fn read_file(&mut self, path: &Path, text: &str) -> Result<(), Error> {
+        let table: toml::Table = text
+            .parse()
+            .map_err(|e: toml::de::Error| Error::File { path: path.into(), problem: e.to_string() })?;
+        self.read_table(&path.display().to_string(), "", &table)
+    }
+
+    /// A table inside the file lengthens the names of what it holds: `[pop_wait] max_interval_ms` is
+    /// `pop_wait_max_interval_ms`.
+    fn read_table(&mut self, place: &str, prefix: &str, table: &toml::Table) -> Result<(), Error> {
+        for (key, value) in table {
+            let name = format!("{prefix}{key}");
+            match value {
+                toml::Value::Table(inner) => self.read_table(place, &format!("{name}_"), inner)?,
+                toml::Value::String(text) => self.set(place, &name, text)?,
+                toml::Value::Integer(number) => self.set(place, &name, &number.to_string())?,
+                toml::Value::Float(number) => self.set(place, &name, &number.to_string())?,
+                toml::Value::Boolean(flag) => self.set(place, &name, &flag.to_string())?,
+                toml::Value::Datetime(moment) => self.set(place, &name, &moment.to_string())?,
+                toml::Value::Array(_) => self.set(place, &name, "a list")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Aliases first, so that our own names win.
+    fn read_environment(
+        &mut self,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<(), Error> {
+        let mut own = Vec::new();
+        for (name, value) in environment {
+            if name.starts_with(PREFIX) {
+                own.push((name, value));
+            } else if let Some(setting) =
+                TABLE.iter().find(|setting| setting.aliases.contains(&name.as_str()))
+            {
+                self.apply(setting, "environment", &name, &value)?;
+            }
+        }
+        for (name, value) in own {
+            let ours = NOT_SETTINGS.contains(&name.as_str())
+                || NOT_SETTINGS_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+            match TABLE.iter().find(|setting| setting.env == name) {
+                Some(setting) => self.apply(setting, "environment", &name, &value)?,
+                None if ours => {}
+                None => return Err(Error::Unknown { place: "environment".into(), name }),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the HTTP server is told.
+    pub fn server(&self) -> server::Options {
+        server::Options {
+            listen: self.listen.clone(),
+            node_id: self.node_id.clone(),
+            connections_max: self.connections_max,
+            default_batch_size: self.default_batch_size,
+            default_timeout: self.default_timeout,
+            default_subscription: match self.default_subscription_mode {
+                SubscriptionMode::All => Subscription::All,
+                SubscriptionMode::New => Subscription::New,
+            },
+            shutdown_deadline: self.shutdown_deadline,
+        }
+    }
+
+    /// What the broker is told.
+    pub fn broker(&self) -> baton_queue::Options {
+        baton_queue::Options {
+            pop_wait_initial_interval: self.pop_wait_initial_interval,
+            pop_wait_backoff_threshold: self.pop_wait_backoff_threshold,
+            pop_wait_backoff_multiplier: self.pop_wait_backoff_multiplier,
+            pop_wait_max_interval: self.pop_wait_max_interval,
+            retention_interval: self.retention_interval,
+            waiters_max: self.pop_waiters_max,
+        }
+    }
+}
+
+fn set<T>(field: &mut T, text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<(), String> {
+    *field = parse(text)?;
+    Ok(())
+}
+
+fn filled(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("it must not be empty".into()) } else { Ok(text.into()) }
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+    port.map(|_| text.to_owned()).ok_or_else(|| "give HOST:PORT, for instance 127.0.0.1:6632".into())
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "give a whole number that is not negative".into())
+}
+
+fn positive<T: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
+    let value: T = number(text)?;
+    if value < T::from(1) { Err("it must be at least 1".into()) } else { Ok(value) }
+}
+
+fn batch_size(text: &str) -> Result<u32, String> {
+    let max = baton_types::limits::POP_BATCH_MAX;
+    positive(text)
+        .and_then(|size: u32| if size > max { Err(format!("it is at most {max}")) } else { Ok(size) })
+}
+
+fn positive_millis(text: &str) -> Result<Duration, String> {
+    let millis: u64 = positive(text).map_err(|problem| format!("{problem} (milliseconds)"))?;
+    Ok(Duration::from_millis(millis))
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|factor: &f64| factor.is_finite() && *factor >= 1.0)
+        .ok_or_else(|| "give a number that is at least 1".into())
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
+    let found = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (digits, shift) = found.unwrap_or((text, 0));
+    let count: u64 =
+        digits.trim_end().parse().map_err(|_| "give bytes, as 268435456 or 256MiB".to_owned())?;
+    count.checked_mul(1 << shift).ok_or_else(|| "it is too large".into())
+}
+
+fn subscription_mode(text: &str) -> Result<SubscriptionMode, String> {
+    match text {
+        "" | "all" | "from_beginning" => Ok(SubscriptionMode::All),
+        "new" | "new-only" => Ok(SubscriptionMode::New),
+        _ => Err("give all or new".into()),
+    }
+}
+
+fn show_millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
+fn show_bytes(bytes: u64) -> String {
+    match bytes {
+        0 => "0".into(),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}GiB", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}MiB", bytes >> 20),
+        _ => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    }
+
+    fn load(file: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Settings, Error> {
+        let mut settings = Settings::default();
+        settings.read_file(Path::new("baton.toml"), file)?;
+        settings.read_environment(pairs(environment))?;
+        for (name, value) in flags {
+            settings.set("flag", name, value)?;
+        }
+        Ok(settings)
+    }
+
+    fn refusal(file: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> String {
+        load(file, environment, flags).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_later_source_wins() {
+        let file = "listen = '127.0.0.1:1'\nconnections_max = 5\n[pop_wait]\nmax_interval_ms = 700\n";
+        let settings = load(
+            file,
+            &[("BATON_LISTEN", "127.0.0.1:2"), ("BATON_CONNECTIONS_MAX", "6")],
+            &[("listen", "h:3")],
+        );
+        let settings = settings.unwrap();
+        assert_eq!((settings.listen.as_str(), settings.connections_max), ("h:3", 6));
+        assert_eq!(settings.pop_wait_max_interval, Duration::from_millis(700));
+    }
+
+    #[test]
+    fn names_of_older_servers_are_understood_and_ours_win() {
+        let alias = ("POP_WAIT_BASE_INTERVAL_MS", "40");
+        assert_eq!(load("", &[alias], &[]).unwrap().pop_wait_initial_interval, Duration::from_millis(40));
+        let both = [("BATON_POP_WAIT_INITIAL_INTERVAL_MS", "50"), alias, ("PORT", "x"), ("HOST", "y")];
+        assert_eq!(load("", &both, &[]).unwrap().pop_wait_initial_interval, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn what_is_unknown_or_malformed_is_named() {
+        assert!(refusal("lisen = 'x:1'", &[], &[]).contains("\"lisen\""));
+        assert!(refusal("[pop_wait]\nspeed = 1", &[], &[]).contains("\"pop_wait_speed\""));
+        assert!(refusal("x = [", &[], &[]).contains("baton.toml"));
+        assert!(refusal("", &[("BATON_LISEN", "x:1")], &[]).contains("\"BATON_LISEN\""));
+        assert!(refusal("", &[("POP_WAIT_MAX_INTERVAL_MS", "1s")], &[]).contains("POP_WAIT_MAX_INTERVAL_MS"));
+        assert!(refusal("", &[], &[("prot", "1")]).contains("\"prot\""));
+        let malformed = [
+            ("listen", "6632"),
+            ("listen", ":1"),
+            ("listen", "h:99999"),
+            ("data", ""),
+            ("min_free_disk", "1 TB"),
+            ("min_free_disk", "99999999999999GiB"),
+            ("connections_max", "0"),
+            ("connections_max", "-1"),
+            ("pop_wait_backoff_multiplier", "0.5"),
+            ("pop_wait_backoff_multiplier", "NaN"),
+            ("default_batch_size", "10001"),
+            ("default_subscription_mode", "old"),
+            ("default_timeout_ms", "1.5"),
+        ];
+        for (name, value) in malformed {
+            assert!(refusal("", &[], &[(name, value)]).contains(name), "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_no_settings_are_left_alone() {
+        assert_eq!(
+            load("", &[("BATON_URL", "x"), ("BATON_TEST_SEED", "7")], &[]).unwrap(),
+            Settings::default()
+        );
+    }
+
+    #[test]
+    fn every_default_can_be_written_back() {
+        let defaults = Settings::default();
+        let mut again = Settings { log: "other".into(), ..Settings::default() };
+        for setting in TABLE {
+            again.set("test", setting.name, &setting.show(&defaults)).unwrap();
+            assert_eq!(setting.env, format!("{PREFIX}{}", setting.name.to_uppercase()));
+        }
+        assert_eq!(again, defaults);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_a_setting_panic(place in 0..TABLE.len(), text in any::<String>()) {
+            let _ = Settings::default().set("test", TABLE[place].name, &text);
+        }
+    }
+}
