@@ -4,6 +4,7 @@
 //! else to stderr; a failure ends with a code other than 0 and says what to do next; a closed pipe is no failure.
 //! Start at [`Command`].
 
+mod bench;
 mod commands;
 mod failure;
 mod output;
@@ -12,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{bench, completions, pop, push, queues, serve, tail};
+use commands::{completions, pop, push, queues, serve, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///

@@ -1,6 +1,5 @@
 //! One file for each command: its arguments, and what it does with them.
 
-pub mod bench;
 pub mod completions;
 pub mod pop;
 pub mod push;

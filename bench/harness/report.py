@@ -1,0 +1,327 @@
+"""Turns rows into docs/benchmarks.md: ratios first, absolute figures second."""
+
+import json
+import statistics
+
+from . import svg
+
+PEERS = ["redis", "best-nats", "limit"]
+SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
+NATS_WAYS = ["nats", "nats-atomic", "nats-lanes"]
+NAMES = {"baton": "Baton", "redis": "Redis Streams", "best-nats": "NATS JetStream", "nats": "NATS JetStream",
+         "nats-atomic": "NATS, atomic batches", "nats-lanes": "NATS, split by hand",
+         "nats-default": "NATS, not synced", "limit": "the disk"}
+
+
+def save(output, results):
+    path = output / "benchmarks" / "results.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = ",\n  ".join(json.dumps(row) for row in results["rows"])
+    head = {name: value for name, value in results.items() if name != "rows"}
+    path.write_text(json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {rows}\n ]\n}}\n')
+
+
+def load(output):
+    return json.loads((output / "benchmarks" / "results.json").read_text())
+
+
+def write(output, results):
+    rows = results["rows"]
+    pictures = output / "benchmarks"
+    pictures.mkdir(parents=True, exist_ok=True)
+    made = {name: picture(pictures / f"{name}.svg", content) for name, content in charts(rows).items()}
+    sections = [intro(results), pipeline(rows, made), latencies(rows, made), wake_up(rows), engine(rows),
+                growth(rows), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows), method(results)]
+    (output / "benchmarks.md").write_text("\n\n".join(s for s in sections if s) + "\n")
+
+
+# Reading rows
+
+
+def rate(row):
+    return row["messages_per_second"]
+
+
+def percentile(name):
+    return lambda row: row["latency_us"][name]
+
+
+def by_cell(rows, scenarios):
+    """(connections, batch) → system → round → row."""
+    cells = {}
+    for row in rows:
+        if row["scenario"] in scenarios and "batch" in row:
+            cell = cells.setdefault((row["connections"], row["batch"]), {})
+            cell.setdefault(row["system"], {})[row.get("round", 0)] = row
+    return dict(sorted(cells.items()))
+
+
+def pipeline_cells(rows):
+    """The cells, with a system added that is NATS at its best: in each round, its fastest way of those measured."""
+    cells = by_cell(rows, {"pipeline", "limit"})
+    for cell in cells.values():
+        ways = [cell[way] for way in NATS_WAYS if way in cell]
+        turns = {turn for way in ways for turn in way}
+        best = {turn: max((way[turn] for way in ways if turn in way), key=rate) for turn in turns}
+        if best:
+            cell["best-nats"] = best
+    return cells
+
+
+def median(rounds, value):
+    return statistics.median(value(row) for row in rounds.values()) if rounds else None
+
+
+def ratio(ours, theirs, value):
+    """The median over rounds of ours ÷ theirs, each taken within one round; and its extremes."""
+    pairs = [value(ours[turn]) / value(theirs[turn]) for turn in ours if turn in theirs and value(theirs[turn])]
+    return (statistics.median(pairs), min(pairs), max(pairs)) if pairs else None
+
+
+def shown_ratio(found):
+    if not found:
+        return "–"
+    middle, low, high = found
+    spread = f" ({low:.3g}–{high:.3g})" if low != high else ""
+    return f"**{middle:.3g}**{spread}"
+
+
+def against(found, peer, value):
+    """Baton ÷ `peer`, as a page shows it."""
+    return shown_ratio(ratio(found.get("baton", {}), found.get(peer, {}), value))
+
+
+def table(head, lines):
+    if not lines:
+        return ""
+    ruler = "|".join("---" if index == 0 else "---:" for index in range(len(head)))
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return f"| {' | '.join(head)} |\n|{ruler}|\n{body}"
+
+
+def number(value):
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def millis(micros):
+    return "–" if micros is None else f"{micros / 1e3:.3g}"
+
+
+def percentiles(rounds):
+    return " / ".join(millis(median(rounds, percentile(name))) for name in ["p50", "p95", "p99"])
+
+
+def cell_name(cell):
+    return f"{cell[0]} connection{'s' if cell[0] > 1 else ''}, batch {cell[1]}"
+
+
+# Sections
+
+
+def intro(results):
+    return """# Benchmarks
+
+Written by `bench/run`; do not edit. Figures of one machine say little, ratios more: every ratio below compares
+measurements of the same round, taken minutes apart at most, and is the median of all rounds with the extremes in
+brackets. **A rate ratio above 1 means that Baton is faster; a time ratio below 1 means that Baton is quicker.** Every
+run behind a figure checked that each message came once, none was lost, and order was kept where it is promised.
+To reproduce: `bench/run` (or `bench/run --quick` for a first look), nothing else to set up."""
+
+
+def pipeline(rows, made):
+    cells = pipeline_cells(rows)
+    peers = [peer for peer in PEERS if any(peer in cell for cell in cells.values())]
+    compared = [[cell_name(cell), *(against(found, peer, rate) for peer in peers)]
+                for cell, found in cells.items() if "baton" in found]
+    systems = [name for name in SYSTEMS if any(name in c for c in cells.values())]
+    absolute = [[cell_name(cell), *(number(median(found.get(name), rate)) for name in systems)]
+                for cell, found in cells.items()]
+    if not absolute:
+        return ""
+    parts = ["## Push, deliver, acknowledge", """\
+Payloads of 300 bytes of JSON; half of the connections push a batch and wait until it is stored, half take what there
+is, up to a batch, and wait until their acks are confirmed; a single connection does it in turn. Every system syncs to
+disk before it confirms (Redis `appendfsync always`, NATS `sync_interval: always`). "The disk" is a loop that appends
+the same bytes to a file with one fdatasync for all batches that producers can have under way at once: pushes only, no
+deliveries and no acks."""]
+    if compared:
+        parts.append("Messages per second, Baton ÷ other:\n\n" + table(["", *(NAMES[p] for p in peers)], compared))
+    parts.append("Messages per second:\n\n" + table(["", *(NAMES[s] for s in systems)], absolute))
+    parts.append(made["throughput"])
+    return "\n\n".join(part for part in parts if part)
+
+
+def latencies(rows, made):
+    cells = pipeline_cells(rows)
+    peers = [peer for peer in PEERS if peer != "limit" and any(peer in cell for cell in cells.values())]
+    parts = ["### How long a message is under way",
+             "From just before its push to its receipt, while the pipeline is full."]
+    for name in ["p50", "p99"]:
+        compared = [[cell_name(cell), *(against(found, peer, percentile(name)) for peer in peers)]
+                    for cell, found in cells.items() if "baton" in found]
+        if compared:
+            parts.append(f"{name}, Baton ÷ other:\n\n" + table(["", *(NAMES[p] for p in peers)], compared))
+    systems = [name for name in ["baton", *peers] if any(name in c for c in cells.values())]
+    absolute = [[cell_name(cell), *(percentiles(found.get(name)) for name in systems)] for cell, found in cells.items()]
+    if not absolute or not systems:
+        return ""
+    parts.append("p50 / p95 / p99 in milliseconds:\n\n" + table(["", *(NAMES[s] for s in systems)], absolute))
+    parts.append(made["latency"])
+    return "\n\n".join(part for part in parts if part)
+
+
+def wake_up(rows):
+    found = {}
+    for row in rows:
+        if row["scenario"] == "wake-up":
+            found.setdefault(row["system"], {})[row.get("round", 0)] = row
+    if not found:
+        return ""
+    lines = []
+    for system, rounds in sorted(found.items()):
+        compared = [against(found, system, percentile(p)) if system != "baton" else "" for p in ["p50", "p99"]]
+        lines.append([NAMES[system], *compared, *(millis(median(rounds, percentile(p))) for p in ["p50", "p95", "p99"])])
+    return """## Waking an idle consumer
+
+One consumer waits, one message is pushed after a pause; from just before the push until the consumer holds it, the
+sync to disk included.
+
+""" + table(["", "p50, Baton ÷ other", "p99, Baton ÷ other", "p50 ms", "p95 ms", "p99 ms"], lines)
+
+
+def engine(rows):
+    """Lines of the engine's own program: `messages_per_second` beside `limit_messages_per_second`, and whatever
+    names the case."""
+    found = {}
+    for row in rows:
+        if row["scenario"] == "engine" and "limit_messages_per_second" in row:
+            name = ", ".join(f"{key} {row[key]}" for key in ["case", "batch", "partitions", "group"] if key in row)
+            found.setdefault(name, []).append(row)
+    lines = []
+    for name, cases in found.items():
+        ratios = [row["messages_per_second"] / row["limit_messages_per_second"] for row in cases]
+        lines.append([name, shown_ratio((statistics.median(ratios), min(ratios), max(ratios))),
+                      number(statistics.median(map(rate, cases)))])
+    return lines and "## The storage engine alone\n\nWithout HTTP or queue rules, beside the plain file.\n\n" + \
+        table(["", "engine ÷ disk", "messages per second"], lines)
+
+
+def growth(rows):
+    found = {}
+    for row in rows:
+        if row["scenario"] == "growth":
+            found.setdefault(row["partitions"], {})[row.get("round", 0)] = row
+    if len(found) < 2:
+        return ""
+    few, many = min(found), max(found)
+    cost = lambda row: row["server_cpu_us_per_message"]  # noqa: E731
+    each = median(found[many], lambda row: row["server_memory_bytes_each"])
+    lines = [[f"{partitions:,} partitions", number(median(rounds, rate)), number(median(rounds, cost))]
+             for partitions, rounds in sorted(found.items())]
+    return f"""## Growth
+
+Batches of 100, each message to another partition, all of which exist before the clock starts.
+{many:,} partitions ÷ {few:,} partitions: rate {shown_ratio(ratio(found[many], found[few], rate))}, processor time per
+message {shown_ratio(ratio(found[many], found[few], cost))}. A partition costs about {number(each)} bytes of memory.
+
+""" + table(["", "messages per second", "processor µs per message"], lines)
+
+
+def waiters(rows):
+    found = [row for row in rows if row["scenario"] == "many-waiters"]
+    lines = [[f"{row['connections']:,}", number(row.get("server_memory_bytes_each")),
+              f"{row['server_cpu_idle']:.2%}" if "server_cpu_idle" in row else "–",
+              millis(row["latency_us"]["p50"]), millis(row["latency_us"]["p99"])] for row in found]
+    return lines and """## Idle long polls
+
+Each on a connection of its own, half of them for any partition, half for one partition each. Then one message for
+each, pushed in batches of 100; every waiter got exactly one.
+
+""" + table(["waiting", "bytes of memory each", "of one core while idle", "delivered p50 ms", "p99 ms"], lines)
+
+
+def restart(rows):
+    found = [row for row in rows if row["scenario"] == "restart"]
+    lines = [[f"{row['messages']:,}", f"{row['seconds']:.2f}", millis(row["latency_us"]["p50"]),
+              number(row.get("disk_bytes_per_message")), number(row.get("server_memory_bytes", 0) / 1e6)] for row in found]
+    return lines and "## Restart after kill -9\n\n" + table(
+        ["stored messages", "seconds until it listens", "then ms until the first delivery", "bytes on disk per message",
+         "MB of memory"], lines)
+
+
+def shapes(rows, pictures):
+    parts = []
+    for scenario, title in [("push", "Push only"), ("fan-out", "Several groups"), ("drain", "A stored backlog")]:
+        found = [row for row in rows if row["scenario"] == scenario]
+        lines = [[f"{row['partitions']:,}", number(row["batch"]), str(row.get("groups", "–")), number(rate(row)),
+                  millis((row.get("latency_us") or {}).get("p99")), number(row.get("server_cpu_us_per_message"))]
+                 for row in found]
+        if lines:
+            parts.append(f"### {title}\n\n" + table(
+                ["partitions", "batch", "groups", "messages per second", "p99 ms", "processor µs per message"], lines))
+            if (pictures / f"{scenario}.svg").exists():
+                parts.append(f"![{title}](benchmarks/{scenario}.svg)")
+    return parts and "\n\n".join(["## Baton over its range", *parts])
+
+
+def failures(rows):
+    found = [" ".join(row["command"]) for row in rows if row["scenario"] == "failed"]
+    return found and "## Runs that failed their own checks\n\n" + "\n".join(f"- `{command}`" for command in found)
+
+
+def method(results):
+    machine, parameters = results["machine"], results["parameters"]
+    programs = "; ".join(shortened(version) for version in results["versions"].values())
+    return f"""## How this was measured
+
+{machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, {machine['date']}. {programs}.
+{parameters['rounds']} round(s) of {parameters['duration']:g} s each; each measurement on a fresh server with an empty
+directory, all on one disk; load generator and server share the cores. Just before the measurements, other programs
+used {others(results["rows"])} of the machine; above a tenth, read absolute figures with care.
+
+- Each peer is driven through a native client: `async-nats` and `redis-rs` on tokio; Baton by `baton bench`.
+- Producers stop while four batches each are unfinished, so times are those of the system and not of a growing backlog.
+- Redis: one stream, pipelined XADD, XREADGROUP that blocks, one XACK for a batch.
+- NATS: one stream in files, acks confirmed and awaited together; three ways, of which ratios take the fastest in each
+  round: plain publishes whose acks are awaited together, with one durable pull consumer that all share and an ack for
+  each message; the same with one atomic batch publish for a batch; and, "split by hand", atomic batches with a subject
+  and a consumer with cumulative acks for each pair of connections. "Not synced" is the default `sync_interval` with
+  plain publishes, for information: it can lose confirmed messages when the machine fails, so it is in no ratio.
+- What is synced, by a trace of system calls made once with Redis 7.0 and NATS 2.15: Redis syncs pushes, deliveries and
+  acks before it answers; NATS syncs every push, but writes acks to disk about ten times a second, after it has
+  confirmed them. Baton promises pushes and acks on disk before it answers; this script does not trace it.
+- Baton: 100 partitions, a batch goes to one of them; any consumer may take any partition."""
+
+
+def shortened(version):
+    """A version line without what only its makers need."""
+    return " ".join(word for word in version.split() if not word.startswith(("sha=", "malloc=", "bits=", "build=")))
+
+
+def others(rows):
+    found = sorted(row["busy_before"] for row in rows if "busy_before" in row)
+    return f"{statistics.median(found):.0%} (median; at most {found[-1]:.0%})" if found else "an unknown share"
+
+
+# Pictures
+
+
+def charts(rows):
+    cells = pipeline_cells(rows)
+    label = lambda cell: f"{cell[0]} × {cell[1]}"  # noqa: E731
+    throughput = [(label(cell), [(s, median(found[s], rate)) for s in SYSTEMS if s in found])
+                  for cell, found in cells.items()]
+    latency = [(label(cell), [(s, median(found[s], percentile("p99")) / 1e3) for s in SYSTEMS[:-1] if s in found])
+               for cell, found in cells.items()]
+    return {"throughput": svg.grouped("Messages per second, connections × batch", "msg/s", throughput),
+            "latency": svg.grouped("p99 under way, connections × batch", "ms", latency)}
+
+
+def picture(path, content):
+    """Writes the picture and says how a page shows it."""
+    if not content:
+        return ""
+    path.write_text(content)
+    return f"![{path.stem}](benchmarks/{path.name})"

@@ -1,0 +1,313 @@
+//! `baton bench`: how fast a server is, and whether it keeps its promises while it is.
+//!
+//! One file per scenario, over shared producers and consumers (`traffic`, `flow`) that check every message
+//! (`check`). Always: a figure is printed only when every message of its run came once and in order. Not here:
+//! other systems; `bench/run` measures those with the same payloads and rules. Start at [`run`].
+
+mod check;
+mod drain;
+mod fan_out;
+mod flow;
+mod histogram;
+mod many_waiters;
+mod payload;
+mod pipeline;
+mod plot;
+mod push;
+mod report;
+mod restart;
+mod server;
+mod traffic;
+mod wake_up;
+mod wire;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use baton_env::Stopwatch;
+use clap::ValueEnum;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::check::Seen;
+use self::flow::{Group, Until};
+use self::report::Row;
+use self::server::{Server, Usage};
+use self::traffic::{Consumer, Load, Producer};
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// Everything below.
+    All,
+    /// Push only, over few and many partitions.
+    Push,
+    /// Push, pop and ack, with the time each message is under way.
+    Pipeline,
+    /// Several groups that each get every message.
+    FanOut,
+    /// One message at a time to a pop that waits.
+    WakeUp,
+    /// Thousands of pops that wait, then one message for each.
+    ManyWaiters,
+    /// Pop and ack what is stored already.
+    Drain,
+    /// Kill the server and start it again on what it has stored.
+    Restart,
+}
+
+/// Measures a server, and checks that every message comes once and in order.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Args {
+    /// What to measure.
+    #[arg(value_enum, default_value = "all")]
+    pub scenario: Scenario,
+    /// A server that is running; without it, each measurement starts a server of its own.
+    #[arg(long)]
+    pub url: Option<String>,
+    /// The process of that server, to report its memory and processor time.
+    #[arg(long, requires = "url")]
+    pub server_pid: Option<u32>,
+    /// Where servers of our own keep their data; should be on the disk that matters.
+    #[arg(long, default_value = ".")]
+    pub data: PathBuf,
+    /// Stop each measurement after this many messages.
+    #[arg(long)]
+    pub messages: Option<u64>,
+    /// Stop each measurement after this many seconds.
+    #[arg(long)]
+    pub duration: Option<f64>,
+    /// Connections; half of them push where there is also something to pop.
+    #[arg(long, value_delimiter = ',')]
+    pub connections: Vec<usize>,
+    /// Messages of one push and the most of one pop.
+    #[arg(long, value_delimiter = ',')]
+    pub batch: Vec<usize>,
+    /// Partitions.
+    #[arg(long, value_delimiter = ',')]
+    pub partitions: Vec<usize>,
+    /// Groups of the fan-out.
+    #[arg(long, value_delimiter = ',')]
+    pub groups: Vec<usize>,
+    /// Pops that wait at once.
+    #[arg(long)]
+    pub waiters: Option<usize>,
+    /// Samples of the wake-up.
+    #[arg(long)]
+    pub samples: Option<u32>,
+    /// In the pipeline, spread each push over partitions instead of sending it to one. (A push-only
+    /// measurement always spreads.)
+    #[arg(long)]
+    pub scatter: bool,
+    /// The size of each payload.
+    #[arg(long, default_value_t = 300)]
+    pub payload_bytes: usize,
+    /// Measure briefly, with fewer parameters.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print JSON lines instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Write throughput and latency as a picture.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+impl Args {
+    /// The values given on the command line, or else the scenario's own.
+    fn or<T: Copy>(given: &[T], usual: &[T], quick: &[T], is_quick: bool) -> Vec<T> {
+        match given {
+            [] if is_quick => quick.to_vec(),
+            [] => usual.to_vec(),
+            given => given.to_vec(),
+        }
+    }
+
+    fn connections_or(&self, usual: &[usize], quick: &[usize]) -> Vec<usize> {
+        Self::or(&self.connections, usual, quick, self.quick)
+    }
+
+    fn batch_or(&self, usual: &[usize], quick: &[usize]) -> Vec<usize> {
+        Self::or(&self.batch, usual, quick, self.quick)
+    }
+
+    fn partitions_or(&self, usual: &[usize], quick: &[usize]) -> Vec<usize> {
+        Self::or(&self.partitions, usual, quick, self.quick)
+    }
+
+    /// A number of messages, for scenarios that store before they measure.
+    fn messages_or(&self, usual: u64, quick: u64) -> u64 {
+        self.messages.unwrap_or(if self.quick { quick } else { usual })
+    }
+
+    /// When producers stop. A run that is bounded by messages alone has all the time it needs.
+    fn until(&self) -> Until {
+        let usual = match (self.messages, self.quick) {
+            (Some(_), _) => 86_400.0,
+            (None, true) => 1.0,
+            (None, false) => 5.0,
+        };
+        let duration = Duration::from_secs_f64(self.duration.unwrap_or(usual));
+        Until { duration, messages: self.messages.unwrap_or(u64::MAX) }
+    }
+
+    fn server(&self) -> Result<Server> {
+        match &self.url {
+            Some(url) => Server::at(url, self.server_pid),
+            None => Server::start(&self.data),
+        }
+    }
+}
+
+/// Runs the scenarios and prints what they found.
+pub async fn run(args: Args) -> Result<()> {
+    ensure!(args.payload_bytes <= 1 << 19, "payloads of at most 512 KiB are measured");
+    let numbers = [&args.connections, &args.batch, &args.partitions, &args.groups];
+    ensure!(
+        numbers.iter().all(|list| !list.contains(&0)),
+        "connections, batches, partitions and groups start at 1"
+    );
+    let scenarios = match args.scenario {
+        Scenario::All => {
+            Scenario::value_variants().iter().copied().filter(|one| *one != Scenario::All).collect()
+        }
+        one => vec![one],
+    };
+    let mut rows = Vec::new();
+    for scenario in scenarios {
+        if scenario == Scenario::Restart && args.url.is_some() && args.scenario == Scenario::All {
+            continue;
+        }
+        let found = match scenario {
+            Scenario::All => Vec::new(),
+            Scenario::Push => push::run(&args).await?,
+            Scenario::Pipeline => pipeline::run(&args).await?,
+            Scenario::FanOut => fan_out::run(&args).await?,
+            Scenario::WakeUp => wake_up::run(&args).await?,
+            Scenario::ManyWaiters => many_waiters::run(&args).await?,
+            Scenario::Drain => drain::run(&args).await?,
+            Scenario::Restart => restart::run(&args).await?,
+        };
+        if args.json {
+            for row in &found {
+                println!("{}", serde_json::to_string(row)?);
+            }
+        }
+        rows.extend(found);
+    }
+    if !args.json {
+        println!("{}", report::table(&rows));
+    }
+    if let Some(path) = &args.plot {
+        plot::write(path, &rows)?;
+    }
+    Ok(())
+}
+
+/// One measurement under way: its server, its load and what the server had used when it began.
+struct Measurement {
+    server: Server,
+    load: Arc<Load>,
+    watch: Stopwatch,
+    before: Option<Usage>,
+    row: Row,
+}
+
+/// The parameters of one measurement.
+#[derive(Clone, Copy)]
+struct Shape {
+    scenario: &'static str,
+    connections: usize,
+    producers: usize,
+    batch: usize,
+    partitions: usize,
+    scatter: bool,
+}
+
+impl Measurement {
+    /// Gets a server and a fresh queue.
+    fn prepare(args: &Args, shape: Shape) -> Result<Self> {
+        let server = args.server()?;
+        let load = Load {
+            host: server.host().to_owned(),
+            queue: Load::fresh_queue(),
+            producers: shape.producers,
+            partitions: shape.partitions,
+            batch: shape.batch,
+            payload_bytes: args.payload_bytes,
+            scatter: shape.scatter,
+            clock: Stopwatch::start(),
+        };
+        let row = Row {
+            system: "baton",
+            scenario: shape.scenario,
+            connections: shape.connections,
+            batch: Some(shape.batch),
+            partitions: Some(shape.partitions),
+            scatter: Some(shape.scatter),
+            payload_bytes: args.payload_bytes,
+            ..Row::default()
+        };
+        let before = server.usage();
+        Ok(Self { server, load: Arc::new(load), watch: Stopwatch::start(), before, row })
+    }
+
+    async fn producers(&self) -> Result<Vec<Producer>> {
+        let mut producers = Vec::new();
+        for number in 0..self.load.producers {
+            producers.push(Producer::open(self.load.clone(), number).await?);
+        }
+        Ok(producers)
+    }
+
+    /// A group of `count` consumers that has seen nothing yet.
+    async fn group(&self, count: usize, name: &str) -> Result<Group> {
+        self.group_with(&self.load, count, name).await
+    }
+
+    /// A group that pops in a way of its own.
+    async fn group_with(&self, load: &Arc<Load>, count: usize, name: &str) -> Result<Group> {
+        let mut consumers = Vec::new();
+        for _ in 0..count {
+            consumers.push(Consumer::open(load.clone(), name).await?);
+        }
+        Ok(Group { consumers, seen: Arc::new(Seen::new(self.load.producers, self.load.partitions)) })
+    }
+
+    /// From here on it counts.
+    fn start(&mut self) {
+        self.before = self.server.usage();
+        self.watch = Stopwatch::start();
+    }
+
+    /// To here it counts: `messages` went through, of which the rate is taken.
+    fn stop(&mut self, messages: u64) {
+        let seconds = self.watch.elapsed().as_secs_f64();
+        self.row.messages = messages;
+        self.row.seconds = seconds;
+        self.row.messages_per_second = Some(messages as f64 / seconds);
+        if let Some((before, after)) = self.before.zip(self.server.usage()) {
+            self.row.server_cpu_us_per_message =
+                Some((after.cpu - before.cpu) * 1e6 / messages.max(1) as f64);
+            self.row.server_memory_bytes = Some(after.memory_bytes);
+        }
+    }
+
+    /// The row, once everything has been checked.
+    fn verified(mut self) -> Result<Row> {
+        self.server.ensure_alive()?;
+        self.row.verified = true;
+        Ok(self.row)
+    }
+}
+
+/// A bar for people who watch; nothing when the output is not a terminal.
+fn progress(what: String, length: Option<u64>) -> ProgressBar {
+    let bar = match length {
+        Some(length) => ProgressBar::new(length),
+        None => ProgressBar::no_length(),
+    };
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {human_pos} {per_sec} {elapsed}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+}

@@ -1,0 +1,269 @@
+//! Producers and consumers: the requests of the queue's API, written and read with as little work as can be.
+//!
+//! Always: a push counts when every message of it was answered `queued`, an ack when every message of it was
+//! answered with success; anything else ends the run with the server's own words.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use baton_env::Stopwatch;
+use serde::Deserialize;
+
+use super::check::Seen;
+use super::histogram::Histogram;
+use super::payload::{self, Stamp};
+use super::wire::Connection;
+
+/// How long a consumer's pop waits before it is asked again.
+const POP_WAIT: Duration = Duration::from_secs(30);
+/// Partitions that one pop may claim; the server's own limit.
+const POP_PARTITIONS_MAX: usize = baton_types::limits::POP_PARTITIONS_MAX as usize;
+
+/// What the producers and consumers of one run have in common.
+#[derive(Debug)]
+pub struct Load {
+    /// The server's `HOST:PORT`.
+    pub host: String,
+    /// A queue that only this run uses.
+    pub queue: String,
+    /// How many producers push.
+    pub producers: usize,
+    /// Over how many partitions.
+    pub partitions: usize,
+    /// Messages of one push, and the most of one pop.
+    pub batch: usize,
+    /// The size of each payload.
+    pub payload_bytes: usize,
+    /// Whether the messages of one push go to different partitions, or all to one.
+    pub scatter: bool,
+    /// The clock of the run.
+    pub clock: Stopwatch,
+}
+
+impl Load {
+    /// A name that no other run uses.
+    pub fn fresh_queue() -> String {
+        format!("bench-{:016x}", baton_env::random_u64())
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Where message `sequence` of `producer` goes: producers take turns over partitions of their own, unless
+    /// there are fewer partitions than producers.
+    fn partition(&self, producer: usize, sequence: u32) -> usize {
+        let step = sequence as usize / if self.scatter { 1 } else { self.batch };
+        if self.partitions < self.producers {
+            return (producer + step) % self.partitions;
+        }
+        let own = (self.partitions - producer).div_ceil(self.producers);
+        producer + self.producers * (step % own)
+    }
+}
+
+/// Pushes batches on a connection of its own.
+pub struct Producer {
+    connection: Connection,
+    load: Arc<Load>,
+    number: usize,
+    body: Vec<u8>,
+    sent: u32,
+    /// How long each push took.
+    pub latency: Histogram,
+}
+
+impl Producer {
+    /// Producer `number` of the load's producers.
+    pub async fn open(load: Arc<Load>, number: usize) -> Result<Self> {
+        let connection = Connection::open(&load.host).await?;
+        Ok(Self { connection, load, number, body: Vec::new(), sent: 0, latency: Histogram::default() })
+    }
+
+    /// How many messages it has pushed.
+    pub fn sent(&self) -> u64 {
+        self.sent.into()
+    }
+
+    /// Pushes the next `count` messages and waits until the server says that they are stored.
+    pub async fn push(&mut self, count: usize) -> Result<()> {
+        let load = &*self.load;
+        let at = load.now();
+        self.body.clear();
+        self.body.extend_from_slice(br#"{"items":["#);
+        for sequence in self.sent..self.sent + u32::try_from(count)? {
+            let partition = load.partition(self.number, sequence);
+            write!(self.body, r#"{{"queue":"{}","partition":"p{partition}","payload":"#, load.queue)?;
+            let (producer, partition) = (u32::try_from(self.number)?, u32::try_from(partition)?);
+            payload::append(&mut self.body, Stamp { producer, partition, sequence, at }, load.payload_bytes);
+            self.body.extend_from_slice(b"},");
+        }
+        self.body.pop();
+        self.body.extend_from_slice(b"]}");
+        push(&mut self.connection, &self.body, count).await?;
+        self.latency.record(Duration::from_nanos(load.now() - at));
+        self.sent += u32::try_from(count)?;
+        Ok(())
+    }
+}
+
+/// Sends a push of `count` messages and makes sure that all were stored.
+pub async fn push(connection: &mut Connection, body: &[u8], count: usize) -> Result<()> {
+    let (status, answer) = connection.post("/api/v1/push", body).await?;
+    let answer = std::str::from_utf8(answer)?;
+    let queued = answer.matches(r#""status":"queued""#).count();
+    ensure!(
+        status == 201 && queued == count,
+        "a push of {count} was answered {status} {}",
+        shortened(answer)
+    );
+    Ok(())
+}
+
+/// Pops and acks on a connection of its own.
+pub struct Consumer {
+    connection: Connection,
+    load: Arc<Load>,
+    path: String,
+    group: String,
+    body: Vec<u8>,
+    /// How long each message was under way.
+    pub latency: Histogram,
+}
+
+#[derive(Deserialize)]
+struct Popped<'a> {
+    #[serde(borrow)]
+    messages: Vec<Message<'a>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Message<'a> {
+    transaction_id: &'a str,
+    partition_id: &'a str,
+    lease_id: &'a str,
+    data: Stamp,
+}
+
+impl Consumer {
+    /// A consumer of the group `group`, or of the default group when that is empty.
+    pub async fn open(load: Arc<Load>, group: &str) -> Result<Self> {
+        let connection = Connection::open(&load.host).await?;
+        let claims = if load.scatter { load.batch.min(POP_PARTITIONS_MAX) } else { 1 };
+        let (queue, batch, wait) = (&load.queue, load.batch, POP_WAIT.as_millis());
+        let mut path =
+            format!("/api/v1/pop/queue/{queue}?batch={batch}&partitions={claims}&wait=true&timeout={wait}");
+        if !group.is_empty() {
+            path.push_str("&consumerGroup=");
+            path.push_str(group);
+        }
+        let group = group.to_owned();
+        Ok(Self { connection, load, path, group, body: Vec::new(), latency: Histogram::default() })
+    }
+
+    /// Waits for messages, notes them, acks them, and says how many there were; 0 when the wait was in vain.
+    pub async fn consume(&mut self, seen: &Seen) -> Result<usize> {
+        let (status, answer) = self.connection.get(&self.path).await?;
+        if status == 204 {
+            return Ok(0);
+        }
+        let received = self.load.now();
+        ensure!(status == 200, "a pop was answered {status} {}", shortened(&String::from_utf8_lossy(answer)));
+        let popped: Popped<'_> =
+            serde_json::from_slice(answer).context("a pop's answer is not understood")?;
+        if popped.messages.is_empty() {
+            return Ok(0);
+        }
+        for message in &popped.messages {
+            self.latency.record(Duration::from_nanos(received.saturating_sub(message.data.at)));
+            seen.note(message.data)?;
+        }
+        write_acks(&mut self.body, &popped.messages, &self.group)?;
+        let count = popped.messages.len();
+        let (status, answer) = self.connection.post("/api/v1/ack/batch", &self.body).await?;
+        let answer = std::str::from_utf8(answer)?;
+        let done = answer.matches(r#""success":true"#).count();
+        if status != 200 || done != count {
+            bail!("an ack of {count} was answered {status} {}", shortened(answer));
+        }
+        Ok(count)
+    }
+}
+
+fn write_acks(body: &mut Vec<u8>, messages: &[Message<'_>], group: &str) -> Result<()> {
+    body.clear();
+    body.extend_from_slice(br#"{"acknowledgments":["#);
+    for Message { transaction_id, partition_id, lease_id, .. } in messages {
+        write!(
+            body,
+            r#"{{"transactionId":"{transaction_id}","partitionId":"{partition_id}","leaseId":"{lease_id}"}},"#
+        )?;
+    }
+    body.pop();
+    match group {
+        "" => body.extend_from_slice(b"]}"),
+        group => write!(body, r#"],"consumerGroup":"{group}"}}"#)?,
+    }
+    Ok(())
+}
+
+/// The beginning of an answer, for an error message.
+fn shortened(answer: &str) -> String {
+    answer.chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(producers: usize, partitions: usize, scatter: bool) -> Load {
+        Load {
+            host: String::new(),
+            queue: "q".into(),
+            producers,
+            partitions,
+            batch: 10,
+            payload_bytes: 300,
+            scatter,
+            clock: Stopwatch::start(),
+        }
+    }
+
+    #[test]
+    fn every_partition_is_used_and_has_one_producer() {
+        for (producers, partitions) in [(1, 1), (3, 10), (8, 100)] {
+            let load = load(producers, partitions, true);
+            let mut owner = vec![None; partitions];
+            for producer in 0..producers {
+                for sequence in 0..1_000 {
+                    let partition = load.partition(producer, sequence);
+                    assert_eq!(*owner[partition].get_or_insert(producer), producer);
+                }
+            }
+            assert!(owner.iter().all(Option::is_some), "{producers} {partitions}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_not_scattered_goes_to_one_partition() {
+        let load = load(2, 10, false);
+        let used: Vec<_> = (0..30).map(|sequence| load.partition(1, sequence)).collect();
+        assert_eq!((used[0], used[9], used[10], used[29]), (1, 1, 3, 5));
+    }
+
+    #[test]
+    fn acks_are_json_with_and_without_a_group() {
+        let stamp = Stamp { producer: 0, partition: 0, sequence: 0, at: 0 };
+        let message = Message { transaction_id: "t", partition_id: "p", lease_id: "l", data: stamp };
+        let mut body = Vec::new();
+        for (group, expected) in [("", None), ("g", Some("g"))] {
+            write_acks(&mut body, std::slice::from_ref(&message), group).unwrap();
+            let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(json["acknowledgments"][0]["leaseId"], "l");
+            assert_eq!(json["consumerGroup"].as_str(), expected);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One HTTP/1.1 connection that is kept alive, written by hand.
+//!
+//! The load generator shares the machine with the server that it measures, so a request costs one write, an
+//! answer usually one read, and nothing is allocated once the buffers have grown. Always: one request at a
+//! time. Not here: TLS, chunked bodies, redirects, anything a general client needs.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Bytes of an answer's head; a longer one is not from the server that is measured.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Room made for each read.
+const READ_BYTES: usize = 4 << 10;
+
+/// A connection and its two buffers.
+pub struct Connection {
+    stream: TcpStream,
+    host: String,
+    output: Vec<u8>,
+    input: Vec<u8>,
+}
+
+/// What a head says.
+struct Head {
+    status: u16,
+    head_bytes: usize,
+    body_bytes: usize,
+}
+
+impl Connection {
+    /// Connects to `host`, which is `HOST:PORT`.
+    pub async fn open(host: &str) -> Result<Self> {
+        let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, host: host.to_owned(), output: Vec::new(), input: Vec::new() })
+    }
+
+    /// Sends a GET and waits for the answer: its status and its body.
+    pub async fn get(&mut self, path: &str) -> Result<(u16, &[u8])> {
+        self.output.clear();
+        write!(self.output, "GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host)?;
+        self.exchange().await
+    }
+
+    /// Sends a POST with a JSON body and waits for the answer: its status and its body.
+    pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<(u16, &[u8])> {
+        self.output.clear();
+        write!(
+            self.output,
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.host,
+            body.len()
+        )?;
+        self.output.extend_from_slice(body);
+        self.exchange().await
+    }
+
+    async fn exchange(&mut self) -> Result<(u16, &[u8])> {
+        self.input.clear();
+        self.stream.write_all(&self.output).await?;
+        let head = loop {
+            self.read().await?;
+            if let Some(head) = parse_head(&self.input)? {
+                break head;
+            }
+            ensure!(self.input.len() < HEAD_BYTES_MAX, "an answer whose head does not end");
+        };
+        let end = head.head_bytes + head.body_bytes;
+        self.input.reserve(end.saturating_sub(self.input.len()));
+        while self.input.len() < end {
+            self.read().await?;
+        }
+        ensure!(self.input.len() == end, "bytes after the end of an answer");
+        Ok((head.status, &self.input[head.head_bytes..]))
+    }
+
+    async fn read(&mut self) -> Result<()> {
+        if self.input.spare_capacity_mut().is_empty() {
+            self.input.reserve(READ_BYTES);
+        }
+        ensure!(self.stream.read_buf(&mut self.input).await? > 0, "the server closed the connection");
+        Ok(())
+    }
+}
+
+/// The head of an answer, once all of it is there.
+fn parse_head(input: &[u8]) -> Result<Option<Head>> {
+    let Some(end) = input.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
+    let text = std::str::from_utf8(&input[..end]).context("a head that is not text")?;
+    let mut lines = text.split("\r\n");
+    let status_line = lines.next().unwrap_or_default();
+    let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
+    let status: u16 = status.with_context(|| format!("no status in {status_line:?}"))?;
+    let mut body_bytes = 0;
+    for line in lines {
+        let Some((name, value)) = line.split_once(':') else { bail!("no header: {line:?}") };
+        if name.eq_ignore_ascii_case("content-length") {
+            body_bytes = value.trim().parse().with_context(|| format!("no length: {value:?}"))?;
+        }
+        ensure!(!name.eq_ignore_ascii_case("transfer-encoding"), "an answer without a length");
+    }
+    Ok(Some(Head { status, head_bytes: end + 4, body_bytes }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_understood_only_when_it_is_whole() {
+        let answer = b"HTTP/1.1 201 Created\r\nContent-Length:  5\r\n\r\nhello";
+        assert!(parse_head(&answer[..30]).unwrap().is_none());
+        let head = parse_head(answer).unwrap().unwrap();
+        assert_eq!((head.status, head.body_bytes, &answer[head.head_bytes..]), (201, 5, b"hello".as_slice()));
+    }
+
+    #[test]
+    fn an_answer_without_a_body_has_none() {
+        let head = parse_head(b"HTTP/1.1 204 No Content\r\ndate: x\r\n\r\n").unwrap().unwrap();
+        assert_eq!((head.status, head.body_bytes), (204, 0));
+    }
+
+    #[test]
+    fn chunked_answers_are_refused() {
+        assert!(parse_head(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").is_err());
+    }
+}
