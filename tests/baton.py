@@ -26,6 +26,9 @@ START_SECONDS = 30
 STOP_SECONDS = 30
 CALL_SECONDS = 30
 
+# Prefixes of variables that a server would take its settings from.
+SETTINGS = ("BATON_", "QUEEN_", "POP_WAIT_", "DEFAULT_")
+
 # A body that is absent, which is something else than a body that is `null`.
 ABSENT = object()
 
@@ -82,7 +85,7 @@ class Server:
 
     def launch(self):
         """Starts the process and does not wait."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")} | self.environment
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
         command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.args]
         self.output = []
         self.lines = queues.Queue()
@@ -91,7 +94,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
+            env=inherited | self.environment,
             cwd=self.data.parent,
         )
         self.readers = [

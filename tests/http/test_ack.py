@@ -21,7 +21,7 @@ def succeeded(results):
 def test_an_ack_is_answered_with_an_array_of_one(server, queue):
     server.push(queue, 1, partition="p", ids=["t1"])
     (message,) = server.pop(queue)
-    assert ack(server, message) == {
+    expected = {
         "index": 0,
         "transactionId": "t1",
         "success": True,
@@ -31,6 +31,7 @@ def test_an_ack_is_answered_with_an_array_of_one(server, queue):
         "leaseReleased": True,
         "dlq": False,
     }
+    assert expected.items() <= ack(server, message).items()
 
 
 def test_the_lease_is_released_with_the_last_ack(server, queue):

@@ -19,7 +19,7 @@ def push_bytes(queue, payload=1):
 def served_quickly(server, queue):
     started = time.monotonic()
     server.push(queue, "prompt")
-    messages = server.pop(queue)
+    messages = server.pop(queue, wait=True, timeout=5000)
     assert data_of(messages) == ["prompt"]
     server.ack(messages)
     assert time.monotonic() - started < 2
@@ -91,8 +91,33 @@ def test_a_half_closed_client_after_half_a_request_is_let_go(server, queue):
         wire.send(push_bytes(queue)[:-5])
         wire.socket.shutdown(socket.SHUT_WR)
         answer = wire.answer()
-        assert answer is None or answer.status == 400
+        assert answer is None or answer.status in (400, 408)
     assert server.pop(queue) == []
+
+
+def test_a_client_that_dawdles_is_let_go(server):
+    """A head must be there within seconds, and a body must keep coming."""
+
+    def dawdle(beginning):
+        with Wire(server.port, timeout=60) as wire:
+            wire.send(beginning)
+            started = time.monotonic()
+            wire.socket.settimeout(1)
+            while time.monotonic() - started < 60:
+                try:
+                    wire.send(b"x")
+                    if not wire.socket.recv(1000):
+                        return time.monotonic() - started
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return time.monotonic() - started
+            return None
+
+    head = Background(dawdle, b"GET /health HTTP/1.1\r\nX-Slow: ")
+    body = Background(dawdle, request_bytes("POST", "/api/v1/push", headers=["Content-Length: 1000000"]))
+    assert head.result(70) is not None, "an unfinished head was waited for without end"
+    assert body.result(70) is not None, "an unfinished body was waited for without end"
 
 
 def test_a_client_that_never_reads_its_answers_holds_nobody_up(server, queue):

@@ -263,7 +263,8 @@ def test_a_pop_by_task_alone_works(server, queue):
 def test_a_pop_by_neither_is_refused(server):
     answer = discover(server, batch=1)
     assert answer.status == 400
-    assert answer.json == {"success": False, "error": "namespace or task is required", "messages": []}
+    expected = {"success": False, "error": "namespace or task is required", "messages": []}
+    assert expected.items() <= answer.json.items()
 
 
 def test_a_new_group_is_recorded_on_its_first_pop(server, queue):
@@ -285,9 +286,12 @@ def test_queue_mode_always_starts_at_the_oldest(server, queue):
     assert data_of(server.pop(queue, subscriptionMode="new", batch=5)) == [1, 2]
 
 
-def test_a_timestamp_that_cannot_be_read_starts_at_the_oldest(server, queue):
+def test_a_timestamp_that_cannot_be_read_is_refused_and_subscribes_nobody(server, queue):
     server.push(queue, 1)
-    assert data_of(server.pop(queue, consumerGroup="g", subscriptionFrom="yesterday-ish")) == [1]
+    answer = server.get(pop_path(queue, consumerGroup="g", subscriptionFrom="yesterday-ish"))
+    assert answer.status == 400
+    assert "yesterday-ish" in answer.error
+    assert data_of(server.pop(queue, consumerGroup="g")) == [1]
 
 
 def test_a_timestamp_may_have_an_offset(server, queue):
