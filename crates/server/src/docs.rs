@@ -29,7 +29,7 @@ pub fn settings() -> String {
             &mut page,
             &[
                 &format!("`{}`", setting.name),
-                &format!("`--{} {}`", setting.flag(), setting.value),
+                &format!("`--{} {}`", setting.flag, setting.value),
                 &names.join(", "),
                 &format!("`{}`", setting.show(&defaults)),
                 setting.help,

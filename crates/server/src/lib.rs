@@ -22,6 +22,7 @@ pub mod routes;
 mod server;
 mod service;
 pub mod settings;
+mod testing;
 mod transport;
 
 pub use app::App;
@@ -29,3 +30,4 @@ pub use call::{Answer, Call, Handler};
 pub use reply::Reply;
 pub use server::{BindError, Options, Server};
 pub use settings::Settings;
+pub use testing::{Testing, testing, testing_with};

@@ -93,8 +93,10 @@ impl Default for Settings {
 
 /// One thing that can be set.
 pub struct Setting {
-    /// Its name in a file; with `-` for `_`, its flag.
+    /// Its name in a file.
     pub name: &'static str,
+    /// Its name on the command line, without the dashes: the same with `-` for `_`.
+    pub flag: &'static str,
     /// Its name in the environment.
     pub env: &'static str,
     /// Other names in the environment, which documents of older servers use.
@@ -112,11 +114,6 @@ impl Setting {
     pub fn show(&self, settings: &Settings) -> String {
         (self.show)(settings)
     }
-
-    /// Its flag.
-    pub fn flag(&self) -> String {
-        self.name.replace('_', "-")
-    }
 }
 
 impl std::fmt::Debug for Setting {
@@ -129,6 +126,7 @@ impl std::fmt::Debug for Setting {
 pub const TABLE: &[Setting] = &[
     Setting {
         name: "listen",
+        flag: "listen",
         env: "BATON_LISTEN",
         aliases: &[],
         value: "HOST:PORT",
@@ -139,6 +137,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "data",
+        flag: "data",
         env: "BATON_DATA",
         aliases: &[],
         value: "DIR",
@@ -148,6 +147,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "node_id",
+        flag: "node-id",
         env: "BATON_NODE_ID",
         aliases: &[],
         value: "NAME",
@@ -157,6 +157,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "min_free_disk",
+        flag: "min-free-disk",
         env: "BATON_MIN_FREE_DISK",
         aliases: &[],
         value: "BYTES",
@@ -166,6 +167,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "pop_wait_initial_interval_ms",
+        flag: "pop-wait-initial-interval-ms",
         env: "BATON_POP_WAIT_INITIAL_INTERVAL_MS",
         aliases: &["POP_WAIT_INITIAL_INTERVAL_MS", "POP_WAIT_BASE_INTERVAL_MS"],
         value: "MS",
@@ -175,6 +177,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "pop_wait_backoff_threshold",
+        flag: "pop-wait-backoff-threshold",
         env: "BATON_POP_WAIT_BACKOFF_THRESHOLD",
         aliases: &["POP_WAIT_BACKOFF_THRESHOLD"],
         value: "COUNT",
@@ -184,6 +187,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "pop_wait_backoff_multiplier",
+        flag: "pop-wait-backoff-multiplier",
         env: "BATON_POP_WAIT_BACKOFF_MULTIPLIER",
         aliases: &["POP_WAIT_BACKOFF_MULTIPLIER"],
         value: "FACTOR",
@@ -193,6 +197,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "pop_wait_max_interval_ms",
+        flag: "pop-wait-max-interval-ms",
         env: "BATON_POP_WAIT_MAX_INTERVAL_MS",
         aliases: &["POP_WAIT_MAX_INTERVAL_MS"],
         value: "MS",
@@ -202,6 +207,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "pop_waiters_max",
+        flag: "pop-waiters-max",
         env: "BATON_POP_WAITERS_MAX",
         aliases: &[],
         value: "COUNT",
@@ -211,6 +217,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "connections_max",
+        flag: "connections-max",
         env: "BATON_CONNECTIONS_MAX",
         aliases: &[],
         value: "COUNT",
@@ -220,6 +227,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "default_subscription_mode",
+        flag: "default-subscription-mode",
         env: "BATON_DEFAULT_SUBSCRIPTION_MODE",
         aliases: &["DEFAULT_SUBSCRIPTION_MODE"],
         value: "all|new",
@@ -232,6 +240,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "default_batch_size",
+        flag: "default-batch-size",
         env: "BATON_DEFAULT_BATCH_SIZE",
         aliases: &["DEFAULT_BATCH_SIZE"],
         value: "COUNT",
@@ -241,6 +250,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "default_timeout_ms",
+        flag: "default-timeout-ms",
         env: "BATON_DEFAULT_TIMEOUT_MS",
         aliases: &["DEFAULT_TIMEOUT"],
         value: "MS",
@@ -250,6 +260,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "retention_interval_ms",
+        flag: "retention-interval-ms",
         env: "BATON_RETENTION_INTERVAL_MS",
         aliases: &["RETENTION_INTERVAL"],
         value: "MS",
@@ -259,6 +270,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "shutdown_deadline_ms",
+        flag: "shutdown-deadline-ms",
         env: "BATON_SHUTDOWN_DEADLINE_MS",
         aliases: &[],
         value: "MS",
@@ -268,6 +280,7 @@ pub const TABLE: &[Setting] = &[
     },
     Setting {
         name: "log",
+        flag: "log",
         env: "BATON_LOG",
         aliases: &["LOG_LEVEL"],
         value: "LEVEL",
@@ -588,6 +601,7 @@ mod tests {
         for setting in TABLE {
             again.set("test", setting.name, &setting.show(&defaults)).unwrap();
             assert_eq!(setting.env, format!("{PREFIX}{}", setting.name.to_uppercase()));
+            assert_eq!(setting.flag, setting.name.replace('_', "-"));
         }
         assert_eq!(again, defaults);
     }

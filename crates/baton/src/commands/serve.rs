@@ -45,7 +45,7 @@ impl clap::Args for Args {
         settings::TABLE.iter().fold(command.arg(config), |command, setting| {
             let default = setting.show(&defaults);
             let arg = Arg::new(setting.name)
-                .long(setting.flag())
+                .long(setting.flag)
                 .value_name(setting.value)
                 .help(format!("{} [env: {}] [default: {default}]", setting.help, setting.env));
             command.arg(arg)
@@ -79,8 +79,8 @@ impl Args {
     /// The settings that hold: file, then environment, then flags.
     pub fn settings(&self) -> Result<Settings, settings::Error> {
         // A name or value that is not UTF-8 cannot be one of ours.
-        let environment =
-            std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Settings::load(self.config.as_deref(), environment, self.flags.clone())
     }
 }
