@@ -51,6 +51,13 @@ def flip(path, rng):
     return at
 
 
+def erase(path, at):
+    """Overwrites one block of a file with zeroes, as a write that never reached the disk leaves it."""
+    with open(path, "r+b") as file:
+        file.seek(at)
+        file.write(bytes(min(4096, path.stat().st_size - at)))
+
+
 def read_all(server):
     """Every text that can be read, and the errors answered on the way."""
     texts, errors = {}, []
@@ -115,3 +122,26 @@ def test_a_flipped_byte_is_reported_and_never_served(filled, tmp_path, rng):
                 told += 1
         shutil.rmtree(data)
     assert told > 0, "no flipped byte made a difference: the test does not reach the data"
+
+
+@pytest.mark.xfail(strict=True, reason="zeroes where a record of the journal begins are taken for its end")
+def test_a_block_of_zeroes_is_reported_and_not_taken_for_the_end(filled, tmp_path):
+    largest = max(files_of(filled), key=lambda path: path.stat().st_size)
+    size = largest.stat().st_size
+    silent = []
+    for trial in range(12):
+        data = tmp_path / f"data-{trial}"
+        shutil.copytree(filled, data)
+        at = trial * size // 12 // 4096 * 4096
+        erase(data / largest.relative_to(filled), at)
+        server = Server(data)
+        try:
+            server.start()
+        except Refused:
+            continue
+        with server:
+            texts, errors = read_all(server)
+            if texts != expected() and not errors:
+                left = sum(map(len, texts.values()))
+                silent.append(f"zeroes at {at} of {size}: {left} of {QUEUES * PARTITIONS * MESSAGES} messages are left")
+    assert silent == []
