@@ -1,0 +1,91 @@
+"""GET /api/v1/dlq"""
+
+from urllib.parse import quote
+
+import pytest
+
+
+def give_up(server, queue, payload, partition="p", group=None, error="boom", id=None):
+    server.push(queue, payload, partition=partition, ids=[id or f"{partition}-{payload}-{group}"])
+    params = {"consumerGroup": group} if group else {}
+    messages = server.pop(queue, partition, batch=100, **params)
+    server.ack(messages, status="dlq", group=group, error=error)
+
+
+def letters(server, **params):
+    query = "&".join(f"{name}={quote(str(value))}" for name, value in params.items())
+    answer = server.get(f"/api/v1/dlq?{query}")
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_a_dead_letter_has_every_field(server, queue):
+    give_up(server, queue, {"n": 2}, id="t2")
+    body = letters(server, queue=queue)
+    (letter,) = body["messages"]
+    expected = {
+        "transactionId": "t2",
+        "queue": queue,
+        "partition": "p",
+        "consumerGroup": "__QUEUE_MODE__",
+        "errorMessage": "boom",
+        "retryCount": 0,
+        "data": {"n": 2},
+        "producerSub": None,
+    }
+    assert expected.items() <= letter.items()
+    assert {"id", "partitionId", "createdAt", "failedAt"} <= letter.keys()
+    assert body["total"] == 1
+    assert body["pagination"] == {"limit": 100, "offset": 0}
+
+
+def test_dead_letters_are_paged_newest_first(server, queue):
+    for i in range(5):
+        give_up(server, queue, i)
+    body = letters(server, queue=queue, limit=2, offset=1)
+    assert [letter["data"] for letter in body["messages"]] == [3, 2]
+    assert body["total"] == 5
+    assert body["pagination"] == {"limit": 2, "offset": 1}
+
+
+def test_dead_letters_are_filtered_by_group_partition_and_time(server, queue):
+    give_up(server, queue, "a", partition="a")
+    give_up(server, queue, "b", partition="b")
+    give_up(server, queue, "c", partition="c", group="g")
+    assert [letter["data"] for letter in letters(server, queue=queue, partition="b")["messages"]] == ["b"]
+    assert [letter["data"] for letter in letters(server, queue=queue, consumerGroup="g")["messages"]] == ["c"]
+    recent = {"from": "2020-01-01T00:00:00Z", "to": "2999-01-01T00:00:00Z"}
+    assert letters(server, queue=queue, **recent)["total"] == 3
+    assert letters(server, queue=queue, **{"from": "2999-01-01T00:00:00Z"})["total"] == 0
+
+
+def test_a_queue_without_dead_letters_has_none(server, queue):
+    body = letters(server, queue=queue)
+    assert (body["messages"], body["total"]) == ([], 0)
+
+
+def test_a_message_given_up_by_two_groups_is_two_dead_letters(server, queue):
+    server.push(queue, 1)
+    for group in ("g", "h"):
+        server.ack(server.pop(queue, consumerGroup=group), status="dlq", group=group)
+    assert {letter["consumerGroup"] for letter in letters(server, queue=queue)["messages"]} == {"g", "h"}
+
+
+def test_a_deleted_queue_takes_its_dead_letters_with_it(server, queue):
+    give_up(server, queue, 1)
+    server.delete(f"/api/v1/resources/queues/{queue}")
+    assert letters(server, queue=queue)["total"] == 0
+
+
+def test_a_queue_without_dead_letters_by_choice_drops_them(server, queue):
+    server.configure(queue, retryLimit=0, deadLetterQueue=False, dlqAfterMaxRetries=False)
+    server.push(queue, 1, 2)
+    server.ack(server.pop(queue), status="failed")
+    assert [message["data"] for message in server.pop(queue, batch=5)] == [2]
+    assert letters(server, queue=queue)["total"] == 0
+
+
+@pytest.mark.parametrize("params", ["limit=-1", "limit=x", "offset=-7", "limit=99999999999999999999", "from=x", "to=%00"])
+def test_odd_parameters_are_no_error_of_the_server(server, params):
+    answer = server.get(f"/api/v1/dlq?{params}")
+    assert answer.status in (200, 400), answer

@@ -1,0 +1,156 @@
+"""POST /api/v1/transaction"""
+
+import pytest
+
+from baton import Background, ack_of, data_of
+
+
+def commit(server, *operations, **fields):
+    return server.post("/api/v1/transaction", {"operations": list(operations), **fields})
+
+
+def leased(server, queue, *payloads):
+    server.push(queue, *payloads)
+    return server.pop(queue, batch=len(payloads))
+
+
+def test_the_answer_has_one_result_per_ack_and_per_item(server, queue):
+    (message,) = leased(server, queue, 1)
+    answer = commit(
+        server,
+        {"type": "ack", **ack_of(message)},
+        {"type": "push", "items": [{"queue": f"{queue}-next", "payload": i, "transactionId": f"x{i}"} for i in range(2)]},
+        {"type": "push", "queue": f"{queue}-next", "partition": "p", "data": {"inline": True}},
+        requiredLeases=[message["leaseId"]],
+    )
+    assert answer.status == 200
+    body = answer.json
+    assert body["success"] is True
+    assert body["transactionId"]
+    assert [(result["index"], result["type"]) for result in body["results"]] == [
+        (0, "ack"),
+        (1, "push"),
+        (2, "push"),
+        (3, "push"),
+    ]
+    ack, first, *_ = body["results"]
+    assert {"success": True, "transactionId": message["transactionId"], "error": None, "dlq": False}.items() <= ack.items()
+    assert {"success": True, "transactionId": "x0", "queueName": f"{queue}-next"}.items() <= first.items()
+    assert first["messageId"] and first["partitionId"]
+    assert data_of(server.pop(f"{queue}-next", "Default", batch=5)) == [0, 1]
+    assert data_of(server.pop(f"{queue}-next", "p", batch=5)) == [{"inline": True}]
+
+
+def test_a_push_without_a_payload_is_an_empty_object(server, queue):
+    assert commit(server, {"type": "push", "queue": queue}).json["success"] is True
+    assert data_of(server.pop(queue)) == [{}]
+
+
+@pytest.mark.parametrize("body", [{}, {"operations": None}, {"operations": {}}, {"operations": "x"}])
+def test_a_body_without_operations_is_refused(server, body):
+    answer = server.post("/api/v1/transaction", body)
+    assert (answer.status, answer.error) == (400, "operations array required")
+
+
+def test_no_operations_are_refused(server):
+    answer = commit(server)
+    assert (answer.status, answer.error) == (400, "operations array cannot be empty")
+
+
+def rolled_back(server, queue, *operations, **fields):
+    """The error of a transaction that must not have pushed anything to `queue`."""
+    answer = commit(server, {"type": "push", "queue": queue, "payload": "gone"}, *operations, **fields)
+    assert answer.status == 200, answer
+    body = answer.json
+    assert body["success"] is False
+    assert server.pop(queue, batch=5) == []
+    assert server.get(f"/api/v1/resources/queues/{queue}").status == 404, "the queue was not made either"
+    return body["error"]
+
+
+def test_an_ack_of_an_unknown_message_takes_everything_back(server, queue):
+    operation = {"type": "ack", "transactionId": "ghost", "partitionId": "00000000-0000-0000-0000-000000000000"}
+    assert "Message not found" in rolled_back(server, queue, operation)
+
+
+def test_an_ack_under_a_foreign_lease_takes_everything_back(server, queue):
+    (message,) = leased(server, f"{queue}-in", 1)
+    operation = {"type": "ack", **ack_of(message), "leaseId": "01980000-0000-7000-8000-000000000000"}
+    assert "Invalid or expired lease" in rolled_back(server, queue, operation)
+    assert server.ack([message])[0]["success"] is True
+
+
+def test_a_required_lease_that_is_gone_takes_everything_back(server, queue):
+    (message,) = leased(server, f"{queue}-in", 1)
+    server.ack([message], status="retry")
+    operation = {"type": "ack", "transactionId": message["transactionId"], "partitionId": message["partitionId"]}
+    error = rolled_back(server, queue, operation, requiredLeases=[message["leaseId"]])
+    assert "Invalid or expired lease" in error
+    assert data_of(server.pop(f"{queue}-in")) == [1]
+
+
+def test_a_duplicate_push_takes_everything_back(server, queue):
+    server.push(f"{queue}-in", 1, ids=["t1"])
+    operation = {"type": "push", "queue": f"{queue}-in", "payload": 2, "transactionId": "t1"}
+    assert rolled_back(server, queue, operation)
+
+
+def test_an_unknown_operation_takes_everything_back(server, queue):
+    answer = commit(server, {"type": "push", "queue": queue, "payload": 1}, {"type": "explode"})
+    if answer.status == 200:
+        assert answer.json["success"] is False
+        assert "Unknown operation type: explode" in answer.json["error"]
+    else:
+        assert answer.status == 400
+        assert "explode" in answer.error
+    assert server.pop(queue) == []
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        None,
+        5,
+        [],
+        {},
+        {"type": 5},
+        {"type": "push"},
+        {"type": "push", "queue": 5},
+        {"type": "push", "items": 5},
+        {"type": "push", "items": [{"payload": 1}]},
+        {"type": "push", "items": [{"queue": "q", "partition": 5}]},
+        {"type": "ack"},
+        {"type": "ack", "transactionId": 5, "partitionId": "p"},
+        {"type": "ack", "transactionId": "t"},
+    ],
+)
+def test_a_malformed_operation_takes_everything_back(server, queue, operation):
+    answer = commit(server, {"type": "push", "queue": queue, "payload": 1}, operation)
+    assert answer.status in (200, 400), answer
+    assert answer.json["error"]
+    assert answer.json.get("success", False) is False
+    assert server.pop(queue) == []
+
+
+def test_a_failed_ack_spends_a_retry(server, queue):
+    server.configure(queue, retryLimit=1)
+    (message,) = leased(server, queue, 1)
+    assert commit(server, {"type": "ack", **ack_of(message), "status": "failed"}).json["success"] is True
+    (again,) = server.pop(queue)
+    answer = commit(server, {"type": "ack", **ack_of(again), "status": "failed", "error": "boom"}).json
+    assert answer["results"][0]["dlq"] is True
+    assert server.pop(queue) == []
+
+
+def test_a_transaction_wakes_a_waiting_poll(server, queue):
+    polling = Background(server.pop, queue, wait=True, timeout=20000)
+    commit(server, {"type": "push", "queue": queue, "payload": 1})
+    assert data_of(polling.result(5)) == [1]
+
+
+def test_acks_of_a_whole_batch_release_its_lease(server, queue):
+    messages = leased(server, queue, 1, 2, 3)
+    operations = [{"type": "ack", **ack_of(message)} for message in messages]
+    assert commit(server, *operations).json["success"] is True
+    server.push(queue, 4)
+    assert data_of(server.pop(queue, batch=5)) == [4]
