@@ -111,7 +111,6 @@ def test_deleting_an_unknown_group_succeeds(server, queue, group):
         assert (answer.json["success"], answer.json["deletedPartitions"]) == (True, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="the answer is `Consumer group not found`, which no client knows")
 def test_deleting_a_group_ends_its_lease(server, queue, group):
     server.push(queue, 1)
     (message,) = server.pop(queue, consumerGroup=group)

@@ -137,7 +137,10 @@ fn prepare_place(
         return Ok(None);
     };
     let Some(group) = tx.group(queue.id, group)? else {
-        refuse(NO_GROUP);
+        for index in indexes {
+            let is_fenced = acks[*index].item.lease != LeaseClaim::None;
+            results[*index].error = Some(if is_fenced { BAD_LEASE } else { NO_GROUP });
+        }
         return Ok(None);
     };
     let cursor = current_cursor(tx, &group, &partition)?;

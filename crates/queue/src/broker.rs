@@ -664,11 +664,12 @@ impl Broker {
 
     async fn summarise(&self, queue: &Arc<Queue>) -> Result<(QueueSummary, Vec<PartitionSummary>), Error> {
         let (mut partitions, mut after) = (Vec::new(), None);
+        let of_queue = queue.clone();
+        let group = self.run(move |tx| inspect::counting_group(tx, &of_queue)).await?;
         loop {
-            let queue = queue.clone();
+            let (queue, group) = (queue.clone(), group.clone());
             let page = self
                 .run(move |tx| {
-                    let group = inspect::counting_group(tx, &queue)?;
                     let mut page = Vec::new();
                     for partition in tx.partitions(queue.id, after, PAGE)? {
                         page.push(inspect::summarise(tx, group.as_deref(), &partition)?);
@@ -681,10 +682,13 @@ impl Broker {
             partitions.extend(page);
         }
         for (letter, ..) in self.dead_letters(DeadLetterFilter::all_of(queue)).await?.letters {
-            if let Ok(at) =
-                partitions.binary_search_by_key(&letter.key.partition, |p: &PartitionSummary| p.id)
-            {
-                partitions[at].counts.dead_letter += 1;
+            let found = partitions.binary_search_by_key(&letter.key.partition, |p: &PartitionSummary| p.id);
+            let Ok(at) = found else { continue };
+            let counts = &mut partitions[at].counts;
+            counts.dead_letter += 1;
+            if group.as_ref().is_some_and(|group| group.name == letter.key.group) {
+                // What the group gave up on is behind it, but not done.
+                counts.completed = counts.completed.saturating_sub(1);
             }
         }
         let mut counts = inspect::Counts::default();
