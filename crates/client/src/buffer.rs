@@ -32,10 +32,11 @@ const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
 
 /// Messages on their way to one queue.
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), baton_client::Error> {
-/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let server = baton_server::testing().await?;
+/// # let baton = baton_client::Client::new(server.url())?;
 /// use std::time::Duration;
 ///
 /// let clicks = baton.queue("clicks").buffer(500, Duration::from_millis(100));

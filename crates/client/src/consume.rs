@@ -39,10 +39,11 @@ const CONCURRENCY_MAX: usize = 1_000;
 
 /// A consumer under construction, run by [`each`](Self::each) or [`batches`](Self::batches).
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), baton_client::Error> {
-/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let server = baton_server::testing().await?;
+/// # let baton = baton_client::Client::new(server.url())?;
 /// use baton_client::{CancellationToken, Error};
 ///
 /// baton.queue("orders").push(&"the first").send().await?;

@@ -6,7 +6,7 @@
 //! every wait, buffer and body has a bound. Not here: queue rules (the server decides), TLS (put a proxy or a
 //! mesh in front), threads (bring a tokio runtime). Start at [`Client`].
 //!
-//! ```no_run
+//! ```
 //! use std::time::Duration;
 //! use baton_client::{AckStatus, Client};
 //! use serde::{Deserialize, Serialize};
@@ -17,8 +17,10 @@
 //! }
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), baton_client::Error> {
-//! let baton = Client::new("http://127.0.0.1:6632")?;
+//! # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! # let server = baton_server::testing().await?;
+//! # let url = server.url();
+//! let baton = Client::new(url)?;
 //! let orders = baton.queue("orders").partition("customer-42");
 //! orders.push(&Order { number: 1 }).send().await?;
 //!

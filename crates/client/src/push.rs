@@ -17,10 +17,11 @@ use crate::{Client, Error, Queue};
 
 /// One push of one or more messages, sent by [`send`](Self::send) or [`confirm`](Self::confirm).
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), baton_client::Error> {
-/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let server = baton_server::testing().await?;
+/// # let baton = baton_client::Client::new(server.url())?;
 /// let results = baton
 ///     .queue("orders")
 ///     .push(&"the first")

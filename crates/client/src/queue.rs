@@ -61,10 +61,11 @@ impl Queue {
     /// Creates the queue or changes its options, and returns all of them. Give a whole [`QueueOptions`], or only
     /// what to change:
     ///
-    /// ```no_run
+    /// ```
     /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), baton_client::Error> {
-    /// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # let server = baton_server::testing().await?;
+    /// # let baton = baton_client::Client::new(server.url())?;
     /// let changes = serde_json::json!({ "leaseTime": 30, "retryLimit": 1 });
     /// let options = baton.queue("orders").configure(&changes).await?;
     /// assert_eq!(options.lease_time, 30);

@@ -10,10 +10,11 @@ use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, Transacti
 
 /// A transaction under construction, sent by [`commit`](Self::commit).
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), baton_client::Error> {
-/// # let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let server = baton_server::testing().await?;
+/// # let baton = baton_client::Client::new(server.url())?;
 /// # baton.queue("orders").push(&"an order").send().await?;
 /// let invoices = baton.queue("invoices");
 /// for order in baton.queue("orders").pop().send().await? {
