@@ -7,6 +7,7 @@
 mod bench;
 mod commands;
 mod failure;
+mod log;
 mod output;
 
 use std::process::ExitCode;

@@ -31,6 +31,8 @@ use crate::retention;
 use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
 use crate::waiting::{BackOff, WaitStatistics, Watched};
 
+/// Better no queue than one that says it is encrypted and is not.
+const NO_ENCRYPTION: &str = "encryptionEnabled is not supported yet: messages would be stored as plain text";
 /// Rows read in one decision while a listing is put together.
 const PAGE: usize = 1000;
 /// Partitions whose newest messages a listing looks at.
@@ -146,6 +148,9 @@ impl Broker {
                 Ok(options) => options,
                 Err(error) => return Ok(Err(Error::Invalid(error.to_string()))),
             };
+            if options.encryption_enabled {
+                return Ok(Err(Error::Invalid(NO_ENCRYPTION.into())));
+            }
             let label = |given: &Option<Arc<str>>, old: Option<&Arc<str>>| {
                 given.clone().or_else(|| old.cloned()).unwrap_or_else(|| "".into())
             };

@@ -4,6 +4,8 @@
 //! run on both. A pop may choose any partition that has work, so the model does not predict; it accepts or
 //! objects. Deliberately broken brokers must be caught.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

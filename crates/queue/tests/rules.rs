@@ -1,12 +1,14 @@
 //! The rules of queues, each shown on the embedded store with a clock that moves when the test says so.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
 use baton_queue::{
-    AckItem, Acked, Broker, DeadLetterFilter, Error, LeaseClaim, Options, PopRequest, Popped, Position, PushBatch,
-    Step, Subscription, Target, Transaction,
+    AckItem, Acked, Broker, DeadLetterFilter, Error, LeaseClaim, Options, PopRequest, Popped, Position,
+    PushBatch, Step, Subscription, Target, Transaction,
 };
 use baton_store::{NewMessage, Store};
 use baton_store_embedded::EmbeddedStore;
@@ -163,7 +165,8 @@ async fn a_dead_letter_can_be_pushed_again_once() {
     let popped = bench.pop(from("q")).await.unwrap();
     bench.ack(&popped, QUEUE_MODE, AckStatus::Dlq).await;
     let message = &popped.claims[0].messages[0];
-    let replayed = bench.broker.replay(message.partition, &message.transaction_text()).await.unwrap().unwrap();
+    let replayed =
+        bench.broker.replay(message.partition, &message.transaction_text()).await.unwrap().unwrap();
     assert!(!replayed.duplicate);
     assert_eq!(bench.texts(from("q")).await, ["1"]);
     assert!(bench.broker.replay(message.partition, &message.transaction_text()).await.unwrap().is_none());

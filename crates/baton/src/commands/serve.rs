@@ -19,6 +19,8 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::log;
+
 /// How often the store is asked whether it still works.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -127,9 +129,7 @@ fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
         min_free_disk: settings.min_free_disk,
         ..baton_store_embedded::Options::new(&settings.data)
     };
-    let store = EmbeddedStore::open(options)
-        .with_context(|| format!("cannot use the data directory {}", settings.data.display()))?;
-    Ok(Arc::new(store))
+    Ok(Arc::new(EmbeddedStore::open(options)?))
 }
 
 /// Writes a line that whoever started the server may wait for.
@@ -138,12 +138,10 @@ fn announce(line: &str) -> anyhow::Result<()> {
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("writing to stdout")
 }
 
-/// Logs go to stderr, so that stdout is left to what scripts read.
 fn start_log(filter: &str) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .with_context(|| format!("log cannot be {filter:?}: give error, warn, info, debug or trace"))?;
-    // A log that is there already, as in a test, is used.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    log::start(filter);
     Ok(())
 }
 

@@ -23,9 +23,7 @@ pub struct Target {
 impl Target {
     /// A client of the server. Its log goes to stderr as far as RUST_LOG asks for it.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let filter = tracing_subscriber::EnvFilter::from_default_env();
-        // A second subscriber in one process is refused, and the first one stays.
-        drop(tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init());
+        crate::log::start(tracing_subscriber::EnvFilter::from_default_env());
         let mut builder = self.url.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
         if let Some(token) = &self.token {
             builder = builder.token(token);
