@@ -1,7 +1,7 @@
 //! How close the embedded store comes to the disk, as JSON lines.
 //!
 //! `engine_limit throughput` compares pushes through the store with a plain loop that appends the same bytes in the
-//! same commit groups; `engine_limit partitions` tells what a partition costs in memory and whether many of them
+//! same commit groups (`throughput IDS SPREAD BATCH PARTITIONS` only one such case); `engine_limit partitions` tells what a partition costs in memory and whether many of them
 //! slow a push down; `engine_limit restart` how long opening takes with ten million messages, after a close and
 //! after kill -9. Without an argument it does all three. `ENGINE_LIMIT_DIR` says where; otherwise a temporary
 //! directory. Numbers of one run are comparable with each other, not with those of another machine.
@@ -36,6 +36,12 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         match arguments.first().map(String::as_str) {
+            Some("throughput") if arguments.len() == 5 => {
+                let flag = |index: usize| arguments[index].parse().unwrap();
+                let number = |index: usize| arguments[index].parse().unwrap();
+                let batch = usize::try_from(number(3)).unwrap();
+                compare(flag(1), flag(2), batch, number(4)).await;
+            }
             Some("throughput") => throughput().await,
             Some("partitions") => partitions().await,
             Some("restart") => restart().await,

@@ -1,7 +1,7 @@
 //! The newest segments in memory, so that a consumer that keeps up never touches the disk.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use baton_store::Segment;
 use baton_types::{Offset, PartitionId};
@@ -31,17 +31,9 @@ impl Cache {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Adds the next segment of its partition.
-    pub fn insert(&self, segment: Segment) {
-        let mut inner = self.lock();
-        inner.bytes += segment.bytes_len() + ENTRY_BYTES;
-        inner.count += 1;
-        inner.order.push_back((segment.partition(), segment.header.base));
-        inner.segments.entry(segment.partition()).or_default().push_back(segment);
-        while inner.bytes > self.bytes_max {
-            let Some((partition, base)) = inner.order.pop_front() else { break };
-            inner.drop_while(partition, |segment| segment.header.base <= base);
-        }
+    /// Keeps others out while many segments are added.
+    pub fn inserter(&self) -> Inserter<'_> {
+        Inserter { bytes_max: self.bytes_max, inner: self.lock() }
     }
 
     /// Forgets the segments of a partition that hold nothing from `start` on.
@@ -67,8 +59,29 @@ impl Cache {
         segments.get(after.checked_sub(1)?).filter(|s| offset < s.end()).cloned()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Adds segments.
+pub struct Inserter<'a> {
+    bytes_max: usize,
+    inner: MutexGuard<'a, Inner>,
+}
+
+impl Inserter<'_> {
+    /// Adds the next segment of its partition.
+    pub fn insert(&mut self, segment: Segment) {
+        let inner = &mut *self.inner;
+        inner.bytes += segment.bytes_len() + ENTRY_BYTES;
+        inner.count += 1;
+        inner.order.push_back((segment.partition(), segment.header.base));
+        inner.segments.entry(segment.partition()).or_default().push_back(segment);
+        while inner.bytes > self.bytes_max {
+            let Some((partition, base)) = inner.order.pop_front() else { break };
+            inner.drop_while(partition, |segment| segment.header.base <= base);
+        }
     }
 }
 
@@ -102,13 +115,13 @@ mod tests {
     #[test]
     fn finds_the_segment_around_an_offset_and_forgets_the_oldest() {
         let cache = Cache::new(3 * (1000 + 36 + ENTRY_BYTES));
-        cache.insert(segment(1, 0, 5));
-        cache.insert(segment(2, 0, 1));
-        cache.insert(segment(1, 5, 5));
+        cache.inserter().insert(segment(1, 0, 5));
+        cache.inserter().insert(segment(2, 0, 1));
+        cache.inserter().insert(segment(1, 5, 5));
         assert_eq!(cache.get(PartitionId(1), Offset(4)).unwrap().header.base, Offset(0));
         assert_eq!(cache.get(PartitionId(1), Offset(5)).unwrap().header.base, Offset(5));
         assert!(cache.get(PartitionId(1), Offset(10)).is_none());
-        cache.insert(segment(2, 1, 1));
+        cache.inserter().insert(segment(2, 1, 1));
         assert!(cache.get(PartitionId(1), Offset(4)).is_none());
         assert!(cache.get(PartitionId(2), Offset(0)).is_some());
     }
@@ -117,7 +130,7 @@ mod tests {
     fn what_is_trimmed_takes_no_memory() {
         let cache = Cache::new(usize::MAX);
         for base in 0..10_000 {
-            cache.insert(segment(1, base, 1));
+            cache.inserter().insert(segment(1, base, 1));
             cache.forget(PartitionId(1), Offset(base));
         }
         let inner = cache.lock();

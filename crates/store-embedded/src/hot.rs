@@ -12,9 +12,12 @@ use std::sync::Arc;
 
 use baton_store::{Cursor, Event, Group, OffsetRanges, Partition, Queue, Start};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use bytes::Bytes;
 use hashbrown::HashTable;
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::tables::partition_row;
 
 /// Everything in memory.
 #[derive(Default)]
@@ -236,6 +239,19 @@ impl Hot {
         self.partitions.get(&id).map(|partition| partition.row(id))
     }
 
+    /// A partition as it is to stand on disk.
+    pub fn partition_value(&self, id: PartitionId) -> Option<Bytes> {
+        let partition = self.partitions.get(&id)?;
+        let nothing = OffsetRanges::default();
+        Some(partition_row(
+            partition.queue,
+            &partition.name,
+            [partition.start, partition.tail],
+            [partition.created_at, partition.first_at, partition.last_at],
+            partition.deleted.as_deref().unwrap_or(&nothing),
+        ))
+    }
+
     pub fn has_partition(&self, id: PartitionId) -> bool {
         self.partitions.contains_key(&id)
     }
@@ -443,8 +459,12 @@ impl Hot {
     // Cursors.
 
     pub fn cursor(&self, group: GroupId, partition: PartitionId) -> Option<Cursor> {
+        self.written_cursor(group, partition).cloned()
+    }
+
+    pub fn written_cursor(&self, group: GroupId, partition: PartitionId) -> Option<&Cursor> {
         let slot = self.groups.get(&group)?.slots.get(&partition)?;
-        slot.written.then(|| slot.cursor.clone())
+        slot.written.then_some(&slot.cursor)
     }
 
     pub fn put_cursor(

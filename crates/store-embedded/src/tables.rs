@@ -13,7 +13,7 @@ use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSepara
 /// how much is replayed at start.
 const WRITE_BUFFER_BYTES: u64 = 32 << 20;
 /// Values from this size on live in blob files, so that compaction moves pointers, not payloads.
-const BLOB_FROM_BYTES: u32 = 1 << 10;
+const BLOB_FROM_BYTES: u32 = 1 << 7;
 /// Blob files of this size are dropped or rewritten as a whole when retention has emptied them.
 const BLOB_FILE_BYTES: u64 = 32 << 20;
 /// A blob file is rewritten when this part of it is garbage.
@@ -146,17 +146,29 @@ pub fn read_group(bytes: &[u8]) -> Result<Group, Error> {
 }
 
 /// A partition's row without its id, which is its key.
+#[cfg(test)]
 pub fn partition_value(partition: &Partition) -> Bytes {
-    let mut row = Vec::with_capacity(56 + partition.name.len());
-    row.put_u64_le(partition.queue.0);
-    row.put_u64_le(partition.start.0);
-    row.put_u64_le(partition.tail.0);
-    row.put_i64_le(partition.created_at.micros());
-    row.put_i64_le(partition.first_at.micros());
-    row.put_i64_le(partition.last_at.micros());
-    row.put_u16_le(u16::try_from(partition.name.len()).unwrap_or(u16::MAX));
-    row.put_slice(partition.name.as_bytes());
-    put_ranges(&mut row, &partition.deleted);
+    let (queue, name, deleted) = (partition.queue, &partition.name, &partition.deleted);
+    let offsets = [partition.start, partition.tail];
+    let times = [partition.created_at, partition.first_at, partition.last_at];
+    partition_row(queue, name, offsets, times, deleted)
+}
+
+/// The same from its parts: start and tail; times of creation, of the first and of the last message.
+pub fn partition_row(
+    queue: QueueId,
+    name: &str,
+    offsets: [Offset; 2],
+    times: [Timestamp; 3],
+    deleted: &OffsetRanges,
+) -> Bytes {
+    let mut row = Vec::with_capacity(54 + name.len() + 16 * deleted.ranges().len());
+    row.put_u64_le(queue.0);
+    offsets.iter().for_each(|offset| row.put_u64_le(offset.0));
+    times.iter().for_each(|time| row.put_i64_le(time.micros()));
+    row.put_u16_le(u16::try_from(name.len()).unwrap_or(u16::MAX));
+    row.put_slice(name.as_bytes());
+    put_ranges(&mut row, deleted);
     row.into()
 }
 

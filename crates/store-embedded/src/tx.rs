@@ -112,7 +112,9 @@ impl Young<'_> {
     fn segment(&self, partition: PartitionId) -> Segment {
         match self {
             Self::InFlight(segment) => (*segment).clone(),
-            Self::Open(open) => Segment::new(partition, open.header, open.body.clone().into()),
+            Self::Open(open) => {
+                Segment::new(partition, open.header, Bytes::copy_from_slice(&open.bytes[Segment::BODY_AT..]))
+            }
         }
     }
 }
@@ -199,8 +201,8 @@ impl Tx for EmbeddedTx<'_> {
         let queue = Arc::new(queue);
         self.change_structure();
         self.writer.hot.put_queue(queue.clone());
-        let table = self.writer.shared.tables.queues.clone();
-        self.writer.put(table, number_key(queue.id.0).to_vec(), Some(queue_value(&queue)));
+        let shared = self.writer.shared.clone();
+        self.writer.put(&shared.tables.queues, number_key(queue.id.0), queue_value(&queue));
         Ok(queue)
     }
 
@@ -277,12 +279,10 @@ impl Tx for EmbeddedTx<'_> {
         let created_at = writer.open.get(&partition).map_or(now, |open| open.header.created_at);
         let first =
             writer.hot.append(partition, count, created_at, now, seq, |event| writer.shared.notify(event));
-        let open = writer.open.entry(partition).or_insert_with(|| Open {
-            header: SegmentHeader { base: first, count: 0, created_at },
-            body: Vec::with_capacity(block.bytes().len()),
-        });
+        let open =
+            writer.open.entry(partition).or_insert_with(|| Open::new(first, created_at, block.bytes().len()));
         open.header.count += u32::try_from(count).unwrap_or(u32::MAX);
-        open.body.extend_from_slice(block.bytes());
+        open.bytes.extend_from_slice(block.bytes());
         writer.group_bytes += block.bytes().len();
         if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {
             let hashes = block.hashes().collect();
@@ -370,7 +370,7 @@ impl Tx for EmbeddedTx<'_> {
         }
         if found.more {
             self.writer.leftovers.trimmed.push(partition);
-            self.writer.put(shared.tables.meta.clone(), trim_note_key(partition), Some(Bytes::new()));
+            self.writer.put(&shared.tables.meta, trim_note_key(partition), Bytes::new());
         }
         // What is not written yet need not be.
         let ends_before = |open: &Open| open.header.base.plus(open.header.count.into()) <= start;
@@ -412,12 +412,12 @@ impl Tx for EmbeddedTx<'_> {
         self.change_structure();
         let now = self.now();
         let (added, replaced) = self.writer.hot.put_group(group.clone(), now);
-        let table = self.writer.shared.tables.groups.clone();
+        let shared = self.writer.shared.clone();
         if added {
-            self.writer.put(table.clone(), number_key(group.id.0).to_vec(), Some(group_value(&group)));
+            self.writer.put(&shared.tables.groups, number_key(group.id.0), group_value(&group));
         }
         if let Some(replaced) = replaced {
-            self.writer.put(table, number_key(replaced.0).to_vec(), None);
+            self.writer.remove(&shared.tables.groups, number_key(replaced.0));
             self.writer.leftovers.groups.push(replaced);
         }
         group
@@ -437,7 +437,8 @@ impl Tx for EmbeddedTx<'_> {
     fn remove_group(&mut self, id: GroupId) {
         self.change_structure();
         self.writer.hot.remove_group(id);
-        self.writer.put(self.writer.shared.tables.groups.clone(), number_key(id.0).to_vec(), None);
+        let shared = self.writer.shared.clone();
+        self.writer.remove(&shared.tables.groups, number_key(id.0));
         self.writer.leftovers.groups.push(id);
     }
 

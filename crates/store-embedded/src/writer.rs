@@ -20,9 +20,7 @@ use crate::hot::Hot;
 use crate::reclaimer::Reclaimer;
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
-use crate::tables::{
-    COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, partition_value, segment_key, trim_note_key,
-};
+use crate::tables::{COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, segment_key, trim_note_key};
 use crate::tx::EmbeddedTx;
 
 /// A group is closed at this many operations, so that the first of them does not wait for ever.
@@ -86,7 +84,17 @@ impl Leftovers {
 /// Messages of one partition that will become one segment.
 pub struct Open {
     pub header: SegmentHeader,
-    pub body: Vec<u8>,
+    /// The segment's bytes: room for the header, then the encoded messages.
+    pub bytes: Vec<u8>,
+}
+
+impl Open {
+    /// With room for `body_bytes` of encoded messages.
+    pub fn new(base: Offset, created_at: Timestamp, body_bytes: usize) -> Self {
+        let mut bytes = Vec::with_capacity(Segment::BODY_AT + body_bytes);
+        bytes.resize(Segment::BODY_AT, 0);
+        Self { header: SegmentHeader { base, count: 0, created_at }, bytes }
+    }
 }
 
 /// Segments that are on their way to disk.
@@ -248,7 +256,8 @@ impl Writer {
         self.counters.now = self.last_now;
         self.counters.commits += 1;
         self.group.number = self.counters.commits;
-        self.put(self.shared.tables.meta.clone(), COUNTERS_KEY.to_vec(), Some(self.counters.value()));
+        let shared = self.shared.clone();
+        self.put(&shared.tables.meta, COUNTERS_KEY, self.counters.value());
         let next = Group { seq: self.group.seq + 1, ..Group::default() };
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;
@@ -264,36 +273,40 @@ impl Writer {
 
     fn write_segments(&mut self) {
         let open = std::mem::take(&mut self.open);
-        for (partition, open) in std::mem::take(&mut self.closed).into_iter().chain(open) {
-            let encoded = Bytes::from(Segment::encode(&open.header, &open.body));
+        let shared = self.shared.clone();
+        let mut cache = shared.messages.cache.inserter();
+        for (partition, mut open) in std::mem::take(&mut self.closed).into_iter().chain(open) {
+            Segment::seal(&open.header, &mut open.bytes);
+            let encoded = Bytes::from(open.bytes);
             let segment = Segment::new(partition, open.header, encoded.slice(Segment::BODY_AT..));
             let key = segment_key(partition, open.header.base, open.header.created_at);
-            self.put(self.shared.tables.segments.clone(), key.to_vec(), Some(encoded));
-            self.shared.messages.cache.insert(segment.clone());
+            self.put(&shared.tables.segments, key, encoded);
+            cache.insert(segment.clone());
             let seq = self.group.seq;
             self.in_flight.entry(partition).or_default().push(InFlight { seq, segment });
         }
+        drop(cache);
         let remembers = std::mem::take(&mut self.remembers);
         for packed in self.remembered.pack(&remembers) {
-            let key = number_key(self.shared.next_commit_number()).to_vec();
-            self.put(packed.keyspace, key, Some(packed.value.into()));
+            let key = number_key(shared.next_commit_number());
+            self.put(&packed.keyspace, key, packed.value);
         }
     }
 
     fn write_rows(&mut self) {
+        let shared = self.shared.clone();
         for id in std::mem::take(&mut self.dirty_partitions) {
-            if let Some(row) = self.hot.partition(id) {
-                let table = self.shared.tables.partitions.clone();
-                self.put(table, number_key(id.0).to_vec(), Some(partition_value(&row)));
+            if let Some(row) = self.hot.partition_value(id) {
+                self.put(&shared.tables.partitions, number_key(id.0), row);
             }
         }
         for (group, partition) in std::mem::take(&mut self.dirty_cursors) {
-            if let Some(row) = self.hot.cursor(group, partition) {
-                let table = self.shared.tables.cursors.clone();
-                self.put(table, pair_key(group.0, partition.0).to_vec(), Some(cursor_value(&row)));
+            if let Some(row) = self.hot.written_cursor(group, partition) {
+                let row = cursor_value(row);
+                self.put(&shared.tables.cursors, pair_key(group.0, partition.0), row);
             }
         }
-        let tables = &self.shared.tables;
+        let tables = &shared.tables;
         for (overlay, table) in [
             (&self.records, &tables.records),
             (&self.letters, &tables.letters),
@@ -309,8 +322,8 @@ impl Writer {
     }
 
     /// Adds a write to the filling group.
-    pub fn put(&mut self, table: Keyspace, key: Vec<u8>, value: Option<Bytes>) {
-        self.group.writes.push(Write { table, key: key.into(), value: value.map(Into::into) });
+    pub fn put(&mut self, table: &Keyspace, key: impl Into<UserKey>, value: impl Into<UserValue>) {
+        self.group.writes.push(Write { table: table.clone(), key: key.into(), value: Some(value.into()) });
     }
 
     fn forget_durable(&mut self) {

@@ -172,20 +172,33 @@ impl Segment {
         self.messages().nth(usize::try_from(index).unwrap_or(usize::MAX)).transpose()
     }
 
-    /// Where the encoded messages begin in what [`encode`](Self::encode) returns.
+    /// Where the encoded messages begin in the bytes of a segment.
     pub const BODY_AT: usize = HEADER_BYTES;
 
     /// The bytes of a segment with encoded messages `body`.
     pub fn encode(header: &SegmentHeader, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
-        bytes.put_slice(&MAGIC);
-        bytes.put_u32_le(header.count);
-        bytes.put_u64_le(header.base.0);
-        bytes.put_i64_le(header.created_at.micros());
-        bytes.put_u32_le(u32::try_from(body.len()).unwrap_or(u32::MAX));
-        bytes.put_u64_le(checksum(&bytes, body));
+        bytes.resize(HEADER_BYTES, 0);
         bytes.put_slice(body);
+        Self::seal(header, &mut bytes);
         bytes
+    }
+
+    /// Completes the bytes of a segment whose encoded messages already stand from [`BODY_AT`](Self::BODY_AT) on.
+    ///
+    /// # Panics
+    ///
+    /// When there is no room for the header before them.
+    pub fn seal(header: &SegmentHeader, bytes: &mut [u8]) {
+        let (head, body) = bytes.split_at_mut(HEADER_BYTES);
+        let mut fields = &mut head[..];
+        fields.put_slice(&MAGIC);
+        fields.put_u32_le(header.count);
+        fields.put_u64_le(header.base.0);
+        fields.put_i64_le(header.created_at.micros());
+        fields.put_u32_le(u32::try_from(body.len()).unwrap_or(u32::MAX));
+        let sum = checksum(&head[..HEADER_BYTES - 8], body);
+        head[HEADER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// Reads a segment back, or says that it is damaged.
