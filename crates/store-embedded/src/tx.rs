@@ -427,10 +427,10 @@ impl Tx for EmbeddedTx<'_> {
         self.close_open_segments();
         let Some(old) = self.writer.hot.group_by_id(id) else { return };
         let group = Arc::new(Group { start, ..(*old).clone() });
-        self.wrote_now = true;
+        self.write_now();
         let now = self.now();
-        let table = self.writer.shared.tables.groups.clone();
-        self.writer.put(table, number_key(id.0).to_vec(), Some(group_value(&group)));
+        let shared = self.writer.shared.clone();
+        self.writer.put(&shared.tables.groups, number_key(id.0), group_value(&group));
         self.writer.hot.change_group(group, now);
     }
 
