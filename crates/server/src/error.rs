@@ -124,12 +124,7 @@ pub const TABLE: &[Row] = &[
         "head_too_large",
         "Send fewer or shorter headers; a request holds at most 100 of them in 64 KiB.",
     ),
-    row(
-        Kind::UnknownVersion,
-        StatusCode::HTTP_VERSION_NOT_SUPPORTED,
-        "unknown_version",
-        "Speak HTTP/1.1.",
-    ),
+    row(Kind::UnknownVersion, StatusCode::HTTP_VERSION_NOT_SUPPORTED, "unknown_version", "Speak HTTP/1.1."),
     row(
         Kind::BodyTooLarge,
         StatusCode::PAYLOAD_TOO_LARGE,

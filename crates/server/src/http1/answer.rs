@@ -107,7 +107,10 @@ mod tests {
         let text = text(reply, USUAL);
         assert!(text.starts_with("HTTP/1.1 201 Created\r\naccess-control-allow-origin: *\r\n"), "{text}");
         assert!(text.contains("\r\nretry-after: 7\r\n") && !text.contains("connection:"), "{text}");
-        assert!(text.ends_with("\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n[1]"), "{text}");
+        assert!(
+            text.ends_with("\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n[1]"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -127,8 +127,21 @@ mod tests {
     #[test]
     fn what_could_be_read_in_two_ways_is_refused() {
         let wrong: &[&[u8]] = &[
-            b"\r\n", b"zz\r\n", b"-1\r\n", b"+1\r\n", b"0x1\r\na", b" 1\r\n", b"1\na\n", b"1\r\nab", b"1\r\na\n",
-            b"1\rX", b"1;a\nb\r\n", b"0\r\n\n", b"0\r\nT: v\n", b"0\r\n\rX", b"ffffffffffffffffffff\r\n",
+            b"\r\n",
+            b"zz\r\n",
+            b"-1\r\n",
+            b"+1\r\n",
+            b"0x1\r\na",
+            b" 1\r\n",
+            b"1\na\n",
+            b"1\r\nab",
+            b"1\r\na\n",
+            b"1\rX",
+            b"1;a\nb\r\n",
+            b"0\r\n\n",
+            b"0\r\nT: v\n",
+            b"0\r\n\rX",
+            b"ffffffffffffffffffff\r\n",
             b"10000000000000000\r\n",
         ];
         for input in wrong {

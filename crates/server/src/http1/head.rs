@@ -110,7 +110,7 @@ fn refusal(error: httparse::Error, bytes: &[u8]) -> Error {
             Error::new(Kind::HeadTooLarge, format!("a request has at most {HEADERS_MAX} headers"))
         }
         httparse::Error::Version if names_http(bytes) => {
-            Error::new(Kind::UnknownVersion, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+            Error::new(Kind::UnknownVersion, "only versions 1.0 and 1.1 of HTTP are spoken here")
         }
         other => Error::invalid(format!("malformed request: {other}")),
     }
@@ -162,7 +162,8 @@ impl Noted {
                 }
             }
             14 if is("content-length") => {
-                let length = number(header.value).ok_or_else(|| Error::invalid("malformed Content-Length"))?;
+                let length =
+                    number(header.value).ok_or_else(|| Error::invalid("malformed Content-Length"))?;
                 if self.length.is_some_and(|before| before != length) {
                     return Err(Error::invalid("more than one Content-Length"));
                 }
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_head_says_what_is_wanted_and_how_the_body_ends() {
-        let text = "POST /a%20b?x=1&y HTTP/1.1\r\nHost: x\r\nCONTENT-length: 5\r\nexpect: 100-Continue\r\n\r\nhello";
+        let text =
+            "POST /a%20b?x=1&y HTTP/1.1\r\nHost: x\r\nCONTENT-length: 5\r\nexpect: 100-Continue\r\n\r\nhello";
         let expected = Head {
             method: Method::POST,
             path: "/a%20b",
@@ -296,7 +298,8 @@ mod tests {
         let many = "a: b\r\n".repeat(HEADERS_MAX + 1);
         assert_eq!(parse(&format!("GET / HTTP/1.1\r\n{many}\r\n")), Err(Kind::HeadTooLarge));
         assert_eq!(parse("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Err(Kind::UnknownVersion));
-        for malformed in ["GET / FTP/1.1\r\n\r\n", "GET\r\n\r\n", "\0", "GET / HTTP/1.1\r\nno colon\r\n\r\n"] {
+        for malformed in ["GET / FTP/1.1\r\n\r\n", "GET\r\n\r\n", "\0", "GET / HTTP/1.1\r\nno colon\r\n\r\n"]
+        {
             assert_eq!(parse(malformed), Err(Kind::Invalid), "{malformed:?}");
         }
     }
