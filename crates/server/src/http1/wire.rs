@@ -31,6 +31,7 @@ const BODY_PROGRESS_BYTES: usize = 64 << 10;
 const WRITE_MAX: Duration = Duration::from_secs(30);
 /// How long we listen to a peer that was told that nobody listens, so that it reads that instead of a reset.
 const LINGER_MAX: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 16 << 20;
 
 /// What is expected of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,10 +193,13 @@ impl Wire {
             return;
         }
         self.rest();
-        loop {
+        // The deadline is looked at only when there is nothing to read, so a peer that never pauses is counted.
+        let mut heard = 0;
+        while heard < LINGER_BYTES_MAX {
             self.buffer.consume(self.buffer.bytes().len());
-            if !matches!(self.fill(Phase::Linger).await, Ok(1..)) {
-                return;
+            match self.fill(Phase::Linger).await {
+                Ok(count @ 1..) => heard += count,
+                Ok(0) | Err(_) => return,
             }
         }
     }
