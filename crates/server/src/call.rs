@@ -1,20 +1,18 @@
 //! One request as a handler sees it.
 //!
-//! Always: nothing here refers to the connection's read buffer, so that a parked request does not keep hyper from
-//! using that buffer again. Start at [`Call`].
+//! Always: nothing here refers to the connection's read buffer, so that a parked request holds no buffer.
+//! Start at [`Call`].
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use baton_queue::Broker;
-use hyper::body::Incoming;
 
 use crate::app::App;
-use crate::body::{self, Received};
+use crate::body::Received;
 use crate::error::Error;
 use crate::query::Query;
 use crate::reply::Reply;
-use crate::transport::{Phase, SharedPhase};
 
 /// What a handler is on its way to.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
@@ -28,19 +26,12 @@ pub struct Call {
     app: Arc<App>,
     parameters: Vec<String>,
     query: String,
-    body: Option<Incoming>,
-    phase: SharedPhase,
+    body: Option<Received>,
 }
 
 impl Call {
-    pub(crate) fn new(
-        app: Arc<App>,
-        parameters: Vec<String>,
-        query: String,
-        body: Incoming,
-        phase: SharedPhase,
-    ) -> Self {
-        Self { app, parameters, query, body: Some(body), phase }
+    pub(crate) fn new(app: Arc<App>, parameters: Vec<String>, query: String, body: Received) -> Self {
+        Self { app, parameters, query, body: Some(body) }
     }
 
     /// What all requests share.
@@ -68,12 +59,8 @@ impl Call {
         Query::parse(&self.query)
     }
 
-    /// Reads the body. It can be read once.
-    pub async fn body(&mut self) -> Result<Received, Error> {
-        let Some(body) = self.body.take() else { return Err(Error::invalid("Empty request body")) };
-        self.phase.set(Phase::Body);
-        let received = body::read(body, &self.app.budget).await;
-        self.phase.set(Phase::Busy);
-        received
+    /// The body. It can be had once.
+    pub fn body(&mut self) -> Result<Received, Error> {
+        self.body.take().ok_or_else(|| Error::invalid("Empty request body"))
     }
 }

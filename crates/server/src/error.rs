@@ -27,6 +27,12 @@ pub enum Kind {
     MethodNotAllowed,
     /// The body did not arrive in time.
     RequestTimeout,
+    /// The target of the request is longer than a target may be.
+    TargetTooLong,
+    /// The head of the request is larger than a head may be.
+    HeadTooLarge,
+    /// The request speaks a version of HTTP that the server does not.
+    UnknownVersion,
     /// The body is larger than a body may be.
     BodyTooLarge,
     /// The list in the body is longer than a list may be.
@@ -106,6 +112,19 @@ pub const TABLE: &[Row] = &[
         "request_timeout",
         "The body came too slowly or stopped; nothing was changed, send it again.",
     ),
+    row(
+        Kind::TargetTooLong,
+        StatusCode::URI_TOO_LONG,
+        "target_too_long",
+        "Shorten the path and the query; the head of a request holds at most 64 KiB.",
+    ),
+    row(
+        Kind::HeadTooLarge,
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+        "head_too_large",
+        "Send fewer or shorter headers; a request holds at most 100 of them in 64 KiB.",
+    ),
+    row(Kind::UnknownVersion, StatusCode::HTTP_VERSION_NOT_SUPPORTED, "unknown_version", "Speak HTTP/1.1."),
     row(
         Kind::BodyTooLarge,
         StatusCode::PAYLOAD_TOO_LARGE,
@@ -251,7 +270,8 @@ impl Error {
     /// The answer that tells of it.
     pub fn into_reply(self) -> Reply {
         let row = self.kind.row();
-        if row.status.is_server_error() && self.retry_after.is_none() {
+        let ours = row.status.is_server_error() && self.kind != Kind::UnknownVersion;
+        if ours && self.retry_after.is_none() {
             tracing::warn!(code = row.code, error = %self.message, "a request failed");
         }
         let mut body = Vec::with_capacity(64 + self.message.len());

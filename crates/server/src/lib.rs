@@ -6,13 +6,14 @@
 //! routes, settings and error codes are tables, from which the reference pages in `docs/` are printed.
 //! Deliberately absent: queue rules (`baton-queue` has them), authentication and TLS.
 //!
-//! Start at [`Server`], then `service`, then `routes`.
+//! Start at [`Server`], then `http1`, then `routes`.
 
 mod app;
 mod body;
 mod call;
 pub mod docs;
 pub mod error;
+mod http1;
 mod json;
 mod names;
 mod path;
@@ -23,7 +24,6 @@ mod server;
 mod service;
 pub mod settings;
 mod testing;
-mod transport;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};

@@ -1,13 +1,9 @@
-//! An answer, before it becomes a hyper response.
+//! An answer, before it becomes bytes.
 //!
-//! Every answer carries the headers that let a browser page of another origin read it. They are cloned from one
-//! prepared map, which costs less than inserting five headers. Start at [`Reply::into_response`].
-
-use std::sync::LazyLock;
+//! Not here: the headers that every answer has (`http1` writes them). Start at [`Reply`].
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
-use http_body_util::Full;
+use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 
 use crate::error::{Error, Kind};
@@ -19,21 +15,6 @@ pub struct Reply {
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
 }
-
-static EMPTY_HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
-    HeaderMap::from_iter([
-        (header::ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*")),
-        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, PUT, DELETE, OPTIONS")),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("Content-Type, Authorization")),
-        (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("86400")),
-    ])
-});
-
-static JSON_HEADERS: LazyLock<HeaderMap> = LazyLock::new(|| {
-    let mut headers = EMPTY_HEADERS.clone();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers
-});
 
 impl Reply {
     /// An answer with a JSON text.
@@ -64,14 +45,9 @@ impl Reply {
         self
     }
 
-    /// The response that hyper sends.
-    pub fn into_response(self) -> Response<Full<Bytes>> {
-        let template = if self.status == StatusCode::NO_CONTENT { &EMPTY_HEADERS } else { &JSON_HEADERS };
-        let mut response = Response::new(Full::new(self.body));
-        *response.status_mut() = self.status;
-        *response.headers_mut() = (**template).clone();
-        response.headers_mut().extend(self.extra);
-        response
+    /// The status, the headers beyond the usual ones, and the body.
+    pub fn into_parts(self) -> (StatusCode, Vec<(HeaderName, HeaderValue)>, Bytes) {
+        (self.status, self.extra, self.body)
     }
 
     #[cfg(test)]

@@ -8,27 +8,20 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_queue::{Broker, Subscription};
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
-use crate::service::Connection;
-use crate::transport::{SharedPhase, Transport};
+use crate::http1::Connection;
 
 /// Connections that the operating system holds for us while we are busy or at the limit.
 const BACKLOG: u32 = 4096;
-
-/// Bytes that hyper buffers of one connection, in either direction; also the bound of a request's head. Small,
-/// because an idle connection keeps its buffer.
-const CONNECTION_BUFFER_BYTES: usize = 64 << 10;
 
 /// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -180,19 +173,14 @@ async fn serve(
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let phase = SharedPhase::default();
-    let transport = TokioIo::new(Transport::new(stream, phase.clone()));
-    let service = Connection::new(Arc::clone(&app), phase);
-    let mut builder = http1::Builder::new();
-    // The transport's own deadlines tell an idle peer from a slow one.
-    builder.max_buf_size(CONNECTION_BUFFER_BYTES).header_read_timeout(None);
+    let stopping = AtomicBool::new(false);
     // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
-    let mut connection = std::pin::pin!(builder.serve_connection(transport, service));
-    drop(builder);
+    let mut connection = std::pin::pin!(Connection::new(stream, Arc::clone(&app), &stopping).run());
     let outcome = tokio::select! {
+        biased;
         outcome = connection.as_mut() => Ok(outcome),
         () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
+            stopping.store(true, Ordering::Relaxed);
             tokio::time::timeout(app.options.shutdown_deadline, connection.as_mut()).await
         }
     };

@@ -101,7 +101,7 @@ fn error_text(error: &RawValue) -> String {
 /// Acks one message.
 pub(super) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
-        let body = call.body().await?;
+        let body = call.body()?;
         let item = json::parse::<RawAck<'_>>(&body)?.checked(&ONE, None)?;
         answer(&call, vec![item]).await
     })
@@ -110,7 +110,7 @@ pub(super) fn one(mut call: Call) -> Answer {
 /// Acks several messages.
 pub(super) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
-        let body = call.body().await?;
+        let body = call.body()?;
         let items = parse_batch(&body)?;
         if items.is_empty() {
             return Ok(Reply::json(StatusCode::OK, "[]"));

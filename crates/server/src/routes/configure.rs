@@ -60,7 +60,7 @@ fn label(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>,
 /// Creates or changes a queue.
 pub(super) fn configure(mut call: Call) -> Answer {
     Box::pin(async move {
-        let Request { queue, namespace, task, options, replace } = Request::read(&call.body().await?)?;
+        let Request { queue, namespace, task, options, replace } = Request::read(&call.body()?)?;
         let configured =
             call.broker().configure(&queue, namespace.as_deref(), task.as_deref(), &options, replace).await?;
         Reply::ok(&json!({

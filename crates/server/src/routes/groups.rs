@@ -146,7 +146,7 @@ fn forgets_subscription(call: &Call) -> Result<bool, Error> {
 /// Changes where a group begins in partitions it has not read.
 pub(super) fn subscription(mut call: Call) -> Answer {
     Box::pin(async move {
-        let body: Value = json::parse_or_default(&call.body().await?)?;
+        let body: Value = json::parse_or_default(&call.body()?)?;
         let Some(text) = body.get("subscriptionTimestamp").and_then(Value::as_str) else {
             return Err(Error::invalid("Missing subscriptionTimestamp in request body"));
         };
@@ -164,7 +164,7 @@ pub(super) fn subscription(mut call: Call) -> Answer {
 /// Moves a group in a queue.
 pub(super) fn seek(mut call: Call) -> Answer {
     Box::pin(async move {
-        let to = position(&call.body().await?)?
+        let to = position(&call.body()?)?
             .ok_or_else(|| Error::invalid("Must specify either 'toEnd': true or 'timestamp'"))?;
         let (group, queue) = (call.parameter(0), call.parameter(1));
         names::check("consumerGroup", group)?;
@@ -189,7 +189,7 @@ pub(super) fn seek(mut call: Call) -> Answer {
 /// Moves a group in a partition; to the end unless the caller says otherwise.
 pub(super) fn seek_partition(mut call: Call) -> Answer {
     Box::pin(async move {
-        let to = position(&call.body().await?)?.unwrap_or(Position::End);
+        let to = position(&call.body()?)?.unwrap_or(Position::End);
         let (group, queue, partition) = (call.parameter(0), call.parameter(1), call.parameter(2));
         names::check("consumerGroup", group)?;
         let moved = call.broker().seek_partition(group, queue, partition, to).await?;

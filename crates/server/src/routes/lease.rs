@@ -19,7 +19,7 @@ const DEFAULT_SECONDS: u64 = 60;
 /// Extends a lease.
 pub(super) fn extend(mut call: Call) -> Answer {
     Box::pin(async move {
-        let by = parse(&call.body().await?)?;
+        let by = parse(&call.body()?)?;
         let (renewed, until) = match call.parameter(0).parse::<LeaseId>() {
             Ok(lease) => call.broker().extend(lease, by).await?,
             Err(_) => (0, None),

@@ -95,7 +95,7 @@ impl Item<'_> {
 /// Pushes messages.
 pub(super) fn push(mut call: Call) -> Answer {
     Box::pin(async move {
-        let body = call.body().await?;
+        let body = call.body()?;
         let items = parse(&body)?;
         if items.is_empty() {
             return Ok(Reply::json(StatusCode::CREATED, "[]"));

@@ -161,7 +161,7 @@ fn items<'a>(listed: List<RawItem<'a>>, operation: &'a [u8]) -> Result<Vec<Item<
 /// Does everything or nothing.
 pub(super) fn transaction(mut call: Call) -> Answer {
     Box::pin(async move {
-        let body = call.body().await?;
+        let body = call.body()?;
         let plan = Plan::read(&body)?;
         let result = match &plan.unknown {
             Some(kind) => TransactionResult {

@@ -1,0 +1,294 @@
+//! One connection: requests in, answers out, in order.
+//!
+//! Always: every request gets an answer, unless its peer has gone, and then its handler is dropped at once (bytes
+//! that a peer sends ahead end the watch, as nobody can look behind them); a body is refused before it is read
+//! where that can be known; what was not read of a request ends the connection. Start at [`Connection::run`].
+
+use std::future::poll_fn;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use baton_types::limits::BODY_BYTES_MAX;
+use http::Method;
+use tokio::net::TcpStream;
+
+use super::answer::{CONTINUE, Manner, Outgoing};
+use super::chunked::{Chunked, Malformed};
+use super::head::{Framing, Head, Version};
+use super::wire::{Phase, Wire};
+use crate::app::App;
+use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
+use crate::call::{Answer, Call};
+use crate::error::{Error, Kind};
+use crate::reply::Reply;
+use crate::service::{self, Place};
+
+/// A connection of a peer.
+#[derive(Debug)]
+pub struct Connection<'s> {
+    wire: Wire,
+    app: Arc<App>,
+    /// Set when the server stops; the connection is polled after that.
+    stopping: &'s AtomicBool,
+}
+
+/// A request without its body, free of the buffer it came in.
+struct Begun {
+    place: Result<Place, Reply>,
+    manner: Manner,
+    framing: Framing,
+    expects_continue: bool,
+}
+
+/// What became of a body.
+enum Body {
+    /// It was read whole.
+    Whole(Received),
+    /// It was refused and read to its end.
+    Refused(Error),
+    /// It was refused, and what follows on the connection cannot be told from it.
+    Cut(Error),
+}
+
+impl<'s> Connection<'s> {
+    /// A connection over `stream`.
+    pub fn new(stream: TcpStream, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
+        Self { wire: Wire::new(stream), app, stopping }
+    }
+
+    /// Answers requests until the peer leaves, breaks the rules, or the server stops.
+    pub async fn run(mut self) -> io::Result<()> {
+        loop {
+            if self.wire.buffer.is_empty() && !self.wire.begins(self.stopping).await? {
+                return Ok(());
+            }
+            let begun = match self.begin().await? {
+                Some(Ok(begun)) => begun,
+                Some(Err(error)) => {
+                    let manner = Manner { version: Version::Http11, keep_alive: false, head_only: false };
+                    self.answer(error.into_reply(), manner).await?;
+                    self.wire.linger().await;
+                    return Ok(());
+                }
+                None => return Ok(()),
+            };
+            let mut manner = begun.manner;
+            let Some((reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            manner.keep_alive &= whole && !self.stopping.load(Ordering::Relaxed);
+            self.answer(reply, manner).await?;
+            if !manner.keep_alive {
+                if !whole || !self.wire.buffer.is_empty() {
+                    self.wire.linger().await;
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
+        let outgoing = Outgoing::new(reply, manner);
+        self.wire.send(&outgoing.first, &outgoing.second).await?;
+        self.wire.rest();
+        Ok(())
+    }
+
+    /// Reads the head of a request; `None` when the peer leaves before its end.
+    async fn begin(&mut self) -> io::Result<Option<Result<Begun, Error>>> {
+        loop {
+            match Head::parse(self.wire.buffer.bytes()) {
+                Ok(Some(head)) => {
+                    let begun = Begun {
+                        place: service::find(&head),
+                        manner: Manner {
+                            version: head.version,
+                            keep_alive: head.keep_alive,
+                            head_only: head.method == Method::HEAD,
+                        },
+                        framing: head.framing,
+                        expects_continue: head.expects_continue,
+                    };
+                    let bytes = head.bytes;
+                    self.wire.buffer.consume(bytes);
+                    return Ok(Some(Ok(begun)));
+                }
+                Ok(None) => {}
+                Err(error) => return Ok(Some(Err(error))),
+            }
+            // A line that has not ended cannot change what is known, and parsing it with each byte would be dear.
+            loop {
+                let before = self.wire.buffer.bytes().len();
+                if self.wire.fill(Phase::Head).await? == 0 {
+                    return Ok(None);
+                }
+                let bytes = self.wire.buffer.bytes();
+                let news = bytes.get(before..).unwrap_or_default();
+                if news.contains(&b'\n') || bytes.len() >= super::head::HEAD_BYTES_MAX {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Finds the answer to a request, and says whether the request was read to its end; `None` when the peer left.
+    async fn handle(&mut self, begun: Begun) -> io::Result<Option<(Reply, bool)>> {
+        let Begun { place, framing, expects_continue, .. } = begun;
+        let asked = !expects_continue || framing.is_empty();
+        let place = match place {
+            Ok(place) => place,
+            Err(reply) => {
+                let whole = framing.is_empty() || (asked && self.discard(framing).await);
+                return Ok(Some((reply, whole)));
+            }
+        };
+        let body = if framing.is_empty() {
+            Received::empty(&self.app.budget)
+        } else {
+            match self.body(framing, asked).await? {
+                Body::Whole(body) => body,
+                Body::Refused(error) => return Ok(Some((error.into_reply(), true))),
+                Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
+            }
+        };
+        let call = Call::new(Arc::clone(&self.app), place.parameters, place.query, body);
+        let reply = match service::start(place.handler, call) {
+            Ok(answer) => self.attend(answer).await,
+            Err(reply) => Some(reply),
+        };
+        Ok(reply.map(|reply| (reply, true)))
+    }
+
+    /// Waits for a handler for as long as its peer is there.
+    async fn attend(&mut self, mut answer: Answer) -> Option<Reply> {
+        poll_fn(|cx| {
+            if let Poll::Ready(reply) = service::poll(&mut answer, cx) {
+                return Poll::Ready(Some(reply));
+            }
+            if !self.wire.buffer.is_empty() {
+                return Poll::Pending;
+            }
+            match self.wire.poll_fill(cx) {
+                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(None),
+                Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Reads a body, unless it is refused. `asked` is whether its peer sends it unasked.
+    async fn body(&mut self, framing: Framing, asked: bool) -> io::Result<Body> {
+        let mut charge = Charge::new(&self.app.budget);
+        if let Framing::Length(length) = framing {
+            let allowed = match usize::try_from(length) {
+                Ok(bytes) if bytes <= BODY_BYTES_MAX => charge.grow(bytes),
+                _ => Err(too_large()),
+            };
+            if let Err(error) = allowed {
+                drop(charge);
+                let whole = asked && self.discard(framing).await;
+                return Ok(if whole { Body::Refused(error) } else { Body::Cut(error) });
+            }
+        }
+        if !asked && self.wire.buffer.is_empty() {
+            self.wire.send(CONTINUE, &[]).await?;
+        }
+        Ok(match framing {
+            Framing::Length(length) => self.counted(usize::try_from(length).unwrap_or(0), charge).await,
+            Framing::Chunked => self.chunked(charge).await,
+        })
+    }
+
+    async fn counted(&mut self, length: usize, charge: Charge) -> Body {
+        let mut bytes = Vec::with_capacity(length);
+        let arrived = self.wire.buffer.bytes();
+        bytes.extend_from_slice(arrived.get(..length).unwrap_or(arrived));
+        self.wire.buffer.consume(bytes.len());
+        while bytes.len() < length {
+            let missing = length - bytes.len();
+            match self.wire.fill_body(&mut bytes, missing).await {
+                Ok(0) => return Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) => return Body::Cut(missing_end(&error)),
+            }
+        }
+        Body::Whole(Received::new(bytes, charge))
+    }
+
+    async fn chunked(&mut self, mut charge: Charge) -> Body {
+        let mut decoder = Chunked::default();
+        let mut bytes = Vec::new();
+        let mut refused = None;
+        let mut discarded = 0;
+        loop {
+            let before = bytes.len();
+            let used = match decoder.decode(self.wire.buffer.bytes(), &mut bytes) {
+                Ok(used) => used,
+                Err(Malformed) => return Body::Cut(Error::invalid("malformed chunked body")),
+            };
+            self.wire.buffer.consume(used);
+            if refused.is_none() {
+                let grown = if bytes.len() > BODY_BYTES_MAX {
+                    Err(too_large())
+                } else {
+                    charge.grow(bytes.len() - before)
+                };
+                refused = grown.err();
+            }
+            if refused.is_some() {
+                // A refused body is charged for no longer.
+                charge = Charge::new(&self.app.budget);
+                discarded += used;
+                bytes = Vec::new();
+            }
+            match refused {
+                Some(error) if decoder.is_done() => return Body::Refused(error),
+                Some(error) if discarded > DISCARDED_BYTES_MAX => return Body::Cut(error),
+                None if decoder.is_done() => return Body::Whole(Received::new(bytes, charge)),
+                kept => refused = kept,
+            }
+            match self.wire.fill(Phase::Body).await {
+                Ok(0) => return Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) => return Body::Cut(missing_end(&error)),
+            }
+        }
+    }
+
+    /// Reads and forgets a body, up to a limit, and says whether that was all of it. A caller who sends before it
+    /// reads then sees the refusal instead of a broken connection.
+    async fn discard(&mut self, framing: Framing) -> bool {
+        let mut left = match framing {
+            Framing::Length(length) => Some(length),
+            Framing::Chunked => None,
+        };
+        let mut decoder = Chunked::default();
+        let mut discarded = 0;
+        loop {
+            let arrived = self.wire.buffer.bytes();
+            let (used, done) = match &mut left {
+                Some(left) => {
+                    let used = usize::try_from(*left).unwrap_or(usize::MAX).min(arrived.len());
+                    *left -= used as u64;
+                    (used, *left == 0)
+                }
+                None => match decoder.decode(arrived, &mut Vec::new()) {
+                    Ok(used) => (used, decoder.is_done()),
+                    Err(Malformed) => return false,
+                },
+            };
+            self.wire.buffer.consume(used);
+            discarded += used;
+            if done {
+                return true;
+            }
+            if discarded > DISCARDED_BYTES_MAX || !matches!(self.wire.fill(Phase::Body).await, Ok(1..)) {
+                return false;
+            }
+        }
+    }
+}
+
+fn missing_end(error: &io::Error) -> Error {
+    Error::new(Kind::RequestTimeout, format!("the body did not arrive: {error}"))
+}

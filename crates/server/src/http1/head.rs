@@ -1,0 +1,336 @@
+//! The head of a request, and how its body is delimited.
+//!
+//! Only the four headers that decide about the connection are looked at. Always: a head that two readers could
+//! understand differently is refused, because a proxy before us may be the other reader. No socket here.
+//! Start at [`Head::parse`].
+
+use std::mem::MaybeUninit;
+
+use http::Method;
+
+use crate::error::{Error, Kind};
+
+/// Bytes of one head.
+pub const HEAD_BYTES_MAX: usize = 64 << 10;
+/// Headers of one head.
+const HEADERS_MAX: usize = 100;
+
+/// The version of HTTP that a request speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// 1.0
+    Http10,
+    /// 1.1
+    Http11,
+}
+
+/// How the end of a body is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// By counting; there may be nothing to count.
+    Length(u64),
+    /// By decoding.
+    Chunked,
+}
+
+impl Framing {
+    /// Whether there is no body.
+    pub fn is_empty(self) -> bool {
+        self == Self::Length(0)
+    }
+}
+
+/// The head of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head<'b> {
+    /// The method.
+    pub method: Method,
+    /// The path, still encoded.
+    pub path: &'b str,
+    /// What stands behind the question mark.
+    pub query: &'b str,
+    /// The version.
+    pub version: Version,
+    /// How the body ends.
+    pub framing: Framing,
+    /// Whether the peer wants to use the connection again.
+    pub keep_alive: bool,
+    /// Whether the peer waits to be asked for the body.
+    pub expects_continue: bool,
+    /// Bytes of the head itself.
+    pub bytes: usize,
+}
+
+impl<'b> Head<'b> {
+    /// Reads the head at the start of `bytes`; `None` when its end has not arrived.
+    pub fn parse(bytes: &'b [u8]) -> Result<Option<Self>, Error> {
+        let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut []);
+        let length = match request.parse_with_uninit_headers(bytes, &mut headers) {
+            Ok(httparse::Status::Complete(length)) => length,
+            Ok(httparse::Status::Partial) => return unfinished(bytes),
+            Err(error) => return Err(refusal(error, bytes)),
+        };
+        let method = request.method.unwrap_or_default();
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| Error::invalid("no such method"))?;
+        let (path, query) = split_target(request.path.unwrap_or_default())?;
+        let version = if request.version == Some(0) { Version::Http10 } else { Version::Http11 };
+        let mut noted = Noted::default();
+        for header in request.headers.iter() {
+            noted.take(header)?;
+        }
+        Ok(Some(Head {
+            method,
+            path,
+            query,
+            version,
+            framing: noted.framing(version)?,
+            keep_alive: !noted.close && (version == Version::Http11 || noted.keep_alive),
+            expects_continue: noted.expects_continue && version == Version::Http11,
+            bytes: length,
+        }))
+    }
+}
+
+fn unfinished<'b>(bytes: &[u8]) -> Result<Option<Head<'b>>, Error> {
+    if bytes.len() < HEAD_BYTES_MAX {
+        return Ok(None);
+    }
+    let start = bytes.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(bytes.len());
+    Err(if bytes.iter().skip(start).any(|byte| *byte == b'\n') {
+        Error::new(Kind::HeadTooLarge, format!("the head of a request holds at most {HEAD_BYTES_MAX} bytes"))
+    } else {
+        Error::new(Kind::TargetTooLong, format!("a target holds less than {HEAD_BYTES_MAX} bytes"))
+    })
+}
+
+fn refusal(error: httparse::Error, bytes: &[u8]) -> Error {
+    match error {
+        httparse::Error::TooManyHeaders => {
+            Error::new(Kind::HeadTooLarge, format!("a request has at most {HEADERS_MAX} headers"))
+        }
+        httparse::Error::Version if names_http(bytes) => {
+            Error::new(Kind::UnknownVersion, "only versions 1.0 and 1.1 of HTTP are spoken here")
+        }
+        other => Error::invalid(format!("malformed request: {other}")),
+    }
+}
+
+/// Whether the word after method and target is some version of HTTP.
+fn names_http(bytes: &[u8]) -> bool {
+    bytes.split(|byte| *byte == b' ').nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
+}
+
+/// The path and the query of a target, which may be a whole URL.
+fn split_target(target: &str) -> Result<(&str, &str), Error> {
+    let target = target.split('#').next().unwrap_or_default();
+    let local = if target.starts_with('/') || target == "*" {
+        target
+    } else {
+        let (scheme, rest) = target.split_once("://").ok_or_else(|| Error::invalid("malformed target"))?;
+        if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
+            return Err(Error::invalid("malformed target"));
+        }
+        rest.find(['/', '?']).map_or("/", |at| rest.get(at..).unwrap_or_default())
+    };
+    let (path, query) = local.split_once('?').unwrap_or((local, ""));
+    Ok((if path.is_empty() { "/" } else { path }, query))
+}
+
+/// What the headers said.
+#[derive(Default)]
+struct Noted {
+    length: Option<u64>,
+    chunked: bool,
+    close: bool,
+    keep_alive: bool,
+    expects_continue: bool,
+}
+
+impl Noted {
+    fn take(&mut self, header: &httparse::Header<'_>) -> Result<(), Error> {
+        let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+        // Most headers are told apart by their length alone.
+        match header.name.len() {
+            6 if is("expect") => {
+                self.expects_continue |= header.value.eq_ignore_ascii_case(b"100-continue");
+            }
+            10 if is("connection") => {
+                for word in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                    self.close |= word.eq_ignore_ascii_case(b"close");
+                    self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            14 if is("content-length") => {
+                let length =
+                    number(header.value).ok_or_else(|| Error::invalid("malformed Content-Length"))?;
+                if self.length.is_some_and(|before| before != length) {
+                    return Err(Error::invalid("more than one Content-Length"));
+                }
+                self.length = Some(length);
+            }
+            17 if is("transfer-encoding") => {
+                if self.chunked || !header.value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Error::invalid("the only Transfer-Encoding understood is chunked"));
+                }
+                self.chunked = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn framing(&self, version: Version) -> Result<Framing, Error> {
+        match (self.chunked, self.length) {
+            (false, length) => Ok(Framing::Length(length.unwrap_or(0))),
+            (true, Some(_)) => Err(Error::invalid("both Content-Length and Transfer-Encoding")),
+            (true, None) if version == Version::Http10 => {
+                Err(Error::invalid("HTTP/1.0 has no Transfer-Encoding"))
+            }
+            (true, None) => Ok(Framing::Chunked),
+        }
+    }
+}
+
+/// Digits and nothing else; the standard parser would take a sign.
+fn number(digits: &[u8]) -> Option<u64> {
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<Head<'_>>, Kind> {
+        Head::parse(text.as_bytes()).map_err(|error| error.kind())
+    }
+
+    fn with(headers: &str) -> Result<Framing, Kind> {
+        let text = format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n");
+        parse(&text).map(|head| head.unwrap().framing)
+    }
+
+    #[test]
+    fn a_head_says_what_is_wanted_and_how_the_body_ends() {
+        let text =
+            "POST /a%20b?x=1&y HTTP/1.1\r\nHost: x\r\nCONTENT-length: 5\r\nexpect: 100-Continue\r\n\r\nhello";
+        let expected = Head {
+            method: Method::POST,
+            path: "/a%20b",
+            query: "x=1&y",
+            version: Version::Http11,
+            framing: Framing::Length(5),
+            keep_alive: true,
+            expects_continue: true,
+            bytes: text.len() - 5,
+        };
+        assert_eq!(parse(text), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn a_target_may_be_a_whole_url() {
+        let target = |target: &str| split_target(target).ok().map(|(path, query)| format!("{path} {query}"));
+        for (given, expected) in [
+            ("/p?q", "/p q"),
+            ("/p?q?r#f", "/p q?r"),
+            ("*", "* "),
+            ("http://host:1/p?q", "/p q"),
+            ("HTTPS://host", "/ "),
+            ("http://host?q", "/ q"),
+            ("/http://x", "/http://x "),
+        ] {
+            assert_eq!(target(given).as_deref(), Some(expected), "{given}");
+        }
+        for wrong in ["host:80", "p", "ftp://x/p", "://x"] {
+            assert_eq!(target(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_body_with_two_ends_is_refused() {
+        assert_eq!(with("Content-Length: 5\r\nContent-Length: 5"), Ok(Framing::Length(5)));
+        assert_eq!(with("Transfer-Encoding: Chunked"), Ok(Framing::Chunked));
+        for wrong in [
+            "Content-Length: 5\r\nContent-Length: 6",
+            "Content-Length: 5, 5",
+            "Content-Length: +5",
+            "Content-Length: -1",
+            "Content-Length: 0x5",
+            "Content-Length: 5 5",
+            "Content-Length: 99999999999999999999999",
+            "Content-Length:",
+            "Content-Length : 5",
+            "Content-Length: 5\r\n 6",
+            "Content-Length: 5\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: chunked\r\nContent-Length: 5",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked",
+            "Transfer-Encoding: chunked, chunked",
+            "Transfer-Encoding: gzip, chunked",
+            "Transfer-Encoding: identity",
+            "Transfer-Encoding: xchunked",
+            "Transfer-Encoding:\u{b}chunked",
+            "Transfer-Encoding : chunked",
+        ] {
+            assert_eq!(with(wrong), Err(Kind::Invalid), "{wrong}");
+        }
+        assert_eq!(parse("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), Err(Kind::Invalid));
+    }
+
+    #[test]
+    fn a_connection_is_kept_as_the_version_says_unless_a_header_says_otherwise() {
+        let kept = |version: &str, header: &str| {
+            parse(&format!("GET / HTTP/{version}\r\n{header}\r\n\r\n")).unwrap().unwrap().keep_alive
+        };
+        assert!(kept("1.1", "A: b") && kept("1.0", "Connection: x, Keep-Alive"));
+        assert!(!kept("1.1", "Connection: keep-alive, CLOSE") && !kept("1.0", "A: b"));
+    }
+
+    #[test]
+    fn what_is_too_long_or_unknown_is_refused_by_name() {
+        let long = "x".repeat(HEAD_BYTES_MAX);
+        assert_eq!(parse(&format!("GET /{long}")), Err(Kind::TargetTooLong));
+        assert_eq!(parse(&format!("GET / HTTP/1.1\r\nA: {long}")), Err(Kind::HeadTooLarge));
+        let many = "a: b\r\n".repeat(HEADERS_MAX + 1);
+        assert_eq!(parse(&format!("GET / HTTP/1.1\r\n{many}\r\n")), Err(Kind::HeadTooLarge));
+        assert_eq!(parse("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), Err(Kind::UnknownVersion));
+        for malformed in ["GET / FTP/1.1\r\n\r\n", "GET\r\n\r\n", "\0", "GET / HTTP/1.1\r\nno colon\r\n\r\n"]
+        {
+            assert_eq!(parse(malformed), Err(Kind::Invalid), "{malformed:?}");
+        }
+    }
+
+    /// What is known after each byte more, up to the first answer.
+    fn byte_by_byte(bytes: &[u8]) -> Result<Option<Head<'_>>, Kind> {
+        for end in 0..=bytes.len() {
+            match Head::parse(&bytes[..end]) {
+                Ok(None) => {}
+                other => return other.map_err(|error| error.kind()),
+            }
+        }
+        Ok(None)
+    }
+
+    proptest! {
+        #[test]
+        fn a_head_in_pieces_is_the_same_head(
+            text in "(GET|POST|PRI|X) (/[a-z?]{0,5}|http://h/[a-z]{0,3}|[a-z:]{1,4}) (HTTP/1\\.[01]|HTTP/2\\.0|FTP/1\\.1)\r\n\
+                     ((Content-Length|Transfer-Encoding|Connection|Expect|X): ?(5|6|chunked|close|100-continue|\t)\r?\n){0,4}\r\n[a-z]{0,3}",
+        ) {
+            let whole = Head::parse(text.as_bytes()).map_err(|error| error.kind());
+            prop_assert_eq!(byte_by_byte(text.as_bytes()), whole);
+        }
+
+        #[test]
+        fn no_bytes_make_the_parser_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200), text in "[A-Z]{1,3} [/a-z:#?*]{0,9} HTTP/1.1\r\n[a-zA-Z:\r\n -]{0,80}",
+        ) {
+            let _ = Head::parse(&bytes);
+            let _ = Head::parse(text.as_bytes());
+        }
+    }
+}

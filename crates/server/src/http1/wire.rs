@@ -1,0 +1,206 @@
+//! A TCP stream that does not let its peer waste it.
+//!
+//! A peer may be idle between requests for a while, must send a request's head within seconds, must keep a body
+//! coming, and must take its answers. While a request is worked on (a parked pop, above all) nothing is expected
+//! of it, but that it is there. Always: one timer per connection, moved rather than made anew, and moved only when
+//! there is something to wait for; a second one only while a write is stuck; no memory is taken for reading before
+//! there is something to read. Start at [`Wire::poll_fill`].
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use baton_env::Deadline;
+use bytes::BufMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::buffer::Buffer;
+
+/// How long a connection may rest between requests. Longer than the pause of a client that polls once a minute.
+const IDLE_MAX: Duration = Duration::from_secs(75);
+/// How long the head of a request may take, from its first byte.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// How long a body may take to bring its next [`BODY_PROGRESS_BYTES`], or its end.
+const BODY_WINDOW: Duration = Duration::from_secs(30);
+const BODY_PROGRESS_BYTES: usize = 64 << 10;
+/// How long the peer may leave an answer untaken.
+const WRITE_MAX: Duration = Duration::from_secs(30);
+/// How long we listen to a peer that was told that nobody listens, so that it reads that instead of a reset.
+const LINGER_MAX: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: usize = 16 << 20;
+
+/// What is expected of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Nothing was sent since the last answer.
+    Idle,
+    /// The head of a request is coming.
+    Head,
+    /// The body of a request is coming.
+    Body,
+    /// The end is coming.
+    Linger,
+}
+
+impl Phase {
+    fn allowed(self) -> Duration {
+        match self {
+            Self::Idle => IDLE_MAX,
+            Self::Head => HEAD_MAX,
+            Self::Body => BODY_WINDOW,
+            Self::Linger => LINGER_MAX,
+        }
+    }
+}
+
+/// A TCP stream with deadlines, and what arrived on it.
+#[derive(Debug)]
+pub struct Wire {
+    stream: TcpStream,
+    /// What arrived and was not used yet.
+    pub buffer: Buffer,
+    deadline: Deadline,
+    /// The phase that the deadline was set for.
+    armed: Option<Phase>,
+    /// Body bytes since the deadline was set.
+    progress: usize,
+}
+
+impl Wire {
+    /// Guards `stream`.
+    pub fn new(stream: TcpStream) -> Self {
+        Self {
+            stream,
+            buffer: Buffer::default(),
+            deadline: Deadline::after(IDLE_MAX),
+            armed: Some(Phase::Idle),
+            progress: 0,
+        }
+    }
+
+    /// Forgets the deadline of the last wait: the next one begins anew.
+    pub fn rest(&mut self) {
+        self.armed = None;
+        self.progress = 0;
+    }
+
+    /// Reads what has arrived into the buffer and says how much that was; 0 is the end.
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.buffer.release();
+        ready!(self.stream.poll_read_ready(cx))?;
+        let mut room = ReadBuf::new(self.buffer.room());
+        let read = Pin::new(&mut self.stream).poll_read(cx, &mut room);
+        let count = room.filled().len();
+        self.buffer.filled(count);
+        if read.is_pending() {
+            self.buffer.release();
+        }
+        ready!(read)?;
+        Poll::Ready(Ok(count))
+    }
+
+    /// The same, with the patience that `phase` allows.
+    pub async fn fill(&mut self, phase: Phase) -> io::Result<usize> {
+        let count = poll_fn(|cx| match self.poll_fill(cx) {
+            Poll::Pending => self.poll_late(cx, phase),
+            ready => ready,
+        })
+        .await?;
+        self.advance(count);
+        Ok(count)
+    }
+
+    /// Waits for the first bytes of a request; `false` when there will be none, or `stopping` says to stop.
+    pub async fn begins(&mut self, stopping: &AtomicBool) -> io::Result<bool> {
+        let count = poll_fn(|cx| match self.poll_fill(cx) {
+            Poll::Pending if stopping.load(Ordering::Relaxed) => Poll::Ready(Ok(0)),
+            Poll::Pending => self.poll_late(cx, Phase::Idle),
+            ready => ready,
+        })
+        .await?;
+        Ok(count > 0)
+    }
+
+    /// Reads at most `max` bytes of a body straight to where they are kept.
+    pub async fn fill_body(&mut self, body: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+        let count = poll_fn(|cx| {
+            let mut target = (&mut *body).limit(max);
+            let read = pin!(self.stream.read_buf(&mut target)).poll(cx);
+            match read {
+                Poll::Pending => self.poll_late(cx, Phase::Body),
+                ready => ready,
+            }
+        })
+        .await?;
+        self.advance(count);
+        Ok(count)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.progress += count;
+        if self.armed == Some(Phase::Body) && self.progress >= BODY_PROGRESS_BYTES {
+            self.rest();
+        }
+    }
+
+    fn poll_late(&mut self, cx: &mut Context<'_>, phase: Phase) -> Poll<io::Result<usize>> {
+        if self.armed != Some(phase) {
+            self.rest();
+            self.armed = Some(phase);
+            self.deadline.reset(phase.allowed());
+        }
+        ready!(self.deadline.poll(cx));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer was too slow")))
+    }
+
+    /// Writes `first`, then `second`, with one call if the peer has room for both.
+    pub async fn send(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
+        let (mut first, mut second) = (first, second);
+        let mut stuck = None;
+        while !first.is_empty() || !second.is_empty() {
+            let count = poll_fn(|cx| {
+                let stream = Pin::new(&mut self.stream);
+                let written = match (first, second) {
+                    (only, []) | ([], only) => stream.poll_write(cx, only),
+                    _ => stream.poll_write_vectored(cx, &[io::IoSlice::new(first), io::IoSlice::new(second)]),
+                };
+                if written.is_ready() {
+                    return written;
+                }
+                ready!(stuck.get_or_insert_with(|| Deadline::after(WRITE_MAX)).poll(cx));
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes no answer")))
+            })
+            .await?;
+            if count == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            stuck = None;
+            let of_first = count.min(first.len());
+            first = first.get(of_first..).unwrap_or_default();
+            second = second.get(count - of_first..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more will be said, then listens until the peer has understood or a while has passed.
+    /// Closing at once, with bytes unread, would reset the connection and could take the last answer with it.
+    pub async fn linger(&mut self) {
+        if self.stream.shutdown().await.is_err() {
+            return;
+        }
+        self.rest();
+        // The deadline is looked at only when there is nothing to read, so a peer that never pauses is counted.
+        let mut heard = 0;
+        while heard < LINGER_BYTES_MAX {
+            self.buffer.consume(self.buffer.bytes().len());
+            match self.fill(Phase::Linger).await {
+                Ok(count @ 1..) => heard += count,
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The rules of HTTP/1 over real sockets: what keeps a connection, what ends it, and who is noticed to be gone.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use std::time::Duration;
+
+use baton_server::{Testing, testing};
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const PATIENCE: Duration = Duration::from_secs(8);
+
+async fn connect(server: &Testing) -> TcpStream {
+    TcpStream::connect(server.url().strip_prefix("http://").unwrap()).await.unwrap()
+}
+
+/// All that comes back until the server closes.
+async fn exchange(server: &Testing, request: &str) -> String {
+    let mut stream = connect(server).await;
+    stream.write_all(request.as_bytes()).await.unwrap();
+    rest(&mut stream).await
+}
+
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut answer = Vec::new();
+    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer));
+    read.await.expect("the server closes the connection").unwrap();
+    String::from_utf8(answer).unwrap()
+}
+
+/// One answer: its head and its body.
+async fn next(stream: &mut TcpStream) -> (String, String) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(tokio::time::timeout(PATIENCE, stream.read_u8()).await.unwrap().unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head
+        .split("content-length: ")
+        .nth(1)
+        .map_or(0, |rest| rest.split("\r\n").next().unwrap().parse().unwrap());
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.unwrap();
+    (head, String::from_utf8(body).unwrap())
+}
+
+fn statuses(answer: &str) -> Vec<&str> {
+    answer.split("HTTP/1.").skip(1).map(|part| part.split(' ').nth(1).unwrap()).collect()
+}
+
+async fn waiters(server: &Testing) -> Value {
+    let answer = exchange(server, "GET /health HTTP/1.0\r\n\r\n").await;
+    serde_json::from_str::<Value>(answer.split_once("\r\n\r\n").unwrap().1).unwrap()["popWait"]["waiters"]
+        .clone()
+}
+
+async fn until_waiters(server: &Testing, count: u64) {
+    let reached = async {
+        while waiters(server).await != count {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, reached).await.expect("the number of parked pops is reached");
+}
+
+const POP: &str = "GET /api/v1/pop/queue/q?wait=true&timeout=60000 HTTP/1.1\r\nHost: x\r\n\r\n";
+
+#[tokio::test]
+async fn what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection() {
+    let server = testing().await.unwrap();
+    let post = |headers: &str, body: &str| format!("POST /api/v1/push HTTP/1.1\r\n{headers}\r\n\r\n{body}");
+    let smuggled = "GET /health HTTP/1.1\r\n\r\n";
+    for (request, status, code) in [
+        (post("Content-Length: 5\r\nContent-Length: 6", smuggled), "400", "bad_request"),
+        (post("Content-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n"), "400", "bad_request"),
+        (post("Transfer-Encoding: gzip", smuggled), "400", "bad_request"),
+        (post("Transfer-Encoding: chunked", "zz\r\n"), "400", "bad_request"),
+        ("GET / HTTP/2.0\r\n\r\n".into(), "505", "unknown_version"),
+        ("nonsense\r\n\r\n".into(), "400", "bad_request"),
+        (format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101)), "431", "head_too_large"),
+        (format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "x".repeat(70_000)), "431", "head_too_large"),
+        (format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000)), "414", "target_too_long"),
+    ] {
+        let answer = exchange(&server, &request).await;
+        assert_eq!(statuses(&answer), [status], "{answer}");
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains("connection: close") && head.contains("access-control-allow-origin"), "{head}");
+        assert_eq!(serde_json::from_str::<Value>(body).unwrap()["code"], code, "{body}");
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_is_kept_by_the_rules_of_its_version() {
+    let server = testing().await.unwrap();
+    let end = "GET /none HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let answer =
+        exchange(&server, &format!("GET /health HTTP/1.1\r\n\r\n{end}GET /health HTTP/1.1\r\n\r\n")).await;
+    assert_eq!(statuses(&answer), ["200", "404"]);
+    assert_eq!(statuses(&exchange(&server, &format!("GET /health HTTP/1.0\r\n\r\n{end}")).await), ["200"]);
+    let kept = format!("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n{end}");
+    let answer = exchange(&server, &kept).await;
+    assert_eq!(statuses(&answer), ["200", "404"]);
+    assert!(answer.contains("connection: keep-alive"), "{answer}");
+    let whole_url = "GET http://somewhere/health HTTP/1.1\r\nConnection: close\r\n\r\n";
+    assert_eq!(statuses(&exchange(&server, whole_url).await), ["200"]);
+    let refused = format!("POST /none HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello{end}");
+    assert_eq!(statuses(&exchange(&server, &refused).await), ["404", "404"]);
+    let chunked =
+        format!("PUT /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n{end}");
+    assert_eq!(statuses(&exchange(&server, &chunked).await), ["405", "404"]);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_head_request_is_answered_without_a_body() {
+    let server = testing().await.unwrap();
+    let answer = exchange(&server, "HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
+    assert!(answer.contains("content-length: ") && !answer.contains("content-length: 0"), "{answer}");
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn requests_in_any_pieces_are_answered_in_order() {
+    let server = testing().await.unwrap();
+    let push = |headers: &str, body: &str| format!("POST /api/v1/push HTTP/1.1\r\n{headers}\r\n\r\n{body}");
+    let body = r#"{"items":[{"queue":"q","payload":1}]}"#;
+    let requests = [
+        push(&format!("Content-Length: {}", body.len()), body),
+        push("Transfer-Encoding: chunked", &format!("{:x};a=b\r\n{body}\r\n0\r\nT: v\r\n\r\n", body.len())),
+        "GET /none HTTP/1.1\r\n\r\n".into(),
+        "GET /api/v1/pop/queue/q?batch=9 HTTP/1.1\r\nConnection: close\r\n\r\n".into(),
+    ]
+    .concat();
+    for size in [1, 7, 100, requests.len()] {
+        let mut stream = connect(&server).await;
+        stream.set_nodelay(true).unwrap();
+        for piece in requests.as_bytes().chunks(size) {
+            stream.write_all(piece).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        let answer = rest(&mut stream).await;
+        let expected = if size == 1 { "200" } else { "204" };
+        assert_eq!(statuses(&answer)[..3], ["201", "201", "404"], "{answer}");
+        // The first round's lease keeps the partition from the others.
+        assert_eq!(statuses(&answer)[3], expected, "{answer}");
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_body_is_asked_for_only_when_it_is_wanted() {
+    let server = testing().await.unwrap();
+    let head = |path: &str, length: usize| {
+        format!("POST {path} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n")
+    };
+    let mut stream = connect(&server).await;
+    stream.write_all(head("/api/v1/push", 12).as_bytes()).await.unwrap();
+    assert_eq!(next(&mut stream).await.0, "HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(br#"{"items":[]}"#).await.unwrap();
+    assert_eq!(next(&mut stream).await.1, "[]");
+
+    stream.write_all(head("/none", 12).as_bytes()).await.unwrap();
+    let answer = next(&mut stream).await.0;
+    assert!(answer.starts_with("HTTP/1.1 404 ") && answer.contains("connection: close"), "{answer}");
+    let mut stream = connect(&server).await;
+    stream.write_all(head("/api/v1/push", usize::MAX).as_bytes()).await.unwrap();
+    assert!(next(&mut stream).await.0.starts_with("HTTP/1.1 413 "));
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_parked_pop_ends_with_its_caller() {
+    let server = testing().await.unwrap();
+    let mut closing = connect(&server).await;
+    let mut half_closing = connect(&server).await;
+    let mut resetting = connect(&server).await;
+    for stream in [&mut closing, &mut half_closing, &mut resetting] {
+        stream.write_all(POP.as_bytes()).await.unwrap();
+    }
+    until_waiters(&server, 3).await;
+    drop(closing);
+    until_waiters(&server, 2).await;
+    half_closing.shutdown().await.unwrap();
+    until_waiters(&server, 1).await;
+    assert_eq!(rest(&mut half_closing).await, "");
+    resetting.set_zero_linger().unwrap();
+    drop(resetting);
+    until_waiters(&server, 0).await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_sent_during_a_parked_pop_is_answered_after_it() {
+    let server = testing().await.unwrap();
+    let mut stream = connect(&server).await;
+    stream.write_all(POP.as_bytes()).await.unwrap();
+    until_waiters(&server, 1).await;
+    stream.write_all(b"GET /none HTTP/1.1\r\n\r\n").await.unwrap();
+    let body = r#"{"items":[{"queue":"q","payload":1}]}"#;
+    let push = format!("POST /api/v1/push HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(statuses(&exchange(&server, &push).await), ["201"]);
+    assert!(next(&mut stream).await.0.starts_with("HTTP/1.1 200 "));
+    assert!(next(&mut stream).await.0.starts_with("HTTP/1.1 404 "));
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_large_body_goes_in_and_a_large_answer_comes_out_whole() {
+    let server = testing().await.unwrap();
+    let payload = "x".repeat(3 << 20);
+    let body = format!(r#"{{"items":[{{"queue":"q","payload":"{payload}"}}]}}"#);
+    let mut stream = connect(&server).await;
+    let head = format!("POST /api/v1/push HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    assert!(next(&mut stream).await.0.starts_with("HTTP/1.1 201 "));
+    stream.write_all(b"GET /api/v1/pop/queue/q HTTP/1.1\r\n\r\n").await.unwrap();
+    let popped: Value = serde_json::from_str(&next(&mut stream).await.1).unwrap();
+    assert_eq!(popped["messages"][0]["data"], payload);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn stopping_closes_idle_connections_at_once() {
+    let server = testing().await.unwrap();
+    let mut idle = connect(&server).await;
+    idle.write_all(b"GET /none HTTP/1.1\r\n\r\n").await.unwrap();
+    next(&mut idle).await;
+    let unused = connect(&server).await;
+    tokio::time::timeout(PATIENCE, server.stop()).await.expect("idle connections hold nothing up").unwrap();
+    assert_eq!(rest(&mut idle).await, "");
+    drop(unused);
+}
