@@ -17,6 +17,7 @@ use hashbrown::HashTable;
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::dense::DenseMap;
 use crate::tables::partition_row;
 
 /// Everything in memory.
@@ -24,7 +25,7 @@ use crate::tables::partition_row;
 pub struct Hot {
     queues: BTreeMap<QueueId, QueueState>,
     names: FxHashMap<Arc<str>, QueueId>,
-    partitions: FxHashMap<PartitionId, PartitionState>,
+    partitions: DenseMap<PartitionId, PartitionState>,
     groups: FxHashMap<GroupId, GroupState>,
     leases: FxHashMap<LeaseId, Vec<(GroupId, PartitionId)>>,
 }
@@ -54,7 +55,7 @@ struct PartitionState {
 
 struct GroupState {
     row: Arc<Group>,
-    slots: FxHashMap<PartitionId, Slot>,
+    slots: DenseMap<PartitionId, Slot>,
     ready: VecDeque<PartitionId>,
     later: BTreeSet<(Timestamp, PartitionId)>,
     backlog: u64,
@@ -133,7 +134,7 @@ impl Slot {
 
 impl GroupState {
     fn new(row: Arc<Group>) -> Self {
-        Self { row, slots: FxHashMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
+        Self { row, slots: DenseMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
     }
 
     /// Puts a partition into the line it belongs to after something about it changed; tells whether it is
@@ -277,7 +278,7 @@ impl Hot {
         };
         queue.kept += state.kept();
         queue.members.push(row.id);
-        self.partitions.insert(row.id, state);
+        self.partitions.get_or_insert(row.id, state);
         let hash_of = |id: &PartitionId| self.partitions.get(id).map_or(0, |p| xxh3_64(p.name.as_bytes()));
         queue.by_name.insert_unique(xxh3_64(row.name.as_bytes()), row.id, hash_of);
         true
@@ -314,11 +315,11 @@ impl Hot {
                 }
                 if was_last_at < at {
                     // Everything before is older than where the group begins, so it begins exactly here.
-                    let slot = group.slots.entry(id).or_default();
+                    let slot = group.slots.get_or_insert(id, Slot::default());
                     (slot.placed, slot.cursor.next) = (true, first);
                 }
             }
-            group.slots.entry(id).or_default();
+            group.slots.get_or_insert(id, Slot::default());
             group.backlog += count;
             group.place(id, partition, now);
         }
@@ -400,7 +401,7 @@ impl Hot {
             let slot = Slot::default();
             if slot.has_work(row.start, partition) {
                 group.backlog += slot.unfinished(row.start, partition);
-                group.slots.insert(id, slot);
+                group.slots.get_or_insert(id, slot);
                 group.place(id, partition, now);
             }
         }
@@ -418,7 +419,7 @@ impl Hot {
 
     fn drop_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(&id) else { return };
-        for (partition, slot) in group.slots {
+        for (partition, slot) in group.slots.into_entries() {
             if let Some(lease) = slot.cursor.lease {
                 self.unlease(lease.id, id, partition);
             }
@@ -451,7 +452,7 @@ impl Hot {
         let Some(partition) = self.partitions.get(&id) else { return };
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let start = group.row.start;
-        let slot = group.slots.entry(id).or_default();
+        let slot = group.slots.get_or_insert(id, Slot::default());
         let before = slot.unfinished(start, partition);
         let old = std::mem::replace(&mut slot.cursor, cursor);
         slot.written = true;
