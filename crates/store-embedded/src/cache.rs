@@ -1,11 +1,10 @@
 //! The newest segments in memory, so that a consumer that keeps up never touches the disk.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use baton_store::Segment;
 use baton_types::{Offset, PartitionId};
-use rustc_hash::FxHashMap;
 
 /// What an entry costs beside its bytes.
 const ENTRY_BYTES: usize = 160;
@@ -18,12 +17,10 @@ pub struct Cache {
 
 #[derive(Default)]
 struct Inner {
-    /// Per partition in offset order.
-    segments: FxHashMap<PartitionId, VecDeque<Segment>>,
+    segments: BTreeMap<(PartitionId, Offset), Segment>,
     /// In the order they were written: the first to go is the oldest. Holds some that are gone already.
     order: VecDeque<(PartitionId, Offset)>,
     bytes: usize,
-    count: usize,
 }
 
 impl Cache {
@@ -39,24 +36,23 @@ impl Cache {
     /// Forgets the segments of a partition that hold nothing from `start` on.
     pub fn forget(&self, partition: PartitionId, start: Offset) {
         let inner = &mut *self.lock();
-        inner.drop_while(partition, |segment| segment.end() <= start);
-        if inner.order.len() > 2 * inner.count + 1024 {
+        let of_partition = (partition, Offset(0))..(partition, start);
+        let gone = inner.segments.range(of_partition).filter(|(_, segment)| segment.end() <= start);
+        let gone: Vec<_> = gone.map(|(place, _)| *place).collect();
+        for place in gone {
+            inner.remove(place);
+        }
+        if inner.order.len() > 2 * inner.segments.len() + 1024 {
             let segments = &inner.segments;
-            let is_held = |partition: PartitionId, base: Offset| {
-                segments
-                    .get(&partition)
-                    .is_some_and(|held| held.front().is_some_and(|s| s.header.base <= base))
-            };
-            inner.order.retain(|(partition, base)| is_held(*partition, *base));
+            inner.order.retain(|place| segments.contains_key(place));
         }
     }
 
     /// The segment that holds `offset`.
     pub fn get(&self, partition: PartitionId, offset: Offset) -> Option<Segment> {
         let inner = self.lock();
-        let segments = inner.segments.get(&partition)?;
-        let after = segments.partition_point(|s| s.header.base <= offset);
-        segments.get(after.checked_sub(1)?).filter(|s| offset < s.end()).cloned()
+        let (_, segment) = inner.segments.range((partition, Offset(0))..=(partition, offset)).next_back()?;
+        (offset < segment.end()).then(|| segment.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -74,28 +70,21 @@ impl Inserter<'_> {
     /// Adds the next segment of its partition.
     pub fn insert(&mut self, segment: Segment) {
         let inner = &mut *self.inner;
+        let place = (segment.partition(), segment.header.base);
         inner.bytes += segment.bytes_len() + ENTRY_BYTES;
-        inner.count += 1;
-        inner.order.push_back((segment.partition(), segment.header.base));
-        inner.segments.entry(segment.partition()).or_default().push_back(segment);
+        inner.order.push_back(place);
+        inner.segments.insert(place, segment);
         while inner.bytes > self.bytes_max {
-            let Some((partition, base)) = inner.order.pop_front() else { break };
-            inner.drop_while(partition, |segment| segment.header.base <= base);
+            let Some(oldest) = inner.order.pop_front() else { break };
+            inner.remove(oldest);
         }
     }
 }
 
 impl Inner {
-    /// Drops segments of a partition, the oldest first, as long as `gone` says so.
-    fn drop_while(&mut self, partition: PartitionId, gone: impl Fn(&Segment) -> bool) {
-        let Some(segments) = self.segments.get_mut(&partition) else { return };
-        while segments.front().is_some_and(&gone) {
-            let Some(segment) = segments.pop_front() else { break };
+    fn remove(&mut self, place: (PartitionId, Offset)) {
+        if let Some(segment) = self.segments.remove(&place) {
             self.bytes -= segment.bytes_len() + ENTRY_BYTES;
-            self.count -= 1;
-        }
-        if segments.is_empty() {
-            self.segments.remove(&partition);
         }
     }
 }
@@ -134,7 +123,7 @@ mod tests {
             cache.forget(PartitionId(1), Offset(base));
         }
         let inner = cache.lock();
-        assert_eq!((inner.count, inner.bytes), (1, 1000 + 36 + ENTRY_BYTES));
+        assert_eq!((inner.segments.len(), inner.bytes), (1, 1000 + 36 + ENTRY_BYTES));
         assert!(inner.order.len() < 2_000, "{}", inner.order.len());
     }
 }

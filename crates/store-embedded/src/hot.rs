@@ -17,6 +17,7 @@ use hashbrown::HashTable;
 use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::dense::DenseMap;
 use crate::tables::partition_row;
 
 /// Everything in memory.
@@ -24,7 +25,7 @@ use crate::tables::partition_row;
 pub struct Hot {
     queues: BTreeMap<QueueId, QueueState>,
     names: FxHashMap<Arc<str>, QueueId>,
-    partitions: FxHashMap<PartitionId, PartitionState>,
+    partitions: DenseMap<PartitionId, PartitionState>,
     groups: FxHashMap<GroupId, GroupState>,
     leases: FxHashMap<LeaseId, Vec<(GroupId, PartitionId)>>,
 }
@@ -54,7 +55,7 @@ struct PartitionState {
 
 struct GroupState {
     row: Arc<Group>,
-    slots: FxHashMap<PartitionId, Slot>,
+    slots: DenseMap<PartitionId, Slot>,
     ready: VecDeque<PartitionId>,
     later: BTreeSet<(Timestamp, PartitionId)>,
     backlog: u64,
@@ -133,14 +134,14 @@ impl Slot {
 
 impl GroupState {
     fn new(row: Arc<Group>) -> Self {
-        Self { row, slots: FxHashMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
+        Self { row, slots: DenseMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
     }
 
     /// Counts and lines up the partitions that the group has no cursor on.
     fn begin(
         &mut self,
         members: &[PartitionId],
-        partitions: &FxHashMap<PartitionId, PartitionState>,
+        partitions: &DenseMap<PartitionId, PartitionState>,
         now: Timestamp,
     ) {
         for id in members {
@@ -151,7 +152,7 @@ impl GroupState {
             let slot = Slot::default();
             if slot.has_work(self.row.start, partition) {
                 self.backlog += slot.unfinished(self.row.start, partition);
-                self.slots.entry(*id).or_default();
+                self.slots.get_or_insert(*id, slot);
                 self.place(*id, partition, now);
             }
         }
@@ -298,7 +299,7 @@ impl Hot {
         };
         queue.kept += state.kept();
         queue.members.push(row.id);
-        self.partitions.insert(row.id, state);
+        self.partitions.get_or_insert(row.id, state);
         let hash_of = |id: &PartitionId| self.partitions.get(id).map_or(0, |p| xxh3_64(p.name.as_bytes()));
         queue.by_name.insert_unique(xxh3_64(row.name.as_bytes()), row.id, hash_of);
         true
@@ -335,11 +336,11 @@ impl Hot {
                 }
                 if was_last_at < at {
                     // Everything before is older than where the group begins, so it begins exactly here.
-                    let slot = group.slots.entry(id).or_default();
+                    let slot = group.slots.get_or_insert(id, Slot::default());
                     (slot.placed, slot.cursor.next) = (true, first);
                 }
             }
-            group.slots.entry(id).or_default();
+            group.slots.get_or_insert(id, Slot::default());
             group.backlog += count;
             group.place(id, partition, now);
         }
@@ -425,11 +426,14 @@ impl Hot {
     pub fn change_group(&mut self, row: Arc<Group>, now: Timestamp) {
         let Some(group) = self.groups.get_mut(&row.id) else { return };
         let Some(queue) = self.queues.get(&row.queue) else { return };
-        let start = group.row.start;
-        for (id, slot) in group.slots.iter_mut().filter(|(_, slot)| !slot.written) {
-            let unfinished = self.partitions.get(id).map_or(0, |p| slot.unfinished(start, p));
-            group.backlog = group.backlog.saturating_sub(unfinished);
-            slot.placed = false;
+        for id in &queue.members {
+            let (Some(slot), Some(partition)) = (group.slots.get_mut(id), self.partitions.get(id)) else {
+                continue;
+            };
+            if !slot.written {
+                group.backlog = group.backlog.saturating_sub(slot.unfinished(group.row.start, partition));
+                slot.placed = false;
+            }
         }
         group.row = row;
         group.begin(&queue.members, &self.partitions, now);
@@ -445,7 +449,7 @@ impl Hot {
 
     fn drop_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(&id) else { return };
-        for (partition, slot) in group.slots {
+        for (partition, slot) in group.slots.into_entries() {
             if let Some(lease) = slot.cursor.lease {
                 self.unlease(lease.id, id, partition);
             }
@@ -478,7 +482,7 @@ impl Hot {
         let Some(partition) = self.partitions.get(&id) else { return };
         let Some(group) = self.groups.get_mut(&group_id) else { return };
         let start = group.row.start;
-        let slot = group.slots.entry(id).or_default();
+        let slot = group.slots.get_or_insert(id, Slot::default());
         let before = slot.unfinished(start, partition);
         let old = std::mem::replace(&mut slot.cursor, cursor);
         slot.written = true;

@@ -15,6 +15,7 @@
 mod cache;
 mod cold;
 mod committer;
+mod dense;
 mod directory;
 mod hot;
 mod messages;

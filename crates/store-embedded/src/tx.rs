@@ -11,7 +11,7 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, lim
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key, trim_note_key};
-use crate::writer::{Open, Writer};
+use crate::writer::{InFlight, Open, Writer};
 
 /// Segments that a trim removes with its own commit. More are cleared away later, a little at a time.
 const TRIM_ROWS_MAX: usize = 5_000;
@@ -77,10 +77,10 @@ impl<'a> EmbeddedTx<'a> {
 
     /// Segments that are not on disk yet, oldest first.
     fn young(&self, partition: PartitionId) -> impl Iterator<Item = Young<'_>> {
-        let in_flight = self.writer.in_flight.get(&partition).into_iter().flatten();
+        let in_flight = self.writer.in_flight.get(&partition).into_iter().flat_map(InFlight::segments);
         let closed = self.writer.closed.iter().filter(move |(id, _)| *id == partition).map(|(_, open)| open);
         let open = closed.chain(self.writer.open.get(&partition));
-        in_flight.map(|s| Young::InFlight(&s.segment)).chain(open.map(Young::Open))
+        in_flight.map(Young::InFlight).chain(open.map(Young::Open))
     }
 
     fn letters_of(&mut self, queue: QueueId) -> bool {

@@ -4,6 +4,7 @@
 //! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
 //! what it has read is on disk, which is often at once.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -97,10 +98,17 @@ impl Open {
     }
 }
 
-/// Segments that are on their way to disk.
+/// Segments of one partition that are on their way to disk: nearly always one.
 pub struct InFlight {
-    seq: u64,
-    pub segment: Segment,
+    first: Segment,
+    rest: Vec<Segment>,
+}
+
+impl InFlight {
+    /// In the order of their offsets.
+    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
 }
 
 /// The group that is filling, and everything that decisions see.
@@ -115,7 +123,8 @@ pub struct Writer {
     pub open: FxHashMap<PartitionId, Open>,
     /// Closed segments of the filling group.
     pub closed: Vec<(PartitionId, Open)>,
-    pub in_flight: FxHashMap<PartitionId, Vec<InFlight>>,
+    /// Segments of the group that the committer has in hand.
+    pub in_flight: FxHashMap<PartitionId, InFlight>,
     pub remembers: Vec<Remember>,
     pub dirty_partitions: FxHashSet<PartitionId>,
     pub dirty_cursors: FxHashSet<(GroupId, PartitionId)>,
@@ -272,18 +281,23 @@ impl Writer {
     }
 
     fn write_segments(&mut self) {
-        let open = std::mem::take(&mut self.open);
+        // In order, because neighbours are found faster in the engine's buffers.
+        let mut segments = std::mem::take(&mut self.closed);
+        segments.extend(self.open.drain());
+        segments.sort_by_key(|(partition, open)| (*partition, open.header.base));
         let shared = self.shared.clone();
         let mut cache = shared.messages.cache.inserter();
-        for (partition, mut open) in std::mem::take(&mut self.closed).into_iter().chain(open) {
+        for (partition, mut open) in segments {
             Segment::seal(&open.header, &mut open.bytes);
             let encoded = Bytes::from(open.bytes);
             let segment = Segment::new(partition, open.header, encoded.slice(Segment::BODY_AT..));
             let key = segment_key(partition, open.header.base, open.header.created_at);
             self.put(&shared.tables.segments, key, encoded);
             cache.insert(segment.clone());
-            let seq = self.group.seq;
-            self.in_flight.entry(partition).or_default().push(InFlight { seq, segment });
+            match self.in_flight.entry(partition) {
+                Entry::Occupied(mut entry) => entry.get_mut().rest.push(segment),
+                Entry::Vacant(entry) => drop(entry.insert(InFlight { first: segment, rest: Vec::new() })),
+            }
         }
         drop(cache);
         let remembers = std::mem::take(&mut self.remembers);
@@ -295,12 +309,16 @@ impl Writer {
 
     fn write_rows(&mut self) {
         let shared = self.shared.clone();
-        for id in std::mem::take(&mut self.dirty_partitions) {
+        let mut partitions: Vec<_> = self.dirty_partitions.drain().collect();
+        partitions.sort_unstable();
+        for id in partitions {
             if let Some(row) = self.hot.partition_value(id) {
                 self.put(&shared.tables.partitions, number_key(id.0), row);
             }
         }
-        for (group, partition) in std::mem::take(&mut self.dirty_cursors) {
+        let mut cursors: Vec<_> = self.dirty_cursors.drain().collect();
+        cursors.sort_unstable();
+        for (group, partition) in cursors {
             if let Some(row) = self.hot.written_cursor(group, partition) {
                 let row = cursor_value(row);
                 self.put(&shared.tables.cursors, pair_key(group.0, partition.0), row);
@@ -328,10 +346,7 @@ impl Writer {
 
     fn forget_durable(&mut self) {
         let durable = self.shared.durable();
-        self.in_flight.retain(|_, segments| {
-            segments.retain(|segment| segment.seq > durable);
-            !segments.is_empty()
-        });
+        self.in_flight.clear();
         for overlay in [&mut self.records, &mut self.letters, &mut self.letter_times] {
             overlay.forget(durable);
         }
@@ -402,10 +417,10 @@ impl Writer {
 
     /// Where the segments of a partition that are on disk for certain end.
     fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
-        let in_flight = self.in_flight.get(&partition).into_iter().flatten().map(|s| s.segment.header.base);
+        let in_flight = self.in_flight.get(&partition).map(|in_flight| in_flight.first.header.base);
         let closed = self.closed.iter().filter(|(id, _)| *id == partition).map(|(_, open)| open);
         let open = closed.chain(self.open.get(&partition)).map(|open| open.header.base);
-        in_flight.chain(open).fold(tail, Offset::min)
+        in_flight.into_iter().chain(open).fold(tail, Offset::min)
     }
 
     /// Removes up to `room` rows whose keys begin with `prefix`; tells whether those were all.
