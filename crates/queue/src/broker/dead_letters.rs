@@ -1,0 +1,143 @@
+//! Dead letters: listing them, and pushing one again.
+
+use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx};
+use baton_types::{MessageId, Offset, PartitionId};
+
+use super::{Broker, PAGE};
+use crate::push::{self, PushBatch};
+use crate::{DeadLetterFilter, DeadLetterPage, Error, Replayed};
+
+impl Broker {
+    /// A page of dead letters.
+    pub async fn dead_letters(&self, filter: DeadLetterFilter) -> Result<DeadLetterPage, Error> {
+        let queues = self.matching_queues(filter.queue.clone(), None, None).await?;
+        let mut found = Vec::new();
+        for queue in queues {
+            let mut after: Option<DeadLetter> = None;
+            loop {
+                let (id, last) = (queue.id, after.clone());
+                let page = self
+                    .run(move |tx| {
+                        let letters = tx.dead_letters(id, last.as_ref(), PAGE)?;
+                        let mut named = Vec::with_capacity(letters.len());
+                        for letter in letters {
+                            let partition = tx.partition_by_id(letter.key.partition)?;
+                            named.push((letter, partition.map_or_else(|| "".into(), |p| p.name)));
+                        }
+                        Ok(named)
+                    })
+                    .await?;
+                let Some((last, _)) = page.last() else { break };
+                after = Some(last.clone());
+                let wanted = page.into_iter().filter(|(letter, partition)| filter.wants(letter, partition));
+                found.extend(wanted.map(|(letter, partition)| (letter, queue.spec.name.clone(), partition)));
+            }
+        }
+        found.sort_by_key(|(letter, ..)| std::cmp::Reverse(letter.failed_at));
+        let total = found.len() as u64;
+        let letters = found.into_iter().skip(filter.offset).take(filter.limit).collect();
+        Ok(DeadLetterPage { total, letters })
+    }
+
+    /// Pushes a dead letter again and removes it; `None` when there is none of that message.
+    pub async fn replay(
+        &self,
+        partition: PartitionId,
+        transaction_id: &str,
+    ) -> Result<Option<Replayed>, Error> {
+        let transaction_id = transaction_id.to_string();
+        self.run(move |tx| replay(tx, partition, &transaction_id)).await?
+    }
+}
+
+impl DeadLetterFilter {
+    pub(super) fn all_of(queue: &Queue) -> Self {
+        Self { queue: Some(queue.spec.name.to_string()), limit: usize::MAX, ..Self::default() }
+    }
+
+    fn wants(&self, letter: &DeadLetter, partition: &str) -> bool {
+        self.partition.as_deref().is_none_or(|name| name == partition)
+            && self.group.as_deref().is_none_or(|name| *letter.key.group == *name)
+            && self.from.is_none_or(|from| letter.failed_at >= from)
+            && self.to.is_none_or(|to| letter.failed_at <= to)
+    }
+}
+
+/// The dead letters of one message, of whichever group.
+pub fn letters_of(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    partition: PartitionId,
+    offset: Offset,
+) -> Result<Vec<DeadLetter>, Stop> {
+    let mut letters = Vec::new();
+    for group in tx.groups(queue.id)? {
+        let key = DeadLetterKey { queue: queue.id, partition, offset, group: group.name.clone() };
+        letters.extend(tx.dead_letter(&key)?);
+    }
+    letters.sort_by_key(|letter| std::cmp::Reverse(letter.failed_at));
+    Ok(letters)
+}
+
+/// The newest dead letter with this transaction id.
+pub fn find_letter(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    partition: PartitionId,
+    transaction_id: &str,
+) -> Result<Option<DeadLetter>, Stop> {
+    let mut after = None;
+    loop {
+        let page = tx.dead_letters(queue.id, after.as_ref(), PAGE)?;
+        let Some(last) = page.last() else { return Ok(None) };
+        after = Some(last.clone());
+        let wanted = |letter: &DeadLetter| {
+            letter.key.partition == partition && letter.transaction_id == transaction_id
+        };
+        if let Some(letter) = page.into_iter().find(wanted) {
+            return Ok(Some(letter));
+        }
+    }
+}
+
+/// Appends a copy of a dead letter to its partition and removes the letter, in one decision.
+fn replay(
+    tx: &mut dyn Tx,
+    partition: PartitionId,
+    transaction_id: &str,
+) -> Result<Result<Option<Replayed>, Error>, Stop> {
+    let Some(row) = tx.partition_by_id(partition)? else { return Ok(Ok(None)) };
+    let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Ok(None)) };
+    let Some(letter) = find_letter(tx, &queue, partition, transaction_id)? else { return Ok(Ok(None)) };
+    let original = MessageId::new(letter.created_at, partition, letter.key.offset);
+    let fresh_id = format!("dlq:{original}");
+    let mut batch = PushBatch::default();
+    let message = NewMessage {
+        transaction_id: Some(&fresh_id),
+        trace_id: letter.trace_id,
+        producer: letter.producer.as_deref(),
+        payload: &letter.payload,
+    };
+    if let Err(error) = batch.add(&queue.spec.name, &row.name, &message) {
+        return Ok(Err(error));
+    }
+    let pushed = match push::push(tx, &batch)? {
+        Ok(pushed) => pushed[0],
+        Err(error) => return Ok(Err(error)),
+    };
+    if !pushed.duplicate {
+        tx.remove_dead_letter(&letter.key);
+    }
+    Ok(Ok(Some(Replayed {
+        queue: queue.spec.name.clone(),
+        partition,
+        partition_name: row.name,
+        group: letter.key.group,
+        original,
+        original_transaction_id: letter.transaction_id,
+        transaction_id: fresh_id,
+        message: pushed.id,
+        offset: pushed.offset,
+        duplicate: pushed.duplicate,
+    })))
+}

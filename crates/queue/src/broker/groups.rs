@@ -1,0 +1,144 @@
+//! Groups: how far they are, moving and deleting them.
+
+use std::sync::Arc;
+
+use baton_store::{Queue, Start};
+use baton_types::Timestamp;
+
+use super::{Broker, PAGE};
+use crate::push::check_name;
+use crate::{Error, GroupOverview, GroupPartition, Position, group};
+
+impl Broker {
+    /// Every group of every queue.
+    pub async fn groups(&self) -> Result<Vec<GroupOverview>, Error> {
+        let mut found = Vec::new();
+        for queue in self.matching_queues(None, None, None).await? {
+            let id = queue.id;
+            let groups = self
+                .run(move |tx| {
+                    let mut groups = Vec::new();
+                    for group in tx.groups(id)? {
+                        let backlog = tx.backlog(group.id)?;
+                        groups.push((group, backlog));
+                    }
+                    Ok(groups)
+                })
+                .await?;
+            for (group, backlog) in groups {
+                let partitions = self.describe(&queue, &group).await?;
+                found.push(group::summarise(&queue, &group, backlog, &partitions));
+            }
+        }
+        Ok(found)
+    }
+
+    /// How far groups are, partition by partition: the named one, or all.
+    pub async fn group_partitions(&self, name: Option<&str>) -> Result<Vec<GroupPartition>, Error> {
+        let mut found = Vec::new();
+        for queue in self.matching_queues(None, None, None).await? {
+            let id = queue.id;
+            for group in self.run(move |tx| tx.groups(id)).await? {
+                if name.is_none_or(|name| *group.name == *name) {
+                    found.extend(self.describe(&queue, &group).await?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    async fn describe(
+        &self,
+        queue: &Arc<Queue>,
+        group: &Arc<baton_store::Group>,
+    ) -> Result<Vec<GroupPartition>, Error> {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let (queue, group) = (queue.clone(), group.clone());
+            let (page, last) = self
+                .run(move |tx| {
+                    let partitions = tx.partitions(queue.id, after, PAGE)?;
+                    let mut page = Vec::new();
+                    for partition in &partitions {
+                        page.extend(group::describe(tx, &queue, &group, partition)?);
+                    }
+                    Ok((page, partitions.last().map(|partition| partition.id)))
+                })
+                .await?;
+            found.extend(page);
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    /// Deletes a group, from one queue or from all; how many partitions it had read. With
+    /// `keep_subscription` it begins again where it first did, otherwise as a new group.
+    pub async fn delete_group(
+        &self,
+        name: &str,
+        queue: Option<&str>,
+        keep_subscription: bool,
+    ) -> Result<u64, Error> {
+        let mut gone = 0;
+        for queue in self.matching_queues(queue.map(String::from), None, None).await? {
+            let (id, group) = (queue.id, name.to_string());
+            let Some(group) = self.run(move |tx| tx.group(id, &group)).await? else { continue };
+            gone += self.describe(&queue, &group).await?.iter().filter(|p| p.last_pop_at.is_some()).count()
+                as u64;
+            self.run(move |tx| {
+                group::delete(tx, &group, keep_subscription);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(gone)
+    }
+
+    /// Changes where a group begins in partitions it has not read; how many subscriptions were changed.
+    pub async fn resubscribe(&self, name: &str, at: Timestamp) -> Result<u64, Error> {
+        let name = name.to_string();
+        self.run(move |tx| {
+            let mut changed = 0;
+            for queue in tx.queues()? {
+                if let Some(group) = tx.group(queue.id, &name)? {
+                    tx.set_start(group.id, Start::At(at));
+                    changed += 1;
+                }
+            }
+            Ok(changed)
+        })
+        .await
+    }
+
+    /// Moves a group in every partition; `None` when there is no such queue, else how many there are.
+    pub async fn seek(&self, name: &str, queue: &str, to: Position) -> Result<Option<u64>, Error> {
+        check_name("group", name)?;
+        let (name, queue) = (name.to_string(), queue.to_string());
+        self.run(move |tx| match tx.queue(&queue)? {
+            Some(queue) => group::seek(tx, &queue, &name, to).map(Some),
+            None => Ok(None),
+        })
+        .await
+    }
+
+    /// Moves a group in one partition; `None` when there is no such partition, else when the message before
+    /// its new place was stored.
+    pub async fn seek_partition(
+        &self,
+        name: &str,
+        queue: &str,
+        partition: &str,
+        to: Position,
+    ) -> Result<Option<Option<Timestamp>>, Error> {
+        check_name("group", name)?;
+        let (name, queue, partition) = (name.to_string(), queue.to_string(), partition.to_string());
+        self.run(move |tx| {
+            let Some(queue) = tx.queue(&queue)? else { return Ok(None) };
+            let Some(partition) = tx.partition(queue.id, &partition)? else { return Ok(None) };
+            group::seek_partition(tx, &queue, &name, &partition, to).map(Some)
+        })
+        .await
+    }
+}

@@ -1,0 +1,145 @@
+//! Messages: listing, looking at and deleting them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use baton_store::{Queue, Segment};
+use baton_types::{Offset, PartitionId, Timestamp, limits};
+
+use super::dead_letters::{find_letter, letters_of};
+use super::{Broker, PAGE};
+use crate::inspect::Views;
+use crate::{DeadLetterFilter, Error, MessageDetail, MessageFilter, MessageSummary, resolve};
+
+/// Partitions whose newest messages a listing looks at.
+const LISTED_PARTITIONS_MAX: usize = 1000;
+
+impl Broker {
+    /// Messages, the newest first.
+    pub async fn messages(&self, filter: MessageFilter) -> Result<Vec<MessageSummary>, Error> {
+        let (queue, namespace, task) = (filter.queue.clone(), filter.namespace.clone(), filter.task.clone());
+        let queues = self.matching_queues(queue, namespace, task).await?;
+        let wanted = filter.limit.saturating_add(filter.offset).min(limits::BATCH_ITEMS_MAX) as u64;
+        let mut found = Vec::new();
+        for queue in queues {
+            let letters = self.dead_letters(DeadLetterFilter::all_of(&queue)).await?.letters;
+            let dead = letters.into_iter().map(|(l, ..)| (l.key.partition, l.key.offset)).collect();
+            for partition in self.newest_partitions(&queue, &filter).await? {
+                // Deleted messages are left out below, so as many more are read.
+                let reach = wanted + partition.deleted.len();
+                let from = partition.start.max(Offset(partition.tail.0.saturating_sub(reach)));
+                found.extend(self.summaries(&queue, &partition, from, &dead, &filter).await?);
+            }
+        }
+        found.sort_by_key(|summary| {
+            let message = &summary.message;
+            std::cmp::Reverse((message.created_at, message.partition, message.offset))
+        });
+        Ok(found.into_iter().skip(filter.offset).take(filter.limit).collect())
+    }
+
+    /// The partitions of a queue that were written to last, within the filter's time.
+    async fn newest_partitions(
+        &self,
+        queue: &Arc<Queue>,
+        filter: &MessageFilter,
+    ) -> Result<Vec<baton_store::Partition>, Error> {
+        let (mut found, mut after) = (Vec::new(), None);
+        let (id, from) = (queue.id, filter.from.unwrap_or(Timestamp::MIN));
+        loop {
+            let page = self.run(move |tx| tx.partitions(id, after, PAGE)).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            found.extend(page.into_iter().filter(|partition| {
+                partition.start < partition.tail
+                    && partition.last_at >= from
+                    && filter.partition.as_deref().is_none_or(|name| *partition.name == *name)
+            }));
+        }
+        found.sort_by_key(|partition| std::cmp::Reverse(partition.last_at));
+        found.truncate(LISTED_PARTITIONS_MAX);
+        Ok(found)
+    }
+
+    async fn summaries(
+        &self,
+        queue: &Arc<Queue>,
+        partition: &baton_store::Partition,
+        from: Offset,
+        dead: &HashSet<(PartitionId, Offset)>,
+        filter: &MessageFilter,
+    ) -> Result<Vec<MessageSummary>, Error> {
+        let (of_queue, row) = (queue.clone(), partition.clone());
+        let views = self.run(move |tx| Views::of(tx, &of_queue, &row)).await?;
+        let (mut at, mut found) = (from, Vec::new());
+        while at < partition.tail {
+            let segments =
+                self.shared.store.read(partition.id, at, partition.tail, limits::POP_BYTES_MAX).await?;
+            let Some(last) = segments.last() else { break };
+            at = last.end();
+            for message in segments.iter().flat_map(Segment::messages) {
+                let message = message.map_err(baton_store::Error::from)?;
+                if message.offset < from || partition.deleted.contains(message.offset) {
+                    continue;
+                }
+                let is_dead = dead.contains(&(partition.id, message.offset));
+                let summary = views.summarise(queue, &partition.name, message, is_dead);
+                found.extend(Some(summary).filter(|summary| filter.wants(summary)));
+            }
+        }
+        Ok(found)
+    }
+
+    /// One message with all that is known of it.
+    pub async fn message(
+        &self,
+        partition: PartitionId,
+        transaction_id: &str,
+    ) -> Result<Option<MessageDetail>, Error> {
+        let Some(message) = resolve::find_stored(&self.shared.store, partition, transaction_id).await? else {
+            return Ok(None);
+        };
+        self.run(move |tx| {
+            let Some(row) = tx.partition_by_id(partition)? else { return Ok(None) };
+            let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(None) };
+            if message.offset < row.start || row.deleted.contains(message.offset) {
+                return Ok(None);
+            }
+            let views = Views::of(tx, &queue, &row)?;
+            let dead_letter = letters_of(tx, &queue, partition, message.offset)?.into_iter().next();
+            let groups = views.groups(message.offset);
+            let summary = views.summarise(&queue, &row.name, message.clone(), dead_letter.is_some());
+            Ok(Some(MessageDetail { summary, groups, dead_letter }))
+        })
+        .await
+    }
+
+    /// Deletes a message for every group, with its dead letters; whether there was one.
+    pub async fn delete_message(&self, partition: PartitionId, transaction_id: &str) -> Result<bool, Error> {
+        let found = resolve::find_stored(&self.shared.store, partition, transaction_id).await?;
+        let (offset, transaction_id) = (found.map(|message| message.offset), transaction_id.to_string());
+        self.run(move |tx| {
+            let Some(row) = tx.partition_by_id(partition)? else { return Ok(false) };
+            let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(false) };
+            let kept = offset.filter(|offset| *offset >= row.start && !row.deleted.contains(*offset));
+            let letters = match kept {
+                Some(offset) => letters_of(tx, &queue, partition, offset)?,
+                None => find_letter(tx, &queue, partition, &transaction_id)?.into_iter().collect(),
+            };
+            if let Some(offset) = kept {
+                tx.delete_message(partition, offset);
+            }
+            letters.iter().for_each(|letter| tx.remove_dead_letter(&letter.key));
+            Ok(kept.is_some() || !letters.is_empty())
+        })
+        .await
+    }
+}
+
+impl MessageFilter {
+    fn wants(&self, summary: &MessageSummary) -> bool {
+        self.status.is_none_or(|status| status == summary.status)
+            && self.from.is_none_or(|from| summary.message.created_at >= from)
+            && self.to.is_none_or(|to| summary.message.created_at < to)
+    }
+}

@@ -1,0 +1,356 @@
+//! The broker: every operation on queues, run on a store.
+//!
+//! It finds out what a request means (which message a transaction id names), runs the decision, and reads the
+//! payloads that were granted. The rules are in the modules beside it; HTTP is not known here.
+
+mod dead_letters;
+mod groups;
+mod messages;
+mod queues;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::{Clock, SystemClock};
+use baton_store::{Queue, QueueSpec, Segment, Stop, Store, Tx, run};
+use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Error;
+use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
+use crate::parking::{Granted, ImmediatePop, Parking};
+use crate::pop::{self, Claim, PopRequest, Popped, Range};
+use crate::push::{self, PushBatch, Pushed, check_name};
+use crate::resolve::{self, Deliveries};
+use crate::retention;
+use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
+use crate::waiting::{BackOff, WaitStatistics, Watched};
+
+/// Better no queue than one that says it is encrypted and is not.
+const NO_ENCRYPTION: &str = "encryptionEnabled is not supported yet: messages would be stored as plain text";
+/// Rows read in one decision while a listing is put together.
+const PAGE: usize = 1000;
+
+/// How the broker waits and cleans up.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The first pause of a waiting pop between two looks.
+    pub pop_wait_initial_interval: Duration,
+    /// Empty looks before the pause grows.
+    pub pop_wait_backoff_threshold: u32,
+    /// By how much it grows.
+    pub pop_wait_backoff_multiplier: f64,
+    /// The longest pause.
+    pub pop_wait_max_interval: Duration,
+    /// Between two sweeps for messages to give up.
+    pub retention_interval: Duration,
+    /// Pops that may wait at once.
+    pub waiters_max: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            pop_wait_initial_interval: Duration::from_millis(100),
+            pop_wait_backoff_threshold: 3,
+            pop_wait_backoff_multiplier: 2.0,
+            pop_wait_max_interval: Duration::from_millis(1000),
+            retention_interval: Duration::from_secs(2),
+            waiters_max: 100_000,
+        }
+    }
+}
+
+/// The queues of one store. Cheap to clone.
+#[derive(Clone)]
+pub struct Broker {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    parking: Arc<Parking>,
+    deliveries: Deliveries,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+impl Broker {
+    /// Starts the tasks that keep time for waiting pops and give up old messages. Needs a tokio runtime.
+    pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let back_off = BackOff {
+            initial: options.pop_wait_initial_interval,
+            threshold: options.pop_wait_backoff_threshold,
+            multiplier: options.pop_wait_backoff_multiplier,
+            max: options.pop_wait_max_interval,
+        };
+        let parking = Parking::new(store.clone(), clock, back_off, options.waiters_max);
+        let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
+        tasks.spawn(parking.clone().run(stop.clone()));
+        tasks.spawn(keep_sweeping(store.clone(), options.retention_interval, stop.clone()));
+        tasks.close();
+        Self { shared: Arc::new(Shared { store, parking, deliveries: Deliveries::default(), stop, tasks }) }
+    }
+
+    /// The store below.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.shared.store
+    }
+
+    /// Numbers about waiting pops.
+    pub fn wait_statistics(&self) -> WaitStatistics {
+        self.shared.parking.statistics()
+    }
+
+    /// Answers every parked pop with nothing and takes no new ones.
+    pub async fn shutdown(&self) {
+        self.shared.stop.cancel();
+        self.shared.parking.close();
+        self.shared.tasks.wait().await;
+    }
+
+    async fn run<R, F>(&self, decide: F) -> Result<R, Error>
+    where
+        R: Send + 'static,
+        F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+    {
+        Ok(run(&*self.shared.store, decide).await?)
+    }
+
+    /// Creates or changes a queue. An absent label or option keeps its value; `replace` starts from the
+    /// defaults instead.
+    pub async fn configure(
+        &self,
+        queue: &str,
+        namespace: Option<&str>,
+        task: Option<&str>,
+        options: &Map<String, Value>,
+        replace: bool,
+    ) -> Result<Arc<Queue>, Error> {
+        check_name("queue", queue)?;
+        for label in namespace.iter().chain(&task) {
+            check_name("namespace or task", label)?;
+        }
+        let (name, options): (Arc<str>, _) = (queue.into(), options.clone());
+        let (namespace, task) = (namespace.map(Arc::<str>::from), task.map(Arc::<str>::from));
+        self.run(move |tx| {
+            let old = tx.queue(&name)?.filter(|_| !replace);
+            let base = old.as_ref().map_or_else(QueueOptions::default, |old| old.spec.options.clone());
+            let options = match base.merged(&options) {
+                Ok(options) => options,
+                Err(error) => return Ok(Err(Error::Invalid(error.to_string()))),
+            };
+            if options.encryption_enabled {
+                return Ok(Err(Error::Invalid(NO_ENCRYPTION.into())));
+            }
+            let label = |given: &Option<Arc<str>>, old: Option<&Arc<str>>| {
+                given.clone().or_else(|| old.cloned()).unwrap_or_else(|| "".into())
+            };
+            tx.put_queue(QueueSpec {
+                name: name.clone(),
+                namespace: label(&namespace, old.as_ref().map(|old| &old.spec.namespace)),
+                task: label(&task, old.as_ref().map(|old| &old.spec.task)),
+                options,
+            })
+            .map(Ok)
+        })
+        .await?
+    }
+
+    /// Stores messages. All or none; answered when they are on disk.
+    pub async fn push(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.run(move |tx| push::push(tx, &batch)).await?
+    }
+
+    /// Messages for a consumer; `None` when there are none, or none came in time. Dropping the future ends the
+    /// wait at once, and what it was granted goes to the next.
+    pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
+        check_pop(&request)?;
+        let request = Arc::new(request);
+        let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
+        if !granted.decided.claims.is_empty() {
+            return self.deliver(granted, &request).await;
+        }
+        let Some(wait) = request.wait else { return Ok(None) };
+        let watched =
+            Watched { queues: granted.decided.looked_at.clone(), partition: granted.decided.partition };
+        drop(granted);
+        let wait = wait.min(limits::POP_WAIT_MAX);
+        match Box::pin(self.shared.parking.wait((*request).clone(), watched, wait)).await? {
+            Some(granted) => self.deliver(granted, &request).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Reads what was granted.
+    async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
+        let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
+        for range in &granted.decided.claims {
+            let (messages, complete) = self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
+            bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
+            if !complete && !request.auto_ack {
+                let keep = messages.last().map_or(range.from, |message| message.offset.plus(1));
+                let partition = range.partition;
+                self.run(move |tx| pop::give_back(tx, lease, Some((partition, keep)))).await?;
+            }
+            if messages.is_empty() {
+                continue;
+            }
+            if !request.auto_ack {
+                self.shared.deliveries.add(lease, range.partition, &messages);
+            }
+            claims.push(Claim {
+                queue: range.queue.clone(),
+                partition: range.partition,
+                partition_name: range.partition_name.clone(),
+                attempt: range.attempt,
+                messages,
+            });
+        }
+        granted.accept();
+        let lease = (!request.auto_ack).then_some(lease);
+        Ok((!claims.is_empty()).then_some(Popped { lease, claims }))
+    }
+
+    /// The messages of a range, and whether these are all of it. At least one is read, however large.
+    async fn read(
+        &self,
+        range: &Range,
+        bytes_max: usize,
+    ) -> Result<(Vec<baton_store::MessageView>, bool), Error> {
+        let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
+        let (mut messages, mut bytes) = (Vec::new(), 0);
+        for message in segments.iter().flat_map(Segment::messages) {
+            let message = message.map_err(baton_store::Error::from)?;
+            let is_wanted = range.from <= message.offset
+                && message.offset < range.to
+                && !range.except.as_ref().is_some_and(|except| except.contains(message.offset));
+            if !is_wanted {
+                continue;
+            }
+            if bytes > 0 && bytes + message.payload.len() > bytes_max {
+                return Ok((messages, false));
+            }
+            bytes += message.payload.len();
+            messages.push(message);
+        }
+        let complete = segments.last().is_some_and(|segment| segment.end() >= range.to);
+        Ok((messages, complete))
+    }
+
+    /// Finishes messages, or says that they failed. One result per item, in order.
+    pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<Acked>, Error> {
+        let acks = self.resolve(items).await?;
+        let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
+        let results = self
+            .run(move |tx| {
+                let prepared = ack::prepare(tx, &acks)?;
+                Ok(ack::write(tx, prepared))
+            })
+            .await?;
+        self.forget_released(&leases, &results);
+        Ok(results)
+    }
+
+    fn forget_released<'a>(
+        &self,
+        leases: &[(LeaseClaim, Option<PartitionId>)],
+        results: impl IntoIterator<Item = &'a Acked>,
+    ) {
+        for ((lease, partition), result) in leases.iter().zip(results) {
+            if let (LeaseClaim::Held(lease), Some(partition), true) =
+                (lease, partition, result.lease_released)
+            {
+                self.shared.deliveries.remove(*lease, *partition);
+            }
+        }
+    }
+
+    /// Finds the message that each ack means.
+    async fn resolve(&self, items: Vec<AckItem>) -> Result<Vec<Resolved>, Error> {
+        let mut acks = Vec::with_capacity(items.len());
+        for item in items {
+            let delivered = match (item.lease, item.partition) {
+                (LeaseClaim::Held(lease), Some(partition)) => {
+                    self.shared.deliveries.find(lease, partition, &item.transaction_id)
+                }
+                _ => None,
+            };
+            let offset = match (delivered, item.partition) {
+                (Some(offset), _) => Some(offset),
+                (None, Some(partition)) => {
+                    let found = resolve::find_stored(&self.shared.store, partition, &item.transaction_id);
+                    Box::pin(found).await?.map(|message| message.offset)
+                }
+                (None, None) => None,
+            };
+            acks.push(Resolved { item, offset });
+        }
+        Ok(acks)
+    }
+
+    /// Does several acks and pushes together or not at all.
+    pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
+        let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
+        for step in transaction.steps {
+            match step {
+                Step::Ack(item) => {
+                    items.push(item);
+                    shape.push(None);
+                }
+                Step::Push(batch) => {
+                    shape.push(Some(batch.len()));
+                    pushes.extend(batch);
+                }
+            }
+        }
+        let acks = self.resolve(items).await?;
+        let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
+        let ready = Ready { acks, pushes, shape, required_leases: transaction.required_leases };
+        let result = self.run(move |tx| transaction::transact(tx, &ready)).await?;
+        let acked = result.results.iter().filter_map(|step| match step {
+            transaction::StepResult::Ack(acked) => Some(acked),
+            transaction::StepResult::Push(_) => None,
+        });
+        self.forget_released(&leases, acked);
+        Ok(result)
+    }
+
+    /// Lets a lease run longer; how many (partition, group) leases were extended, and when the first ends.
+    pub async fn extend(&self, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Error> {
+        self.run(move |tx| pop::extend(tx, lease, by.min(limits::LEASE_MAX))).await
+    }
+}
+
+fn check_pop(request: &PopRequest) -> Result<(), Error> {
+    check_name("group", &request.group)?;
+    match &request.target {
+        pop::Target::Queue(queue) => check_name("queue", queue),
+        pop::Target::Partition { queue, partition } => {
+            check_name("queue", queue).and_then(|()| check_name("partition", partition))
+        }
+        pop::Target::Labels { namespace, task } => {
+            namespace.iter().chain(task).try_for_each(|label| check_name("namespace or task", label))
+        }
+    }
+}
+
+async fn keep_sweeping(store: Arc<dyn Store>, every: Duration, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = baton_env::sleep(every) => {}
+        }
+        match retention::sweep(&*store).await {
+            Ok(0) => {}
+            Ok(messages) => tracing::debug!(messages, "gave up old messages"),
+            Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Queues: listing, counting, emptying and deleting them.
+
+use std::sync::Arc;
+
+use baton_store::Queue;
+
+use super::{Broker, PAGE};
+use crate::inspect::{self, Counts};
+use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
+
+impl Broker {
+    pub(super) async fn matching_queues(
+        &self,
+        name: Option<String>,
+        namespace: Option<String>,
+        task: Option<String>,
+    ) -> Result<Vec<Arc<Queue>>, Error> {
+        let matches = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w == have);
+        let queues = self.run(|tx| tx.queues()).await?;
+        let wanted = queues.into_iter().filter(|queue| {
+            matches(&name, &queue.spec.name)
+                && matches(&namespace, &queue.spec.namespace)
+                && matches(&task, &queue.spec.task)
+        });
+        Ok(wanted.collect())
+    }
+
+    /// All queues, the newest first.
+    pub async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
+        let mut found = Vec::new();
+        for queue in self.matching_queues(None, None, None).await? {
+            found.push(self.summarise(&queue).await?.0);
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    /// One queue with its partitions.
+    pub async fn queue(&self, name: &str) -> Result<Option<(QueueSummary, Vec<PartitionSummary>)>, Error> {
+        match self.matching_queues(Some(name.into()), None, None).await?.first() {
+            Some(queue) => self.summarise(queue).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn summarise(&self, queue: &Arc<Queue>) -> Result<(QueueSummary, Vec<PartitionSummary>), Error> {
+        let (mut partitions, mut after) = (Vec::new(), None);
+        let of_queue = queue.clone();
+        let group = self.run(move |tx| inspect::counting_group(tx, &of_queue)).await?;
+        loop {
+            let (queue, group) = (queue.clone(), group.clone());
+            let page = self
+                .run(move |tx| {
+                    let mut page = Vec::new();
+                    for partition in tx.partitions(queue.id, after, PAGE)? {
+                        page.push(inspect::summarise(tx, group.as_deref(), &partition)?);
+                    }
+                    Ok(page)
+                })
+                .await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.id);
+            partitions.extend(page);
+        }
+        for (letter, ..) in self.dead_letters(DeadLetterFilter::all_of(queue)).await?.letters {
+            let found = partitions.binary_search_by_key(&letter.key.partition, |p: &PartitionSummary| p.id);
+            let Ok(at) = found else { continue };
+            let counts = &mut partitions[at].counts;
+            counts.dead_letter += 1;
+            if group.as_ref().is_some_and(|group| group.name == letter.key.group) {
+                // What the group gave up on is behind it, but not done.
+                counts.completed = counts.completed.saturating_sub(1);
+            }
+        }
+        let mut counts = Counts::default();
+        partitions.iter().for_each(|partition| counts += partition.counts);
+        let summary = QueueSummary { queue: queue.clone(), partitions: partitions.len() as u64, counts };
+        Ok((summary, partitions))
+    }
+
+    /// Deletes a queue with everything in it; whether there was one.
+    pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
+        let name = name.to_string();
+        self.run(move |tx| {
+            let Some(queue) = tx.queue(&name)? else { return Ok(false) };
+            while let Some(letter) = tx.dead_letters(queue.id, None, 1)?.first() {
+                tx.remove_dead_letter(&letter.key);
+            }
+            tx.remove_queue(queue.id);
+            Ok(true)
+        })
+        .await
+    }
+
+    /// Deletes all messages of a queue or of one of its partitions; `None` when there is no such queue, else how
+    /// many partitions were emptied.
+    pub async fn clear_queue(&self, name: &str, partition: Option<&str>) -> Result<Option<u64>, Error> {
+        let Some(queue) = self.matching_queues(Some(name.into()), None, None).await?.pop() else {
+            return Ok(None);
+        };
+        let (mut cleared, mut after) = (0, None);
+        loop {
+            let (id, only) = (queue.id, partition.map(String::from));
+            let (count, last) = self
+                .run(move |tx| {
+                    let page = tx.partitions(id, after, PAGE)?;
+                    let mut count = 0;
+                    for partition in &page {
+                        if only.as_deref().is_none_or(|only| *partition.name == *only) {
+                            tx.trim(partition.id, partition.tail)?;
+                            count += 1;
+                        }
+                    }
+                    Ok((count, page.last().map(|partition| partition.id)))
+                })
+                .await?;
+            cleared += count;
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(Some(cleared)),
+            }
+        }
+    }
+}
