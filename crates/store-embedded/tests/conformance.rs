@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use baton_env::ManualClock;
 use baton_store::Store;
@@ -27,13 +28,33 @@ impl Backend for Directory {
     async fn crash(self, store: Arc<dyn Store>) -> Self {
         loop {
             let left = tempfile::tempdir().unwrap();
-            // A file may go away under our hands, in which case it was no moment's picture.
-            if copy(self.0.path(), left.path()).is_ok() {
+            // Only if nothing moved meanwhile is the copy a picture of one moment.
+            let before = listing(self.0.path());
+            let copied = copy(self.0.path(), left.path());
+            if copied.is_ok()
+                && before.is_ok_and(|before| listing(self.0.path()).is_ok_and(|now| now == before))
+            {
                 drop(store);
                 return Self(left);
             }
+            baton_env::sleep(Duration::from_millis(5)).await;
         }
     }
+}
+
+/// Every file with its length and when it was last written.
+fn listing(directory: &Path) -> std::io::Result<Vec<(PathBuf, u64, SystemTime)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let (path, meta) = entry.and_then(|entry| Ok((entry.path(), entry.metadata()?)))?;
+        if meta.is_dir() {
+            found.extend(listing(&path)?);
+        } else {
+            found.push((path, meta.len(), meta.modified()?));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
