@@ -7,6 +7,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use baton_env::Clock;
 use baton_store::{Error, Operation, Segment, SegmentHeader, Stop};
@@ -28,6 +29,8 @@ use crate::tx::EmbeddedTx;
 const GROUP_OPERATIONS_MAX: u64 = 4096;
 /// A group is closed at this many bytes of messages, so that one commit stays a fraction of a second.
 const GROUP_BYTES_MAX: usize = 16 << 20;
+/// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
+const LINGER: Duration = Duration::from_millis(100);
 /// Rows of deleted queues and groups that are cleared away between two groups.
 const SWEEP_ROWS: usize = 5_000;
 
@@ -130,6 +133,8 @@ pub struct Writer {
     pub dirty_cursors: FxHashSet<(GroupId, PartitionId)>,
     pub group: Group,
     pub group_bytes: usize,
+    /// When the group began to fill.
+    group_since: Timestamp,
     /// The last group of operations that changed a queue or a group, or created a partition.
     pub structure_changed_in: u64,
     pub leftovers: Leftovers,
@@ -170,6 +175,7 @@ impl Writer {
             dirty_cursors: FxHashSet::default(),
             group: Group { seq: 1, ..Group::default() },
             group_bytes: 0,
+            group_since: last_now,
             structure_changed_in: 0,
             leftovers,
             last_now,
@@ -188,7 +194,9 @@ impl Writer {
                 Ok(input) => Some(input),
                 Err(_) if !self.leftovers.is_empty() && !self.committing => None,
                 Err(_) => {
-                    self.hand_over();
+                    if self.group.sync || self.has_lingered() {
+                        self.hand_over();
+                    }
                     match intake.blocking_recv() {
                         Some(input) => Some(input),
                         None => break,
@@ -242,6 +250,11 @@ impl Writer {
         self.group.operations >= GROUP_OPERATIONS_MAX || self.group_bytes >= GROUP_BYTES_MAX
     }
 
+    /// Whether writes that nobody waits for have waited long enough for a sync to go along with.
+    fn has_lingered(&self) -> bool {
+        self.last_now.since(self.group_since) > LINGER
+    }
+
     /// Notices when the committer has come back.
     fn look_at_committer(&mut self) {
         if self.committing && self.shared.is_idle() {
@@ -270,6 +283,7 @@ impl Writer {
         let next = Group { seq: self.group.seq + 1, ..Group::default() };
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;
+        self.group_since = self.last_now;
         self.committing = true;
         self.shared.set_idle(false);
         if let Err(refused) = self.committer.send(group) {
