@@ -29,6 +29,9 @@ use crate::tx::EmbeddedTx;
 const GROUP_OPERATIONS_MAX: u64 = 4096;
 /// A group is closed at this many bytes of messages, so that one commit stays a fraction of a second.
 const GROUP_BYTES_MAX: usize = 16 << 20;
+/// With this many bytes of messages a group is well worth a sync of its own: it goes to an idle committer at
+/// once, so that writing it and deciding what else has arrived overlap.
+const GROUP_BYTES_ENOUGH: usize = 1 << 20;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
 /// Rows of deleted queues and groups that are cleared away between two groups.
@@ -213,7 +216,7 @@ impl Writer {
                 self.shared.wait_idle();
             }
             self.look_at_committer();
-            if self.is_full() {
+            if self.group_bytes >= GROUP_BYTES_ENOUGH || self.is_full() {
                 self.hand_over();
             }
         }
