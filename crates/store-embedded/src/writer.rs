@@ -18,6 +18,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::mpsc::Receiver;
 
 use crate::cold::Overlay;
+use crate::committer;
 use crate::hot::Hot;
 use crate::reclaimer::Reclaimer;
 use crate::remembered::{Remember, Remembered};
@@ -32,6 +33,9 @@ const GROUP_BYTES_MAX: usize = 16 << 20;
 /// With this many bytes of messages a group is well worth a sync of its own: it goes to an idle committer at
 /// once, so that writing it and deciding what else has arrived overlap.
 const GROUP_BYTES_ENOUGH: usize = 1 << 20;
+/// A group of no more operations than this, a push and the pop that waits for it, is committed on the deciding
+/// thread itself: while so little happens, waking the other one takes longer than it saves.
+const ALONE: u64 = 2;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
 /// Rows of deleted queues and groups that are cleared away between two groups.
@@ -262,9 +266,13 @@ impl Writer {
     fn look_at_committer(&mut self) {
         if self.committing && self.shared.is_idle() {
             self.committing = false;
-            self.forget_durable();
-            self.reclaimer.look(&self.shared, self.hot.kept_in_all());
+            self.after_commit();
         }
+    }
+
+    fn after_commit(&mut self) {
+        self.forget_durable();
+        self.reclaimer.look(&self.shared, self.hot.kept_in_all());
     }
 
     /// Gives the filling group to the committer, if it is free and there is something to write.
@@ -287,6 +295,11 @@ impl Writer {
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;
         self.group_since = self.last_now;
+        if group.operations <= ALONE {
+            committer::commit(&self.shared, group).answer();
+            self.after_commit();
+            return;
+        }
         self.committing = true;
         self.shared.set_idle(false);
         if let Err(refused) = self.committer.send(group) {
