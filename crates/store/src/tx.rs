@@ -31,7 +31,8 @@ impl From<Error> for Stop {
 pub enum Durability {
     /// Before the decision is answered.
     Now,
-    /// With the next commit. For what may be forgotten in a crash at no worse cost than doing it again.
+    /// Along with the next write that must be, or a little later. For what may be forgotten in a crash at no
+    /// worse cost than doing it again.
     Soon,
 }
 
