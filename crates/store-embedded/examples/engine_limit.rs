@@ -28,7 +28,7 @@ use serde_json::json;
 const PAYLOAD_BYTES: usize = 300;
 const WINDOW: Duration = Duration::from_secs(3600);
 const ROUNDS: usize = 5;
-/// Pushes under way at a time.
+/// Pushes under way at a time, unless `ENGINE_LIMIT_IN_FLIGHT` says otherwise.
 const IN_FLIGHT: usize = 4;
 
 fn main() {
@@ -53,6 +53,10 @@ fn main() {
             }
         }
     });
+}
+
+fn in_flight() -> usize {
+    std::env::var("ENGINE_LIMIT_IN_FLIGHT").map_or(IN_FLIGHT, |number| number.parse().unwrap())
 }
 
 fn scratch() -> tempfile::TempDir {
@@ -122,10 +126,11 @@ type Push = Vec<(PartitionId, Block)>;
 
 /// Runs all pushes with a few of them under way at a time.
 async fn push_all(store: &dyn Store, pushes: Vec<Push>, named: bool) -> Duration {
+    let in_flight = in_flight();
     let watch = Stopwatch::start();
     let mut under_way: VecDeque<BoxFuture<'static, Result<(), Error>>> = VecDeque::new();
     for to in pushes {
-        if under_way.len() == IN_FLIGHT {
+        if under_way.len() == in_flight {
             under_way.pop_front().unwrap().await.unwrap();
         }
         under_way.push_back(Box::pin(begin(store, move |tx| push(tx, &to, named))));
@@ -228,7 +233,7 @@ async fn compare(named: bool, spread: bool, batch: usize, partitions: u64) {
         "limit_preallocated_messages_per_s": median(fixed).round(),
         "ratio": (ratio * 100.0).round() / 100.0,
         "ratio_preallocated": (ratio_preallocated * 100.0).round() / 100.0,
-        "commits": commits_all, "pushes_per_commit": (median(group) * 100.0).round() / 100.0, "rounds": ROUNDS,
+        "commits": commits_all, "pushes_per_commit": (median(group) * 100.0).round() / 100.0, "rounds": ROUNDS, "pushes_in_flight": in_flight(),
     });
     println!("{line}");
     store.close().await.unwrap();

@@ -8,7 +8,7 @@
 //!
 //! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
 //! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about
-//! retries, groups or delays; a write path around the two threads.
+//! retries, groups or delays; a write path around the two threads. A third one only takes disk space back.
 //!
 //! Start at [`EmbeddedStore`], then `writer`, then `hot`.
 

@@ -28,6 +28,9 @@ use crate::tx::EmbeddedTx;
 const GROUP_OPERATIONS_MAX: u64 = 4096;
 /// A group is closed at this many bytes of messages, so that one commit stays a fraction of a second.
 const GROUP_BYTES_MAX: usize = 16 << 20;
+/// With this many bytes of messages a group is well worth a sync of its own: it goes to an idle committer at
+/// once, so that writing it and deciding what else has arrived overlap.
+const GROUP_BYTES_ENOUGH: usize = 1 << 20;
 /// Rows of deleted queues and groups that are cleared away between two groups.
 const SWEEP_ROWS: usize = 5_000;
 
@@ -205,7 +208,7 @@ impl Writer {
                 self.shared.wait_idle();
             }
             self.look_at_committer();
-            if self.is_full() {
+            if self.group_bytes >= GROUP_BYTES_ENOUGH || self.is_full() {
                 self.hand_over();
             }
         }

@@ -122,14 +122,15 @@ pub trait Tx {
     /// Creates a partition that does not exist yet.
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId;
 
-    /// Appends messages, remembers their transaction ids for `remember`, and tells the offset of the first.
+    /// Appends messages, remembers their transaction ids for `remember` (perhaps longer, but less than twice as
+    /// long), and tells the offset of the first.
     fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Offset;
 
     /// The newest message stored under a transaction id with this hash that is still remembered. The hash may
     /// lie: compare with [`message`](Tx::message).
     fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop>;
 
-    /// One message.
+    /// One message, if it is kept.
     fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop>;
 
     /// The offset of the first kept message stored at or after `at`; the tail when there is none.
