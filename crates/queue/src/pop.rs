@@ -12,7 +12,7 @@ use std::time::Duration;
 use baton_store::{
     Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
 };
-use baton_store::{Stop, Tx};
+use baton_store::{Error, Stop, Tx};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, QueueId, Timestamp};
 
 use crate::push::ensure_queue;
@@ -392,7 +392,12 @@ fn visible_end(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, next: Offs
     if next >= partition.tail || (options.window_buffer == 0 && options.delayed_processing == 0) {
         return Ok(Visible::Until(partition.tail));
     }
-    let Some(head) = tx.message(partition.id, next)? else { return Ok(Visible::Until(partition.tail)) };
+    let head = match tx.message(partition.id, next) {
+        Ok(Some(head)) => head,
+        // A damaged message is offered, so that whoever reads it is told; other partitions go on.
+        Ok(None) | Err(Stop::Failed(Error::Corrupt(_))) => return Ok(Visible::Until(partition.tail)),
+        Err(stop) => return Err(stop),
+    };
     if options.window_buffer > 0 {
         let window = Duration::from_secs(options.window_buffer.into());
         let closes = partition.last_at.after(window).min(head.created_at.after(window * WINDOWS_MAX));

@@ -4,7 +4,8 @@
 //! same commit groups (`throughput IDS SPREAD BATCH PARTITIONS` only one such case); `engine_limit partitions` tells what a partition costs in memory and whether many of them
 //! slow a push down; `engine_limit restart` how long opening takes with ten million messages, after a close and
 //! after kill -9. Without an argument it does all three. `ENGINE_LIMIT_DIR` says where; otherwise a temporary
-//! directory. Numbers of one run are comparable with each other, not with those of another machine.
+//! directory. Memory is told rightly only by `partitions` alone: after the others the process reuses what they freed.
+//! Numbers of one run are comparable with each other, not with those of another machine.
 
 #![allow(clippy::unwrap_used, reason = "an example that stops at the first problem")]
 

@@ -281,7 +281,7 @@ async fn retention_gives_disk_space_back() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path()).unwrap();
     let (_, partitions) = lane(&store, 8).await;
-    // 100 MB in large segments and 30 MB in small ones.
+    // 100 MB, a hundred messages to a segment.
     let mut answers = Vec::new();
     for salt in 0..1000 {
         let partition = partitions[usize::try_from(salt % 8).unwrap()];

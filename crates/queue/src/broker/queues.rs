@@ -83,9 +83,6 @@ impl Broker {
         let name = name.to_string();
         self.run(move |tx| {
             let Some(queue) = tx.queue(&name)? else { return Ok(false) };
-            while let Some(letter) = tx.dead_letters(queue.id, None, 1)?.first() {
-                tx.remove_dead_letter(&letter.key);
-            }
             tx.remove_queue(queue.id);
             Ok(true)
         })
