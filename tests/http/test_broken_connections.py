@@ -160,6 +160,7 @@ def test_polls_that_go_away_are_forgotten(server, queue):
         for wire in wires:
             wire.close()
     eventually(lambda: open_files(server) < 300, seconds=15)
+    eventually(lambda: server.get("/health").json["popWait"]["waiters"] == 0, seconds=15)
     served_quickly(server, queue)
 
 

@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use baton_types::limits::BODY_BYTES_MAX;
 use http::Method;
@@ -159,21 +159,25 @@ impl<'s> Connection<'s> {
         Ok(reply.map(|reply| (reply, true)))
     }
 
-    /// Waits for a handler for as long as its peer is there.
+    /// Waits for a handler for as long as its peer is there. Once the handler has had to wait, the peer is looked at
+    /// first: what a handler was given for a peer that has gone must go to the next one.
     async fn attend(&mut self, mut answer: Answer) -> Option<Reply> {
+        let mut has_waited = false;
         poll_fn(|cx| {
+            if std::mem::replace(&mut has_waited, true) && self.has_gone(cx) {
+                return Poll::Ready(None);
+            }
             if let Poll::Ready(reply) = service::poll(&mut answer, cx) {
                 return Poll::Ready(Some(reply));
             }
-            if !self.wire.buffer.is_empty() {
-                return Poll::Pending;
-            }
-            match self.wire.poll_fill(cx) {
-                Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(None),
-                Poll::Ready(Ok(_)) | Poll::Pending => Poll::Pending,
-            }
+            if self.has_gone(cx) { Poll::Ready(None) } else { Poll::Pending }
         })
         .await
+    }
+
+    /// Whether the peer has left. Bytes that it has sent ahead end the watch.
+    fn has_gone(&mut self, cx: &mut Context<'_>) -> bool {
+        self.wire.buffer.is_empty() && matches!(self.wire.poll_fill(cx), Poll::Ready(Ok(0) | Err(_)))
     }
 
     /// Reads a body, unless it is refused. `asked` is whether its peer sends it unasked.
