@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
 use fjall::PersistMode;
 use tokio::sync::mpsc::Sender;
@@ -40,7 +39,6 @@ impl Committed {
 /// Writes one group.
 pub fn commit(shared: &Shared, group: Group) -> Committed {
     let (seq, mut operations) = (group.seq, group.waiting);
-    let watch = Stopwatch::start();
     shared.check_space();
     let mut batch = shared.db.batch().durability(group.sync.then_some(PersistMode::SyncData));
     for write in group.writes {
@@ -61,7 +59,7 @@ pub fn commit(shared: &Shared, group: Group) -> Committed {
     if let Err(error) = &outcome {
         shared.fail(&error.to_string());
     }
-    shared.count_commit(group.operations, group.sync, watch.elapsed());
+    shared.count_commit(group.operations, group.sync);
     operations.extend(shared.advance(seq, outcome.is_ok()));
     Committed { operations, outcome }
 }

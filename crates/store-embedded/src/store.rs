@@ -91,7 +91,6 @@ pub struct Shared {
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
-    commit_micros: AtomicU64,
     remembered: AtomicU64,
     commit_number: AtomicU64,
     _claimed: Claimed,
@@ -151,7 +150,6 @@ impl EmbeddedStore {
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
-            commit_micros: AtomicU64::new(0),
             remembered: AtomicU64::new(remembered.len() as u64),
             // Unique over restarts: the number of openings in the high half.
             commit_number: AtomicU64::new(counters.opened << 40),
@@ -339,11 +337,10 @@ impl Shared {
         self.operations.fetch_add(operations, Ordering::Relaxed);
     }
 
-    pub fn count_commit(&self, operations: u64, synced: bool, took: Duration) {
+    pub fn count_commit(&self, operations: u64, synced: bool) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
         self.count_operations(operations);
-        self.commit_micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Whether messages can be taken in.
