@@ -28,9 +28,10 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Tells everyone who waited.
+    /// Tells everyone who waited, the last decided first: a pop comes after the push that woke it, and what it
+    /// got is somebody's next piece of work, while the push's answer is only good news.
     pub fn answer(self) {
-        for operation in self.operations {
+        for operation in self.operations.into_iter().rev() {
             operation.finish(self.outcome.clone());
         }
     }
