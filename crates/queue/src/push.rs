@@ -12,6 +12,7 @@ use baton_types::{MessageId, Offset, PartitionId, QueueOptions, limits};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::meter::PushCount;
 
 /// Messages to push, encoded and sorted by partition while they are added.
 #[derive(Debug, Default)]
@@ -75,6 +76,15 @@ impl PushBatch {
     /// How many messages it holds.
     pub fn len(&self) -> usize {
         self.places.len()
+    }
+
+    /// How many messages it holds for each queue.
+    pub(crate) fn count(&self) -> PushCount {
+        let mut count = PushCount::default();
+        for part in &self.parts {
+            count.add(&part.queue, part.block.len() as u64);
+        }
+        count
     }
 
     /// Whether it holds none.

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
+use baton_env::Stopwatch;
 use baton_queue::Broker;
 
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
+use crate::process::Usage;
 use crate::server::Options;
 
 /// What all connections share.
@@ -16,6 +19,7 @@ pub struct App {
     pub options: Options,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
+    started: Stopwatch,
     /// Open connections.
     pub connections: AtomicUsize,
     stopping: AtomicBool,
@@ -23,13 +27,20 @@ pub struct App {
 
 impl App {
     pub(crate) fn new(broker: Broker, options: Options) -> Self {
+        broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
             broker,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
+            started: Stopwatch::start(),
             connections: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
         }
+    }
+
+    /// How long the server has been there.
+    pub fn uptime(&self) -> Duration {
+        self.started.elapsed()
     }
 
     /// Whether the server has begun to stop.

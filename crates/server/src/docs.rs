@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::metrics::{FAMILIES, Type};
 use crate::routes::{Access, ROUTES};
 use crate::settings::Settings;
 use crate::{error, settings};
@@ -71,6 +72,26 @@ pub fn errors() -> String {
     page
 }
 
+/// `docs/metrics.md`.
+pub fn metrics() -> String {
+    let mut page = format!(
+        "# Metrics\n\n{NOTE}\n\n`GET /metrics/prometheus` answers in the text format of Prometheus; a dashboard for \
+         Grafana is in [grafana/baton.json](grafana/baton.json). What is in queues and groups is counted for a \
+         scrape by a walk over all partitions, which is done at most a twentieth of the time: with very many \
+         partitions these numbers are up to ten seconds old.\n\n\
+         | family | type | labels | what it tells |\n|---|---|---|---|\n"
+    );
+    for family in FAMILIES {
+        let kind = match family.kind {
+            Type::Counter => "counter",
+            Type::Gauge => "gauge",
+            Type::Histogram => "histogram",
+        };
+        line(&mut page, &[&format!("`{}`", family.name), kind, family.labels, family.help]);
+    }
+    page
+}
+
 fn line(page: &mut String, cells: &[&str]) {
     let cells: Vec<_> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
     // Writing to a string cannot fail.
@@ -103,5 +124,10 @@ mod tests {
     #[test]
     fn the_errors_page_says_what_the_code_says() {
         check("errors.md", &errors());
+    }
+
+    #[test]
+    fn the_metrics_page_says_what_the_code_says() {
+        check("metrics.md", &metrics());
     }
 }

@@ -15,8 +15,10 @@ pub mod docs;
 pub mod error;
 mod http1;
 mod json;
+pub mod metrics;
 mod names;
 mod path;
+mod process;
 mod query;
 mod reply;
 pub mod routes;
@@ -24,6 +26,7 @@ mod server;
 mod service;
 pub mod settings;
 mod testing;
+mod timeline;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};

@@ -431,6 +431,7 @@ impl Settings {
     /// What the broker is told.
     pub fn broker(&self) -> baton_queue::Options {
         baton_queue::Options {
+            node: self.node_id.as_str().into(),
             pop_wait_initial_interval: self.pop_wait_initial_interval,
             pop_wait_backoff_threshold: self.pop_wait_backoff_threshold,
             pop_wait_backoff_multiplier: self.pop_wait_backoff_multiplier,

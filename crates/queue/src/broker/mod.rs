@@ -6,12 +6,13 @@
 mod dead_letters;
 mod groups;
 mod messages;
+mod numbers;
 mod queues;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_env::{Clock, SystemClock};
+use baton_env::{Clock, Stopwatch, SystemClock};
 use baton_store::{Queue, QueueSpec, Segment, Stop, Store, Tx, run};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
@@ -20,13 +21,17 @@ use tokio_util::task::TaskTracker;
 
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
+use crate::meter::{Kind, Meters};
 use crate::parking::{Granted, ImmediatePop, Parking};
 use crate::pop::{self, Claim, PopRequest, Popped, Range};
 use crate::push::{self, PushBatch, Pushed, check_name};
 use crate::resolve::{self, Deliveries};
 use crate::retention;
+use crate::series::Series;
 use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
 use crate::waiting::{BackOff, WaitStatistics, Watched};
+
+pub use numbers::Numbers;
 
 /// Better no queue than one that says it is encrypted and is not.
 const NO_ENCRYPTION: &str = "encryptionEnabled is not supported yet: messages would be stored as plain text";
@@ -34,8 +39,10 @@ const NO_ENCRYPTION: &str = "encryptionEnabled is not supported yet: messages wo
 const PAGE: usize = 1000;
 
 /// How the broker waits and cleans up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// The name of this node, under which it keeps its numbers.
+    pub node: Arc<str>,
     /// The first pause of a waiting pop between two looks.
     pub pop_wait_initial_interval: Duration,
     /// Empty looks before the pause grows.
@@ -53,6 +60,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            node: "baton".into(),
             pop_wait_initial_interval: Duration::from_millis(100),
             pop_wait_backoff_threshold: 3,
             pop_wait_backoff_multiplier: 2.0,
@@ -73,6 +81,9 @@ struct Shared {
     store: Arc<dyn Store>,
     parking: Arc<Parking>,
     deliveries: Deliveries,
+    meters: Meters,
+    series: Series,
+    numbers: numbers::Cache,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -89,10 +100,22 @@ impl Broker {
         };
         let parking = Parking::new(store.clone(), clock, back_off, options.waiters_max);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        tasks.spawn(parking.clone().run(stop.clone()));
-        tasks.spawn(keep_sweeping(store.clone(), options.retention_interval, stop.clone()));
+        let series = Series::new(&options.node, store.now());
+        let shared = Arc::new(Shared {
+            store,
+            parking: parking.clone(),
+            deliveries: Deliveries::default(),
+            meters: Meters::default(),
+            series,
+            numbers: numbers::Cache::default(),
+            stop: stop.clone(),
+            tasks: tasks.clone(),
+        });
+        tasks.spawn(parking.run(stop.clone()));
+        tasks.spawn(keep_sweeping(shared.clone(), options.retention_interval));
+        tasks.spawn(keep_series(shared.clone()));
         tasks.close();
-        Self { shared: Arc::new(Shared { store, parking, deliveries: Deliveries::default(), stop, tasks }) }
+        Self { shared }
     }
 
     /// The store below.
@@ -165,26 +188,41 @@ impl Broker {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
-        self.run(move |tx| push::push(tx, &batch)).await?
+        let (watch, count) = (Stopwatch::start(), batch.count());
+        let pushed = self.run(move |tx| push::push(tx, &batch)).await??;
+        let meters = &self.shared.meters;
+        meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
+        meters.took(Kind::Push, watch.elapsed());
+        Ok(pushed)
     }
 
     /// Messages for a consumer; `None` when there are none, or none came in time. Dropping the future ends the
     /// wait at once, and what it was granted goes to the next.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
         check_pop(&request)?;
-        let request = Arc::new(request);
+        let (watch, request) = (Stopwatch::start(), Arc::new(request));
         let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
         if !granted.decided.claims.is_empty() {
-            return self.deliver(granted, &request).await;
+            let delivered = self.deliver(granted, &request).await;
+            self.shared.meters.took(Kind::Pop, watch.elapsed());
+            return delivered;
         }
-        let Some(wait) = request.wait else { return Ok(None) };
+        self.shared.meters.took(Kind::Pop, watch.elapsed());
+        let queue = request.target.queue().filter(|_| !granted.decided.looked_at.is_empty());
+        let Some(wait) = request.wait else {
+            self.shared.meters.popped_nothing(queue);
+            return Ok(None);
+        };
         let watched =
             Watched { queues: granted.decided.looked_at.clone(), partition: granted.decided.partition };
         drop(granted);
         let wait = wait.min(limits::POP_WAIT_MAX);
         match Box::pin(self.shared.parking.wait((*request).clone(), watched, wait)).await? {
             Some(granted) => self.deliver(granted, &request).await,
-            None => Ok(None),
+            None => {
+                self.shared.meters.popped_nothing(queue);
+                Ok(None)
+            }
         }
     }
 
@@ -214,8 +252,9 @@ impl Broker {
             });
         }
         granted.accept();
-        let lease = (!request.auto_ack).then_some(lease);
-        Ok((!claims.is_empty()).then_some(Popped { lease, claims }))
+        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims };
+        self.shared.meters.popped(&popped, self.shared.store.now());
+        Ok((!popped.claims.is_empty()).then_some(popped))
     }
 
     /// The messages of a range, and whether these are all of it. At least one is read, however large.
@@ -246,6 +285,7 @@ impl Broker {
 
     /// Finishes messages, or says that they failed. One result per item, in order.
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<Acked>, Error> {
+        let watch = Stopwatch::start();
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
         let results = self
@@ -255,6 +295,8 @@ impl Broker {
             })
             .await?;
         self.forget_released(&leases, &results);
+        self.shared.meters.acked(&results);
+        self.shared.meters.took(Kind::Ack, watch.elapsed());
         Ok(results)
     }
 
@@ -297,6 +339,7 @@ impl Broker {
 
     /// Does several acks and pushes together or not at all.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
+        let watch = Stopwatch::start();
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
         for step in transaction.steps {
             match step {
@@ -312,13 +355,23 @@ impl Broker {
         }
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
+        let count = pushes.count();
         let ready = Ready { acks, pushes, shape, required_leases: transaction.required_leases };
         let result = self.run(move |tx| transaction::transact(tx, &ready)).await?;
-        let acked = result.results.iter().filter_map(|step| match step {
-            transaction::StepResult::Ack(acked) => Some(acked),
-            transaction::StepResult::Push(_) => None,
-        });
-        self.forget_released(&leases, acked);
+        let acked = || {
+            result.results.iter().filter_map(|step| match step {
+                transaction::StepResult::Ack(acked) => Some(acked),
+                transaction::StepResult::Push(_) => None,
+            })
+        };
+        self.forget_released(&leases, acked());
+        let meters = &self.shared.meters;
+        meters.transacted(&count);
+        meters.acked(acked());
+        if result.error.is_none() {
+            meters.pushed(&count, 0);
+        }
+        meters.took(Kind::Transaction, watch.elapsed());
         Ok(result)
     }
 
@@ -341,16 +394,23 @@ fn check_pop(request: &PopRequest) -> Result<(), Error> {
     }
 }
 
-async fn keep_sweeping(store: Arc<dyn Store>, every: Duration, stop: CancellationToken) {
+async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = shared.stop.cancelled() => return,
             () = baton_env::sleep(every) => {}
         }
-        match retention::sweep(&*store).await {
+        match retention::sweep(&*shared.store).await {
             Ok(0) => {}
-            Ok(messages) => tracing::debug!(messages, "gave up old messages"),
+            Ok(messages) => {
+                shared.meters.expired(messages);
+                tracing::debug!(messages, "gave up old messages");
+            }
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
         }
     }
+}
+
+async fn keep_series(shared: Arc<Shared>) {
+    shared.series.keep(&*shared.store, &shared.meters, shared.stop.clone()).await;
 }

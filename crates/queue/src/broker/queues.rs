@@ -9,7 +9,8 @@ use crate::inspect::{self, Counts};
 use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
 
 impl Broker {
-    pub(super) async fn matching_queues(
+    /// The queues of this name and with these labels, as far as those are given; in the order of their creation.
+    pub async fn matching_queues(
         &self,
         name: Option<String>,
         namespace: Option<String>,

@@ -4,15 +4,18 @@
 //! comparison. The reference page is printed from it. Start at [`ROUTES`].
 
 mod ack;
+mod analytics;
 mod configure;
 mod dead_letters;
 mod groups;
 mod health;
 mod lease;
 mod messages;
+mod metrics;
 mod pop;
 mod push;
 mod resources;
+mod status;
 mod transaction;
 
 use http::Method;
@@ -95,6 +98,21 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
+    route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
+    route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
+    route(GET, "/api/v1/status/queues/:queue", Access::Read, "One queue, partition by partition.", status::queue),
+    route(GET, "/api/v1/status/queues/:queue/messages", Access::Read, "The newest messages of a queue.", status::messages),
+    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count what is in all queues anew.", status::refresh),
+    route(GET, "/api/v1/analytics/system-metrics", Access::Read, "Processor time and memory over time.", analytics::system_metrics),
+    route(GET, "/api/v1/analytics/worker-metrics", Access::Read, "Pushes, pops and acks over time.", analytics::worker_metrics),
+    route(GET, "/api/v1/analytics/queue-lag", Access::Read, "How long messages waited, by queue.", analytics::queue_lag),
+    route(GET, "/api/v1/analytics/queue-ops", Access::Read, "Pushes, pops and acks by queue.", analytics::queue_ops),
+    route(GET, "/api/v1/analytics/queue-parked-replicas", Access::Read, "Pops that wait.", analytics::parked),
+    route(GET, "/api/v1/analytics/retention", Access::Read, "Messages given up over time.", analytics::retention),
+    route(GET, "/api/v1/analytics/postgres-stats", Access::Read, "The inside of the database.", analytics::postgres),
+    route(GET, "/metrics", Access::Public, "A few numbers as JSON.", metrics::json),
+    route(GET, "/metrics/prometheus", Access::Public, "Everything that is counted, for Prometheus.", metrics::prometheus),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
     route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
 ];
