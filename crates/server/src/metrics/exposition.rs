@@ -25,7 +25,7 @@ impl Exposition {
         self.sample(name, labels, None, &value);
     }
 
-    /// A distribution; `unit` turns its whole numbers into those of the family.
+    /// A distribution; its whole numbers are so many to a `unit` of the family.
     pub fn histogram(
         &mut self,
         name: &'static str,
@@ -37,10 +37,10 @@ impl Exposition {
         let mut below = 0;
         for (bound, count) in distribution.bounds.iter().zip(distribution.counts) {
             below += count;
-            self.sample(&format!("{name}_bucket"), labels, Some(&(*bound as f64 * unit).to_string()), &below);
+            self.sample(&format!("{name}_bucket"), labels, Some(&(*bound as f64 / unit).to_string()), &below);
         }
         self.sample(&format!("{name}_bucket"), labels, Some("+Inf"), &distribution.count());
-        self.sample(&format!("{name}_sum"), labels, None, &(distribution.sum as f64 * unit));
+        self.sample(&format!("{name}_sum"), labels, None, &(distribution.sum as f64 / unit));
         self.sample(&format!("{name}_count"), labels, None, &distribution.count());
     }
 
@@ -115,7 +115,7 @@ mod tests {
         let histogram = Histogram::new(MICROS);
         [10, 60, 99_000_000].into_iter().for_each(|micros| histogram.observe(micros));
         let mut page = Exposition::default();
-        page.histogram("baton_store_commit_seconds", &[], &histogram.read(), 1e-6);
+        page.histogram("baton_store_commit_seconds", &[], &histogram.read(), 1e6);
         let text = page.finish();
         assert!(text.contains("baton_store_commit_seconds_bucket{le=\"0.00005\"} 1\n"), "{text}");
         assert!(text.contains("baton_store_commit_seconds_bucket{le=\"10\"} 2\n"), "{text}");

@@ -91,7 +91,7 @@ fn counted(page: &mut Exposition, app: &App) {
     page.one("baton_expired_messages_total", all.expired);
     for kind in Kind::ALL {
         let durations = meters.durations(kind);
-        page.histogram("baton_request_duration_seconds", &[("kind", kind.name())], &durations, 1e-6);
+        page.histogram("baton_request_duration_seconds", &[("kind", kind.name())], &durations, 1e6);
     }
     let waits = app.broker.wait_statistics();
     page.one("baton_waiting_pops", waits.waiters);
@@ -171,6 +171,6 @@ fn store(page: &mut Exposition, app: &App) {
     page.one("baton_store_operations_total", statistics.operations);
     page.one("baton_store_disk_bytes", statistics.disk_bytes);
     page.one("baton_store_remembered_ids", statistics.remembered);
-    page.histogram("baton_store_commit_seconds", &[], &statistics.commit_micros, 1e-6);
+    page.histogram("baton_store_commit_seconds", &[], &statistics.commit_micros, 1e6);
     page.histogram("baton_store_commit_operations", &[], &statistics.commit_operations, 1.0);
 }
