@@ -17,7 +17,9 @@ mod pop;
 mod push;
 mod resolve;
 mod retention;
+mod seal;
 mod transaction;
+mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
@@ -30,5 +32,6 @@ pub use inspect::{
 };
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
+pub use seal::{KeyError, Keyring};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

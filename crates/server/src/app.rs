@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use baton_queue::Broker;
 
+use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
 use crate::server::Options;
 
@@ -12,6 +13,8 @@ use crate::server::Options;
 pub struct App {
     /// The queues.
     pub broker: Broker,
+    /// Who may call; nobody is asked when there is none.
+    pub auth: Option<Arc<Auth>>,
     /// How the server was told to behave.
     pub options: Options,
     /// Bytes of bodies under way.
@@ -22,9 +25,10 @@ pub struct App {
 }
 
 impl App {
-    pub(crate) fn new(broker: Broker, options: Options) -> Self {
+    pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
         Self {
             broker,
+            auth,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             connections: AtomicUsize::new(0),
