@@ -18,8 +18,10 @@ mod pop;
 mod push;
 mod resolve;
 mod retention;
+mod seal;
 mod series;
 mod transaction;
+mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
@@ -33,6 +35,7 @@ pub use inspect::{
 pub use meter::{Kind, Meters, Tally};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
+pub use seal::{KeyError, Keyring};
 pub use series::{Gauges, KEPT as SERIES_KEPT, Minute};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use baton_env::Stopwatch;
 use baton_queue::Broker;
 
+use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
 use crate::process::Usage;
 use crate::server::Options;
@@ -15,6 +16,8 @@ use crate::server::Options;
 pub struct App {
     /// The queues.
     pub broker: Broker,
+    /// Who may call; nobody is asked when there is none.
+    pub auth: Option<Arc<Auth>>,
     /// How the server was told to behave.
     pub options: Options,
     /// Bytes of bodies under way.
@@ -26,10 +29,11 @@ pub struct App {
 }
 
 impl App {
-    pub(crate) fn new(broker: Broker, options: Options) -> Self {
+    pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
             broker,
+            auth,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),

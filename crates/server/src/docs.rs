@@ -32,7 +32,7 @@ pub fn settings() -> String {
                 &format!("`{}`", setting.name),
                 &format!("`--{} {}`", setting.flag, setting.value),
                 &names.join(", "),
-                &format!("`{}`", setting.show(&defaults)),
+                &default(&setting.show(&defaults)),
                 setting.help,
             ],
         );
@@ -40,17 +40,22 @@ pub fn settings() -> String {
     page
 }
 
+fn default(shown: &str) -> String {
+    if shown.is_empty() { "none".into() } else { format!("`{shown}`") }
+}
+
 /// `docs/routes.md`.
 pub fn routes() -> String {
     let mut page = format!(
         "# Routes\n\n{NOTE}\n\nA segment that begins with a colon stands for a percent-encoded value. The access \
-         level counts once authentication is on: public, read, write or admin.\n\n\
+         level counts when authentication is on ([security](security.md)): public, read, push, write or admin.\n\n\
          | method | path | access | what it does |\n|---|---|---|---|\n"
     );
     for route in ROUTES {
         let access = match route.access {
             Access::Public => "public",
             Access::Read => "read",
+            Access::Push => "push",
             Access::Write => "write",
             Access::Admin => "admin",
         };

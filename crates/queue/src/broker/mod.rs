@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{Clock, Stopwatch, SystemClock};
-use baton_store::{Queue, QueueSpec, Segment, Stop, Store, Tx, run};
+use baton_store::{MessageView, Queue, QueueSpec, Segment, Stop, Store, Tx, run};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
@@ -27,14 +27,19 @@ use crate::pop::{self, Claim, PopRequest, Popped, Range};
 use crate::push::{self, PushBatch, Pushed, check_name};
 use crate::resolve::{self, Deliveries};
 use crate::retention;
+use crate::seal::{self, Keyring, Sealer};
 use crate::series::Series;
 use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
+use crate::unreadable::{self, Unreadable};
 use crate::waiting::{BackOff, WaitStatistics, Watched};
 
 pub use numbers::Numbers;
 
 /// Better no queue than one that says it is encrypted and is not.
-const NO_ENCRYPTION: &str = "encryptionEnabled is not supported yet: messages would be stored as plain text";
+const NO_ENCRYPTION: &str =
+    "encryptionEnabled needs a key, and this server has none; start it with encryption_keys";
+/// How often a push is sealed anew, as other queues of it turn out to be encrypted.
+const SEALINGS_MAX: usize = 1000;
 /// Rows read in one decision while a listing is put together.
 const PAGE: usize = 1000;
 
@@ -55,6 +60,8 @@ pub struct Options {
     pub retention_interval: Duration,
     /// Pops that may wait at once.
     pub waiters_max: usize,
+    /// The keys of encrypted queues.
+    pub keys: Keyring,
 }
 
 impl Default for Options {
@@ -67,6 +74,7 @@ impl Default for Options {
             pop_wait_max_interval: Duration::from_millis(1000),
             retention_interval: Duration::from_secs(2),
             waiters_max: 100_000,
+            keys: Keyring::default(),
         }
     }
 }
@@ -84,6 +92,7 @@ struct Shared {
     meters: Meters,
     series: Series,
     numbers: numbers::Cache,
+    sealer: Arc<Sealer>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -105,6 +114,7 @@ impl Broker {
             store,
             parking: parking.clone(),
             deliveries: Deliveries::default(),
+            sealer: Arc::new(Sealer::new(options.keys)),
             meters: Meters::default(),
             series,
             numbers: numbers::Cache::default(),
@@ -121,6 +131,16 @@ impl Broker {
     /// The store below.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
+    }
+
+    /// Queues that are encrypted although there is no key, so that nothing can be pushed to or popped from them.
+    pub async fn queues_without_key(&self) -> Result<Vec<String>, Error> {
+        if self.shared.sealer.can_seal() {
+            return Ok(Vec::new());
+        }
+        let queues = self.matching_queues(None, None, None).await?;
+        let encrypted = queues.iter().filter(|queue| queue.spec.options.encryption_enabled);
+        Ok(encrypted.map(|queue| queue.spec.name.to_string()).collect())
     }
 
     /// Numbers about waiting pops.
@@ -158,15 +178,16 @@ impl Broker {
             check_name("namespace or task", label)?;
         }
         let (name, options): (Arc<str>, _) = (queue.into(), options.clone());
+        let can_seal = self.shared.sealer.can_seal();
         let (namespace, task) = (namespace.map(Arc::<str>::from), task.map(Arc::<str>::from));
-        self.run(move |tx| {
+        let configured = self.run(move |tx| {
             let old = tx.queue(&name)?.filter(|_| !replace);
             let base = old.as_ref().map_or_else(QueueOptions::default, |old| old.spec.options.clone());
             let options = match base.merged(&options) {
                 Ok(options) => options,
                 Err(error) => return Ok(Err(Error::Invalid(error.to_string()))),
             };
-            if options.encryption_enabled {
+            if options.encryption_enabled && !can_seal {
                 return Ok(Err(Error::Invalid(NO_ENCRYPTION.into())));
             }
             let label = |given: &Option<Arc<str>>, old: Option<&Arc<str>>| {
@@ -179,8 +200,10 @@ impl Broker {
                 options,
             })
             .map(Ok)
-        })
-        .await?
+        });
+        let configured = configured.await??;
+        self.shared.sealer.note(queue, configured.spec.options.encryption_enabled);
+        Ok(configured)
     }
 
     /// Stores messages. All or none; answered when they are on disk.
@@ -189,11 +212,41 @@ impl Broker {
             return Ok(Vec::new());
         }
         let (watch, count) = (Stopwatch::start(), batch.count());
-        let pushed = self.run(move |tx| push::push(tx, &batch)).await??;
+        let pushed = self.push_sealed(batch).await?;
         let meters = &self.shared.meters;
         meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
         meters.took(Kind::Push, watch.elapsed());
         Ok(pushed)
+    }
+
+    /// Stores messages, encrypted where their queue wants that.
+    async fn push_sealed(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+        let mut batch = Arc::new(self.sealed(batch)?);
+        for _ in 0..SEALINGS_MAX {
+            let decided = Arc::clone(&batch);
+            match self.run(move |tx| push::push(tx, &decided)).await? {
+                Err(Error::Unsealed(queue)) => batch = Arc::new(self.seal_for(&queue, &batch)?),
+                other => return other,
+            }
+        }
+        Err(too_many_encrypted())
+    }
+
+    /// The messages, sealed as far as it is known that they must be.
+    fn sealed(&self, batch: PushBatch) -> Result<PushBatch, Error> {
+        let sealer = &self.shared.sealer;
+        let noted = |queue: &str| sealer.is_noted(queue);
+        if sealer.can_seal() && batch.is_for(noted) { batch.sealed(sealer, noted) } else { Ok(batch) }
+    }
+
+    /// The messages, sealed for one more queue.
+    fn seal_for(&self, queue: &str, batch: &PushBatch) -> Result<PushBatch, Error> {
+        let sealer = &self.shared.sealer;
+        if !sealer.can_seal() {
+            return Err(seal::no_key());
+        }
+        sealer.note(queue, true);
+        batch.sealed(sealer, |name| name == queue)
     }
 
     /// Messages for a consumer; `None` when there are none, or none came in time. Dropping the future ends the
@@ -230,13 +283,15 @@ impl Broker {
     async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
         let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
         for range in &granted.decided.claims {
-            let (messages, complete) = self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
+            let (mut messages, complete) =
+                self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
             bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
             if !complete && !request.auto_ack {
                 let keep = messages.last().map_or(range.from, |message| message.offset.plus(1));
                 let partition = range.partition;
                 self.run(move |tx| pop::give_back(tx, lease, Some((partition, keep)))).await?;
             }
+            self.open(&mut messages, request, (!request.auto_ack).then_some(lease)).await?;
             if messages.is_empty() {
                 continue;
             }
@@ -257,12 +312,43 @@ impl Broker {
         Ok((!popped.claims.is_empty()).then_some(popped))
     }
 
-    /// The messages of a range, and whether these are all of it. At least one is read, however large.
-    async fn read(
+    /// Opens sealed messages. Those that nobody can read any more become dead letters, so that they are in nobody's
+    /// way; a server without any key was rather forgotten to be given one, and refuses instead.
+    async fn open(
         &self,
-        range: &Range,
-        bytes_max: usize,
-    ) -> Result<(Vec<baton_store::MessageView>, bool), Error> {
+        messages: &mut Vec<MessageView>,
+        request: &PopRequest,
+        lease: Option<LeaseId>,
+    ) -> Result<(), Error> {
+        let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
+        {
+            let mut opener = sealer.opener();
+            messages.retain_mut(|message| match opener.open_message(message) {
+                Ok(()) => true,
+                Err(reason) => {
+                    let (partition, offset) = (message.partition, message.offset);
+                    unreadable.push(Unreadable { partition, offset, reason });
+                    false
+                }
+            });
+        }
+        let Some(first) = unreadable.first() else { return Ok(()) };
+        if !sealer.can_seal() && lease.is_some() {
+            return Err(Error::KeyMissing(first.reason.clone()));
+        }
+        tracing::error!(
+            partition = first.partition.0,
+            offset = first.offset.0,
+            messages = unreadable.len(),
+            reason = first.reason,
+            "messages cannot be decrypted and become dead letters"
+        );
+        let group = request.group.clone();
+        self.run(move |tx| unreadable::bury(tx, &group, lease, &unreadable)).await
+    }
+
+    /// The messages of a range, and whether these are all of it. At least one is read, however large.
+    async fn read(&self, range: &Range, bytes_max: usize) -> Result<(Vec<MessageView>, bool), Error> {
         let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
         let (mut messages, mut bytes) = (Vec::new(), 0);
         for message in segments.iter().flat_map(Segment::messages) {
@@ -332,7 +418,7 @@ impl Broker {
                 }
                 (None, None) => None,
             };
-            acks.push(Resolved { item, offset });
+            acks.push(Resolved { item, offset, keep: false });
         }
         Ok(acks)
     }
@@ -356,8 +442,33 @@ impl Broker {
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
         let count = pushes.count();
-        let ready = Ready { acks, pushes, shape, required_leases: transaction.required_leases };
-        let result = self.run(move |tx| transaction::transact(tx, &ready)).await?;
+        let pushes = match self.sealed(pushes) {
+            Ok(pushes) => pushes,
+            Err(error) => {
+                return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
+            }
+        };
+        let mut ready = Arc::new(Ready { acks, pushes, shape, required_leases: transaction.required_leases });
+        let mut sealings = 0;
+        let result = loop {
+            let decided = Arc::clone(&ready);
+            let queue = match self.run(move |tx| transaction::transact(tx, &decided)).await? {
+                Ok(result) => break result,
+                Err(Error::Unsealed(queue)) => queue,
+                Err(error) => return Err(error),
+            };
+            sealings += 1;
+            let sealed = match self.seal_for(&queue, &ready.pushes) {
+                _ if sealings > SEALINGS_MAX => Err(too_many_encrypted()),
+                outcome => outcome,
+            };
+            match sealed {
+                Ok(pushes) => ready = Arc::new(Ready { pushes, ..(*ready).clone() }),
+                Err(error) => {
+                    return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
+                }
+            }
+        };
         let acked = || {
             result.results.iter().filter_map(|step| match step {
                 transaction::StepResult::Ack(acked) => Some(acked),
@@ -379,6 +490,10 @@ impl Broker {
     pub async fn extend(&self, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Error> {
         self.run(move |tx| pop::extend(tx, lease, by.min(limits::LEASE_MAX))).await
     }
+}
+
+fn too_many_encrypted() -> Error {
+    Error::Invalid(format!("a call pushes to at most {SEALINGS_MAX} queues that became encrypted just now"))
 }
 
 fn check_pop(request: &PopRequest) -> Result<(), Error> {

@@ -81,6 +81,7 @@ impl Broker {
 
     /// Deletes a queue with everything in it; whether there was one.
     pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
+        self.shared.sealer.note(name, false);
         let name = name.to_string();
         self.run(move |tx| {
             let Some(queue) = tx.queue(&name)? else { return Ok(false) };

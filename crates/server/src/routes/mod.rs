@@ -23,13 +23,15 @@ use http::Method;
 use crate::call::Handler;
 use crate::path::{self, Segments};
 
-/// Who may call a route, once there is authentication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Who may call a route, when callers need a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Anybody.
     Public,
     /// Whoever may read.
     Read,
+    /// Whoever may push, which is less than writing: a pusher takes nothing away.
+    Push,
     /// Whoever may write.
     Write,
     /// Administrators.
@@ -68,7 +70,7 @@ const DELETE: Method = Method::DELETE;
 /// Every route. A path without open segments stands before one that would also match it.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    route(POST, "/api/v1/push", Access::Write, "Push messages.", push::push),
+    route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push),
     route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch),
     route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one),
     route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue),
