@@ -12,6 +12,7 @@ mod broker;
 mod error;
 mod group;
 mod inspect;
+mod maintenance;
 mod parking;
 mod pop;
 mod push;
@@ -28,6 +29,7 @@ pub use inspect::{
     Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
     PartitionSummary, QueueSummary, Replayed,
 };
+pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};

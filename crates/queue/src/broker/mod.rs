@@ -5,6 +5,7 @@
 
 mod dead_letters;
 mod groups;
+mod maintenance;
 mod messages;
 mod queues;
 
@@ -18,6 +19,7 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::maintenance::Keeper;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
 use crate::parking::{Granted, ImmediatePop, Parking};
@@ -73,6 +75,7 @@ struct Shared {
     store: Arc<dyn Store>,
     parking: Arc<Parking>,
     deliveries: Deliveries,
+    keeper: Arc<Keeper>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -91,8 +94,11 @@ impl Broker {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         tasks.spawn(parking.clone().run(stop.clone()));
         tasks.spawn(keep_sweeping(store.clone(), options.retention_interval, stop.clone()));
+        let keeper = Keeper::new(store.clone(), parking.clone());
+        tasks.spawn(keeper.clone().run(stop.clone()));
         tasks.close();
-        Self { shared: Arc::new(Shared { store, parking, deliveries: Deliveries::default(), stop, tasks }) }
+        let deliveries = Deliveries::default();
+        Self { shared: Arc::new(Shared { store, parking, deliveries, keeper, stop, tasks }) }
     }
 
     /// The store below.
@@ -161,10 +167,11 @@ impl Broker {
     }
 
     /// Stores messages. All or none; answered when they are on disk.
-    pub async fn push(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+    pub async fn push(&self, mut batch: PushBatch) -> Result<Vec<Pushed>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
+        batch.detour = self.shared.keeper.always();
         self.run(move |tx| push::push(tx, &batch)).await?
     }
 
@@ -172,6 +179,9 @@ impl Broker {
     /// wait at once, and what it was granted goes to the next.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
         check_pop(&request)?;
+        if self.shared.keeper.pops_are_stopped().await? {
+            return Ok(None);
+        }
         let request = Arc::new(request);
         let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
         if !granted.decided.claims.is_empty() {
@@ -298,6 +308,7 @@ impl Broker {
     /// Does several acks and pushes together or not at all.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
+        pushes.detour = self.shared.keeper.behind();
         for step in transaction.steps {
             match step {
                 Step::Ack(item) => {

@@ -6,6 +6,7 @@ use baton_store::Queue;
 
 use super::{Broker, PAGE};
 use crate::inspect::{self, Counts};
+use crate::maintenance;
 use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
 
 impl Broker {
@@ -18,7 +19,8 @@ impl Broker {
         let matches = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w == have);
         let queues = self.run(|tx| tx.queues()).await?;
         let wanted = queues.into_iter().filter(|queue| {
-            matches(&name, &queue.spec.name)
+            !maintenance::is_hidden(&queue.spec.name)
+                && matches(&name, &queue.spec.name)
                 && matches(&namespace, &queue.spec.namespace)
                 && matches(&task, &queue.spec.task)
         });
@@ -80,6 +82,9 @@ impl Broker {
 
     /// Deletes a queue with everything in it; whether there was one.
     pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
+        if maintenance::is_hidden(name) {
+            return Ok(false);
+        }
         let name = name.to_string();
         self.run(move |tx| {
             let Some(queue) = tx.queue(&name)? else { return Ok(false) };

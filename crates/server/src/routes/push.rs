@@ -218,7 +218,7 @@ mod tests {
     fn an_answer_tells_of_each_item_in_both_spellings() {
         let items = parse(br#"{"items":[{"queue":"a\"b","transactionId":"t1"},{"queue":"q"}]}"#).unwrap();
         let id = MessageId::new(Timestamp::from_micros(5_000_000), PartitionId(7), Offset(3));
-        let pushed = |duplicate| Pushed { duplicate, partition: PartitionId(7), offset: Offset(3), id };
+        let pushed = |duplicate| Pushed { duplicate, buffered: false, partition: PartitionId(7), offset: Offset(3), id };
         let answer: Value = serde_json::from_slice(&write(&items, &[pushed(true), pushed(false)])).unwrap();
         let id = id.to_string();
         let expected = json!([

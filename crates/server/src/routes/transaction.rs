@@ -310,7 +310,7 @@ mod tests {
             {"type":"push","items":[{"queue":"b"},{"queue":"c","transactionId":"x"}]}]}"#;
         let plan = Plan::read(body).unwrap();
         let id = MessageId::new(Timestamp::default(), PartitionId(1), Offset(0));
-        let pushed = Pushed { duplicate: false, partition: PartitionId(1), offset: Offset(0), id };
+        let pushed = Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
         let result = TransactionResult { error: None, reason: None, results };
         let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
