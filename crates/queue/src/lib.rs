@@ -18,11 +18,13 @@ mod pop;
 mod push;
 mod resolve;
 mod retention;
+mod stream;
+mod trace;
 mod transaction;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Options};
+pub use broker::{Broker, Options, TracedMessage};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
@@ -32,5 +34,10 @@ pub use inspect::{
 pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
+pub use stream::{
+    Cycle, CycleAck, CycleAcked, Cycled, KEY_BYTES_MAX, NewQuery, Registered, StateChange, StateRow,
+    VALUE_BYTES_MAX, Wanted,
+};
+pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

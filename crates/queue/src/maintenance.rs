@@ -158,12 +158,7 @@ pub fn heeded(tx: &mut dyn Tx, detour: &Detour) -> Result<PushMode, Stop> {
 }
 
 /// Where messages for a partition have to wait under a mode.
-pub fn detour(
-    tx: &mut dyn Tx,
-    mode: PushMode,
-    queue: &str,
-    partition: &str,
-) -> Result<Option<Place>, Stop> {
+pub fn detour(tx: &mut dyn Tx, mode: PushMode, queue: &str, partition: &str) -> Result<Option<Place>, Stop> {
     if mode == PushMode::Direct {
         return Ok(None);
     }

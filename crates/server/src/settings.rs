@@ -52,6 +52,8 @@ pub struct Settings {
     pub default_timeout: Duration,
     /// How often old messages are looked for.
     pub retention_interval: Duration,
+    /// How long traces are kept.
+    pub trace_retention: Duration,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
     /// What is logged.
@@ -85,6 +87,7 @@ impl Default for Settings {
             default_batch_size: 1,
             default_timeout: Duration::from_millis(30_000),
             retention_interval: Duration::from_millis(2000),
+            trace_retention: Duration::from_secs(7 * 24 * 3600),
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
         }
@@ -269,6 +272,16 @@ pub const TABLE: &[Setting] = &[
         show: |s| show_millis(s.retention_interval),
     },
     Setting {
+        name: "trace_retention_ms",
+        flag: "trace-retention-ms",
+        env: "BATON_TRACE_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long traces of messages are kept.",
+        set: |s, text| set(&mut s.trace_retention, text, positive_millis),
+        show: |s| show_millis(s.trace_retention),
+    },
+    Setting {
         name: "shutdown_deadline_ms",
         flag: "shutdown-deadline-ms",
         env: "BATON_SHUTDOWN_DEADLINE_MS",
@@ -437,6 +450,7 @@ impl Settings {
             pop_wait_max_interval: self.pop_wait_max_interval,
             retention_interval: self.retention_interval,
             waiters_max: self.pop_waiters_max,
+            trace_retention: self.trace_retention,
         }
     }
 }

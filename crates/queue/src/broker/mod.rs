@@ -8,6 +8,8 @@ mod groups;
 mod maintenance;
 mod messages;
 mod queues;
+mod stream;
+mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::maintenance::Keeper;
+pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
 use crate::parking::{Granted, ImmediatePop, Parking};
@@ -50,6 +53,8 @@ pub struct Options {
     pub retention_interval: Duration,
     /// Pops that may wait at once.
     pub waiters_max: usize,
+    /// How long a trace is kept.
+    pub trace_retention: Duration,
 }
 
 impl Default for Options {
@@ -61,6 +66,7 @@ impl Default for Options {
             pop_wait_max_interval: Duration::from_millis(1000),
             retention_interval: Duration::from_secs(2),
             waiters_max: 100_000,
+            trace_retention: Duration::from_secs(7 * 24 * 3600),
         }
     }
 }
@@ -76,6 +82,7 @@ struct Shared {
     parking: Arc<Parking>,
     deliveries: Deliveries,
     keeper: Arc<Keeper>,
+    trace_retention: Duration,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -97,8 +104,8 @@ impl Broker {
         let keeper = Keeper::new(store.clone(), parking.clone());
         tasks.spawn(keeper.clone().run(stop.clone()));
         tasks.close();
-        let deliveries = Deliveries::default();
-        Self { shared: Arc::new(Shared { store, parking, deliveries, keeper, stop, tasks }) }
+        let (deliveries, trace_retention) = (Deliveries::default(), options.trace_retention);
+        Self { shared: Arc::new(Shared { store, parking, deliveries, keeper, trace_retention, stop, tasks }) }
     }
 
     /// The store below.
@@ -362,6 +369,12 @@ async fn keep_sweeping(store: Arc<dyn Store>, every: Duration, stop: Cancellatio
             Ok(0) => {}
             Ok(messages) => tracing::debug!(messages, "gave up old messages"),
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
+        }
+        if let Err(error) = trace::expire(&*store).await {
+            tracing::warn!(%error, "could not forget old traces; will try again");
+        }
+        if let Err(error) = stream::clear(&*store).await {
+            tracing::warn!(%error, "could not clear away old state; will try again");
         }
     }
 }

@@ -86,12 +86,17 @@ impl Broker {
             return Ok(false);
         }
         let name = name.to_string();
-        self.run(move |tx| {
-            let Some(queue) = tx.queue(&name)? else { return Ok(false) };
-            tx.remove_queue(queue.id);
-            Ok(true)
-        })
-        .await
+        let removed = self
+            .run(move |tx| {
+                let Some(queue) = tx.queue(&name)? else { return Ok(None) };
+                tx.remove_queue(queue.id);
+                Ok(Some(queue.id))
+            })
+            .await?;
+        if let Some(queue) = removed {
+            self.forget_traces(queue).await?;
+        }
+        Ok(removed.is_some())
     }
 
     /// Deletes all messages of a queue or of one of its partitions; `None` when there is no such queue, else how
