@@ -5,9 +5,12 @@
 
 mod dead_letters;
 mod groups;
+mod maintenance;
 mod messages;
 mod numbers;
 mod queues;
+mod stream;
+mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +22,8 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::maintenance::Keeper;
+pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
 use crate::meter::{Kind, Meters};
@@ -62,6 +67,8 @@ pub struct Options {
     pub waiters_max: usize,
     /// The keys of encrypted queues.
     pub keys: Keyring,
+    /// How long a trace is kept.
+    pub trace_retention: Duration,
 }
 
 impl Default for Options {
@@ -75,6 +82,7 @@ impl Default for Options {
             retention_interval: Duration::from_secs(2),
             waiters_max: 100_000,
             keys: Keyring::default(),
+            trace_retention: Duration::from_secs(7 * 24 * 3600),
         }
     }
 }
@@ -93,6 +101,8 @@ struct Shared {
     series: Series,
     numbers: numbers::Cache,
     sealer: Arc<Sealer>,
+    keeper: Arc<Keeper>,
+    trace_retention: Duration,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -110,6 +120,7 @@ impl Broker {
         let parking = Parking::new(store.clone(), clock, back_off, options.waiters_max);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let series = Series::new(&options.node, store.now());
+        let keeper = Keeper::new(store.clone(), parking.clone());
         let shared = Arc::new(Shared {
             store,
             parking: parking.clone(),
@@ -118,12 +129,15 @@ impl Broker {
             meters: Meters::default(),
             series,
             numbers: numbers::Cache::default(),
+            keeper: keeper.clone(),
+            trace_retention: options.trace_retention,
             stop: stop.clone(),
             tasks: tasks.clone(),
         });
         tasks.spawn(parking.run(stop.clone()));
         tasks.spawn(keep_sweeping(shared.clone(), options.retention_interval));
         tasks.spawn(keep_series(shared.clone()));
+        tasks.spawn(keeper.run(stop));
         tasks.close();
         Self { shared }
     }
@@ -207,24 +221,30 @@ impl Broker {
     }
 
     /// Stores messages. All or none; answered when they are on disk.
-    pub async fn push(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+    pub async fn push(&self, mut batch: PushBatch) -> Result<Vec<Pushed>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
+        batch.detour = self.shared.keeper.always();
         let (watch, count) = (Stopwatch::start(), batch.count());
-        let pushed = self.push_sealed(batch).await?;
+        let pushed = self.run_sealed(batch, push::push).await?;
         let meters = &self.shared.meters;
         meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
         meters.took(Kind::Push, watch.elapsed());
         Ok(pushed)
     }
 
-    /// Stores messages, encrypted where their queue wants that.
-    async fn push_sealed(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+    /// Runs a decision that pushes. Which of its queues are encrypted is known for certain only when it is made, so
+    /// it may turn out that more has to be sealed first.
+    async fn run_sealed<R, F>(&self, batch: PushBatch, decide: F) -> Result<R, Error>
+    where
+        R: Send + 'static,
+        F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, Stop> + Clone + Send + 'static,
+    {
         let mut batch = Arc::new(self.sealed(batch)?);
         for _ in 0..SEALINGS_MAX {
-            let decided = Arc::clone(&batch);
-            match self.run(move |tx| push::push(tx, &decided)).await? {
+            let (decided, decide) = (Arc::clone(&batch), decide.clone());
+            match self.run(move |tx| decide(tx, &decided)).await? {
                 Err(Error::Unsealed(queue)) => batch = Arc::new(self.seal_for(&queue, &batch)?),
                 other => return other,
             }
@@ -253,6 +273,9 @@ impl Broker {
     /// wait at once, and what it was granted goes to the next.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
         check_pop(&request)?;
+        if self.shared.keeper.pops_are_stopped().await? {
+            return Ok(None);
+        }
         let (watch, request) = (Stopwatch::start(), Arc::new(request));
         let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
         if !granted.decided.claims.is_empty() {
@@ -427,6 +450,7 @@ impl Broker {
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
         let watch = Stopwatch::start();
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
+        pushes.detour = self.shared.keeper.behind();
         for step in transaction.steps {
             match step {
                 Step::Ack(item) => {
@@ -522,6 +546,12 @@ async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
                 tracing::debug!(messages, "gave up old messages");
             }
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
+        }
+        if let Err(error) = trace::expire(&*shared.store).await {
+            tracing::warn!(%error, "could not forget old traces; will try again");
+        }
+        if let Err(error) = stream::clear(&*shared.store).await {
+            tracing::warn!(%error, "could not clear away old state; will try again");
         }
     }
 }
