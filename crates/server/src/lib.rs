@@ -15,6 +15,7 @@ pub mod docs;
 pub mod error;
 mod http1;
 mod json;
+mod members;
 mod names;
 mod path;
 mod query;

@@ -7,6 +7,10 @@ mod dead_letters;
 mod groups;
 mod messages;
 mod queues;
+mod reads;
+mod records;
+
+pub use reads::{FetchEntry, Fetched};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +19,7 @@ use baton_env::{Clock, SystemClock};
 use baton_store::{Queue, QueueSpec, Segment, Stop, Store, Tx, run};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -73,12 +78,15 @@ struct Shared {
     store: Arc<dyn Store>,
     parking: Arc<Parking>,
     deliveries: Deliveries,
+    /// Rung when a timer was set.
+    alarm: Arc<Notify>,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Broker {
-    /// Starts the tasks that keep time for waiting pops and give up old messages. Needs a tokio runtime.
+    /// Starts the tasks that keep time for waiting pops, fire timers and give up what is old. Needs a tokio
+    /// runtime.
     pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let back_off = BackOff {
@@ -91,8 +99,19 @@ impl Broker {
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         tasks.spawn(parking.clone().run(stop.clone()));
         tasks.spawn(keep_sweeping(store.clone(), options.retention_interval, stop.clone()));
+        let alarm = Arc::new(Notify::new());
+        tasks.spawn(records::keep_firing(store.clone(), alarm.clone(), stop.clone()));
         tasks.close();
-        Self { shared: Arc::new(Shared { store, parking, deliveries: Deliveries::default(), stop, tasks }) }
+        Self {
+            shared: Arc::new(Shared {
+                store,
+                parking,
+                deliveries: Deliveries::default(),
+                alarm,
+                stop,
+                tasks,
+            }),
+        }
     }
 
     /// The store below.
@@ -295,7 +314,7 @@ impl Broker {
         Ok(acks)
     }
 
-    /// Does several acks and pushes together or not at all.
+    /// Does several acks, pushes, operations on records and timers together or not at all.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
         for step in transaction.steps {
@@ -312,8 +331,19 @@ impl Broker {
         }
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
-        let ready = Ready { acks, pushes, shape, required_leases: transaction.required_leases };
+        let sets_timers = !transaction.timers.is_empty();
+        let ready = Ready {
+            acks,
+            pushes,
+            shape,
+            required_leases: transaction.required_leases,
+            kv: transaction.kv,
+            timers: transaction.timers,
+        };
         let result = self.run(move |tx| transaction::transact(tx, &ready)).await?;
+        if sets_timers {
+            self.shared.alarm.notify_one();
+        }
         let acked = result.results.iter().filter_map(|step| match step {
             transaction::StepResult::Ack(acked) => Some(acked),
             transaction::StepResult::Push(_) => None,
@@ -351,6 +381,11 @@ async fn keep_sweeping(store: Arc<dyn Store>, every: Duration, stop: Cancellatio
             Ok(0) => {}
             Ok(messages) => tracing::debug!(messages, "gave up old messages"),
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
+        }
+        match records::sweep_expired(&*store).await {
+            Ok(0) => {}
+            Ok(records) => tracing::debug!(records, "removed expired records"),
+            Err(error) => tracing::warn!(%error, "could not remove expired records; will try again"),
         }
     }
 }
