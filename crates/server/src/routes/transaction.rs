@@ -58,7 +58,7 @@ impl<'a> Plan<'a> {
         if matches!(&body.positions, List::Is(positions) if !positions.is_empty()) {
             return Err(Error::invalid("positions are not supported in a transaction"));
         }
-        let kv = kv::read(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
+        let kv = kv::operations(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
         let timers = timers::read(&riders(body.timers, "timers must be a list")?)?;
         let has_riders = !kv.is_empty() || !timers.is_empty();
         let operations = match body.operations {

@@ -1,48 +1,36 @@
-//! `/api/v1/kv…`: records with an expiry, compare-and-set and counters.
+//! Reading operations on records, each mistake with its own reason.
 //!
-//! Always: a condition that does not hold is an answer with status 200, only a request that cannot be read is an
-//! error; values pass through as they came, without the space between their tokens. Not here: what an operation
-//! means (`baton_queue::kv`). The same operations ride in a transaction. Start at [`batch`], then [`read`].
+//! Start at [`operations`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_queue::counter::Addition;
-use baton_queue::kv::{LOCKS, Life, Lost, Operation, Outcome, Place, Precondition, Row, Step};
-use baton_types::Timestamp;
+use baton_queue::kv::{LOCKS, Life, Operation, Place, Step};
 use baton_types::limits::{
     KEY_BYTES_MAX, KV_KEYS_MAX, KV_OPERATIONS_MAX, KV_VALUE_BYTES_MAX, PAGE_ROWS_MAX, RECORD_LIFE_MAX,
     TRANSACTION_KV_KEYS_MAX, TRANSACTION_KV_OPERATIONS_MAX,
 };
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode, header};
 use serde_json::value::RawValue;
 
-use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json::{self, List, lenient};
 use crate::members::Members;
-use crate::reply::Reply;
 
 const NAMESPACE_BYTES_MAX: usize = 64;
 const DEFAULT_ROWS: usize = 100;
 
-lenient! {
-    struct Body<'a> {
-        "operations" => operations: List<&'a RawValue>,
-    }
-}
-
 /// An operation with the name that it was asked by.
 #[derive(Debug)]
-pub(super) struct Named {
-    name: &'static str,
+pub struct Named {
+    /// That name.
+    pub name: &'static str,
     /// What to do.
     pub step: Step,
 }
 
 /// How much a call may ask for.
-pub(super) struct Bounds {
+pub struct Bounds {
     operations: usize,
     keys: usize,
     /// Whether it may read by prefix, which costs what the caller does not know.
@@ -50,153 +38,27 @@ pub(super) struct Bounds {
 }
 
 /// The bounds of a call of its own.
-const CALL: Bounds = Bounds { operations: KV_OPERATIONS_MAX, keys: KV_KEYS_MAX, prefixes: true };
+pub const CALL: Bounds = Bounds { operations: KV_OPERATIONS_MAX, keys: KV_KEYS_MAX, prefixes: true };
 /// The bounds inside a transaction.
-pub(super) const RIDER: Bounds =
+pub const RIDER: Bounds =
     Bounds { operations: TRANSACTION_KV_OPERATIONS_MAX, keys: TRANSACTION_KV_KEYS_MAX, prefixes: false };
 
-fn refuse(reason: &'static str, detail: impl Into<String>) -> Error {
+pub fn refuse(reason: &'static str, detail: impl Into<String>) -> Error {
     Error::refused(Kind::KvInvalid, reason, detail)
 }
 
-fn bad_body(detail: String) -> Error {
+pub fn bad_body(detail: String) -> Error {
     refuse("kv_bad_body", detail)
 }
 
-/// Does several operations.
-pub(super) fn batch(mut call: Call) -> Answer {
-    Box::pin(async move {
-        let body = call.body()?;
-        let body: Body<'_> = json::parse(&body)?;
-        let List::Is(operations) = body.operations else {
-            return Err(bad_body("operations must be a list of operations".into()));
-        };
-        if operations.is_empty() {
-            return Err(bad_body("operations must not be empty".into()));
-        }
-        let named = read(&operations, &CALL)?;
-        let steps = named.iter().map(|named| named.step.clone()).collect();
-        let mut out = Vec::with_capacity(256 * named.len());
-        match call.broker().kv(steps).await? {
-            Ok(outcomes) => {
-                out.extend_from_slice(b"{\"results\":[");
-                for (index, (named, outcome)) in named.iter().zip(&outcomes).enumerate() {
-                    if index > 0 {
-                        out.push(b',');
-                    }
-                    out.extend_from_slice(b"{\"index\":");
-                    json::number(&mut out, index as u64);
-                    write(&mut out, named, outcome);
-                    out.push(b'}');
-                }
-                out.extend_from_slice(b"]}");
-            }
-            Err(lost) => {
-                out.extend_from_slice(b"{\"reason\":\"kv_precondition\"");
-                write_precondition(&mut out, &lost, lost.index);
-                out.push(b'}');
-            }
-        }
-        Ok(Reply::json(StatusCode::OK, out))
-    })
-}
-
-/// Reads one record.
-pub(super) fn get(call: Call) -> Answer {
-    Box::pin(async move {
-        let place = path_place(&call)?;
-        let step = Step { operation: Operation::Get(place), required: false };
-        answer_one(&call, Named { name: "get", step }).await
-    })
-}
-
-/// Writes one record.
-pub(super) fn put(mut call: Call) -> Answer {
-    Box::pin(async move {
-        let place = path_place(&call)?;
-        let body = call.body()?;
-        let members = path_members(&body)?.ok_or_else(|| bad_body("the body must be an object".into()))?;
-        writable(&place)?;
-        let operation = Operation::Put {
-            place,
-            value: value(&members)?,
-            life: life(&members)?,
-            expect: expect(&members)?,
-        };
-        let required = members.flag("required").map_err(bad_body)?;
-        answer_one(&call, Named { name: "put", step: Step { operation, required } }).await
-    })
-}
-
-/// Deletes one record.
-pub(super) fn delete(mut call: Call) -> Answer {
-    Box::pin(async move {
-        let place = path_place(&call)?;
-        writable(&place)?;
-        let body = call.body()?;
-        let members = path_members(&body)?;
-        let expect = members.as_ref().map(expect).transpose()?.flatten();
-        let required = members.map(|members| members.flag("required")).transpose().map_err(bad_body)?;
-        let step =
-            Step { operation: Operation::Delete { place, expect }, required: required.unwrap_or(false) };
-        answer_one(&call, Named { name: "delete", step }).await
-    })
-}
-
-fn path_place(call: &Call) -> Result<Place, Error> {
-    if call.has_query() {
-        return Err(refuse("kv_no_query_string", "a record's path takes no query; send a body instead"));
-    }
-    place(call.parameter(0).to_owned(), call.parameter(1).to_owned())
-}
-
-/// The members of the body of a call whose path names the record.
-fn path_members(body: &[u8]) -> Result<Option<Members<'_>>, Error> {
-    if body.iter().all(u8::is_ascii_whitespace) {
-        return Ok(None);
-    }
-    let raw: &RawValue = json::parse(body)?;
-    let members = Members::of(raw.get()).ok_or_else(|| bad_body("the body must be an object".into()))?;
-    if let Some(name) = members.names().find(|name| matches!(*name, "op" | "ns" | "namespace" | "key")) {
-        return Err(refuse("kv_field_in_path", format!("{name} stands in the path and not in the body")));
-    }
-    Ok(Some(members))
-}
-
-async fn answer_one(call: &Call, named: Named) -> Result<Reply, Error> {
-    let mut out = Vec::with_capacity(256);
-    let mut version = None;
-    match call.broker().kv(vec![named.step.clone()]).await? {
-        Ok(outcomes) => {
-            out.extend_from_slice(b"{\"index\":0");
-            for outcome in &outcomes {
-                write(&mut out, &named, outcome);
-                if let Outcome::Found(Some(row)) = outcome {
-                    version = Some(row.version);
-                }
-            }
-        }
-        Err(lost) => {
-            out.extend_from_slice(b"{\"reason\":\"kv_precondition\"");
-            write_precondition(&mut out, &lost, lost.index);
-        }
-    }
-    out.push(b'}');
-    let reply = Reply::json(StatusCode::OK, out);
-    Ok(match version.and_then(|version| HeaderValue::from_str(&format!("\"{version}\"")).ok()) {
-        Some(tag) => reply.with_header(header::ETAG, tag),
-        None => reply,
-    })
-}
-
 /// Reads the operations of a call.
-pub(super) fn read(operations: &[&RawValue], bounds: &Bounds) -> Result<Vec<Named>, Error> {
-    if operations.len() > bounds.operations {
-        let detail = format!("{} operations, {} are allowed", operations.len(), bounds.operations);
+pub fn operations(listed: &[&RawValue], bounds: &Bounds) -> Result<Vec<Named>, Error> {
+    if listed.len() > bounds.operations {
+        let detail = format!("{} operations, {} are allowed", listed.len(), bounds.operations);
         return Err(refuse("kv_too_many_ops", detail));
     }
-    let (mut named, mut written, mut keys) = (Vec::with_capacity(operations.len()), BTreeSet::new(), 0);
-    for raw in operations {
+    let (mut named, mut written, mut keys) = (Vec::with_capacity(listed.len()), BTreeSet::new(), 0);
+    for raw in listed {
         let members =
             Members::of(raw.get()).ok_or_else(|| bad_body("an operation must be an object".into()))?;
         let one = read_one(&members)?;
@@ -311,7 +173,7 @@ fn prefix(members: &Members<'_>, namespace: String) -> Result<Operation, Error> 
     })
 }
 
-fn place(namespace: String, key: String) -> Result<Place, Error> {
+pub fn place(namespace: String, key: String) -> Result<Place, Error> {
     check_namespace(&namespace)?;
     check_key(&key)?;
     Ok(Place { namespace, key })
@@ -336,14 +198,14 @@ fn check_key(key: &str) -> Result<(), Error> {
     Ok(())
 }
 
-fn writable(place: &Place) -> Result<(), Error> {
+pub fn writable(place: &Place) -> Result<(), Error> {
     if place.namespace == LOCKS {
         return Err(refuse("kv_bad_namespace", format!("{LOCKS} is written through /api/v1/locks only")));
     }
     Ok(())
 }
 
-fn value(members: &Members<'_>) -> Result<Bytes, Error> {
+pub fn value(members: &Members<'_>) -> Result<Bytes, Error> {
     let raw = members.raw("value").ok_or_else(|| bad_body("value is missing; null is a value too".into()))?;
     let value = compact(raw);
     if value.len() > KV_VALUE_BYTES_MAX {
@@ -368,7 +230,7 @@ fn compact(text: &str) -> Vec<u8> {
     text.bytes().filter(|byte| keep(*byte)).collect()
 }
 
-fn life(members: &Members<'_>) -> Result<Life, Error> {
+pub fn life(members: &Members<'_>) -> Result<Life, Error> {
     let bad_ttl = |detail| refuse("kv_bad_ttl", detail);
     let seconds: Option<u64> = members.get("ttlSeconds", "a whole number above zero").map_err(bad_ttl)?;
     let forever: Option<bool> = members.get("forever", "true").map_err(bad_ttl)?;
@@ -385,106 +247,8 @@ fn life(members: &Members<'_>) -> Result<Life, Error> {
     }
 }
 
-fn expect(members: &Members<'_>) -> Result<Option<u64>, Error> {
+pub fn expect(members: &Members<'_>) -> Result<Option<u64>, Error> {
     members.get("expect", "a version, or 0 for none").map_err(|detail| refuse("kv_bad_expect", detail))
-}
-
-/// Writes the members of a result, each with a comma before it.
-pub(super) fn write(out: &mut Vec<u8>, named: &Named, outcome: &Outcome) {
-    out.extend_from_slice(b",\"op\":");
-    json::string(out, named.name);
-    let key = match &named.step.operation {
-        Operation::Get(place) | Operation::Check { place, .. } => Some(place.key.as_str()),
-        operation => operation.written().map(|place| place.key.as_str()),
-    };
-    match outcome {
-        Outcome::Found(None) => {
-            out.extend_from_slice(b",\"found\":false,\"key\":");
-            json::string_or_null(out, key);
-            out.extend_from_slice(b",\"value\":null,\"version\":0,\"expiresAt\":null,\"updatedAt\":null");
-        }
-        Outcome::Found(Some(row)) => {
-            out.extend_from_slice(b",\"found\":true,");
-            write_row(out, row);
-        }
-        Outcome::Rows { rows, missing, truncated } => {
-            out.extend_from_slice(b",\"rows\":[");
-            for (index, row) in rows.iter().enumerate() {
-                out.extend_from_slice(if index == 0 { b"{" } else { b",{" });
-                write_row(out, row);
-                out.push(b'}');
-            }
-            out.extend_from_slice(b"],\"truncated\":");
-            json::boolean(out, *truncated);
-            if let Operation::GetMany { .. } = &named.step.operation {
-                out.extend_from_slice(b",\"missing\":[");
-                for (index, key) in missing.iter().enumerate() {
-                    if index > 0 {
-                        out.push(b',');
-                    }
-                    json::string(out, key);
-                }
-                out.push(b']');
-            } else {
-                out.extend_from_slice(b",\"nextAfter\":");
-                let last = rows.last().filter(|_| *truncated);
-                json::string_or_null(out, last.map(|row| row.key.as_str()));
-            }
-        }
-        Outcome::Judged { lost, value, version } => {
-            out.extend_from_slice(b",\"applied\":");
-            json::boolean(out, lost.is_none());
-            if let Some(lost) = lost {
-                out.extend_from_slice(b",\"reason\":");
-                json::string(out, word(*lost));
-            }
-            out.extend_from_slice(b",\"key\":");
-            json::string_or_null(out, key);
-            write_value(out, value.as_ref());
-            out.extend_from_slice(b",\"version\":");
-            json::number(out, *version);
-        }
-    }
-}
-
-fn write_value(out: &mut Vec<u8>, value: Option<&Bytes>) {
-    out.extend_from_slice(b",\"value\":");
-    out.extend_from_slice(value.filter(|value| !value.is_empty()).map_or(b"null", |value| &value[..]));
-}
-
-fn write_row(out: &mut Vec<u8>, row: &Row) {
-    out.extend_from_slice(b"\"key\":");
-    json::string(out, &row.key);
-    if !row.value.is_empty() {
-        write_value(out, Some(&row.value));
-    }
-    out.extend_from_slice(b",\"version\":");
-    json::number(out, row.version);
-    out.extend_from_slice(b",\"expiresAt\":");
-    json::string_or_null(out, row.expires_at.map(Timestamp::to_iso_micros).as_deref());
-    out.extend_from_slice(b",\"updatedAt\":");
-    json::string(out, &row.updated_at.to_iso_micros());
-}
-
-/// Writes what undid a call, each member with a comma before it; `index` counts as the answer counts.
-pub(super) fn write_precondition(out: &mut Vec<u8>, lost: &Precondition, index: usize) {
-    out.extend_from_slice(b",\"ok\":false,\"failedIndex\":");
-    json::number(out, index as u64);
-    out.extend_from_slice(b",\"kvReason\":");
-    json::string(out, word(lost.lost));
-    out.extend_from_slice(b",\"version\":");
-    json::number(out, lost.version);
-    write_value(out, lost.value.as_ref());
-}
-
-fn word(lost: Lost) -> &'static str {
-    match lost {
-        Lost::Exists => "exists",
-        Lost::Absent => "absent",
-        Lost::Version => "version",
-        Lost::Limit => "limit",
-        Lost::Type => "type",
-    }
 }
 
 #[cfg(test)]
