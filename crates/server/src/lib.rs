@@ -16,6 +16,7 @@ pub mod docs;
 pub mod error;
 mod http1;
 mod json;
+mod members;
 pub mod metrics;
 mod names;
 mod path;

@@ -9,6 +9,8 @@ mod maintenance;
 mod messages;
 mod numbers;
 mod queues;
+mod reads;
+mod records;
 mod stream;
 mod trace;
 
@@ -19,10 +21,12 @@ use baton_env::{Clock, Stopwatch, SystemClock};
 use baton_store::{MessageView, Queue, QueueSpec, Segment, Stop, Store, Tx, run};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::maintenance::Keeper;
+pub use self::reads::{FetchEntry, Fetched};
 pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
@@ -103,12 +107,15 @@ struct Shared {
     sealer: Arc<Sealer>,
     keeper: Arc<Keeper>,
     trace_retention: Duration,
+    /// Rung when a timer was set.
+    alarm: Notify,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Broker {
-    /// Starts the tasks that keep time for waiting pops and give up old messages. Needs a tokio runtime.
+    /// Starts the tasks that keep time for waiting pops, fire timers and give up what is old. Needs a tokio
+    /// runtime.
     pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let back_off = BackOff {
@@ -131,6 +138,7 @@ impl Broker {
             numbers: numbers::Cache::default(),
             keeper: keeper.clone(),
             trace_retention: options.trace_retention,
+            alarm: Notify::new(),
             stop: stop.clone(),
             tasks: tasks.clone(),
         });
@@ -138,6 +146,7 @@ impl Broker {
         tasks.spawn(keep_sweeping(shared.clone(), options.retention_interval));
         tasks.spawn(keep_series(shared.clone()));
         tasks.spawn(keeper.run(stop));
+        tasks.spawn(records::keep_firing(shared.clone()));
         tasks.close();
         Self { shared }
     }
@@ -446,7 +455,7 @@ impl Broker {
         Ok(acks)
     }
 
-    /// Does several acks and pushes together or not at all.
+    /// Does several acks, pushes, operations on records and timers together or not at all.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
         let watch = Stopwatch::start();
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
@@ -465,34 +474,31 @@ impl Broker {
         }
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
-        let count = pushes.count();
-        let pushes = match self.sealed(pushes) {
-            Ok(pushes) => pushes,
-            Err(error) => {
+        let timers = match self.sealed_timers(transaction.timers).await {
+            Err(error @ Error::KeyMissing(_)) => {
                 return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
             }
+            other => other?,
         };
-        let mut ready = Arc::new(Ready { acks, pushes, shape, required_leases: transaction.required_leases });
-        let mut sealings = 0;
-        let result = loop {
-            let decided = Arc::clone(&ready);
-            let queue = match self.run(move |tx| transaction::transact(tx, &decided)).await? {
-                Ok(result) => break result,
-                Err(Error::Unsealed(queue)) => queue,
-                Err(error) => return Err(error),
-            };
-            sealings += 1;
-            let sealed = match self.seal_for(&queue, &ready.pushes) {
-                _ if sealings > SEALINGS_MAX => Err(too_many_encrypted()),
-                outcome => outcome,
-            };
-            match sealed {
-                Ok(pushes) => ready = Arc::new(Ready { pushes, ..(*ready).clone() }),
-                Err(error) => {
-                    return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
-                }
+        let sets_timers = !timers.is_empty();
+        let count = pushes.count();
+        let ready = Arc::new(Ready {
+            acks,
+            shape,
+            required_leases: transaction.required_leases,
+            kv: transaction.kv,
+            timers,
+        });
+        let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes);
+        let result = match self.run_sealed(pushes, decide).await {
+            Err(error @ Error::KeyMissing(_)) => {
+                return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
             }
+            other => other?,
         };
+        if sets_timers {
+            self.shared.alarm.notify_one();
+        }
         let acked = || {
             result.results.iter().filter_map(|step| match step {
                 transaction::StepResult::Ack(acked) => Some(acked),
@@ -552,6 +558,11 @@ async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
         }
         if let Err(error) = stream::clear(&*shared.store).await {
             tracing::warn!(%error, "could not clear away old state; will try again");
+        }
+        match records::sweep_expired(&*shared.store).await {
+            Ok(0) => {}
+            Ok(records) => tracing::debug!(records, "removed expired records"),
+            Err(error) => tracing::warn!(%error, "could not remove expired records; will try again"),
         }
     }
 }
