@@ -99,7 +99,6 @@ impl Broker {
         for message in &mut messages {
             opener.open_message(message).map_err(Error::KeyMissing)?;
         }
-        drop(opener);
         Ok(Fetched::Read { messages, start, tail, out_of_range })
     }
 
