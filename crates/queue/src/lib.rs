@@ -15,24 +15,31 @@ mod group;
 mod inspect;
 pub mod kv;
 pub mod lock;
+mod meter;
 mod parking;
 mod pop;
 mod push;
 mod resolve;
 mod retention;
+mod seal;
+mod series;
 pub mod timer;
 mod transaction;
+mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, FetchEntry, Fetched, Options};
+pub use broker::{Broker, FetchEntry, Fetched, Numbers, Options};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
     Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
     PartitionSummary, QueueSummary, Replayed,
 };
+pub use meter::{Kind, Meters, Tally};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
+pub use seal::{KeyError, Keyring};
+pub use series::{Gauges, KEPT as SERIES_KEPT, Minute};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

@@ -4,6 +4,7 @@ use baton_store::{Stop, Tx};
 use baton_types::LeaseId;
 
 use crate::ack::{self, BAD_LEASE, Resolved};
+use crate::seal::Sealer;
 use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, push, timer};
 
 /// One step.
@@ -58,9 +59,15 @@ impl TransactionResult {
     fn refused(reason: &'static str, error: impl Into<String>, results: Vec<StepResult>) -> Self {
         Self { error: Some(error.into()), reason: Some(reason), results, ..Self::default() }
     }
+
+    /// Nothing was done, because of `error`, for which `reason` stands.
+    pub fn not_done(reason: &'static str, error: impl Into<String>) -> Self {
+        Self::refused(reason, error, Vec::new())
+    }
 }
 
 /// A transaction whose acked messages have been found.
+#[derive(Clone)]
 pub struct Ready {
     pub acks: Vec<Resolved>,
     pub pushes: PushBatch,
@@ -71,51 +78,57 @@ pub struct Ready {
     pub timers: Vec<timer::Operation>,
 }
 
-/// Decides a transaction.
-pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<TransactionResult, Stop> {
+/// Decides a transaction; an error is only ever that messages have to be encrypted first.
+pub fn transact(
+    tx: &mut dyn Tx,
+    ready: &Ready,
+    sealer: &Sealer,
+) -> Result<Result<TransactionResult, Error>, Stop> {
     for lease in &ready.required_leases {
         if !is_live(tx, *lease)? {
-            return Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new()));
+            return Ok(Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new())));
         }
     }
     let acks = ack::prepare(tx, &ready.acks)?;
     if let Some(error) = acks.results.iter().find_map(|ack| ack.error) {
         let seen = acks.results.into_iter().map(StepResult::Ack).collect();
-        return Ok(TransactionResult::refused(
-            "rejected_ack",
-            format!("ACK operation failed: {error}"),
-            seen,
-        ));
+        let error = format!("ACK operation failed: {error}");
+        return Ok(Ok(TransactionResult::refused("rejected_ack", error, seen)));
     }
     let pushes = match push::prepare(tx, &ready.pushes)? {
         Ok(pushes) if pushes.repeats_stored() => {
             let error = "a pushed transactionId exists already";
-            return Ok(TransactionResult::refused("duplicate", error, Vec::new()));
+            return Ok(Ok(TransactionResult::refused("duplicate", error, Vec::new())));
         }
         Ok(pushes) => pushes,
         Err(error @ Error::QueueFull { .. }) => {
-            return Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new()));
+            return Ok(Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new())));
         }
-        Err(error) => return Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())),
+        Err(error @ Error::Unsealed(_)) => return Ok(Err(error)),
+        Err(error) => {
+            return Ok(Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())));
+        }
     };
     let records = match kv::prepare(tx, &ready.kv)? {
         Ok(records) => records,
         Err(lost) => {
-            let refused = TransactionResult::refused(
-                "kv_precondition",
-                "a required record is not as expected",
-                Vec::new(),
-            );
-            return Ok(TransactionResult { precondition: Some(lost), ..refused });
+            let refused =
+                TransactionResult::not_done("kv_precondition", "a required record is not as expected");
+            return Ok(Ok(TransactionResult { precondition: Some(lost), ..refused }));
         }
     };
-    let timers = timer::prepare(tx, &ready.timers)?;
+    let timers = match timer::prepare(tx, &ready.timers, sealer)? {
+        Ok(timers) => timers,
+        Err(error) => {
+            return Ok(Ok(TransactionResult::not_done("encryption_key_missing", error.to_string())));
+        }
+    };
     let pushed = push::write(tx, &ready.pushes, &pushes)?;
     let acked = ack::write(tx, acks);
     let timers = timer::write(tx, &ready.timers, timers)?;
     let kv = kv::write(tx, &ready.kv, records)?;
     let results = in_order(&ready.shape, acked, pushed);
-    Ok(TransactionResult { results, kv, timers, ..TransactionResult::default() })
+    Ok(Ok(TransactionResult { results, kv, timers, ..TransactionResult::default() }))
 }
 
 fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, Stop> {

@@ -16,6 +16,7 @@
 pub mod conformance;
 mod error;
 pub mod expiry;
+mod histogram;
 pub mod lease;
 mod offsets;
 mod row;
@@ -24,6 +25,7 @@ mod store;
 mod tx;
 
 pub use error::Error;
+pub use histogram::{Distribution, Histogram, MICROS, SIZES};
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};

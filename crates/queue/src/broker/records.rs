@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{Store, expiry, run};
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
-use super::Broker;
+use super::{Broker, Shared};
 use crate::timer::{self, Fired, Timer};
 use crate::{Error, kv, lock};
 
@@ -35,12 +33,12 @@ impl Broker {
 
     /// Sets and removes timers in one decision, each operation on another one.
     pub async fn timers(&self, operations: Vec<timer::Operation>) -> Result<Vec<timer::Outcome>, Error> {
-        let outcomes = self
-            .run(move |tx| {
-                let prepared = timer::prepare(tx, &operations)?;
-                timer::write(tx, &operations, prepared)
-            })
-            .await?;
+        let sealer = Arc::clone(&self.shared.sealer);
+        let outcomes = self.run(move |tx| match timer::prepare(tx, &operations, &sealer)? {
+            Ok(prepared) => timer::write(tx, &operations, prepared).map(Ok),
+            Err(error) => Ok(Err(error)),
+        });
+        let outcomes = outcomes.await??;
         self.shared.alarm.notify_one();
         Ok(outcomes)
     }
@@ -48,7 +46,9 @@ impl Broker {
     /// One timer that has not fired.
     pub async fn timer(&self, queue: &str, key: &str) -> Result<Option<Timer>, Error> {
         let (queue, key) = (queue.to_owned(), key.to_owned());
-        self.run(move |tx| timer::find(tx, &queue, &key)).await
+        let Some(timer) = self.run(move |tx| timer::find(tx, &queue, &key)).await? else { return Ok(None) };
+        let payload = self.shared.sealer.opener().open(&timer.payload).map_err(Error::KeyMissing)?;
+        Ok(Some(Timer { payload, ..timer }))
     }
 
     /// Timers of a queue that have not fired, in the order of their keys, and whether there are more.
@@ -65,14 +65,19 @@ impl Broker {
 
     /// Fires the timers that are due now, up to some number. The broker does so by itself.
     pub async fn fire_timers(&self) -> Result<Fired, Error> {
-        self.run(timer::fire).await
+        fire(&self.shared).await
     }
 }
 
+async fn fire(shared: &Shared) -> Result<Fired, Error> {
+    let sealer = Arc::clone(&shared.sealer);
+    Ok(run(&*shared.store, move |tx| timer::fire(tx, &sealer)).await?)
+}
+
 /// Fires timers when they are due: looks, and sleeps until the next one or until one is set.
-pub(super) async fn keep_firing(store: Arc<dyn Store>, alarm: Arc<Notify>, stop: CancellationToken) {
+pub(super) async fn keep_firing(shared: Arc<Shared>) {
     loop {
-        let pause = match run(&*store, timer::fire).await {
+        let pause = match fire(&shared).await {
             Ok(fired) => {
                 if fired.postponed > 0 {
                     tracing::warn!("a timer could not be pushed; will try again");
@@ -85,8 +90,8 @@ pub(super) async fn keep_firing(store: Arc<dyn Store>, alarm: Arc<Notify>, stop:
             }
         };
         tokio::select! {
-            () = stop.cancelled() => return,
-            () = alarm.notified() => {}
+            () = shared.stop.cancelled() => return,
+            () = shared.alarm.notified() => {}
             () = baton_env::sleep(pause) => {}
         }
     }
