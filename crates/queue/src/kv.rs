@@ -380,7 +380,7 @@ fn page(
         let is_last = found.len() < wanted;
         after = found.last().map(|(key, _)| key.clone());
         for (key, record) in found {
-            if rows.len() == limit || (!keys_only && !rows.is_empty() && !take(budget, &record)) {
+            if rows.len() == limit || (!take(budget, &record) && !rows.is_empty()) {
                 return Ok((rows, true));
             }
             let mut row = row(namespace, key.strip_prefix(&all).unwrap_or(&key), &record)?;

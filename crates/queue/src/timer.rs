@@ -25,8 +25,10 @@ const SEPARATOR: char = '\0';
 
 /// Timers that fire in one decision.
 const FIRED_MAX: usize = 100;
-/// Bytes of their payloads.
-const FIRED_BYTES_MAX: usize = 8 << 20;
+/// Bytes of payloads that one decision reads.
+const READ_BYTES_MAX: usize = 8 << 20;
+/// Timers read at once while they are listed.
+const LISTED_AT_ONCE: usize = 16;
 /// The pause after a timer's first failure; it doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
@@ -46,6 +48,8 @@ pub enum Operation {
         transaction_id: String,
         /// The message.
         payload: Bytes,
+        /// Whom the caller's token speaks for.
+        producer: Option<String>,
         /// How long from now.
         delay: Duration,
     },
@@ -88,6 +92,8 @@ pub struct Timer {
     pub attempts: u32,
     /// Why.
     pub last_error: Option<String>,
+    /// Who set it, which its message will say.
+    pub producer: Option<String>,
     /// The message.
     #[serde(skip)]
     pub payload: Bytes,
@@ -142,32 +148,58 @@ pub struct Way {
     pub detour: Detour,
 }
 
-/// Operations whose timers have been read.
-pub struct Prepared(Vec<Option<Timer>>);
+/// For each operation: the timer that is there, and the payload as it is to be kept.
+pub struct Prepared(Vec<(Option<Timer>, Bytes)>);
 
-/// Reads what is needed, without writing.
-pub fn prepare(tx: &mut dyn Tx, operations: &[Operation]) -> Result<Prepared, Stop> {
+/// Reads what is needed, without writing. The inner error is that a payload must be encrypted and cannot be.
+pub fn prepare(
+    tx: &mut dyn Tx,
+    operations: &[Operation],
+    sealer: &Sealer,
+) -> Result<Result<Prepared, crate::Error>, Stop> {
     if operations.iter().any(|operation| matches!(operation, Operation::Schedule { .. })) {
         tx.admit(0)?;
     }
     let mut timers = Vec::with_capacity(operations.len());
     for operation in operations {
         let (queue, key) = operation.place();
-        timers.push(find(tx, queue, key)?);
+        let payload = match operation {
+            Operation::Schedule { payload, .. } => match sealed(tx, queue, payload, sealer)? {
+                Ok(payload) => payload,
+                Err(error) => return Ok(Err(error)),
+            },
+            Operation::Cancel { .. } => Bytes::new(),
+        };
+        timers.push((find(tx, queue, key)?, payload));
     }
-    Ok(Prepared(timers))
+    Ok(Ok(Prepared(timers)))
+}
+
+/// The payload as a queue wants it to be kept.
+fn sealed(
+    tx: &mut dyn Tx,
+    queue: &str,
+    payload: &Bytes,
+    sealer: &Sealer,
+) -> Result<Result<Bytes, crate::Error>, Stop> {
+    let is_secret = tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled);
+    Ok(if is_secret && !is_sealed(payload) {
+        sealer.seal(payload).map(Bytes::from)
+    } else {
+        Ok(payload.clone())
+    })
 }
 
 /// Sets and removes timers; each operation must be on another one.
 pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> Result<Vec<Outcome>, Stop> {
     let now = tx.now();
     let mut outcomes = Vec::with_capacity(operations.len());
-    for (operation, old) in operations.iter().zip(prepared.0) {
+    for (operation, (old, payload)) in operations.iter().zip(prepared.0) {
         if let Some(old) = &old {
             tx.remove_record(&due_key(old.deliver_at, &old.queue, &old.key));
         }
         outcomes.push(match operation {
-            Operation::Schedule { queue, key, partition, transaction_id, payload, delay } => {
+            Operation::Schedule { queue, key, partition, transaction_id, producer, delay, .. } => {
                 let timer = Timer {
                     queue: queue.clone(),
                     key: key.clone(),
@@ -178,7 +210,8 @@ pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> R
                     updated_at: now,
                     attempts: 0,
                     last_error: None,
-                    payload: payload.clone(),
+                    producer: producer.clone(),
+                    payload,
                 };
                 set(tx, &timer)?;
                 let status = if old.is_some() { Status::Rescheduled } else { Status::Scheduled };
@@ -201,8 +234,8 @@ pub fn find(tx: &mut dyn Tx, queue: &str, key: &str) -> Result<Option<Timer>, St
     Ok(tx.record(&timer_key(queue, key))?.map(|record| decode(&record)).transpose()?)
 }
 
-/// Timers of a queue in the order of their keys, and whether there are more. Only keys that begin with `prefix`
-/// and stand after `after`.
+/// Timers of a queue in the order of their keys, without payloads, and whether there are more: at most `limit`, and
+/// fewer when they are large. Only keys that begin with `prefix` and stand after `after`.
 pub fn list(
     tx: &mut dyn Tx,
     queue: &str,
@@ -210,11 +243,23 @@ pub fn list(
     after: Option<&str>,
     limit: usize,
 ) -> Result<(Vec<Timer>, bool), Stop> {
-    let after = after.map(|after| timer_key(queue, after));
-    let found = tx.records(&timer_key(queue, prefix), after.as_deref(), limit + 1)?;
-    let more = found.len() > limit;
-    let timers = found.iter().take(limit).map(|(_, record)| decode(record)).collect::<Result<_, _>>()?;
-    Ok((timers, more))
+    let mut after = after.map(|after| timer_key(queue, after));
+    let (mut timers, mut bytes) = (Vec::new(), 0);
+    loop {
+        let found = tx.records(&timer_key(queue, prefix), after.as_deref(), LISTED_AT_ONCE)?;
+        let is_last = found.len() < LISTED_AT_ONCE;
+        for (key, record) in found {
+            if timers.len() == limit || bytes > READ_BYTES_MAX {
+                return Ok((timers, true));
+            }
+            bytes += record.value.len();
+            timers.push(Timer { payload: Bytes::new(), ..decode(&record)? });
+            after = Some(key);
+        }
+        if is_last {
+            return Ok((timers, false));
+        }
+    }
 }
 
 /// Pushes the messages of timers that are due, and removes the timers.
@@ -223,7 +268,7 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
     let (mut due, mut bytes, mut next) = (Vec::new(), 0, None);
     for (entry, _) in tx.records(DUE, None, FIRED_MAX + 1)? {
         let (at, queue, key) = read_due(&entry)?;
-        if at > now || due.len() == FIRED_MAX || bytes > FIRED_BYTES_MAX {
+        if at > now || due.len() == FIRED_MAX || bytes > READ_BYTES_MAX {
             next = Some(at.since(now));
             break;
         }
@@ -235,7 +280,7 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
         return Ok(Fired { next, ..Fired::default() });
     }
     let timers: Vec<_> = due.iter().filter_map(|(_, timer)| timer.as_ref()).collect();
-    if let Ok(fired) = push_all(tx, way, &timers)? {
+    if let Ok(fired) = push_all(tx, &timers, way)? {
         for (entry, timer) in &due {
             tx.remove_record(entry);
             if let Some(timer) = timer {
@@ -244,10 +289,11 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
         }
         return Ok(Fired { fired, postponed: 0, next });
     }
-    // Some queue is full. The first timer goes alone, so that it holds up nobody but itself.
+    // Some queue is full, or wants a key that is not there. The first timer goes alone, so that it holds up nobody
+    // but itself.
     let (entry, timer) = &due[0];
     let more = Some(if due.len() > 1 { Duration::ZERO } else { next.unwrap_or(RETRY_FIRST) });
-    let pushed = push_all(tx, way, timer.as_ref().as_slice())?;
+    let pushed = push_all(tx, timer.as_ref().as_slice(), way)?;
     tx.remove_record(entry);
     let Some(timer) = timer else { return Ok(Fired { next: more, ..Fired::default() }) };
     match pushed {
@@ -275,33 +321,25 @@ fn postponed(timer: &Timer, now: Timestamp, error: String) -> Timer {
 }
 
 /// Pushes the messages of timers, all or none; how many timers that were.
-fn push_all(tx: &mut dyn Tx, way: &Way, timers: &[&Timer]) -> Result<Result<usize, crate::Error>, Stop> {
+fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<usize, crate::Error>, Stop> {
     let mut batch = PushBatch::default();
     batch.detour = way.detour.clone();
     for timer in timers {
-        let mut payload = timer.payload.clone();
-        // The queue may have become encrypted after the timer was set.
-        if is_encrypted(tx, &timer.queue)? && !is_sealed(&payload) {
-            match way.sealer.seal(&payload) {
-                Ok(sealed) => payload = sealed.into(),
-                Err(error) => return Ok(Err(error)),
-            }
-        }
+        let payload = match sealed(tx, &timer.queue, &timer.payload, &way.sealer)? {
+            Ok(payload) => payload,
+            Err(error) => return Ok(Err(error)),
+        };
         let message = NewMessage {
             transaction_id: Some(&timer.transaction_id),
+            trace_id: None,
+            producer: timer.producer.as_deref(),
             payload: &payload,
-            ..NewMessage::default()
         };
         if let Err(error) = batch.add(&timer.queue, &timer.partition, &message) {
             return Ok(Err(error));
         }
     }
     Ok(push::push(tx, &batch)?.map(|_| timers.len()))
-}
-
-/// Whether payloads of a queue are encrypted.
-pub fn is_encrypted(tx: &mut dyn Tx, queue: &str) -> Result<bool, Stop> {
-    Ok(tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled))
 }
 
 fn set(tx: &mut dyn Tx, timer: &Timer) -> Result<(), Stop> {

@@ -4,6 +4,7 @@ use baton_store::{Stop, Tx};
 use baton_types::LeaseId;
 
 use crate::ack::{self, BAD_LEASE, Resolved};
+use crate::seal::Sealer;
 use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, push, timer};
 
 /// One step.
@@ -80,6 +81,7 @@ pub fn transact(
     tx: &mut dyn Tx,
     ready: &Ready,
     pushes: &PushBatch,
+    sealer: &Sealer,
 ) -> Result<Result<TransactionResult, Error>, Stop> {
     for lease in &ready.required_leases {
         if !is_live(tx, *lease)? {
@@ -109,15 +111,17 @@ pub fn transact(
     let records = match kv::prepare(tx, &ready.kv)? {
         Ok(records) => records,
         Err(lost) => {
-            let refused = TransactionResult::refused(
-                "kv_precondition",
-                "a required record is not as expected",
-                Vec::new(),
-            );
+            let refused =
+                TransactionResult::not_done("kv_precondition", "a required record is not as expected");
             return Ok(Ok(TransactionResult { precondition: Some(lost), ..refused }));
         }
     };
-    let timers = timer::prepare(tx, &ready.timers)?;
+    let timers = match timer::prepare(tx, &ready.timers, sealer)? {
+        Ok(timers) => timers,
+        Err(error) => {
+            return Ok(Ok(TransactionResult::not_done("encryption_key_missing", error.to_string())));
+        }
+    };
     let pushed = push::write(tx, pushes, &prepared)?;
     let acked = ack::write(tx, acks);
     let timers = timer::write(tx, &ready.timers, timers)?;

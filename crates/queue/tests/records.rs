@@ -35,6 +35,10 @@ impl Bench {
     }
 
     fn open_at(directory: &Path, now: Timestamp) -> Self {
+        Self::open_with(directory, now, "")
+    }
+
+    fn open_with(directory: &Path, now: Timestamp, keys: &str) -> Self {
         let clock = Arc::new(ManualClock::new(now));
         let options = baton_store_embedded::Options {
             clock: clock.clone(),
@@ -43,7 +47,8 @@ impl Bench {
         };
         let store = Arc::new(EmbeddedStore::open(options).unwrap());
         let retention_interval = Duration::from_millis(20);
-        let broker = Broker::start(store.clone(), Options { retention_interval, ..Options::default() });
+        let options = Options { retention_interval, keys: keys.parse().unwrap(), ..Options::default() };
+        let broker = Broker::start(store.clone(), options);
         Self { clock, store, broker }
     }
 
@@ -133,6 +138,7 @@ fn schedule(key: &str, delay: Duration) -> timer::Operation {
         partition: "p".into(),
         transaction_id: format!("t-{key}"),
         payload: format!("\"{key}\"").into(),
+        producer: None,
         delay,
     }
 }
@@ -427,6 +433,7 @@ async fn a_timer_for_a_full_queue_waits_and_holds_up_nobody() {
         partition: "p".into(),
         transaction_id: "b".into(),
         payload: "1".into(),
+        producer: None,
         delay: SECOND,
     };
     bench.broker.timers(vec![other]).await.unwrap();
@@ -441,6 +448,37 @@ async fn a_timer_for_a_full_queue_waits_and_holds_up_nobody() {
     bench.clock.advance(100 * SECOND);
     bench.broker.fire_timers().await.unwrap();
     assert_eq!(bench.texts("later").await, ["\"a\""]);
+}
+
+#[tokio::test]
+async fn a_timer_of_an_encrypted_queue_waits_encrypted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (start, key) = (Timestamp::from_micros(1_800_000_000_000_000), "07".repeat(32));
+    let bench = Bench::open_with(directory.path(), start, &key);
+    // Set before the queue exists, so nobody could know.
+    bench.schedule("early", SECOND).await;
+    let options = serde_json::json!({"encryptionEnabled": true});
+    bench.broker.configure("later", None, None, options.as_object().unwrap(), false).await.unwrap();
+    bench.schedule("secret", SECOND).await;
+    let stored = run(&*bench.store, |tx| tx.records("timer/later\0s", None, 9)).await.unwrap();
+    assert_eq!(stored.len(), 1);
+    assert!(!stored[0].1.value.windows(8).any(|part| part == b"\"secret\""));
+    assert_eq!(bench.broker.timer("later", "secret").await.unwrap().unwrap().payload, "\"secret\"");
+    bench.close().await;
+
+    let bench = Bench::open_with(directory.path(), start, "");
+    let refused = bench.broker.timers(vec![schedule("plain", SECOND)]).await.unwrap_err();
+    assert!(matches!(refused, baton_queue::Error::KeyMissing(_)), "{refused}");
+    bench.close().await;
+
+    let bench = Bench::open_with(directory.path(), start.after(5 * SECOND), &key);
+    bench.broker.fire_timers().await.unwrap();
+    let entry =
+        FetchEntry { queue: "later".into(), partition: "p".into(), offset: Offset(0), bytes_max: 1000 };
+    let fetched = bench.broker.fetch(&[entry], 1000, 1, Duration::ZERO).await.unwrap();
+    assert!(matches!(&fetched[0], Fetched::Read { messages, .. }
+        if messages.len() == 2 && messages[1].payload == "\"secret\""));
+    assert_eq!(bench.texts("later").await, ["\"early\"", "\"secret\""]);
 }
 
 #[tokio::test]

@@ -114,8 +114,8 @@ struct Shared {
 }
 
 impl Broker {
-    /// Starts the tasks that keep time for waiting pops, fire timers and give up what is old. Needs a tokio
-    /// runtime.
+    /// Starts the tasks that keep time for waiting pops, fire timers, keep numbers and give up what is old. Needs a
+    /// tokio runtime.
     pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let back_off = BackOff {
@@ -474,22 +474,18 @@ impl Broker {
         }
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
-        let timers = match self.sealed_timers(transaction.timers).await {
-            Err(error @ Error::KeyMissing(_)) => {
-                return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
-            }
-            other => other?,
-        };
-        let sets_timers = !timers.is_empty();
+        let sets_timers = !transaction.timers.is_empty();
         let count = pushes.count();
         let ready = Arc::new(Ready {
             acks,
             shape,
             required_leases: transaction.required_leases,
             kv: transaction.kv,
-            timers,
+            timers: transaction.timers,
         });
-        let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes);
+        let sealer = Arc::clone(&self.shared.sealer);
+        let decide =
+            move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes, &sealer);
         let result = match self.run_sealed(pushes, decide).await {
             Err(error @ Error::KeyMissing(_)) => {
                 return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));

@@ -10,8 +10,9 @@ use super::{Broker, PAGE};
 use crate::Error;
 use crate::inspect::{self, PartitionSummary};
 
-/// Between two looks of a read that waits for more.
-const FETCH_PAUSE: Duration = Duration::from_millis(100);
+/// The first pause between two looks of a read that waits for more; it doubles up to the longest.
+const FETCH_PAUSE: Duration = Duration::from_millis(50);
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// A key that is never written; removing it makes a decision that is answered only when it is on disk.
 const NOTHING: &str = "nothing";
 
@@ -56,7 +57,7 @@ impl Broker {
         bytes_min: usize,
         wait: Duration,
     ) -> Result<Vec<Fetched>, Error> {
-        let began = baton_env::Stopwatch::start();
+        let (began, mut pause) = (baton_env::Stopwatch::start(), FETCH_PAUSE);
         loop {
             let (mut found, mut bytes, mut out_of_range) = (Vec::with_capacity(entries.len()), 0, false);
             for entry in entries {
@@ -73,8 +74,9 @@ impl Broker {
             }
             tokio::select! {
                 () = self.shared.stop.cancelled() => return Ok(found),
-                () = baton_env::sleep(left.min(FETCH_PAUSE)) => {}
+                () = baton_env::sleep(left.min(pause)) => {}
             }
+            pause = (pause * 2).min(FETCH_PAUSE_MAX);
         }
     }
 
@@ -89,16 +91,12 @@ impl Broker {
         let Some(partition) = place else { return Ok(Fetched::NoQueue) };
         let (start, tail) = partition.as_ref().map_or((Offset(0), Offset(0)), |p| (p.start, p.tail));
         let out_of_range = entry.offset < start || entry.offset > tail;
-        let mut messages = match partition {
+        let messages = match partition {
             Some(partition) if !out_of_range && entry.offset < tail && (left > 0 || is_first) => {
                 self.read_from(&partition, entry.offset, entry.bytes_max.min(left), is_first).await?
             }
             _ => Vec::new(),
         };
-        let mut opener = self.shared.sealer.opener();
-        for message in &mut messages {
-            opener.open_message(message).map_err(Error::KeyMissing)?;
-        }
         Ok(Fetched::Read { messages, start, tail, out_of_range })
     }
 
@@ -129,12 +127,22 @@ impl Broker {
                 }
                 let is_allowed = may_exceed && messages.is_empty();
                 if bytes + message.payload.len() > bytes_max && !is_allowed {
-                    return Ok(messages);
+                    return self.opened(messages);
                 }
                 bytes += message.payload.len();
                 messages.push(message);
             }
         }
+        self.opened(messages)
+    }
+
+    /// The same messages with payloads as they were pushed.
+    fn opened(&self, mut messages: Vec<MessageView>) -> Result<Vec<MessageView>, Error> {
+        let mut opener = self.shared.sealer.opener();
+        messages
+            .iter_mut()
+            .try_for_each(|message| opener.open_message(message))
+            .map_err(Error::KeyMissing)?;
         Ok(messages)
     }
 

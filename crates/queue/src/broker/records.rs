@@ -33,13 +33,12 @@ impl Broker {
 
     /// Sets and removes timers in one decision, each operation on another one.
     pub async fn timers(&self, operations: Vec<timer::Operation>) -> Result<Vec<timer::Outcome>, Error> {
-        let operations = self.sealed_timers(operations).await?;
-        let outcomes = self
-            .run(move |tx| {
-                let prepared = timer::prepare(tx, &operations)?;
-                timer::write(tx, &operations, prepared)
-            })
-            .await?;
+        let sealer = Arc::clone(&self.shared.sealer);
+        let outcomes = self.run(move |tx| match timer::prepare(tx, &operations, &sealer)? {
+            Ok(prepared) => timer::write(tx, &operations, prepared).map(Ok),
+            Err(error) => Ok(Err(error)),
+        });
+        let outcomes = outcomes.await??;
         self.shared.alarm.notify_one();
         Ok(outcomes)
     }
@@ -47,9 +46,9 @@ impl Broker {
     /// One timer that has not fired.
     pub async fn timer(&self, queue: &str, key: &str) -> Result<Option<Timer>, Error> {
         let (queue, key) = (queue.to_owned(), key.to_owned());
-        let mut found = self.run(move |tx| timer::find(tx, &queue, &key)).await?;
-        self.open_timers(&mut found)?;
-        Ok(found)
+        let Some(timer) = self.run(move |tx| timer::find(tx, &queue, &key)).await? else { return Ok(None) };
+        let payload = self.shared.sealer.opener().open(&timer.payload).map_err(Error::KeyMissing)?;
+        Ok(Some(Timer { payload, ..timer }))
     }
 
     /// Timers of a queue that have not fired, in the order of their keys, and whether there are more.
@@ -61,61 +60,24 @@ impl Broker {
         limit: usize,
     ) -> Result<(Vec<Timer>, bool), Error> {
         let (queue, prefix, after) = (queue.to_owned(), prefix.to_owned(), after.map(str::to_owned));
-        let (mut timers, more) =
-            self.run(move |tx| timer::list(tx, &queue, &prefix, after.as_deref(), limit)).await?;
-        self.open_timers(&mut timers)?;
-        Ok((timers, more))
-    }
-
-    /// Shows the payloads of encrypted queues as they were given.
-    fn open_timers<'a>(&self, timers: impl IntoIterator<Item = &'a mut Timer>) -> Result<(), Error> {
-        let mut opener = self.shared.sealer.opener();
-        for timer in timers {
-            timer.payload = opener.open(&timer.payload).map_err(Error::KeyMissing)?;
-        }
-        Ok(())
-    }
-
-    /// The operations with the payloads for encrypted queues encrypted, for a timer waits on disk.
-    pub(super) async fn sealed_timers(
-        &self,
-        mut operations: Vec<timer::Operation>,
-    ) -> Result<Vec<timer::Operation>, Error> {
-        let names: Vec<_> = operations.iter().map(|operation| operation.place().0.to_owned()).collect();
-        if names.is_empty() {
-            return Ok(operations);
-        }
-        let encrypted = self
-            .run(move |tx| {
-                names.iter().map(|queue| timer::is_encrypted(tx, queue)).collect::<Result<Vec<_>, _>>()
-            })
-            .await?;
-        for (operation, is_encrypted) in operations.iter_mut().zip(encrypted) {
-            if let (timer::Operation::Schedule { payload, .. }, true) = (operation, is_encrypted) {
-                *payload = self.shared.sealer.seal(payload)?.into();
-            }
-        }
-        Ok(operations)
+        self.run(move |tx| timer::list(tx, &queue, &prefix, after.as_deref(), limit)).await
     }
 
     /// Fires the timers that are due now, up to some number. The broker does so by itself.
     pub async fn fire_timers(&self) -> Result<Fired, Error> {
-        let way = self.shared.way();
-        self.run(move |tx| timer::fire(tx, &way)).await
+        fire(&self.shared).await
     }
 }
 
-impl Shared {
-    fn way(&self) -> Way {
-        Way { sealer: self.sealer.clone(), detour: self.keeper.behind() }
-    }
+async fn fire(shared: &Shared) -> Result<Fired, Error> {
+    let way = Way { sealer: shared.sealer.clone(), detour: shared.keeper.behind() };
+    Ok(run(&*shared.store, move |tx| timer::fire(tx, &way)).await?)
 }
 
 /// Fires timers when they are due: looks, and sleeps until the next one or until one is set.
 pub(super) async fn keep_firing(shared: Arc<Shared>) {
     loop {
-        let way = shared.way();
-        let pause = match run(&*shared.store, move |tx| timer::fire(tx, &way)).await {
+        let pause = match fire(&shared).await {
             Ok(fired) => {
                 if fired.postponed > 0 {
                     tracing::warn!("a timer could not be pushed; will try again");

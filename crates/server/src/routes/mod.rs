@@ -92,7 +92,7 @@ pub const ROUTES: &[Route] = &[
     route(PUT, "/api/v1/kv/:namespace/*key", Access::Write, "Write a record.", kv::put),
     route(DELETE, "/api/v1/kv/:namespace/*key", Access::Write, "Delete a record.", kv::delete),
     route(POST, "/api/v1/locks", Access::Write, "Acquire, renew, release and look at locks.", locks::batch),
-    route(POST, "/api/v1/timers", Access::Write, "Set and cancel timers, in one commit.", timers::batch),
+    route(POST, "/api/v1/timers", Access::Push, "Set and cancel timers, in one commit.", timers::batch),
     route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
     route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),

@@ -55,9 +55,19 @@ lenient! {
 /// An operation with what its answer repeats when there is no timer.
 #[derive(Debug)]
 pub(super) struct Named {
-    /// What to do.
-    pub operation: Operation,
+    operation: Operation,
     transaction_id: Option<String>,
+}
+
+impl Named {
+    /// What to do, in the name of whom the caller's token speaks for.
+    pub fn by(&self, caller: Option<&str>) -> Operation {
+        let mut operation = self.operation.clone();
+        if let Operation::Schedule { producer, .. } = &mut operation {
+            *producer = caller.map(str::to_owned);
+        }
+        operation
+    }
 }
 
 fn refuse(reason: &'static str, detail: impl Into<String>) -> Error {
@@ -80,7 +90,7 @@ pub(super) fn batch(mut call: Call) -> Answer {
             return Err(bad_body("operations must not be empty".into()));
         }
         let named = read(&operations)?;
-        let operations = named.iter().map(|named| named.operation.clone()).collect();
+        let operations = named.iter().map(|named| named.by(call.caller())).collect();
         let outcomes = call.broker().timers(operations).await?;
         let results: Vec<_> =
             named.iter().zip(&outcomes).map(|(named, outcome)| show(named, outcome)).collect();
@@ -188,6 +198,7 @@ fn read_one(members: &Members<'_>) -> Result<Named, Error> {
                 partition,
                 transaction_id: transaction_id.unwrap_or_else(|| baton_env::fresh_uuid().to_string()),
                 payload: payload(members)?,
+                producer: None,
                 delay: delay(members)?,
             }
         }
@@ -287,7 +298,7 @@ fn row(timer: &Timer) -> Value {
         "messageId": null,
         "payloadZstd": false,
         "encrypted": false,
-        "producerSub": null,
+        "producerSub": timer.producer,
         "attempts": timer.attempts,
         "lastError": timer.last_error,
         "claimed": false,

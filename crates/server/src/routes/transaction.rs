@@ -134,7 +134,7 @@ impl<'a> Plan<'a> {
             steps,
             required_leases: self.required.clone(),
             kv: self.kv.iter().map(|named| named.step.clone()).collect(),
-            timers: self.timers.iter().map(|named| named.operation.clone()).collect(),
+            timers: self.timers.iter().map(|named| named.by(producer)).collect(),
         })
     }
 
