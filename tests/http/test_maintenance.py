@@ -174,6 +174,22 @@ def test_a_full_queue_keeps_its_messages_in_the_spool_until_there_is_room(own, q
     eventually(lambda: drained(own))
 
 
+def test_what_is_spooled_for_a_queue_goes_with_it(own, queue):
+    switch(own, PUSH, True)
+    for name in ("deleted", "cleared", "kept"):
+        for partition in ("p", "r"):
+            own.push(f"{queue}-{name}", name, partition=partition)
+    own.configure(f"{queue}-cleared")
+    own.delete(f"/api/v1/resources/queues/{queue}-deleted")
+    assert own.delete(f"/api/v1/queues/{queue}-cleared/clear?partition=p").status == 200
+    assert own.get(PUSH).json["bufferedMessages"] == 3
+    switch(own, PUSH, False)
+    eventually(lambda: drained(own))
+    assert own.get(f"/api/v1/resources/queues/{queue}-deleted").status == 404
+    assert own.pop(f"{queue}-cleared", "p") == [] and data_of(own.pop(f"{queue}-cleared", "r")) == ["cleared"]
+    assert data_of(own.pop(f"{queue}-kept", batch=9, partitions=9)) == ["kept", "kept"]
+
+
 def test_both_modes_and_the_spool_survive_a_restart(own, queue):
     switch(own, PUSH, True)
     switch(own, POP, True)
