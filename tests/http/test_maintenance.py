@@ -1,5 +1,7 @@
 """GET and POST /api/v1/system/maintenance and /maintenance/pop, and what the modes do to pushes and pops"""
 
+import http.client
+import threading
 import time
 
 import pytest
@@ -174,6 +176,22 @@ def test_a_full_queue_keeps_its_messages_in_the_spool_until_there_is_room(own, q
     eventually(lambda: drained(own))
 
 
+def test_what_is_spooled_for_a_queue_goes_with_it(own, queue):
+    switch(own, PUSH, True)
+    for name in ("deleted", "cleared", "kept"):
+        for partition in ("p", "r"):
+            own.push(f"{queue}-{name}", name, partition=partition)
+    own.configure(f"{queue}-cleared")
+    own.delete(f"/api/v1/resources/queues/{queue}-deleted")
+    assert own.delete(f"/api/v1/queues/{queue}-cleared/clear?partition=p").status == 200
+    assert own.get(PUSH).json["bufferedMessages"] == 3
+    switch(own, PUSH, False)
+    eventually(lambda: drained(own))
+    assert own.get(f"/api/v1/resources/queues/{queue}-deleted").status == 404
+    assert own.pop(f"{queue}-cleared", "p") == [] and data_of(own.pop(f"{queue}-cleared", "r")) == ["cleared"]
+    assert data_of(own.pop(f"{queue}-kept", batch=9, partitions=9)) == ["kept", "kept"]
+
+
 def test_both_modes_and_the_spool_survive_a_restart(own, queue):
     switch(own, PUSH, True)
     switch(own, POP, True)
@@ -273,3 +291,41 @@ def test_a_notice_is_taken_for_any_queue_and_must_name_one(server, queue):
         assert (answer.status, answer.json) == (200, {"status": "ok"})
     answer = server.post("/internal/api/notify", {"partition": "p"})
     assert (answer.status, answer.error) == (400, "queue is required")
+
+
+def test_order_holds_for_many_producers_while_the_mode_flips_and_the_server_is_killed(own, queue, rng):
+    """Each producer repeats what was not answered, under the same id; so each message is there once, and in order."""
+    own.listen = f"127.0.0.1:{own.port}"
+    stop, statuses = threading.Event(), [[] for _ in range(4)]
+
+    def produce(producer):
+        n = 0
+        while not stop.is_set():
+            item = {"queue": queue, "partition": f"p{producer}", "payload": n, "transactionId": f"{producer}-{n}"}
+            try:
+                answer = own.post("/api/v1/push", {"items": [item]})
+            except (OSError, http.client.HTTPException):
+                continue
+            assert answer.status == 201, answer
+            statuses[producer].append(answer.json[0]["status"])
+            n += 1
+        return n
+
+    producers = [Background(produce, producer) for producer in range(len(statuses))]
+    for round in range(12):
+        switch(own, PUSH, round % 2 == 0)
+        time.sleep(rng.uniform(0, 0.3))
+        if round % 3 == 2:
+            own.kill()
+            own.start()
+    time.sleep(0.2)
+    stop.set()
+    sent = [producer.result() for producer in producers]
+    switch(own, PUSH, False)
+    eventually(lambda: drained(own), seconds=30)
+    for producer, count in enumerate(sent):
+        assert {"queued", "buffered"} <= set(statuses[producer]), "both ways were taken"
+        seen = []
+        while batch := own.pop(queue, f"p{producer}", batch=10000, autoAck=True):
+            seen.extend(data_of(batch))
+        assert seen == list(range(count))

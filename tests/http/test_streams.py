@@ -236,6 +236,18 @@ def test_a_large_state_is_read_whole(server, queue, query):
     assert len(values(server, query, partition, keys=keys + ["none"])) == 2500
 
 
+def test_state_goes_with_the_queue_it_was_computed_from(server, queue, query):
+    (message,) = read(server, queue, 1)
+    assert cycle(server, query, message["partitionId"], state_ops=[put("k", 1)])["success"] is True
+    server.delete(f"/api/v1/resources/queues/{queue}-other")
+    assert values(server, query, message["partitionId"]) == {"k": 1}
+    server.delete(f"/api/v1/resources/queues/{queue}-in")
+    assert values(server, query, message["partitionId"]) == {}
+    assert register(server, queue).json["fresh"] is False
+    (message,) = read(server, queue, 2)
+    assert cycle(server, query, message["partitionId"], state_ops=[put("k", 2)])["success"] is True
+
+
 @pytest.mark.parametrize("body", [{}, [], {"query_id": "q"}, {"query_id": "", "partition_id": "1"}, {"query_id": "q", "partition_id": 1}])
 @pytest.mark.parametrize("path", ["/streams/v1/cycle", "/streams/v1/state/get"])
 def test_query_and_partition_are_required(server, path, body):

@@ -97,7 +97,7 @@ def test_a_trace_of_an_unknown_message_is_refused(server, message):
         ({"traceNames": {"a": 1}}, 400, "traceNames must be"),
         ({"traceNames": ["n"] * 17}, 400, "at most 16"),
         ({"traceNames": "n" * 256}, 413, "256 bytes"),
-        ({"data": "x" * (64 << 10)}, 413, "are allowed"),
+        ({"data": "x" * (16 << 10)}, 413, "are allowed"),
         ({"eventType": "e" * 256}, 413, "256 bytes"),
     ],
 )
@@ -107,11 +107,11 @@ def test_what_cannot_be_kept_is_refused(server, message, change, status, words):
 
 
 def test_a_message_has_only_so_many_traces(server, message):
-    for _ in range(200):
+    for _ in range(100):
         trace(server, message)
     answer = server.post("/api/v1/traces", {**message, "data": {}})
-    assert answer.status == 400 and "at most 200 traces" in answer.error
-    assert len(of(server, message)) == 200
+    assert answer.status == 400 and "at most 100 traces" in answer.error
+    assert len(of(server, message)) == 100
 
 
 def test_traces_go_with_their_queue(server, message, queue):

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use baton_store::{Queue, QueueSpec, Segment, Stop, Tx};
+use baton_store::{Partition, Queue, QueueSpec, Segment, Stop, Tx};
 use baton_types::{Offset, PartitionId, QueueOptions};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -207,6 +207,27 @@ fn spool_name(queue: &str, partition: &str) -> String {
 fn meant_for(spool_name: &str) -> Option<(&str, &str)> {
     let (length, names) = spool_name.split_once(':')?;
     names.split_at_checked(length.parse().ok()?)
+}
+
+/// Gives up what is spooled for a queue, or for one of its partitions, among the partitions of the spool after
+/// `after`; tells which was looked at last.
+pub fn give_up(
+    tx: &mut dyn Tx,
+    queue: &str,
+    partition: Option<&str>,
+    after: Option<PartitionId>,
+    limit: usize,
+) -> Result<Option<PartitionId>, Stop> {
+    let Some(spool) = tx.queue(SPOOL)? else { return Ok(None) };
+    let page = tx.partitions(spool.id, after, limit)?;
+    let is_meant = |row: &&Partition| {
+        meant_for(&row.name)
+            .is_some_and(|(to, name)| to == queue && partition.is_none_or(|partition| partition == name))
+    };
+    for row in page.iter().filter(is_meant) {
+        tx.trim(row.id, row.tail)?;
+    }
+    Ok(page.last().map(|row| row.id))
 }
 
 /// A run of spooled messages of one partition, ready to be pushed.

@@ -136,6 +136,29 @@ pub fn register(tx: &mut dyn Tx, new: &NewQuery) -> Result<Registered, Stop> {
     Ok(Registered { id, fresh, reset: is_other, mismatch: None })
 }
 
+/// Gives up the state of the queries that read a queue which has gone, for its partitions never come again. Looks at
+/// up to `limit` queries after `after`, and tells which was the last.
+pub fn forget_source(
+    tx: &mut dyn Tx,
+    queue: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Option<String>, Stop> {
+    let page = tx.records("stream/q/", after, limit)?;
+    let last = page.last().map(|(key, _)| key.clone());
+    for (key, record) in page {
+        let query: Query = serde_json::from_slice(&record.value).map_err(|e| damaged(&key, &e))?;
+        if query.source == queue {
+            let former = query.state;
+            let query = Query { state: tx.fresh_token(), ..query };
+            let value = serde_json::to_vec(&query).unwrap_or_default();
+            tx.put_record(&key, Bytes::from(value), None)?;
+            tx.put_record(&cleared_key(former), Bytes::new(), None)?;
+        }
+    }
+    Ok(last)
+}
+
 fn cleared_key(state: u64) -> String {
     format!("stream/x/{state:016x}")
 }

@@ -19,11 +19,11 @@ use serde_json::value::RawValue;
 use crate::Error;
 
 /// Bytes of a trace's data: it is a note, not a payload.
-pub const DATA_BYTES_MAX: usize = 64 << 10;
+pub const DATA_BYTES_MAX: usize = 16 << 10;
 /// Names of one trace: each costs two rows.
 pub const NAMES_MAX: usize = 16;
 /// Traces of one message: all are read when one is added.
-pub const PER_MESSAGE_MAX: usize = 200;
+pub const PER_MESSAGE_MAX: usize = 100;
 /// Traces forgotten in one decision.
 const FORGOTTEN_AT_ONCE: usize = 100;
 

@@ -408,6 +408,23 @@ mod tests {
     }
 
     #[test]
+    fn a_notice_wakes_every_line_of_its_queue_and_no_other() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let mut woken = vec![
+            parked(&mut waiters, any("g"), watched(1, None), 1),
+            parked(&mut waiters, one("p"), watched(1, Some(7)), 2),
+        ];
+        let elsewhere = Watched { queues: vec![(QueueId(2), GroupId(9))], partition: None };
+        parked(&mut waiters, any("other"), elsewhere, 3);
+        assert_eq!(waiters.take_due(ms(1)), []);
+        waiters.wake_queue(ms(1), QUEUE);
+        let mut due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        due.sort_unstable();
+        woken.sort_unstable();
+        assert_eq!(due, woken);
+    }
+
+    #[test]
     fn the_pause_grows_after_three_empty_checks_up_to_its_maximum() {
         let mut waiters = Waiters::new(BACK_OFF);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);

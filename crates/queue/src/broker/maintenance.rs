@@ -184,6 +184,21 @@ impl Broker {
         self.shared.keeper.take_over(move |tx| maintenance::stop_pops(tx, on)).await.map(drop)
     }
 
+    /// Gives up what is spooled for a queue, or for one of its partitions.
+    pub(super) async fn give_up_spooled(&self, queue: &str, partition: Option<&str>) -> Result<(), Error> {
+        let mut after = None;
+        loop {
+            let (queue, partition) = (queue.to_string(), partition.map(String::from));
+            let last = self
+                .run(move |tx| maintenance::give_up(tx, &queue, partition.as_deref(), after, PAGE))
+                .await?;
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Lets the waiting pops of a queue look again now.
     pub async fn notify(&self, queue: &str) -> Result<(), Error> {
         let queue = queue.to_string();

@@ -87,7 +87,9 @@ impl Broker {
             return Ok(false);
         }
         self.shared.sealer.note(name, false);
+        self.give_up_spooled(name, None).await?;
         let name = name.to_string();
+        let of_streams = name.clone();
         let removed = self
             .run(move |tx| {
                 let Some(queue) = tx.queue(&name)? else { return Ok(None) };
@@ -97,6 +99,7 @@ impl Broker {
             .await?;
         if let Some(queue) = removed {
             self.forget_traces(queue).await?;
+            self.forget_source(&of_streams).await?;
         }
         Ok(removed.is_some())
     }
@@ -107,6 +110,7 @@ impl Broker {
         let Some(queue) = self.matching_queues(Some(name.into()), None, None).await?.pop() else {
             return Ok(None);
         };
+        self.give_up_spooled(name, partition).await?;
         let (mut cleared, mut after) = (0, None);
         loop {
             let (id, only) = (queue.id, partition.map(String::from));

@@ -53,6 +53,19 @@ impl Broker {
         self.run(move |tx| stream::state(tx, &query, partition, &wanted, after.as_deref(), PAGE)).await
     }
 
+    /// Gives up the state of queries that read a queue which has gone.
+    pub(super) async fn forget_source(&self, queue: &str) -> Result<(), Error> {
+        let mut after = None;
+        loop {
+            let (queue, from) = (queue.to_string(), after.take());
+            let last = self.run(move |tx| stream::forget_source(tx, &queue, from.as_deref(), PAGE)).await?;
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Changes state, pushes and finishes what was read, all or nothing.
     pub async fn cycle(&self, mut cycle: Cycle) -> Result<Cycled, Error> {
         let mut pushes = std::mem::take(&mut cycle.pushes);

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use baton_store::{MessageView, Store, run};
-use baton_types::{PartitionId, QueueId};
+use baton_types::{PartitionId, QueueId, limits};
 
 use super::{Broker, PAGE};
 use crate::trace::{self, NameCount, NewTrace, Trace};
 use crate::{Error, resolve};
+
+/// Names that a listing looks at.
+const LISTED_NAMES_MAX: usize = 100_000;
 
 /// A trace with the message that it is about.
 #[derive(Clone, Debug)]
@@ -18,7 +21,7 @@ pub struct TracedMessage {
     pub queue: Option<Arc<str>>,
     /// The partition's name.
     pub partition: Option<Arc<str>>,
-    /// The message, if it is still kept.
+    /// The message, if it is still kept and the answer has room for it.
     pub message: Option<MessageView>,
 }
 
@@ -61,11 +64,12 @@ impl Broker {
                 Ok((found, total))
             })
             .await?;
-        let mut traced = Vec::with_capacity(found.len());
+        let (mut traced, mut bytes) = (Vec::with_capacity(found.len()), 0);
         for mut found in found {
-            if found.partition.is_some() {
+            if found.partition.is_some() && bytes < limits::POP_BYTES_MAX {
                 let (partition, offset) = (found.trace.partition, found.trace.offset);
                 found.message = resolve::read_one(&self.shared.store, partition, offset).await?;
+                bytes += found.message.as_ref().map_or(0, |message| message.payload.len());
             }
             traced.push(found);
         }
@@ -75,7 +79,7 @@ impl Broker {
     /// All names of traces with their counts, the one seen last first.
     pub async fn trace_names(&self) -> Result<Vec<NameCount>, Error> {
         let mut names: Vec<NameCount> = Vec::new();
-        loop {
+        while names.len() < LISTED_NAMES_MAX {
             let after = names.last().map(|last| last.name.clone());
             let page = self.run(move |tx| trace::names(tx, after.as_deref(), PAGE)).await?;
             if page.is_empty() {
