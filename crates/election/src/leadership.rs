@@ -64,7 +64,12 @@ impl Leadership {
         if deadline == NEVER {
             return Duration::MAX;
         }
-        Duration::from_micros(deadline.saturating_sub(micros(self.tenure.clock.elapsed())))
+        let left = deadline.saturating_sub(micros(self.tenure.clock.elapsed()));
+        if left == 0 {
+            // Somebody is told that it is over, so a renewal that comes a moment too late must not revive it.
+            self.tenure.revoked.cancel();
+        }
+        Duration::from_micros(left)
     }
 
     /// Returns when it is over, with the reason.

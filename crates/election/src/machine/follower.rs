@@ -162,8 +162,9 @@ impl Machine {
     pub(super) fn on_surveyed(&mut self, now: Now, outcome: Result<u64, String>) {
         match outcome {
             Ok(highest) => {
+                // News mean that there was a coordinator, who is given its time; then it is asked once more.
+                self.surveyed = highest <= self.highest;
                 self.highest = self.highest.max(highest);
-                self.surveyed = true;
             }
             Err(error) => {
                 self.look_again(now);
@@ -226,8 +227,10 @@ impl Machine {
     }
 
     fn claim_record(&mut self, now: Now) -> Epoch {
+        // A number that was once tried is not tried again: the first try may still land.
+        self.highest += 1;
         Epoch {
-            epoch_number: self.highest + 1,
+            epoch_number: self.highest,
             coordinator_id: self.worker_id.clone(),
             incarnation: self.incarnation.clone(),
             nonce: self.random.text(),
@@ -270,6 +273,8 @@ impl Machine {
         }
         self.claim.restart();
         self.tell(now, &record);
+        // So that the number outlives the record, should somebody delete it.
+        self.next_beat = now.mono;
         self.role = Role::Leader(Box::new(Term::new(version, record, deadline, sent_at, &self.settings)));
     }
 

@@ -44,6 +44,8 @@ pub struct Term {
 struct Ending {
     handover_to: Option<String>,
     next_try: Duration,
+    /// The release that was sent last.
+    sent: Option<Epoch>,
 }
 
 impl Term {
@@ -101,7 +103,11 @@ impl Machine {
             if !self.working && self.call.is_none() && now.mono >= ending.next_try {
                 let handover_to = ending.handover_to.clone();
                 ending.next_try = now.mono + self.settings.call_timeout;
-                let record = Epoch { released: true, step_down: false, handover_to, ..term.next_record() };
+                term.seq += 1;
+                let lease_seq = term.seq;
+                let record =
+                    Epoch { released: true, step_down: false, handover_to, lease_seq, ..term.record.clone() };
+                ending.sent = Some(record.clone());
                 self.call = Some(Call::Release);
                 self.effects.push(Effect::Swap(Some(term.version.clone()), record));
             }
@@ -227,9 +233,17 @@ impl Machine {
         if term.ending.is_some() {
             return;
         }
-        term.ending = Some(Ending { handover_to, next_try: now.mono });
+        term.ending = Some(Ending { handover_to, next_try: now.mono, sent: None });
         if term.promoted {
             self.demote(reason);
+        }
+    }
+
+    /// The work has ended. If nobody asked for that, its own timer was first to see the deadline.
+    pub(super) fn on_work_ended(&mut self, now: Now) {
+        self.working = false;
+        if matches!(&self.role, Role::Leader(term) if term.promoted && term.ending.is_none()) {
+            self.lose(now, Reason::LeaseExpired);
         }
     }
 
@@ -253,8 +267,9 @@ impl Machine {
     pub(super) fn on_released(&mut self, now: Now, outcome: Swapped) {
         match outcome {
             Swapped::Done(version) => {
-                if let Role::Leader(term) = &self.role {
-                    let record = Epoch { released: true, ..term.record.clone() };
+                if let Role::Leader(term) = &mut self.role
+                    && let Some(record) = term.ending.as_mut().and_then(|ending| ending.sent.take())
+                {
                     self.seen = Some(super::Seen { current: Some((version, record)), since: now.mono });
                 }
                 self.role = Role::Follower;

@@ -260,7 +260,7 @@ impl Machine {
             Input::Surveyed(outcome) => self.on_surveyed(now, outcome),
             Input::Beat(outcome) => self.on_beat(now, outcome),
             Input::Changed => self.next_read = self.next_read.min(now.mono),
-            Input::WorkEnded => self.working = false,
+            Input::WorkEnded => self.on_work_ended(now),
             Input::StepDown(desired) => self.on_step_down(now, desired),
             Input::Stop => self.stopping = self.stopping.or(Some(now.mono)),
         }
@@ -447,6 +447,7 @@ impl Machine {
         if let Some((_, epoch)) = &current {
             self.highest = self.highest.max(epoch.epoch_number);
             self.lease = Duration::from_millis(epoch.lease_ms);
+            self.surveyed = false;
             if epoch.node.is_some() && !epoch.released {
                 self.failed("the group rests on the leases of processes: take part through a Node".into());
             }

@@ -12,13 +12,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::{BoxFuture, Error, Store, Swap, Version};
+use super::{BoxFuture, Entry, Error, Store, Swap, Version};
 
 /// Old numbers of a record that are kept.
 const KEPT: u64 = 16;
 
 /// What a directory of numbers is called, so that it is not taken for a record.
-const LOG: &str = "log";
+const LOG: &str = ".log";
 
 /// Records as files.
 #[derive(Clone, Debug)]
@@ -39,7 +39,9 @@ impl FileStore {
     }
 
     fn log(&self, key: &str) -> PathBuf {
-        self.path(key).with_added_extension(LOG)
+        let mut path = self.path(key).into_os_string();
+        path.push(LOG);
+        path.into()
     }
 
     async fn run<T: Send + 'static>(
@@ -53,7 +55,7 @@ impl FileStore {
         }
     }
 
-    fn read_now(&self, key: &str) -> io::Result<Option<(Version, Vec<u8>)>> {
+    fn read_now(&self, key: &str) -> io::Result<Option<Entry>> {
         let log = self.log(key);
         // The highest can be removed between the list and the read, when it is old by then.
         for _ in 0..10 {
@@ -123,7 +125,7 @@ impl FileStore {
             let Ok(name) = entry.file_name().into_string() else { continue };
             // One that has gone meanwhile is not there.
             let Ok(meta) = entry.metadata() else { continue };
-            if let Some(key) = name.strip_suffix(".log").filter(|_| meta.is_dir()) {
+            if let Some(key) = name.strip_suffix(LOG).filter(|_| meta.is_dir()) {
                 let highest = numbers(&entry.path())?.into_iter().max().unwrap_or(0);
                 found.push((format!("{prefix}{key}"), highest.to_string()));
             } else if meta.is_file() {
@@ -156,7 +158,7 @@ fn numbers(log: &Path) -> io::Result<Vec<u64>> {
 }
 
 impl Store for FileStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<(Version, Vec<u8>)>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
         let key = key.to_owned();
         Box::pin(self.run(move |store| store.read_now(&key)))
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::{BoxFuture, Error, Store, Swap, Version};
+use super::{BoxFuture, Entry, Error, Store, Swap, Version};
 
 /// Records in memory. Clones share them.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<(Version, Vec<u8>)>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
         let found = self.lock().by_key.get(key).map(|(n, value)| (Version(n.to_string()), value.clone()));
         Box::pin(async { Ok(found) })
     }

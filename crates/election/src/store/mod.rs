@@ -30,6 +30,9 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version(pub String);
 
+/// A record with its version.
+pub type Entry = (Version, Vec<u8>);
+
 /// What a compare-and-set came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swap {
@@ -63,7 +66,7 @@ impl Error {
 /// Keeps records under keys such as `epochs/clean-up`. Cheap to share.
 pub trait Store: Send + Sync + 'static {
     /// The record under `key`, with its version.
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<(Version, Vec<u8>)>, Error>>;
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>>;
 
     /// Writes the record if its version is `expected`, or if there is none and `expected` is `None`.
     fn swap<'a>(

@@ -9,7 +9,7 @@ use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore as Objects, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
-use super::{BoxFuture, Error, Store, Swap, Version};
+use super::{BoxFuture, Entry, Error, Store, Swap, Version};
 
 /// Separates the two parts of a version; neither can hold it.
 const SEPARATOR: char = '\n';
@@ -48,7 +48,7 @@ fn failed(error: object_store::Error) -> Error {
 }
 
 impl Store for ObjectStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<(Version, Vec<u8>)>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
         Box::pin(async move {
             let found = match self.objects.get(&self.path(key)).await {
                 Ok(found) => found,
