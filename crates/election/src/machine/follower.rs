@@ -65,7 +65,7 @@ impl Machine {
         if self.call.is_some() {
             return;
         }
-        if self.wish.as_ref().is_some_and(|wish| wish.ready) {
+        if self.wish.as_ref().is_some_and(|wish| wish.listed && wish.ready) {
             return self.write_step_down();
         }
         if self.claim.stage == Stage::Due {
@@ -179,10 +179,14 @@ impl Machine {
     pub(super) fn on_listed(&mut self, now: Now, outcome: Result<Vec<(String, String)>, String>) {
         self.workers.listing = false;
         match outcome {
-            Ok(list) => self.workers.learn(now.mono, list),
+            Ok(list) => {
+                self.workers.learn(now.mono, list);
+                self.check_wish(now, None);
+            }
             // What was known before has to do.
             Err(error) => {
                 self.workers.listed_at = Some(now.mono);
+                self.check_wish(now, Some(&error));
                 self.failed(error);
             }
         }

@@ -93,7 +93,7 @@ impl Machine {
         if term.ending.is_none() {
             if self.stopping.is_some() {
                 self.give_up(now, Reason::Stopped, None);
-            } else if let Some(wish) = self.wish.take() {
+            } else if let Some(wish) = self.wish.take_if(|wish| wish.listed) {
                 self.effects.push(Effect::SteppedDown(Ok(())));
                 self.give_up(now, Reason::Requested, wish.desired);
             }

@@ -159,6 +159,8 @@ pub struct Counters {
 #[derive(Debug)]
 struct Wish {
     desired: Option<String>,
+    /// Whether the workers were listed since, if one is desired.
+    listed: bool,
     tries: u32,
     /// Whether the record was looked at since.
     ready: bool,
@@ -493,14 +495,29 @@ impl Machine {
         if self.wish.is_some() {
             return self.effects.push(Effect::SteppedDown(Err("another such call is under way".into())));
         }
-        let alive = self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id);
-        if let Some(desired) = desired.as_ref().filter(|desired| !alive.contains(*desired)) {
-            let error =
-                format!("{desired:?} is not known to be alive; the workers alive are {}", alive.join(", "));
-            return self.effects.push(Effect::SteppedDown(Err(error)));
-        }
-        self.wish = Some(Wish { desired, tries: 0, ready: false });
+        let listed = desired.as_ref().is_none_or(|desired| *desired == self.worker_id);
+        self.wish = Some(Wish { desired, listed, tries: 0, ready: false });
         self.next_read = self.next_read.min(now.mono);
+        // Who is alive is not watched while all is well.
+        if !listed && !self.workers.listing {
+            self.list();
+        }
+    }
+
+    /// Refuses a wish for a worker that is not alive, after a list that came or failed.
+    fn check_wish(&mut self, now: Now, failure: Option<&String>) {
+        let Some(wish) = self.wish.as_mut().filter(|wish| !wish.listed) else { return };
+        wish.listed = true;
+        let alive = self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id);
+        let error = match (&wish.desired, failure) {
+            (Some(_), Some(failure)) => format!("nobody knows which workers are alive: {failure}"),
+            (Some(desired), None) if !alive.contains(desired) => {
+                format!("{desired:?} is not known to be alive; the workers alive are {}", alive.join(", "))
+            }
+            _ => return,
+        };
+        self.wish = None;
+        self.effects.push(Effect::SteppedDown(Err(error)));
     }
 
     fn failed(&mut self, error: String) {
