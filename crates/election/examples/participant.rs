@@ -9,10 +9,12 @@
 //! environment), `file:///directory`, `memory:`, `postgres://…` or `http://host:port`, as far as compiled in. NAME is
 //! a setting, such as `heartbeatInterval`, VALUE its milliseconds. Lines on stdin are orders: `stop`, `force`,
 //! `force WORKER`, `status`. SIGTERM and the end of stdin stop it in good order. Every line has `at` (milliseconds
-//! of the wall clock), `workerId`, `isCoordinator`, and `token` while it coordinates.
+//! of the wall clock), `self`, `isCoordinator`, and while it coordinates `token` and `remainingMs`: for how long it
+//! would go on if no renewal succeeded any more. The first line tells the bounds that the settings promise.
 
 use std::io::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use baton_election::broadcast::error::RecvError;
@@ -43,8 +45,7 @@ impl Candidate for Printing {
 
 impl Printing {
     fn print(&self, event: &str, leadership: &Leadership) {
-        let left = u64::try_from(leadership.remaining().as_millis()).unwrap_or(u64::MAX);
-        print(&self.worker_id, Some(leadership), json!({"event": event, "remainingMs": left}));
+        print(&self.worker_id, Some(leadership), json!({"event": event}));
     }
 }
 
@@ -52,10 +53,13 @@ fn print(worker_id: &str, leadership: Option<&Leadership>, mut line: Value) {
     if let Some(members) = line.as_object_mut() {
         members.entry("workerId").or_insert_with(|| worker_id.into());
         members.insert("self".into(), worker_id.into());
+        // The time comes first: whatever happens between here and there, `at + remainingMs` is never too late.
         members.insert("at".into(), (SystemClock::default().now().micros() / 1000).into());
-        members.insert("isCoordinator".into(), leadership.is_some_and(Leadership::is_valid).into());
+        let remaining = leadership.map_or(Duration::ZERO, Leadership::remaining);
+        members.insert("isCoordinator".into(), (!remaining.is_zero()).into());
         if let Some(leadership) = leadership {
             members.insert("token".into(), leadership.token().into());
+            members.insert("remainingMs".into(), millis(remaining).into());
         }
     }
     let mut stdout = std::io::stdout().lock();
@@ -63,6 +67,10 @@ fn print(worker_id: &str, leadership: Option<&Leadership>, mut line: Value) {
     if writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err() {
         std::process::exit(1);
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 struct Args {
@@ -100,6 +108,7 @@ fn args() -> anyhow::Result<Args> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let Args { store, group, mut options } = args()?;
+    let (failover, handover) = (options.settings.failover_bound(0), options.settings.handover_bound(0));
     let store = store::open(&store).await?;
     let wall_ms = u64::try_from(SystemClock::default().now().micros() / 1000)?;
     let worker_id =
@@ -107,7 +116,8 @@ async fn main() -> anyhow::Result<()> {
     let hooks = Printing { worker_id: worker_id.clone() };
     let elector = Arc::new(Elector::start(store, &group, options, hooks).await?);
     let mut events = elector.events();
-    print(&worker_id, None, json!({"event": "started", "group": group}));
+    let bounds = json!({"failoverMs": millis(failover), "handoverMs": millis(handover)});
+    print(&worker_id, None, json!({"event": "started", "group": group, "bounds": bounds}));
 
     let printer = {
         let (elector, worker_id) = (Arc::downgrade(&elector), worker_id.clone());
