@@ -3,17 +3,23 @@
 Not here: anything that stands in for a store. What cannot be installed fails its tests. Start at `STORES`.
 """
 
+import atexit
 import base64
+import contextlib
 import hmac
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from email.utils import formatdate
 from pathlib import Path
+
+from baton import Server, eventually
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -38,27 +44,35 @@ def node_modules():
 class Store:
     """A store that participants can be pointed at by `url` and `environment`."""
 
-    def __init__(self, url, environment=None, process=None):
+    def __init__(self, url, environment=None, process=None, stop_signal=signal.SIGTERM):
         self.url = url
         self.environment = environment or {}
         self.process = process
+        self.stop_signal = stop_signal
 
     def pause(self):
         """Lets the store answer nothing."""
-        self.process.send_signal(signal.SIGSTOP)
+        self._signal_all(signal.SIGSTOP)
 
     def resume(self):
-        self.process.send_signal(signal.SIGCONT)
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number):
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        for pid in (self.process.pid, *map(int, children.split())):
+            # One that has ended meanwhile answers nothing either.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def close(self):
-        if self.process is not None:
-            self.resume()
-            self.process.terminate()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(10)
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(10)
 
 
 def launch(command, port, output, **options):
@@ -132,6 +146,43 @@ def s3rver(directory):
     command = ["node", str(node_modules() / "s3rver" / "bin" / "s3rver.js"), "--directory", str(directory)]
     command += ["--address", "127.0.0.1", "--port", str(port), "--configure-bucket", "elections", "--silent"]
     return s3(port, "elections", launch(command, port, directory / "s3rver.log"))
+
+
+def s3s_fs(directory):
+    """A server that speaks S3, and checks conditions first and writes later."""
+    port = free_port()
+    (directory / "files" / "elections").mkdir(parents=True)
+    command = [shutil.which("s3s-fs"), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--access-key", "S3RVER", "--secret-key", "S3RVER", str(directory / "files")]
+    return s3(port, "elections", launch(command, port, directory / "s3s-fs.log"))
+
+
+def postgres(directory):
+    """A database cluster of its own, which cannot belong to root."""
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    tool = lambda name: str(programs[-1] / name) if programs else name  # noqa: E731
+    owner = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+    if owner:
+        # Its owner may not look into the directories of root.
+        directory = Path(tempfile.mkdtemp(prefix="baton-postgres-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        shutil.chown(directory, "postgres", "postgres")
+    data = str(directory / "data")
+    make = [tool("initdb"), "--pgdata", data, "--username", "baton", "--auth", "trust", "--no-sync"]
+    subprocess.run(make, check=True, capture_output=True, cwd=directory, **owner)
+    port = free_port()
+    command = [tool("postgres"), "-D", data, "-p", str(port), "-c", "listen_addresses=127.0.0.1"]
+    command += ["-c", "unix_socket_directories=", "-c", "fsync=off"]
+    process = launch(command, port, directory / "postgres.log", cwd=directory, **owner)
+    ready = [tool("pg_isready"), "--quiet", "--host", "127.0.0.1", "--port", str(port)]
+    eventually(lambda: subprocess.run(ready).returncode == 0, START_SECONDS)
+    return Store(f"postgres://baton@127.0.0.1:{port}/postgres", process=process, stop_signal=signal.SIGINT)
+
+
+def server(directory):
+    """A Baton server."""
+    started = Server(directory / "data").start()
+    return Store(started.url, process=started.process)
 
 
 def folder(directory):

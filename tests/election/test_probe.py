@@ -1,13 +1,15 @@
 """Stores that cannot elect are refused at the start, and the checker of the behaviour can fail."""
 
+import shutil
 import time
 
+import pytest
 import stores
 from participant import Group, Participant, Term, overlaps, terms
 
 
 def refusal(store):
-    """What a participant says as it ends because of the store."""
+    """What a participant says as it ends because of the store, which is closed then."""
     participant = Participant(store.url, "refused", "a", environment=store.environment, probe=True)
     try:
         assert participant.wait() != 0
@@ -15,16 +17,19 @@ def refusal(store):
         return participant.errors
     finally:
         participant.close()
+        store.close()
 
 
 def test_s3rver_is_refused_for_it_ignores_conditions(tmp_path):
-    store = stores.s3rver(tmp_path)
-    try:
-        said = refusal(store)
-    finally:
-        store.close()
+    said = refusal(stores.s3rver(tmp_path))
     assert "the store does not enforce conditional writes: it took the creation of a record that existed" in said
     assert "Use a store that does" in said
+
+
+@pytest.mark.skipif(not shutil.which("s3s-fs"), reason="cargo install s3s-fs@0.14.1 --features binary takes minutes")
+def test_s3s_fs_is_refused_for_two_writers_at_once_both_succeed(tmp_path):
+    said = refusal(stores.s3s_fs(tmp_path))
+    assert "the store does not enforce conditional writes: of 16 creations of one record at once," in said
 
 
 def test_a_store_that_does_not_answer_is_told_from_one_that_cannot_elect(tmp_path):
