@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 import stores
@@ -13,6 +12,7 @@ EXAMPLES = ROOT / "examples" / "elections"
 
 # Writes down what happens to it, and goes on until it is told to end.
 JOB = """
+echo $$ >> "$OUT.pids"
 trap 'echo "$WHO ends" >> "$OUT"; exit 0' TERM
 echo "$WHO begins under $BATON_ELECTION_TOKEN" >> "$OUT"
 while :; do sleep 0.1; done
@@ -20,8 +20,9 @@ while :; do sleep 0.1; done
 
 # The same, but it cannot be asked.
 STUBBORN = """
+echo $$ >> "$OUT.pids"
 trap 'echo "$WHO is asked to end" >> "$OUT"' TERM
-echo "$WHO begins under $BATON_ELECTION_TOKEN as $$" >> "$OUT"
+echo "$WHO begins under $BATON_ELECTION_TOKEN" >> "$OUT"
 while :; do sleep 0.1; done
 """
 
@@ -33,6 +34,7 @@ class Elected:
         self.store = f"file://{directory / 'store'}"
         self.out = directory / "out"
         self.out.touch()
+        self.pids = directory / "out.pids"
         self.processes = []
 
     def start(self, who, script, *args):
@@ -50,8 +52,12 @@ class Elected:
     def wrote(self):
         return self.out.read_text().splitlines()
 
-    def wait_for(self, line, seconds=20):
-        eventually(lambda: any(each.startswith(line) for each in self.wrote()), seconds)
+    def wait_for(self, line):
+        eventually(lambda: line in self.wrote(), 20)
+
+    def commands(self):
+        """The process ids of all commands so far."""
+        return [int(pid) for pid in self.pids.read_text().split()]
 
     def close(self):
         for process in self.processes:
@@ -59,6 +65,10 @@ class Elected:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
             process.communicate(timeout=20)
+        # A command outlives a supervisor that was killed.
+        for pid in self.commands() if self.pids.exists() else ():
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
@@ -89,12 +99,11 @@ def test_the_command_runs_on_one_and_moves_when_that_one_is_stopped(elected):
 
 
 def test_the_command_begins_elsewhere_when_its_supervisor_is_killed(elected):
-    elected.start("b", JOB)
-    elected.wait_for("b begins under 1")
-    second = elected.start("c", JOB)
-    time.sleep(1)
-    elected.processes[0].kill()
-    elected.wait_for("c begins under 2")
+    first = elected.start("a", JOB)
+    elected.wait_for("a begins under 1")
+    second = elected.start("b", JOB)
+    first.kill()
+    elected.wait_for("b begins under 2")
     second.terminate()
     assert second.wait(20) == 0
 
@@ -102,9 +111,8 @@ def test_the_command_begins_elsewhere_when_its_supervisor_is_killed(elected):
 def test_a_supervisor_that_was_paused_ends_its_command_when_it_wakes_up(elected):
     first = elected.start("a", STUBBORN)
     elected.wait_for("a begins under 1")
-    command = int(elected.wrote()[0].split()[-1])
+    [command] = elected.commands()
     elected.start("b", JOB)
-    time.sleep(1)
     first.send_signal(signal.SIGSTOP)
     elected.wait_for("b begins under 2")
     first.send_signal(signal.SIGCONT)
@@ -115,7 +123,7 @@ def test_a_supervisor_that_was_paused_ends_its_command_when_it_wakes_up(elected)
 def test_a_command_that_does_not_end_is_killed(elected):
     process = elected.start("a", STUBBORN, "--grace", "0.3")
     elected.wait_for("a begins under 1")
-    command = int(elected.wrote()[0].split()[-1])
+    [command] = elected.commands()
     process.terminate()
     assert process.wait(20) == 0
     assert not is_alive(command)
