@@ -1,11 +1,13 @@
 //! What all connections share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use baton_queue::Broker;
+use tokio_util::sync::CancellationToken;
 
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
+use crate::elections::Elections;
 use crate::server::Options;
 
 /// What all connections share.
@@ -16,29 +18,37 @@ pub struct App {
     pub options: Options,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
+    /// The elections.
+    pub(crate) elections: Arc<Elections>,
     /// Open connections.
     pub connections: AtomicUsize,
-    stopping: AtomicBool,
+    stopping: CancellationToken,
 }
 
 impl App {
     pub(crate) fn new(broker: Broker, options: Options) -> Self {
         Self {
+            elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             broker,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             connections: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
         }
     }
 
     /// Whether the server has begun to stop.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.stopping.is_cancelled()
+    }
+
+    /// Returns when the server has begun to stop.
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.stopping.clone().cancelled_owned()
     }
 
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.cancel();
     }
 }
 

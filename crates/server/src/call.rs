@@ -27,11 +27,22 @@ pub struct Call {
     parameters: Vec<String>,
     query: String,
     body: Option<Received>,
+    wants_events: bool,
 }
 
 impl Call {
     pub(crate) fn new(app: Arc<App>, parameters: Vec<String>, query: String, body: Received) -> Self {
-        Self { app, parameters, query, body: Some(body) }
+        Self { app, parameters, query, body: Some(body), wants_events: false }
+    }
+
+    /// The same request, which wants a stream of events if `wants_events`.
+    pub(crate) fn wanting_events(self, wants_events: bool) -> Self {
+        Self { wants_events, ..self }
+    }
+
+    /// Whether the answer should be a stream of events.
+    pub fn wants_events(&self) -> bool {
+        self.wants_events
     }
 
     /// What all requests share.

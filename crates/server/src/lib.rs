@@ -12,6 +12,7 @@ mod app;
 mod body;
 mod call;
 pub mod docs;
+mod elections;
 pub mod error;
 mod http1;
 mod json;

@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::error::{Error, Kind};
 
@@ -14,12 +15,13 @@ pub struct Reply {
     status: StatusCode,
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
+    events: Option<mpsc::Receiver<Bytes>>,
 }
 
 impl Reply {
     /// An answer with a JSON text.
     pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
-        Self { status, body: body.into(), extra: Vec::new() }
+        Self { status, body: body.into(), extra: Vec::new(), events: None }
     }
 
     /// 200 with `value` as JSON.
@@ -35,7 +37,17 @@ impl Reply {
 
     /// 204: there is nothing to say, and no body to say it in.
     pub fn nothing() -> Self {
-        Self { status: StatusCode::NO_CONTENT, body: Bytes::new(), extra: Vec::new() }
+        Self { status: StatusCode::NO_CONTENT, body: Bytes::new(), extra: Vec::new(), events: None }
+    }
+
+    /// 200 with server-sent events, until their sender is dropped or the peer leaves.
+    pub fn events(events: mpsc::Receiver<Bytes>) -> Self {
+        Self { status: StatusCode::OK, body: Bytes::new(), extra: Vec::new(), events: Some(events) }
+    }
+
+    /// The events, if this is a stream of them.
+    pub fn take_events(&mut self) -> Option<mpsc::Receiver<Bytes>> {
+        self.events.take()
     }
 
     /// The same answer with one more header.

@@ -23,6 +23,8 @@ pub struct Place {
     pub parameters: Vec<String>,
     /// Its query, still encoded.
     pub query: String,
+    /// Whether a stream of events is wanted.
+    pub wants_events: bool,
 }
 
 /// Finds where a request leads, or the reply when that is known already.
@@ -36,7 +38,7 @@ pub fn find(head: &Head<'_>) -> Result<Place, Reply> {
         Found::Nothing => return Err(Error::new(Kind::NoSuchRoute, "Not Found").into_reply()),
     };
     let parameters = segments.decoded().map_err(Error::into_reply)?;
-    Ok(Place { handler, parameters, query: head.query.to_owned() })
+    Ok(Place { handler, parameters, query: head.query.to_owned(), wants_events: head.wants_events })
 }
 
 /// Starts a handler.

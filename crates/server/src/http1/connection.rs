@@ -11,10 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use baton_types::limits::BODY_BYTES_MAX;
+use bytes::Bytes;
 use http::Method;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
-use super::answer::{CONTINUE, Manner, Outgoing};
+use super::answer::{CONTINUE, EVENTS, Manner, Outgoing};
 use super::chunked::{Chunked, Malformed};
 use super::head::{Framing, Head, Version};
 use super::wire::{Phase, Wire};
@@ -75,7 +77,10 @@ impl<'s> Connection<'s> {
                 None => return Ok(()),
             };
             let mut manner = begun.manner;
-            let Some((reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            let Some((mut reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            if let Some(events) = reply.take_events() {
+                return self.stream(events, manner.head_only).await;
+            }
             manner.keep_alive &= whole && !self.stopping.load(Ordering::Relaxed);
             self.answer(reply, manner).await?;
             if !manner.keep_alive {
@@ -85,6 +90,18 @@ impl<'s> Connection<'s> {
                 return Ok(());
             }
         }
+    }
+
+    /// Passes events on until there are no more or the peer leaves.
+    async fn stream(&mut self, mut events: mpsc::Receiver<Bytes>, head_only: bool) -> io::Result<()> {
+        self.wire.send(EVENTS.as_bytes(), &[]).await?;
+        while !head_only {
+            let next =
+                poll_fn(|cx| if self.has_gone(cx) { Poll::Ready(None) } else { events.poll_recv(cx) }).await;
+            let Some(event) = next else { break };
+            self.wire.send(&event, &[]).await?;
+        }
+        Ok(())
     }
 
     async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
@@ -151,7 +168,8 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
             }
         };
-        let call = Call::new(Arc::clone(&self.app), place.parameters, place.query, body);
+        let call = Call::new(Arc::clone(&self.app), place.parameters, place.query, body)
+            .wanting_events(place.wants_events);
         let reply = match service::start(place.handler, call) {
             Ok(answer) => self.attend(answer).await,
             Err(reply) => Some(reply),

@@ -57,6 +57,8 @@ pub struct Head<'b> {
     pub keep_alive: bool,
     /// Whether the peer waits to be asked for the body.
     pub expects_continue: bool,
+    /// Whether the peer wants a stream of events for an answer.
+    pub wants_events: bool,
     /// Bytes of the head itself.
     pub bytes: usize,
 }
@@ -87,6 +89,7 @@ impl<'b> Head<'b> {
             framing: noted.framing(version)?,
             keep_alive: !noted.close && (version == Version::Http11 || noted.keep_alive),
             expects_continue: noted.expects_continue && version == Version::Http11,
+            wants_events: noted.wants_events,
             bytes: length,
         }))
     }
@@ -145,6 +148,7 @@ struct Noted {
     close: bool,
     keep_alive: bool,
     expects_continue: bool,
+    wants_events: bool,
 }
 
 impl Noted {
@@ -152,6 +156,9 @@ impl Noted {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         // Most headers are told apart by their length alone.
         match header.name.len() {
+            6 if is("accept") => {
+                self.wants_events |= header.value.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
+            }
             6 if is("expect") => {
                 self.expects_continue |= header.value.eq_ignore_ascii_case(b"100-continue");
             }
@@ -227,6 +234,7 @@ mod tests {
             framing: Framing::Length(5),
             keep_alive: true,
             expects_continue: true,
+            wants_events: false,
             bytes: text.len() - 5,
         };
         assert_eq!(parse(text), Ok(Some(expected)));
