@@ -196,8 +196,7 @@ pub fn swap(
     if let Some(before) = before.and_then(|record| serde_json::from_slice::<Epoch>(&record.value).ok()) {
         let same_term = before.nonce == epoch.nonce && before.epoch_number == epoch.epoch_number;
         let moves_on = if same_term {
-            epoch.lease_seq > before.lease_seq && !before.released
-                || before.released && epoch.released && epoch.lease_seq > before.lease_seq
+            epoch.lease_seq > before.lease_seq && (!before.released || epoch.released)
         } else {
             epoch.epoch_number > before.epoch_number
         };

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use baton_election::broadcast::error::RecvError;
 use baton_election::store::{self, HttpStore, Store};
-use baton_election::{Candidate, Elector, Leadership, Options, Reason, Settings};
+use baton_election::{Candidate, Elector, Event, Leadership, Options, Reason, Settings};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -71,7 +72,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let store: Arc<dyn Store> = match &args.store {
         Some(url) => store::open(url).await?,
-        None => Arc::new(HttpStore::new(client)),
+        None => {
+            // A server that is not there is told at once; one that goes away later is waited for.
+            client.health().await?;
+            Arc::new(HttpStore::new(client))
+        }
     };
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -87,7 +92,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let options = Options { settings, worker_id: args.worker_id, ..Options::default() };
     let elector = Elector::start(store, &args.group, options, supervisor).await?;
     eprintln!("taking part in {} as {}", args.group, elector.worker_id());
+    let mut events = elector.events();
+    let complaints = async {
+        loop {
+            match events.recv().await {
+                Ok(Event::StoreFailing { error, .. }) => eprintln!("the store fails, trying again: {error}"),
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    };
     let code = tokio::select! {
+        () = complaints => 1,
         code = end.recv() => code.unwrap_or(1),
         _ = terminate.recv() => 0,
         _ = interrupt.recv() => 0,

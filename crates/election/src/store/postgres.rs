@@ -19,7 +19,7 @@ const TABLE: &str = "
     );";
 
 /// Serialises the creation of the table among those who start at the same time.
-const CREATION_LOCK: i64 = 0x6261_746f_6e65_6c;
+const CREATION_LOCK: i64 = 0x0062_6174_6f6e_656c;
 
 /// Records in a table called `baton_election`.
 pub struct PostgresStore {
