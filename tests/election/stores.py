@@ -191,4 +191,4 @@ def folder(directory):
 
 
 # What every behaviour is shown on.
-STORES = {"directory": folder, "s3": moto, "azure": azurite}
+STORES = {"directory": folder, "s3": moto, "azure": azurite, "postgres": postgres, "server": server}

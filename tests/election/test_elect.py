@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import stores
-from baton import ROOT, Server, binary, eventually
+from baton import ROOT, SETTINGS, Server, binary, eventually
 
 EXAMPLES = ROOT / "examples" / "elections"
 
@@ -27,6 +27,11 @@ while :; do sleep 0.1; done
 """
 
 
+def plain():
+    """The environment without settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+
+
 class Elected:
     """Processes of `baton elect` on one directory, and what their commands wrote down."""
 
@@ -43,8 +48,8 @@ class Elected:
             [*command, "--", "sh", "-c", script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=os.environ | {"WHO": who, "OUT": str(self.out)},
+            stderr=subprocess.DEVNULL,
+            env=plain() | {"WHO": who, "OUT": str(self.out)},
         )
         self.processes.append(process)
         return process
@@ -64,7 +69,7 @@ class Elected:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
-            process.communicate(timeout=20)
+            process.wait(20)
         # A command outlives a supervisor that was killed.
         for pid in self.commands() if self.pids.exists() else ():
             if is_alive(pid):
@@ -144,7 +149,7 @@ def test_a_command_that_cannot_be_started_is_told(elected, tmp_path):
 
 def test_a_server_lists_its_elections(tmp_path):
     with Server(tmp_path / "data") as server:
-        environment = os.environ | {"BATON_URL": server.url}
+        environment = plain() | {"BATON_URL": server.url}
         elect = [str(binary()), "elect", "nightly", "--fast", "--worker-id", "me", "--"]
         process = subprocess.Popen([*elect, "sleep", "600"], env=environment, stderr=subprocess.PIPE)
         try:
@@ -160,7 +165,7 @@ def test_a_server_lists_its_elections(tmp_path):
 
 def example(name, *args, **environment):
     """What an example prints, which must end well."""
-    environment = os.environ | {"BATON": str(binary())} | environment
+    environment = plain() | {"BATON": str(binary())} | environment
     command = ["sh", str(EXAMPLES / name), *args]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done

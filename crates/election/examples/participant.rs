@@ -2,7 +2,7 @@
 //! drive real processes.
 //!
 //! ```text
-//! participant STORE GROUP [--fast] [--worker-id ID] [--node] [--no-probe] [--set NAME=VALUE]...
+//! participant STORE GROUP [--fast] [--worker-id ID] [--no-probe] [--set NAME=VALUE]...
 //! ```
 //!
 //! STORE is `s3://bucket/prefix`, `az://container/prefix`, `gs://bucket/prefix` (credentials and endpoint from the

@@ -38,6 +38,8 @@ mod candidate;
 mod elector;
 pub mod event;
 mod leadership;
+#[cfg(feature = "store")]
+pub mod lease;
 pub mod machine;
 pub mod record;
 pub mod settings;

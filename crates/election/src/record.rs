@@ -40,9 +40,6 @@ pub struct Epoch {
     pub duration_ms: u64,
     /// How long others wait, from when they first see a version, before they claim.
     pub lease_ms: u64,
-    /// Set when the term rests on the lease of a process instead of being renewed itself.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node: Option<String>,
 }
 
 /// A sign of life. Only its owner writes it.

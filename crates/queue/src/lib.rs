@@ -12,23 +12,30 @@ mod broker;
 mod error;
 mod group;
 mod inspect;
+mod meter;
 mod parking;
 mod pop;
 mod push;
 mod resolve;
 mod retention;
+mod seal;
+mod series;
 mod transaction;
+mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Options};
+pub use broker::{Broker, Numbers, Options};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
     Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
     PartitionSummary, QueueSummary, Replayed,
 };
+pub use meter::{Kind, Meters, Tally};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
+pub use seal::{KeyError, Keyring};
+pub use series::{Gauges, KEPT as SERIES_KEPT, Minute};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

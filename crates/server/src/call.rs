@@ -27,11 +27,34 @@ pub struct Call {
     parameters: Vec<String>,
     query: String,
     body: Option<Received>,
+    caller: Option<Arc<str>>,
+    wants_events: bool,
 }
 
 impl Call {
-    pub(crate) fn new(app: Arc<App>, parameters: Vec<String>, query: String, body: Received) -> Self {
-        Self { app, parameters, query, body: Some(body) }
+    pub(crate) fn new(
+        app: Arc<App>,
+        parameters: Vec<String>,
+        query: String,
+        body: Received,
+        caller: Option<Arc<str>>,
+    ) -> Self {
+        Self { app, parameters, query, body: Some(body), caller, wants_events: false }
+    }
+
+    /// The same request, which wants a stream of events if `wants_events`.
+    pub(crate) fn wanting_events(self, wants_events: bool) -> Self {
+        Self { wants_events, ..self }
+    }
+
+    /// Whether the answer should be a stream of events.
+    pub fn wants_events(&self) -> bool {
+        self.wants_events
+    }
+
+    /// Whom the caller's token speaks for.
+    pub fn caller(&self) -> Option<&str> {
+        self.caller.as_deref()
     }
 
     /// What all requests share.

@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::error::{Error, Kind};
 
@@ -12,14 +13,21 @@ use crate::error::{Error, Kind};
 #[derive(Debug)]
 pub struct Reply {
     status: StatusCode,
+    content_type: &'static str,
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
+    events: Option<mpsc::Receiver<Bytes>>,
 }
 
 impl Reply {
     /// An answer with a JSON text.
     pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
-        Self { status, body: body.into(), extra: Vec::new() }
+        Self::text(status, "application/json", body)
+    }
+
+    /// An answer with some other text.
+    pub fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status, content_type, body: body.into(), extra: Vec::new(), events: None }
     }
 
     /// 200 with `value` as JSON.
@@ -35,7 +43,17 @@ impl Reply {
 
     /// 204: there is nothing to say, and no body to say it in.
     pub fn nothing() -> Self {
-        Self { status: StatusCode::NO_CONTENT, body: Bytes::new(), extra: Vec::new() }
+        Self::json(StatusCode::NO_CONTENT, Bytes::new())
+    }
+
+    /// 200 with server-sent events, until their sender is dropped or the peer leaves.
+    pub fn events(events: mpsc::Receiver<Bytes>) -> Self {
+        Self { events: Some(events), ..Self::json(StatusCode::OK, Bytes::new()) }
+    }
+
+    /// The events, if this is a stream of them.
+    pub fn take_events(&mut self) -> Option<mpsc::Receiver<Bytes>> {
+        self.events.take()
     }
 
     /// The same answer with one more header.
@@ -45,9 +63,9 @@ impl Reply {
         self
     }
 
-    /// The status, the headers beyond the usual ones, and the body.
-    pub fn into_parts(self) -> (StatusCode, Vec<(HeaderName, HeaderValue)>, Bytes) {
-        (self.status, self.extra, self.body)
+    /// The status, the type of the body, the headers beyond the usual ones, and the body.
+    pub fn into_parts(self) -> (StatusCode, &'static str, Vec<(HeaderName, HeaderValue)>, Bytes) {
+        (self.status, self.content_type, self.extra, self.body)
     }
 
     #[cfg(test)]

@@ -13,6 +13,7 @@
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod histogram;
 mod offsets;
 mod row;
 mod segment;
@@ -20,6 +21,7 @@ mod store;
 mod tx;
 
 pub use error::Error;
+pub use histogram::{Distribution, Histogram, MICROS, SIZES};
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};

@@ -120,7 +120,6 @@ impl Machine {
             Some((_, epoch)) if epoch.released => seen.since,
             // Its own, from a claim or a renewal that landed late. It is not being acted upon.
             Some((_, epoch)) if epoch.incarnation == self.incarnation => seen.since,
-            Some((_, epoch)) if epoch.node.is_some() => Duration::MAX,
             Some((_, epoch)) => seen.since + Duration::from_millis(epoch.lease_ms),
         })
     }
@@ -247,7 +246,6 @@ impl Machine {
             elected_by: self.worker_id.clone(),
             duration_ms: millis(self.settings.max_epoch_duration),
             lease_ms: millis(self.settings.worker_timeout),
-            node: None,
         }
     }
 

@@ -6,22 +6,34 @@
 
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "http")]
+mod http;
 mod memory;
 #[cfg(any(feature = "aws", feature = "azure", feature = "gcp"))]
 mod object;
 mod open;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod probe;
+#[cfg(feature = "store")]
+mod record;
 
 use std::future::Future;
 use std::pin::Pin;
 
 #[cfg(feature = "file")]
 pub use file::FileStore;
+#[cfg(feature = "http")]
+pub use http::HttpStore;
 pub use memory::MemoryStore;
 #[cfg(any(feature = "aws", feature = "azure", feature = "gcp"))]
 pub use object::ObjectStore;
 pub use open::{OpenError, open};
+#[cfg(feature = "postgres")]
+pub use postgres::PostgresStore;
 pub use probe::{ProbeError, probe};
+#[cfg(feature = "store")]
+pub use record::RecordStore;
 
 /// A future that a trait object can return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -76,6 +76,15 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
             }
             objects(url, builder.build())
         }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => super::PostgresStore::connect(url)
+            .await
+            .map(|store| Arc::new(store) as Arc<dyn Store>)
+            .map_err(|e| OpenError::failed(url, e)),
+        #[cfg(feature = "http")]
+        "http" => super::HttpStore::connect(url)
+            .map(|store| Arc::new(store) as Arc<dyn Store>)
+            .map_err(|e| OpenError::failed(url, e)),
         _ => Err(OpenError::Unknown(format!(
             "{} names no store that this program was built with: {}",
             shown(url),
@@ -95,6 +104,10 @@ const KNOWN: &[&str] = &[
     "gs://bucket/prefix",
     #[cfg(feature = "azure")]
     "az://container/prefix",
+    #[cfg(feature = "postgres")]
+    "postgres://user@host/database",
+    #[cfg(feature = "http")]
+    "http://host:port (a Baton server)",
 ];
 
 #[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]

@@ -9,7 +9,8 @@ use crate::inspect::{self, Counts};
 use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
 
 impl Broker {
-    pub(super) async fn matching_queues(
+    /// The queues of this name and with these labels, as far as those are given; in the order of their creation.
+    pub async fn matching_queues(
         &self,
         name: Option<String>,
         namespace: Option<String>,
@@ -80,6 +81,7 @@ impl Broker {
 
     /// Deletes a queue with everything in it; whether there was one.
     pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
+        self.shared.sealer.note(name, false);
         let name = name.to_string();
         self.run(move |tx| {
             let Some(queue) = tx.queue(&name)? else { return Ok(false) };

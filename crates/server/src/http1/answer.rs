@@ -13,6 +13,10 @@ use crate::reply::Reply;
 /// What asks for a body that its sender announced.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// The head of a stream of events, which ends with its connection.
+pub const EVENTS: &str = "HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\n\
+    content-type: text/event-stream\r\ncache-control: no-store\r\nconnection: close\r\n\r\n";
+
 /// Bodies up to this many bytes are copied behind their head, which costs less than a second slice.
 const COPIED_BYTES_MAX: usize = 8 << 10;
 
@@ -21,7 +25,6 @@ const SHARED: &str = "access-control-allow-origin: *\r\n\
     access-control-allow-methods: GET, POST, PUT, DELETE, OPTIONS\r\n\
     access-control-allow-headers: Content-Type, Authorization\r\n\
     access-control-max-age: 86400\r\n";
-const JSON: &str = "content-type: application/json\r\ncontent-length: ";
 
 /// How an answer has to be written.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// Writes `reply` down.
     pub fn new(reply: Reply, manner: Manner) -> Self {
-        let (status, extra, body) = reply.into_parts();
+        let (status, content_type, extra, body) = reply.into_parts();
         let has_body = status != StatusCode::NO_CONTENT;
         let sent = if has_body && !manner.head_only { body.len() } else { 0 };
         let copied = if sent <= COPIED_BYTES_MAX { sent } else { 0 };
@@ -72,7 +75,9 @@ impl Outgoing {
             (Version::Http11, true) => {}
         }
         if has_body {
-            out.extend_from_slice(JSON.as_bytes());
+            out.extend_from_slice(b"content-type: ");
+            out.extend_from_slice(content_type.as_bytes());
+            out.extend_from_slice(b"\r\ncontent-length: ");
             json::number(&mut out, body.len() as u64);
             out.extend_from_slice(b"\r\n");
         }

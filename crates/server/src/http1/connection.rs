@@ -11,19 +11,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use baton_types::limits::BODY_BYTES_MAX;
+use bytes::Bytes;
 use http::Method;
-use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
-use super::answer::{CONTINUE, Manner, Outgoing};
+use super::answer::{CONTINUE, EVENTS, Manner, Outgoing};
 use super::chunked::{Chunked, Malformed};
 use super::head::{Framing, Head, Version};
+use super::stream::Stream;
 use super::wire::{Phase, Wire};
 use crate::app::App;
 use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::reply::Reply;
-use crate::service::{self, Place};
+use crate::service::{self, Caller, Place};
 
 /// A connection of a peer.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ enum Body {
 
 impl<'s> Connection<'s> {
     /// A connection over `stream`.
-    pub fn new(stream: TcpStream, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
+    pub fn new(stream: Stream, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
         Self { wire: Wire::new(stream), app, stopping }
     }
 
@@ -75,7 +77,10 @@ impl<'s> Connection<'s> {
                 None => return Ok(()),
             };
             let mut manner = begun.manner;
-            let Some((reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            let Some((mut reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            if let Some(events) = reply.take_events() {
+                return self.stream(events, manner.head_only).await;
+            }
             manner.keep_alive &= whole && !self.stopping.load(Ordering::Relaxed);
             self.answer(reply, manner).await?;
             if !manner.keep_alive {
@@ -85,6 +90,20 @@ impl<'s> Connection<'s> {
                 return Ok(());
             }
         }
+    }
+
+    /// Passes events on until there are no more or the peer leaves.
+    async fn stream(&mut self, mut events: mpsc::Receiver<Bytes>, head_only: bool) -> io::Result<()> {
+        self.wire.send(EVENTS.as_bytes(), &[]).await?;
+        loop {
+            let next = poll_fn(|cx| match head_only || self.has_gone(cx) {
+                true => Poll::Ready(None),
+                false => events.poll_recv(cx),
+            });
+            let Some(event) = next.await else { break };
+            self.wire.send(&event, &[]).await?;
+        }
+        Ok(())
     }
 
     async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
@@ -100,7 +119,7 @@ impl<'s> Connection<'s> {
             match Head::parse(self.wire.buffer.bytes()) {
                 Ok(Some(head)) => {
                     let begun = Begun {
-                        place: service::find(&head),
+                        place: service::find(&head, self.app.auth.as_deref()),
                         manner: Manner {
                             version: head.version,
                             keep_alive: head.keep_alive,
@@ -135,8 +154,20 @@ impl<'s> Connection<'s> {
     async fn handle(&mut self, begun: Begun) -> io::Result<Option<(Reply, bool)>> {
         let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
-        let place = match place {
-            Ok(place) => place,
+        let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
+        let admitted = match place {
+            Ok(Place { handler, parameters, query, caller: Caller::Known(caller), .. }) => {
+                Ok((handler, parameters, query, caller))
+            }
+            // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
+            Ok(Place { handler, parameters, query, caller, .. }) => {
+                let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
+                known.map(|caller| (handler, parameters, query, caller))
+            }
+            Err(reply) => Err(reply),
+        };
+        let (handler, parameters, query, caller) = match admitted {
+            Ok(admitted) => admitted,
             Err(reply) => {
                 let whole = framing.is_empty() || (asked && self.discard(framing).await);
                 return Ok(Some((reply, whole)));
@@ -151,8 +182,9 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
             }
         };
-        let call = Call::new(Arc::clone(&self.app), place.parameters, place.query, body);
-        let reply = match service::start(place.handler, call) {
+        let call =
+            Call::new(Arc::clone(&self.app), parameters, query, body, caller).wanting_events(wants_events);
+        let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer).await,
             Err(reply) => Some(reply),
         };

@@ -111,13 +111,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn transaction(&self) -> Result<Transaction, Error> {
+    fn transaction(&self, producer: Option<&str>) -> Result<Transaction, Error> {
         let step = |planned: &Planned<'_>| {
             Ok(match planned {
                 Planned::Ack(item) => Step::Ack(item.clone()),
                 Planned::Push(items) => {
                     let mut batch = PushBatch::default();
-                    items.iter().try_for_each(|item| item.add_to(&mut batch))?;
+                    items.iter().try_for_each(|item| item.add_to(&mut batch, producer))?;
                     Step::Push(batch)
                 }
             })
@@ -164,12 +164,10 @@ pub(super) fn transaction(mut call: Call) -> Answer {
         let body = call.body()?;
         let plan = Plan::read(&body)?;
         let result = match &plan.unknown {
-            Some(kind) => TransactionResult {
-                error: Some(format!("Unknown operation type: {kind}")),
-                reason: Some("bad_request"),
-                results: Vec::new(),
-            },
-            None => call.broker().transaction(plan.transaction()?).await?,
+            Some(kind) => {
+                TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
+            }
+            None => call.broker().transaction(plan.transaction(call.caller())?).await?,
         };
         Ok(Reply::json(StatusCode::OK, write(&plan, &result)))
     })
