@@ -6,6 +6,7 @@ at the same time and that tokens only rose (`participant.overlaps`). Start at `S
 
 import time
 
+from baton import eventually
 from participant import SLACK_SECONDS, Group
 
 SCENARIOS = []
@@ -165,7 +166,5 @@ def nobody_coordinates_while_the_store_is_silent(store):
                 assert not member.status()["isCoordinator"]
         finally:
             store.resume()
-        deadline = time.monotonic() + SLACK_SECONDS
-        while not any(member.count("became", since=since[member], token=2) for member in since):
-            assert time.monotonic() < deadline, [member.lines[since[member] :] for member in since]
-            time.sleep(0.05)
+        # A claim that was sent meanwhile can land late, when nobody acts on it any more; then the number is skipped.
+        eventually(lambda: any(member.count("became", since=since[member]) for member in since), SLACK_SECONDS)
