@@ -10,6 +10,7 @@
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 
+mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -19,6 +20,7 @@ mod segment;
 mod store;
 mod tx;
 
+pub use cache::{Cache, Inserter};
 pub use error::Error;
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
