@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, pop, push, queues, serve, tail};
+use commands::{completions, migrate, pop, push, queues, serve, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -47,6 +47,8 @@ enum Command {
     Tail(tail::Args),
     /// List queues, or show one.
     Queues(queues::Args),
+    /// Bring the schema of a PostgreSQL up to date, or see whether it is.
+    Migrate(migrate::Args),
     /// Measure a server.
     Bench(bench::Args),
     /// Print the completions for a shell.
@@ -77,6 +79,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Pop(args) => pop::run(args).await,
             Command::Tail(args) => tail::run(args).await,
             Command::Queues(args) => queues::run(args).await,
+            Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),
         }

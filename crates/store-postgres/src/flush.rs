@@ -206,7 +206,8 @@ fn records(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) {
 fn partitions(memory: &Memory, calls: &mut Vec<Call>) {
     let changed = memory.changed.partitions.iter().filter_map(|id| memory.entry(*id));
     let (fresh, stored): (Vec<&Entry>, Vec<&Entry>) = changed.partition(|entry| entry.fresh);
-    let numbers = |entries: &[&Entry], of: fn(&Entry) -> i64| -> Vec<i64> { entries.iter().map(|e| of(e)).collect() };
+    let numbers =
+        |entries: &[&Entry], of: fn(&Entry) -> i64| -> Vec<i64> { entries.iter().map(|e| of(e)).collect() };
     let deleted = |entries: &[&Entry]| -> Vec<Option<Vec<u8>>> {
         let value = |e: &&Entry| (!e.row.deleted.is_empty()).then(|| ranges_value(Some(&e.row.deleted)));
         entries.iter().map(value).collect()
@@ -302,7 +303,8 @@ fn segments(memory: &mut Memory, calls: &mut Vec<Call>) -> Vec<Segment> {
         let values: Vec<Vec<u8>> = runs.iter().map(|run| run.value()).collect();
         calls.push(call(PUT_REMEMBERED, vec![param(ids), param(firsts), param(untils), param(values)]));
     }
-    let trimmed: Vec<(PartitionId, Offset)> = memory.trimmed.iter().map(|(id, start)| (*id, *start)).collect();
+    let trimmed: Vec<(PartitionId, Offset)> =
+        memory.trimmed.iter().map(|(id, start)| (*id, *start)).collect();
     if !trimmed.is_empty() {
         let ids: Vec<i64> = trimmed.iter().map(|(id, _)| signed(id.0)).collect();
         let starts: Vec<i64> = trimmed.iter().map(|(_, start)| signed(start.0)).collect();
@@ -312,9 +314,9 @@ fn segments(memory: &mut Memory, calls: &mut Vec<Call>) -> Vec<Segment> {
 }
 
 fn letters(memory: &Memory, calls: &mut Vec<Call>) {
-    let numbers = |keys: &[&baton_store::DeadLetterKey], of: fn(&baton_store::DeadLetterKey) -> u64| -> Vec<i64> {
-        keys.iter().map(|key| signed(of(key))).collect()
-    };
+    let numbers = |keys: &[&baton_store::DeadLetterKey],
+                   of: fn(&baton_store::DeadLetterKey) -> u64|
+     -> Vec<i64> { keys.iter().map(|key| signed(of(key))).collect() };
     let (mut put, mut gone) = (Vec::new(), Vec::new());
     for key in &memory.changed.letters {
         match memory.letters.get(key) {

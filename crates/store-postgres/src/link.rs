@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use baton_types::Timestamp;
 use bytes::{Bytes, BytesMut};
+use tokio::sync::Notify;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
 use tokio_postgres::{Client, Config, NoTls, Row, Statement};
@@ -92,13 +93,14 @@ pub fn describe(error: &tokio_postgres::Error) -> String {
 /// A connection with its prepared statements.
 pub struct Link {
     client: Client,
+    ended: Arc<Notify>,
     statements: Mutex<HashMap<&'static str, Statement>>,
 }
 
 impl Link {
     /// Connects and makes the session ours.
     pub async fn open(config: &Config, schema: &str) -> Result<Self, Failure> {
-        let client = connect(config).await?;
+        let (client, ended) = connect(config).await?;
         // Tables grow from nothing faster than statistics follow: plans use the indexes that exist for them.
         let settings = format!(
             "SET search_path = {}; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off;
@@ -109,7 +111,14 @@ impl Link {
             DEADLINE.as_millis(),
         );
         in_time(client.batch_execute(&settings)).await?;
-        Ok(Self { client, statements: Mutex::default() })
+        Ok(Self { client, ended, statements: Mutex::default() })
+    }
+
+    /// Returns when the connection has ended.
+    pub async fn ended(&self) {
+        if !self.client.is_closed() {
+            self.ended.notified().await;
+        }
     }
 
     pub fn is_closed(&self) -> bool {
@@ -117,9 +126,8 @@ impl Link {
     }
 
     async fn prepare(&self, text: &'static str) -> Result<Statement, Failure> {
-        let known = |link: &Self| {
-            link.statements.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned()
-        };
+        let known =
+            |link: &Self| link.statements.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
         if let Some(statement) = known(self) {
             return Ok(statement);
         }
@@ -151,12 +159,13 @@ impl Link {
         let queries: Vec<_> = prepared
             .into_iter()
             .map(|(statement, params)| {
-                let query: Pin<Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + '_>> =
-                    Box::pin(async move {
-                        let params: Vec<&(dyn ToSql + Sync)> =
-                            params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
-                        self.client.query(&statement, &params).await
-                    });
+                let query: Pin<
+                    Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + '_>,
+                > = Box::pin(async move {
+                    let params: Vec<&(dyn ToSql + Sync)> =
+                        params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
+                    self.client.query(&statement, &params).await
+                });
                 query
             })
             .collect();
@@ -170,15 +179,18 @@ impl Link {
     }
 }
 
-/// Connects without any settings.
-pub async fn connect(config: &Config) -> Result<Client, Failure> {
+/// Connects without any settings; also tells when the connection has ended.
+pub async fn connect(config: &Config) -> Result<(Client, Arc<Notify>), Failure> {
     let (client, connection) = in_time(config.connect(NoTls)).await?;
+    let ended = Arc::new(Notify::new());
+    let tell = ended.clone();
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(error = describe(&error), "a connection to PostgreSQL has ended");
         }
+        tell.notify_one();
     });
-    Ok(client)
+    Ok((client, ended))
 }
 
 async fn in_time<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {

@@ -6,7 +6,7 @@ use baton_store::{DeadLetter, DeadLetterKey, Error, Group, Partition, Queue, Rec
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use tokio_postgres::Row;
 
-use crate::clock::{number_until, number_of};
+use crate::clock::{number_of, number_until};
 use crate::link::{Call, Failure, Link, call, moment, param, signed, unsigned};
 use crate::memory::{Later, Memory, Moment, Page};
 use crate::remembered::{Remembered, Run};
@@ -56,9 +56,11 @@ const READY: &str = "
     WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
 
 /// What is ready for a group, locked by others or not.
-const READY_AT_ALL: &str = "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3";
+const READY_AT_ALL: &str =
+    "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3";
 
-const LATER: &str = "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line > $2 ORDER BY line LIMIT $3";
+const LATER: &str =
+    "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line > $2 ORDER BY line LIMIT $3";
 
 const KEPT: &str = "SELECT coalesce(sum(tail - start - deleted_count), 0)::bigint, count(*) FROM partitions WHERE queue_id = $1";
 
@@ -127,8 +129,6 @@ pub const IDS_AT_ONCE: u64 = 64;
 #[derive(Debug)]
 pub enum Trouble {
     Failed(Failure),
-    /// Records changed while they were being read: begin again.
-    Changed,
     Damaged(Error),
 }
 
@@ -481,7 +481,8 @@ impl Calls {
     fn letters(&mut self, wanted: &Wanted) {
         if !wanted.letters.is_empty() {
             let keys: Vec<DeadLetterKey> = wanted.letters.iter().cloned().collect();
-            let numbers = |of: fn(&DeadLetterKey) -> u64| -> Vec<i64> { keys.iter().map(|k| signed(of(k))).collect() };
+            let numbers =
+                |of: fn(&DeadLetterKey) -> u64| -> Vec<i64> { keys.iter().map(|k| signed(of(k))).collect() };
             let groups: Vec<String> = keys.iter().map(|key| key.group.to_string()).collect();
             let params = vec![
                 param(numbers(|key| key.queue.0)),
@@ -557,7 +558,8 @@ fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Erro
 
 fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
     for row in rows {
-        let key = String::from_utf8(row.get(0)).map_err(|_| Error::Corrupt("a record's key is no text".into()))?;
+        let key =
+            String::from_utf8(row.get(0)).map_err(|_| Error::Corrupt("a record's key is no text".into()))?;
         let expires_at = row.get::<_, Option<i64>>(2).map(Timestamp::from_micros);
         let version = unsigned(&row, 1);
         known.memory.clock.see_number(signed(version));
@@ -584,7 +586,9 @@ fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 
 fn read_partition(row: &Row) -> Result<Partition, Error> {
     let deleted = match row.get::<_, Option<Vec<u8>>>(8) {
-        Some(value) => read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?,
+        Some(value) => {
+            read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?
+        }
         None => Default::default(),
     };
     Ok(Partition {

@@ -252,7 +252,9 @@ impl Memory {
         self.clock.see(row.last_at);
         self.clock.see(row.created_at);
         match self.partitions.get_mut(&row.id) {
-            Some(Some(entry)) if entry.locked || !locked => entry.complete |= complete && entry.locked == locked,
+            Some(Some(entry)) if entry.locked || !locked => {
+                entry.complete |= complete && entry.locked == locked
+            }
             _ => {
                 self.names.insert((row.queue, row.name.clone()), Some(row.id));
                 let entry = Entry::new(row.clone(), locked, complete, false);

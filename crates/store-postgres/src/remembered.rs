@@ -75,9 +75,11 @@ impl Remembered {
         }
         // Two messages with one id, of which the newer is forgotten: rare enough to look through them all.
         let live = known.runs.iter().rev().filter(|run| run.until > now);
-        live.flat_map(|run| run.ids.iter().rev().map(move |(other, distance)| (other, run.first.plus((*distance).into()))))
-            .find(|(other, _)| **other == hash)
-            .map(|(_, offset)| offset)
+        live.flat_map(|run| {
+            run.ids.iter().rev().map(move |(other, distance)| (other, run.first.plus((*distance).into())))
+        })
+        .find(|(other, _)| **other == hash)
+        .map(|(_, offset)| offset)
     }
 
     /// Adds runs of a partition, which is then known up to `tail`.

@@ -74,10 +74,9 @@ impl Slot {
     pub fn body(&self) -> Vec<u8> {
         let cursor = &self.cursor;
         let mut body = Vec::with_capacity(64);
-        let flags = u8::from(self.written) * WRITTEN
-            | u8::from(self.placed) * PLACED
-            | u8::from(cursor.lease.is_some()) * LEASED;
-        body.put_u8(flags);
+        let flag = |set: bool, flag: u8| if set { flag } else { 0 };
+        let leased = flag(cursor.lease.is_some(), LEASED);
+        body.put_u8(flag(self.written, WRITTEN) | flag(self.placed, PLACED) | leased);
         body.put_i64(cursor.available_at.micros());
         body.put_i64(cursor.last_pop_at.micros());
         body.put_u32(cursor.retries);
@@ -99,7 +98,8 @@ impl Slot {
         lease_id: Option<Uuid>,
         body: Vec<u8>,
     ) -> Result<Self, Error> {
-        Self::parse(next, line, lease_id, body.into()).ok_or_else(|| Error::Corrupt("a slot is cut short".into()))
+        Self::parse(next, line, lease_id, body.into())
+            .ok_or_else(|| Error::Corrupt("a slot is cut short".into()))
     }
 
     fn parse(next: Offset, line: Option<i64>, lease_id: Option<Uuid>, mut body: Bytes) -> Option<Self> {

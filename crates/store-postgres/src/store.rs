@@ -59,7 +59,9 @@ impl Options {
     fn config(&self) -> Result<Config, Error> {
         let mut config = Config::from_str(&self.url).map_err(|e| {
             let why = link::describe(&e);
-            Error::Unusable(format!("the address of the store cannot be read: {why}; give postgres://user@host/database"))
+            Error::Unusable(format!(
+                "the address of the store cannot be read: {why}; give postgres://user@host/database"
+            ))
         })?;
         config.connect_timeout(CONNECT_TIMEOUT).keepalives(true).keepalives_idle(Duration::from_secs(10));
         if config.get_application_name().is_none() {
@@ -71,13 +73,13 @@ impl Options {
 
 /// Looks at the schema without changing it.
 pub async fn check(options: &Options) -> Result<Standing, Error> {
-    let client = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
+    let (client, _) = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
     schema::check(&client, &options.schema).await
 }
 
 /// Brings the schema up to date.
 pub async fn migrate(options: &Options) -> Result<(), Error> {
-    let mut client = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
+    let (mut client, _) = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
     schema::migrate(&mut client, &options.schema).await
 }
 
@@ -106,6 +108,8 @@ pub struct Shared {
     listener: RwLock<Option<Listener>>,
     now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
     away: Mutex<Option<String>>,
+    /// Whether the database has been away for long enough that nobody should wait for it.
+    refusing: AtomicBool,
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
@@ -125,6 +129,7 @@ impl PostgresStore {
             listener: RwLock::default(),
             now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
             away: Mutex::default(),
+            refusing: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -198,7 +203,13 @@ impl PostgresStore {
         Ok(link.run(vec![call(READ, params)]).await?.into_iter().flatten().collect())
     }
 
-    fn read_cached(&self, partition: PartitionId, from: Offset, to: Offset, bytes_max: usize) -> Option<Vec<Segment>> {
+    fn read_cached(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Option<Vec<Segment>> {
         let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
         while at < to && bytes <= bytes_max {
             let segment = self.shared.cache.get(partition, at)?;
@@ -239,6 +250,10 @@ impl Shared {
         *away = reason;
     }
 
+    pub fn refuse(&self, refusing: bool) {
+        self.refusing.store(refusing, Ordering::Release);
+    }
+
     pub fn set_remembered(&self, len: usize) {
         self.remembered.store(len as u64, Ordering::Relaxed);
     }
@@ -263,9 +278,14 @@ impl Store for PostgresStore {
         if self.closed.load(Ordering::Acquire) {
             return operation.finish(Err(Error::Closed("it was closed".into())));
         }
+        if self.shared.refusing.load(Ordering::Acquire) {
+            return operation.finish(Err(Error::Busy(BUSY_FOR)));
+        }
         match self.intake.try_send(Input::Operation(operation)) {
             Err(Full(Input::Operation(operation))) => operation.finish(Err(Error::Busy(BUSY_FOR))),
-            Err(Closed(Input::Operation(operation))) => operation.finish(Err(Error::Closed("it was closed".into()))),
+            Err(Closed(Input::Operation(operation))) => {
+                operation.finish(Err(Error::Closed("it was closed".into())))
+            }
             _ => {}
         }
     }
@@ -305,6 +325,10 @@ impl Store for PostgresStore {
     /// Never: a database that is away comes back.
     fn failure(&self) -> Option<String> {
         None
+    }
+
+    fn away(&self) -> Option<String> {
+        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {

@@ -94,9 +94,12 @@ async fn sweep_some(link: &Link) -> Result<bool, Failure> {
         }
         worked = true;
     } else if let Some(row) = others.first() {
-        let (place, kind, id, up_to): (String, &str, i64, i64) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        let (place, kind, id, up_to): (String, &str, i64, i64) =
+            (row.get(0), row.get(1), row.get(2), row.get(3));
         let all = match kind {
-            "partition" => rows(link, OF_PARTITION, vec![param(id), param(ROWS)]).await?.len() as i64 > ROWS - 1,
+            "partition" => {
+                rows(link, OF_PARTITION, vec![param(id), param(ROWS)]).await?.len() as i64 > ROWS - 1
+            }
             "queue" => rows(link, OF_QUEUE, vec![param(id), param(ROWS)]).await?.len() as i64 > ROWS - 1,
             _ => {
                 let page = rows(link, OF_GROUP, vec![param(id), param(up_to), param(ROWS)]).await?;

@@ -1,7 +1,8 @@
 //! The transaction on what was fetched.
 //!
-//! A read that misses a row notes it and stops the decision. A write that misses one cannot stop it; it notes the
-//! row too, does nothing, and the decision is run again all the same.
+//! A read that misses a row notes it and stops the decision. A write has no way to say so: it notes the row and
+//! breaks the decision off by unwinding ([`Missing`]), which is caught right outside. Rules read before they write,
+//! so that is rare.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::clock::{moment_of, number_until};
-use crate::memory::{Entry, Line, Later, Memory, Open, kept};
+use crate::memory::{Entry, Later, Line, Memory, Open, kept};
 use crate::remembered::{Remembered, Run};
 use crate::slot::Slot;
 use crate::wanted::LetterPlace;
@@ -26,14 +27,21 @@ const SPARE_ROWS: usize = 8;
 /// From names to numbers, kept over groups: a partition never changes its number.
 pub type Names = FxHashMap<QueueId, FxHashMap<Arc<str>, PartitionId>>;
 
+/// What a write unwinds with that missed a row.
+pub struct Missing;
+
+fn break_off() -> ! {
+    std::panic::resume_unwind(Box::new(Missing))
+}
+
 /// A look at memory, and the writes of one decision.
 pub struct PostgresTx<'a> {
     pub memory: &'a mut Memory,
     pub names: &'a Names,
     pub remembered: &'a Remembered,
     pub cache: &'a Cache,
-    /// Whether a write missed a row.
-    pub missing: bool,
+    /// Numbers that the decision has taken.
+    pub ids: u64,
 }
 
 impl PostgresTx<'_> {
@@ -47,32 +55,30 @@ impl PostgresTx<'_> {
     fn fresh_id(&mut self) -> u64 {
         match self.memory.ids.pop() {
             Some(id) => {
+                self.ids += 1;
                 self.memory.undo(move |memory| memory.ids.push(id));
                 id
             }
             None => {
-                self.memory.wanted.ids += 1;
-                self.missing = true;
-                u64::MAX / 2
+                self.memory.wanted.ids += 2 * self.ids + 1;
+                break_off()
             }
         }
     }
 
-    /// Whether the partition can be changed; if not, the decision is run again.
-    fn can_change(&mut self, id: PartitionId) -> bool {
-        let can = self.memory.has_all_of(id);
-        self.missing |= !can;
-        can
+    /// Makes sure that the partition can be changed.
+    fn need(&mut self, id: PartitionId) {
+        if !self.memory.has_all_of(id) {
+            break_off();
+        }
     }
 
-    /// Whether all partitions of a queue are here; if not, the decision is run again.
-    fn has_whole(&mut self, queue: QueueId) -> bool {
-        let has = self.memory.all_of.contains(&queue) || !self.memory.structure.has_queue(queue);
-        if !has {
+    /// Makes sure that all partitions of a queue are here.
+    fn need_whole(&mut self, queue: QueueId) {
+        if !self.memory.all_of.contains(&queue) {
             self.memory.wanted.all_of.insert(queue);
-            self.missing = true;
+            break_off();
         }
-        has
     }
 
     /// A partition that can be read, or `None` when there is none.
@@ -86,7 +92,8 @@ impl PostgresTx<'_> {
 
     /// Gives every partition of a queue a slot for a group that begins, or begins elsewhere.
     fn begin_group(&mut self, group: &Group) {
-        let of_queue: Vec<PartitionId> = self.memory.entries_of(group.queue).map(|entry| entry.row.id).collect();
+        let of_queue: Vec<PartitionId> =
+            self.memory.entries_of(group.queue).map(|entry| entry.row.id).collect();
         for id in of_queue {
             let Some(entry) = self.memory.entry(id) else { continue };
             let old = entry.slots.get(&group.id);
@@ -164,7 +171,8 @@ impl PostgresTx<'_> {
 
     fn remember(&mut self, partition: PartitionId, first: Offset, block: &Block, window: Duration) {
         let until = self.memory.now.after(window);
-        let ids: Vec<(u64, u32)> = block.hashes().zip(0u32..).filter_map(|(hash, at)| Some((hash?, at))).collect();
+        let ids: Vec<(u64, u32)> =
+            block.hashes().zip(0u32..).filter_map(|(hash, at)| Some((hash?, at))).collect();
         if window.is_zero() || ids.is_empty() {
             return;
         }
@@ -235,8 +243,7 @@ impl Tx for PostgresTx<'_> {
     fn remove_record(&mut self, key: &str) {
         self.write(Durability::Now);
         if self.record(key).is_err() {
-            self.missing = true;
-            return;
+            break_off();
         }
         self.memory.put_record(key, None);
     }
@@ -421,9 +428,7 @@ impl Tx for PostgresTx<'_> {
         let now = self.now();
         self.write(Durability::Now);
         let nowhere = Appended { first: Offset(0), created_at: now };
-        if !self.can_change(partition) {
-            return nowhere;
-        }
+        self.need(partition);
         let Some(entry) = self.memory.entry(partition) else { return nowhere };
         let (mut row, count) = (entry.row.clone(), block.len() as u64);
         let created_at = self.memory.open.get(&partition).map_or(now, |open| open.header.created_at);
@@ -533,9 +538,7 @@ impl Tx for PostgresTx<'_> {
 
     fn delete_message(&mut self, partition: PartitionId, offset: Offset) {
         self.write(Durability::Now);
-        if !self.can_change(partition) {
-            return;
-        }
+        self.need(partition);
         let Some(entry) = self.memory.entry(partition) else { return };
         if (entry.row.start..entry.row.tail).contains(&offset) {
             let mut row = entry.row.clone();
@@ -551,7 +554,7 @@ impl Tx for PostgresTx<'_> {
         if start <= row.start {
             return Ok(());
         }
-        if !self.can_change(partition) {
+        if !self.memory.has_all_of(partition) {
             return Err(Stop::Load);
         }
         let first_at = if start == row.tail { None } else { self.time_of(partition, start)? };
@@ -586,9 +589,10 @@ impl Tx for PostgresTx<'_> {
         let (name, start, subscribed_at) = (spec.name.into(), spec.start, spec.subscribed_at);
         let group = Arc::new(Group { id, queue, name, start, subscribed_at });
         self.write(Durability::Now);
-        if !self.memory.structure.has_queue(queue) || !self.has_whole(queue) {
+        if !self.memory.structure.has_queue(queue) {
             return group;
         }
+        self.need_whole(queue);
         self.memory.close_open();
         let replaced = self.memory.structure.put_group(group.clone());
         self.memory.changed.groups.insert(id);
@@ -608,9 +612,7 @@ impl Tx for PostgresTx<'_> {
     fn set_start(&mut self, id: GroupId, start: Start) {
         self.write(Durability::Now);
         let Some(old) = self.memory.structure.group_by_id(id) else { return };
-        if !self.has_whole(old.queue) {
-            return;
-        }
+        self.need_whole(old.queue);
         self.memory.close_open();
         let group = Arc::new(Group { start, ..(*old).clone() });
         self.memory.structure.put_group(group.clone());
@@ -645,8 +647,8 @@ impl Tx for PostgresTx<'_> {
         self.write(durability);
         let Some(start) = self.memory.structure.group_by_id(group).map(|group| group.start) else { return };
         let known = |entry: &Entry| entry.locked && (entry.complete || entry.slots.contains_key(&group));
-        if !self.memory.entry(partition).is_some_and(known) && !self.can_change(partition) {
-            return;
+        if !self.memory.entry(partition).is_some_and(known) {
+            self.need(partition);
         }
         let Some(entry) = self.memory.entry(partition) else { return };
         let (row, old) = (entry.row.clone(), entry.slots.get(&group).cloned().unwrap_or_default());

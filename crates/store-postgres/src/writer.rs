@@ -9,6 +9,7 @@
 //! its way from happening later.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use crate::memory::Memory;
 use crate::remembered::Remembered;
 use crate::store::{BUSY_FOR, Shared};
 use crate::structure::Structure;
-use crate::tx::{Names, PostgresTx};
+use crate::tx::{Missing, Names, PostgresTx};
 
 /// Operations in one group: enough to share a commit, few enough to be decided in a blink.
 const GROUP_OPERATIONS_MAX: usize = 2_048;
@@ -116,7 +117,6 @@ impl From<Trouble> for Setback {
     fn from(trouble: Trouble) -> Self {
         match trouble {
             Trouble::Failed(failure) => failure.into(),
-            Trouble::Changed => Self::Again,
             Trouble::Damaged(error) => Self::Failed(error),
         }
     }
@@ -162,13 +162,13 @@ impl Writer {
     pub async fn run(mut self, mut intake: Receiver<Input>) {
         let mut waiting = VecDeque::new();
         loop {
+            let mut closing = false;
             if waiting.is_empty() {
-                match intake.recv().await {
+                match self.next(&mut intake).await {
                     Some(Input::Operation(operation)) => waiting.push_back(operation),
-                    Some(Input::Close) | None => break,
+                    Some(Input::Close) | None => closing = true,
                 }
             }
-            let mut closing = false;
             while waiting.len() < GROUP_OPERATIONS_MAX && !closing {
                 match intake.try_recv() {
                     Ok(Input::Operation(operation)) => waiting.push_back(operation),
@@ -193,12 +193,31 @@ impl Writer {
         }
     }
 
+    /// What comes next. A database that goes away meanwhile is noticed, and waited for.
+    async fn next(&mut self, intake: &mut Receiver<Input>) -> Option<Input> {
+        loop {
+            match &self.link {
+                Some(link) => tokio::select! {
+                    input = intake.recv() => return input,
+                    () = link.ended() => self.link = None,
+                },
+                None => {
+                    let connected = self.connect(Stopwatch::start(), AWAY_MAX, intake).await;
+                    if !connected && intake.is_closed() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
     /// Runs one group and answers it; what does not fit stays.
     async fn work(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
         let watch = Stopwatch::start();
         let mut tries = 0;
         loop {
-            if self.link.as_ref().is_none_or(Link::is_closed) && !self.connect(watch, AWAY_MAX, intake).await {
+            if self.link.as_ref().is_none_or(Link::is_closed) && !self.connect(watch, AWAY_MAX, intake).await
+            {
                 return busy(waiting);
             }
             let setback = match self.attempt(waiting, tries).await {
@@ -233,7 +252,11 @@ impl Writer {
     }
 
     /// One try: decides, writes, commits, answers.
-    async fn attempt(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, tries: u32) -> Result<(), Setback> {
+    async fn attempt(
+        &mut self,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        tries: u32,
+    ) -> Result<(), Setback> {
         let mut decided = match self.decide(waiting, tries).await {
             Ok(decided) => decided,
             Err(setback) => {
@@ -248,7 +271,8 @@ impl Writer {
         if !decided.memory.changed.marks.any {
             link.run(vec![call(ROLLBACK, Vec::new())]).await?;
             self.shared.count(count, 0, false);
-            let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
+            let answered: Vec<_> =
+                waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
             self.keep(decided, None);
             answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
             return Ok(());
@@ -293,8 +317,14 @@ impl Writer {
         tries: u32,
     ) -> Result<Decided, Setback> {
         let Some(link) = &self.link else { return Err(Setback::Again) };
-        let structure = self.structure.take().map_or_else(|| (i64::MIN, Structure::default()), |known| known);
-        let (mut structure_number, structure) = structure;
+        let (mut structure_number, structure) = match self.structure.take() {
+            Some(known) => known,
+            None => {
+                let rows = link.run(vec![call(load::VERSIONS, Vec::new())]).await?;
+                (rows[0][0].get(1), load::load_structure(link).await?)
+            }
+        };
+        self.clock.see(structure.latest());
         let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
         memory.base = self.shared.time(self.heard);
         let mut decider = Decider { names: &self.names, shared: &self.shared };
@@ -373,12 +403,17 @@ impl Writer {
             for (partition, start) in &memory.trimmed {
                 self.shared.cache.forget(*partition, *start);
             }
-            if !memory.trimmed.is_empty() || !memory.changed.queues.is_empty() || !memory.changed.groups.is_empty() {
+            if !memory.trimmed.is_empty()
+                || !memory.changed.queues.is_empty()
+                || !memory.changed.groups.is_empty()
+            {
                 self.shared.sweep.notify_one();
             }
         }
         for ((queue, name), id) in memory.names.drain() {
-            let Some(id) = id.filter(|id| matches!(memory.partitions.get(id), Some(Some(_)))) else { continue };
+            let Some(id) = id.filter(|id| matches!(memory.partitions.get(id), Some(Some(_)))) else {
+                continue;
+            };
             if self.names_len >= NAMES_MAX {
                 self.names.clear();
                 self.names_len = 0;
@@ -433,6 +468,7 @@ impl Writer {
                 Err(failure) => self.shared.set_away(Some(failure.to_string())),
             }
             if watch.elapsed() > patience {
+                self.shared.refuse(true);
                 return false;
             }
             baton_env::sleep(pause).await;
@@ -452,7 +488,9 @@ impl Writer {
 
     async fn take_over(&mut self) -> Result<(), Failure> {
         let link = Link::open(&self.shared.config, &self.shared.schema).await?;
-        let rows = link.run(vec![call(TAKE_OVER, vec![param(self.server)]), call(load::VERSIONS, Vec::new())]).await?;
+        let rows = link
+            .run(vec![call(TAKE_OVER, vec![param(self.server)]), call(load::VERSIONS, Vec::new())])
+            .await?;
         match rows[0].first() {
             Some(row) => (self.commits, self.epoch) = (row.get(0), row.get(1)),
             None => {
@@ -471,6 +509,7 @@ impl Writer {
         self.remembered.clear();
         self.shared.cache.clear();
         self.shared.set_away(None);
+        self.shared.refuse(false);
         self.link = Some(link);
         Ok(())
     }
@@ -491,7 +530,9 @@ impl Writer {
         if happened {
             self.shared.count(outcomes.len(), 1, true);
             events.into_iter().for_each(|event| self.shared.notify(event));
-            for (operation, outcome) in waiting.drain(..outcomes.len()).collect::<Vec<_>>().into_iter().zip(outcomes) {
+            for (operation, outcome) in
+                waiting.drain(..outcomes.len()).collect::<Vec<_>>().into_iter().zip(outcomes)
+            {
                 operation.finish(outcome);
             }
         }
@@ -519,12 +560,12 @@ impl Decider<'_> {
         operation: &mut Box<dyn Operation>,
     ) -> Result<(), Stop> {
         memory.begin();
-        let mut tx =
-            PostgresTx { memory, names: self.names, remembered, cache: &self.shared.cache, missing: false };
-        let outcome = operation.apply(&mut tx);
-        match (tx.missing, outcome) {
-            (true, _) => Err(Stop::Load),
-            (false, outcome) => outcome,
+        let mut tx = PostgresTx { memory, names: self.names, remembered, cache: &self.shared.cache, ids: 0 };
+        match catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx))) {
+            Ok(outcome) => outcome,
+            Err(thrown) if thrown.is::<Missing>() => Err(Stop::Load),
+            // It is taken back like any other that failed; the others of its group go on.
+            Err(_) => Err(Stop::Failed(Error::Closed("a decision has panicked".into()))),
         }
     }
 

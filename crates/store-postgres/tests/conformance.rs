@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use baton_env::ManualClock;
 use baton_store::Store;
@@ -16,8 +15,7 @@ struct Schema(String);
 
 impl Backend for Schema {
     async fn empty() -> Self {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        Self(format!("conformance {}", NUMBER.fetch_add(1, Ordering::Relaxed)))
+        Self(format!("conformance {}", baton_env::fresh_uuid()))
     }
 
     async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
