@@ -26,20 +26,22 @@ pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000
 
 const LOCK_RECORDS: &str = "SELECT number FROM versions WHERE name = 'records' FOR UPDATE";
 
+/// Only by numbers that are known before the first lock: a row that changes while it is waited for is looked at again,
+/// and what stands beside it in a join is then not what it was.
 const PARTITIONS: &str = "
-    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions WHERE id IN (
-        SELECT unnest($1::bigint[])
-        UNION ALL SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
-            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name
-        UNION ALL SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[]))
+    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions WHERE id = ANY(
+        $1::bigint[]
+        || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
+            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
+        || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))
     ORDER BY id FOR UPDATE";
 
 const SLOTS: &str = "
-    SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id IN (
-        SELECT unnest($1::bigint[])
-        UNION ALL SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
-            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name
-        UNION ALL SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[]))";
+    SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ANY(
+        $1::bigint[]
+        || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
+            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
+        || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))";
 
 const PAGE: &str = "
     SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions

@@ -268,7 +268,8 @@ async fn cutting_proxy(port: u16, cuts: Arc<AtomicU64>) -> u16 {
 /// The name under which COMMIT was prepared, if it was just now: `P`, length, name, 0, text, 0.
 fn commit_statement(sent: &[u8]) -> Option<Vec<u8>> {
     let at = sent.windows(8).position(|window| window == b"\0COMMIT\0")?;
-    let start = sent[..at].iter().rposition(|byte| *byte == 0)? + 1;
+    // The name follows the four bytes of the length.
+    let start = sent[..at].iter().rposition(|byte| *byte == b'P')? + 5;
     Some(sent[start..at].to_vec())
 }
 
