@@ -82,7 +82,7 @@ class Server:
     def __init__(self, data, *args, listen="127.0.0.1:0", environment=None):
         self.data = Path(data)
         self.args = args
-        self.store = store_arguments(self.data)
+        self.store = [] if "--store" in args else store_arguments(self.data)
         self.listen = listen
         self.environment = environment or {}
         self.port = None
