@@ -269,12 +269,11 @@ impl Writer {
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let count = decided.outcomes.len();
         if !decided.memory.changed.marks.any {
-            link.run(vec![call(ROLLBACK, Vec::new())]).await?;
+            let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
             self.shared.count(count, 0, false);
-            let answered: Vec<_> =
-                waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
             self.keep(decided, None);
             answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
+            self.roll_back().await;
             return Ok(());
         }
         let note = Note {
