@@ -9,13 +9,13 @@
 //! together. Partitions are locked in the order of their numbers; a pop that takes any partition skips those that
 //! are locked, and waits for one only when there is no other. Queues and groups are kept in memory and compared by
 //! number; records are compared by number at the commit. What a group relied on is either locked or compared, so
-//! its commit fails, and the group runs again, when another server was faster. Time is the database's ([`clock`]).
+//! its commit fails, and the group runs again, when another server was faster. Time is the database's (`clock`).
 //!
 //! Deliberately absent: rules (`baton-queue` has them; no SQL function knows what a retry is), LISTEN/NOTIFY,
 //! advisory locks, triggers, any wall clock of a server. A lock instead of optimistic reads, because producers and
 //! consumers of one partition meet all the time and would keep undoing each other's groups.
 //!
-//! Start at [`writer`], then [`memory`], then [`schema`].
+//! Start at `writer`, then `memory`, then `schema`.
 
 mod clock;
 mod flush;

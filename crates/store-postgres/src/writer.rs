@@ -269,7 +269,8 @@ impl Writer {
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let count = decided.outcomes.len();
         if !decided.memory.changed.marks.any {
-            let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
+            let answered: Vec<_> =
+                waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
             self.shared.count(count, 0, false);
             self.keep(decided, None);
             answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
