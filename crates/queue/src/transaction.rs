@@ -49,9 +49,15 @@ impl TransactionResult {
     fn refused(reason: &'static str, error: impl Into<String>, results: Vec<StepResult>) -> Self {
         Self { error: Some(error.into()), reason: Some(reason), results }
     }
+
+    /// Nothing was done, because of `error`, for which `reason` stands.
+    pub fn not_done(reason: &'static str, error: impl Into<String>) -> Self {
+        Self::refused(reason, error, Vec::new())
+    }
 }
 
 /// A transaction whose acked messages have been found.
+#[derive(Clone)]
 pub struct Ready {
     pub acks: Vec<Resolved>,
     pub pushes: PushBatch,
@@ -60,36 +66,37 @@ pub struct Ready {
     pub required_leases: Vec<Option<LeaseId>>,
 }
 
-/// Decides a transaction.
-pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<TransactionResult, Stop> {
+/// Decides a transaction; an error is only ever that messages have to be encrypted first.
+pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<Result<TransactionResult, Error>, Stop> {
     for lease in &ready.required_leases {
         if !is_live(tx, *lease)? {
-            return Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new()));
+            return Ok(Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new())));
         }
     }
     let acks = ack::prepare(tx, &ready.acks)?;
     if let Some(error) = acks.results.iter().find_map(|ack| ack.error) {
         let seen = acks.results.into_iter().map(StepResult::Ack).collect();
-        return Ok(TransactionResult::refused(
-            "rejected_ack",
-            format!("ACK operation failed: {error}"),
-            seen,
-        ));
+        let error = format!("ACK operation failed: {error}");
+        return Ok(Ok(TransactionResult::refused("rejected_ack", error, seen)));
     }
     let pushes = match push::prepare(tx, &ready.pushes)? {
         Ok(pushes) if pushes.repeats_stored() => {
             let error = "a pushed transactionId exists already";
-            return Ok(TransactionResult::refused("duplicate", error, Vec::new()));
+            return Ok(Ok(TransactionResult::refused("duplicate", error, Vec::new())));
         }
         Ok(pushes) => pushes,
         Err(error @ Error::QueueFull { .. }) => {
-            return Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new()));
+            return Ok(Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new())));
         }
-        Err(error) => return Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())),
+        Err(error @ Error::Unsealed(_)) => return Ok(Err(error)),
+        Err(error) => {
+            return Ok(Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())));
+        }
     };
     let pushed = push::write(tx, &ready.pushes, &pushes)?;
     let acked = ack::write(tx, acks);
-    Ok(TransactionResult { error: None, reason: None, results: in_order(&ready.shape, acked, pushed) })
+    let results = in_order(&ready.shape, acked, pushed);
+    Ok(Ok(TransactionResult { error: None, reason: None, results }))
 }
 
 fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, Stop> {

@@ -212,6 +212,14 @@ impl<W> Waiters<W> {
         }
     }
 
+    /// Somebody says that something happened in a queue: all its lines are looked at now.
+    pub fn wake_queue(&mut self, now: Duration, queue: QueueId) {
+        let lines: Vec<_> = self.by_queue.get(&queue).into_iter().flatten().copied().collect();
+        for id in lines {
+            self.wake_line(now, id);
+        }
+    }
+
     fn wake_line(&mut self, now: Duration, id: LineId) {
         let Some(line) = self.lines.get_mut(&id) else { return };
         line.empties = 0;

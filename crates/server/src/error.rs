@@ -25,6 +25,10 @@ pub enum Kind {
     NoSuchRoute,
     /// The path exists, the method does not.
     MethodNotAllowed,
+    /// There is no token, or it is not valid.
+    Unauthenticated,
+    /// The token is valid, but its role does not allow this.
+    Forbidden,
     /// The body did not arrive in time.
     RequestTimeout,
     /// The target of the request is longer than a target may be.
@@ -45,6 +49,10 @@ pub enum Kind {
     Overloaded,
     /// The server is stopping.
     ShuttingDown,
+    /// The keys that tokens are checked with cannot be had.
+    KeysUnavailable,
+    /// A payload cannot be encrypted or decrypted, because the key is not there.
+    EncryptionKeyMissing,
     /// The store has too much under way.
     StoreBusy,
     /// The disk is nearly full.
@@ -107,6 +115,18 @@ pub const TABLE: &[Row] = &[
         "Use one of the methods in the `Allow` header.",
     ),
     row(
+        Kind::Unauthenticated,
+        StatusCode::UNAUTHORIZED,
+        "unauthenticated",
+        "Send `Authorization: Bearer TOKEN` with a token that is valid now; the text says what is wrong with this one.",
+    ),
+    row(
+        Kind::Forbidden,
+        StatusCode::FORBIDDEN,
+        "forbidden",
+        "Use a token whose role allows this; the route reference names the level.",
+    ),
+    row(
         Kind::RequestTimeout,
         StatusCode::REQUEST_TIMEOUT,
         "request_timeout",
@@ -160,6 +180,18 @@ pub const TABLE: &[Row] = &[
         StatusCode::SERVICE_UNAVAILABLE,
         "shutting_down",
         "The server is stopping and changed nothing; ask another one or try again.",
+    ),
+    row(
+        Kind::KeysUnavailable,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "keys_unavailable",
+        "The issuer's keys could not be read yet (`jwt_jwks_url`), so no token can be checked; try again.",
+    ),
+    row(
+        Kind::EncryptionKeyMissing,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "encryption_key_missing",
+        "Start the server with the key that the text names among its `encryption_keys`; nothing was changed.",
     ),
     row(
         Kind::StoreBusy,
@@ -286,6 +318,9 @@ impl Error {
         json::string(&mut body, row.code);
         body.push(b'}');
         let mut reply = Reply::json(row.status, body);
+        if self.kind == Kind::Unauthenticated {
+            reply = reply.with_header(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if let Some(after) = self.retry_after {
             let seconds = after.as_millis().div_ceil(1000).max(1);
             if let Ok(value) = HeaderValue::from_str(&seconds.to_string()) {
@@ -312,6 +347,7 @@ impl From<baton_queue::Error> for Error {
             Queue::Busy { after, .. } => {
                 Self { retry_after: Some(after), ..Self::new(Kind::Overloaded, message) }
             }
+            Queue::KeyMissing(_) | Queue::Unsealed(_) => Self::new(Kind::EncryptionKeyMissing, message),
             Queue::ShuttingDown => {
                 Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::ShuttingDown, message) }
             }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
 use fjall::PersistMode;
 use tokio::sync::mpsc::Sender;
@@ -28,9 +29,10 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Tells everyone who waited.
+    /// Tells everyone who waited, the last decided first: a pop comes after the push that woke it, and what it
+    /// got is somebody's next piece of work, while the push's answer is only good news.
     pub fn answer(self) {
-        for operation in self.operations {
+        for operation in self.operations.into_iter().rev() {
             operation.finish(self.outcome.clone());
         }
     }
@@ -40,6 +42,7 @@ impl Committed {
 pub fn commit(shared: &Shared, group: Group) -> Committed {
     let (seq, mut operations) = (group.seq, group.waiting);
     shared.check_space();
+    let watch = Stopwatch::start();
     let mut batch = shared.db.batch().durability(group.sync.then_some(PersistMode::SyncData));
     for write in group.writes {
         match write.value {
@@ -59,7 +62,7 @@ pub fn commit(shared: &Shared, group: Group) -> Committed {
     if let Err(error) = &outcome {
         shared.fail(&error.to_string());
     }
-    shared.count_commit(group.operations, group.sync);
+    shared.count_commit(group.operations, group.sync.then(|| watch.elapsed()));
     operations.extend(shared.advance(seq, outcome.is_ok()));
     Committed { operations, outcome }
 }

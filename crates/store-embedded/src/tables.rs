@@ -3,15 +3,21 @@
 //! Numbers in keys are big endian so that they sort; numbers in values are little endian. A segment's key also
 //! holds its time, so that finding a moment touches no payload.
 
+use std::sync::Arc;
+
 use baton_store::{Cursor, Error, Group, Lease, OffsetRanges, Partition, Queue};
 use baton_types::{LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::{Buf, BufMut, Bytes};
+use fjall::compaction::Leveled;
 use fjall::config::CompressionPolicy;
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 
 /// Bytes of a keyspace's write buffer before it goes to a sorted file. With the journal's bound this decides
 /// how much is replayed at start.
 const WRITE_BUFFER_BYTES: u64 = 32 << 20;
+/// So many sorted files of a keyspace may overlap before they are merged. With many partitions each file has rows
+/// of all of them, so a merge rewrites everything: rarely is better than soon.
+const SORTED_FILES_UNMERGED: u8 = 12;
 /// Values from this size on live in blob files, so that compaction moves pointers, not payloads.
 const BLOB_FROM_BYTES: u32 = 1 << 7;
 /// Blob files of this size are dropped or rewritten as a whole when retention has emptied them.
@@ -48,6 +54,7 @@ impl Tables {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(WRITE_BUFFER_BYTES / 2)
                 .data_block_compression_policy(CompressionPolicy::disabled())
+                .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(SORTED_FILES_UNMERGED)))
         };
         let blobs = || {
             small().max_memtable_size(WRITE_BUFFER_BYTES).with_kv_separation(Some(

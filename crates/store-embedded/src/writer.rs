@@ -33,9 +33,9 @@ const GROUP_BYTES_MAX: usize = 16 << 20;
 /// With this many bytes of messages a group is well worth a sync of its own: it goes to an idle committer at
 /// once, so that writing it and deciding what else has arrived overlap.
 const GROUP_BYTES_ENOUGH: usize = 1 << 20;
-/// A group of no more operations than this, a push and the pop that waits for it, is committed on the deciding
-/// thread itself: while so little happens, waking the other one takes longer than it saves.
-const ALONE: u64 = 2;
+/// A group that no more operations than this wait for, a push and the pop that it wakes, is committed on the
+/// deciding thread itself: while so little happens, waking the other one takes longer than it saves.
+const ALONE: usize = 2;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
 /// Rows of deleted queues and groups that are cleared away between two groups.
@@ -295,7 +295,7 @@ impl Writer {
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;
         self.group_since = self.last_now;
-        if group.operations <= ALONE {
+        if group.waiting.len() <= ALONE {
             committer::commit(&self.shared, group).answer();
             self.after_commit();
             return;

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use baton_env::{Clock, Stopwatch};
-use baton_store::{BoxFuture, Cache, Error, Event, Listener, Operation, Segment, Statistics, Store};
+use baton_store::{
+    BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
+};
 use baton_types::{Offset, PartitionId, Timestamp};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -114,6 +116,8 @@ pub struct Shared {
     syncs: AtomicU64,
     operations: AtomicU64,
     remembered: AtomicU64,
+    commit_micros: Histogram,
+    commit_operations: Histogram,
 }
 
 impl PostgresStore {
@@ -134,6 +138,8 @@ impl PostgresStore {
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             remembered: AtomicU64::new(0),
+            commit_micros: Histogram::new(MICROS),
+            commit_operations: Histogram::new(SIZES),
         });
         let writer = Writer::open(shared.clone()).await.map_err(|e| unreachable(&e))?;
         let (intake, received) = mpsc::channel(INTAKE_MAX);
@@ -258,6 +264,12 @@ impl Shared {
         self.remembered.store(len as u64, Ordering::Relaxed);
     }
 
+    /// Counts a commit that was forced to disk.
+    pub fn observe(&self, operations: usize, took: Duration) {
+        self.commit_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.commit_operations.observe(operations as u64);
+    }
+
     pub fn count(&self, operations: usize, commits: u64, synced: bool) {
         self.operations.fetch_add(operations as u64, Ordering::Relaxed);
         self.commits.fetch_add(commits, Ordering::Relaxed);
@@ -319,6 +331,8 @@ impl Store for PostgresStore {
             operations: load(&self.shared.operations),
             disk_bytes: 0,
             remembered: load(&self.shared.remembered),
+            commit_micros: self.shared.commit_micros.read(),
+            commit_operations: self.shared.commit_operations.read(),
         }
     }
 

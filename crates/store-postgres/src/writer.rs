@@ -286,6 +286,7 @@ impl Writer {
         };
         let mut flush = flush(&mut decided.memory, &note);
         let calls = std::mem::take(&mut flush.calls);
+        let watch = Stopwatch::start();
         if let Err((failure, sent)) = link.commit(calls).await {
             self.structure = None;
             return match failure {
@@ -302,6 +303,9 @@ impl Writer {
         }
         self.commits += 1;
         self.shared.count(count, 1, decided.memory.changed.marks.now);
+        if decided.memory.changed.marks.now {
+            self.shared.observe(count, watch.elapsed());
+        }
         let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
         let events = std::mem::take(&mut decided.memory.events);
         self.keep(decided, Some(flush));

@@ -14,6 +14,7 @@ mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+mod histogram;
 mod offsets;
 mod row;
 mod segment;
@@ -22,6 +23,7 @@ mod tx;
 
 pub use cache::{Cache, Inserter};
 pub use error::Error;
+pub use histogram::{Distribution, Histogram, MICROS, SIZES};
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};

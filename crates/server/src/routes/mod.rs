@@ -4,15 +4,21 @@
 //! comparison. The reference page is printed from it. Start at [`ROUTES`].
 
 mod ack;
+mod analytics;
 mod configure;
 mod dead_letters;
 mod groups;
 mod health;
 mod lease;
 mod messages;
+mod metrics;
 mod pop;
 mod push;
 mod resources;
+mod status;
+mod streams;
+mod system;
+mod traces;
 mod transaction;
 
 use http::Method;
@@ -20,13 +26,15 @@ use http::Method;
 use crate::call::Handler;
 use crate::path::{self, Segments};
 
-/// Who may call a route, once there is authentication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Who may call a route, when callers need a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Anybody.
     Public,
     /// Whoever may read.
     Read,
+    /// Whoever may push, which is less than writing: a pusher takes nothing away.
+    Push,
     /// Whoever may write.
     Write,
     /// Administrators.
@@ -65,7 +73,7 @@ const DELETE: Method = Method::DELETE;
 /// Every route. A path without open segments stands before one that would also match it.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    route(POST, "/api/v1/push", Access::Write, "Push messages.", push::push),
+    route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push),
     route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch),
     route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one),
     route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue),
@@ -95,6 +103,38 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
+    route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
+    route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
+    route(GET, "/api/v1/status/queues/:queue", Access::Read, "One queue, partition by partition.", status::queue),
+    route(GET, "/api/v1/status/queues/:queue/messages", Access::Read, "The newest messages of a queue.", status::messages),
+    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count what is in all queues anew.", status::refresh),
+    route(GET, "/api/v1/analytics/system-metrics", Access::Read, "Processor time and memory over time.", analytics::system_metrics),
+    route(GET, "/api/v1/analytics/worker-metrics", Access::Read, "Pushes, pops and acks over time.", analytics::worker_metrics),
+    route(GET, "/api/v1/analytics/queue-lag", Access::Read, "How long messages waited, by queue.", analytics::queue_lag),
+    route(GET, "/api/v1/analytics/queue-ops", Access::Read, "Pushes, pops and acks by queue.", analytics::queue_ops),
+    route(GET, "/api/v1/analytics/queue-parked-replicas", Access::Read, "Pops that wait.", analytics::parked),
+    route(GET, "/api/v1/analytics/retention", Access::Read, "Messages given up over time.", analytics::retention),
+    route(GET, "/api/v1/analytics/postgres-stats", Access::Read, "The inside of the database.", analytics::postgres),
+    route(GET, "/metrics", Access::Public, "A few numbers as JSON.", metrics::json),
+    route(GET, "/metrics/prometheus", Access::Public, "Everything that is counted, for Prometheus.", metrics::prometheus),
+    route(POST, "/api/v1/messages/:partition/:transaction/dlq", Access::Write, "Give up on a message: make it a dead letter.", messages::bury),
+    route(POST, "/api/v1/traces", Access::Write, "Keep a trace of a message.", traces::record),
+    route(GET, "/api/v1/traces/names", Access::Read, "List the names of traces.", traces::names),
+    route(GET, "/api/v1/traces/by-name/:name", Access::Read, "The traces with a name, newest first.", traces::by_name),
+    route(GET, "/api/v1/traces/:partition/:transaction", Access::Read, "The traces of a message, oldest first.", traces::of_message),
+    route(GET, "/api/v1/system/maintenance", Access::Admin, "Both maintenance modes, and what is spooled.", system::maintenance),
+    route(POST, "/api/v1/system/maintenance", Access::Admin, "Spool pushes, or push again.", system::set_maintenance),
+    route(GET, "/api/v1/system/maintenance/pop", Access::Admin, "Whether pops are stopped.", system::pop_maintenance),
+    route(POST, "/api/v1/system/maintenance/pop", Access::Admin, "Stop pops, or have them go on.", system::set_pop_maintenance),
+    route(GET, "/api/v1/system/shared-state", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(GET, "/api/v1/status/buffers", Access::Read, "What is spooled.", system::buffers),
+    route(POST, "/internal/api/notify", Access::Admin, "Let the waiting pops of a queue look again.", system::notify),
+    route(GET, "/internal/api/shared-state/stats", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(GET, "/internal/api/inter-instance/stats", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(POST, "/streams/v1/queries", Access::Write, "Register a stream query.", streams::register),
+    route(POST, "/streams/v1/cycle", Access::Write, "State, pushes and an ack of a stream query, all or none.", streams::cycle),
+    route(POST, "/streams/v1/state/get", Access::Read, "Read the state of a stream query.", streams::state),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
     route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
 ];

@@ -111,13 +111,13 @@ impl<'a> Plan<'a> {
         }
     }
 
-    fn transaction(&self) -> Result<Transaction, Error> {
+    fn transaction(&self, producer: Option<&str>) -> Result<Transaction, Error> {
         let step = |planned: &Planned<'_>| {
             Ok(match planned {
                 Planned::Ack(item) => Step::Ack(item.clone()),
                 Planned::Push(items) => {
                     let mut batch = PushBatch::default();
-                    items.iter().try_for_each(|item| item.add_to(&mut batch))?;
+                    items.iter().try_for_each(|item| item.add_to(&mut batch, producer))?;
                     Step::Push(batch)
                 }
             })
@@ -164,12 +164,10 @@ pub(super) fn transaction(mut call: Call) -> Answer {
         let body = call.body()?;
         let plan = Plan::read(&body)?;
         let result = match &plan.unknown {
-            Some(kind) => TransactionResult {
-                error: Some(format!("Unknown operation type: {kind}")),
-                reason: Some("bad_request"),
-                results: Vec::new(),
-            },
-            None => call.broker().transaction(plan.transaction()?).await?,
+            Some(kind) => {
+                TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
+            }
+            None => call.broker().transaction(plan.transaction(call.caller())?).await?,
         };
         Ok(Reply::json(StatusCode::OK, write(&plan, &result)))
     })
@@ -206,7 +204,15 @@ fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome
         (Planned::Push(items), StepResult::Push(pushed)) => {
             for (item, pushed) in items.iter().zip(pushed) {
                 begin(out, index, "push");
-                out.extend_from_slice(b",\"success\":true,\"transactionId\":");
+                out.extend_from_slice(b",\"success\":true");
+                if pushed.buffered {
+                    // Behind others for its partition that are spooled: it has no place of its own yet.
+                    out.extend_from_slice(b",\"status\":\"buffered\",\"queueName\":");
+                    json::string(out, &item.queue);
+                    out.push(b'}');
+                    continue;
+                }
+                out.extend_from_slice(b",\"transactionId\":");
                 item.write_transaction_id(out, pushed);
                 out.extend_from_slice(b",\"messageId\":");
                 json::uuid(out, pushed.id.as_uuid());
@@ -310,7 +316,8 @@ mod tests {
             {"type":"push","items":[{"queue":"b"},{"queue":"c","transactionId":"x"}]}]}"#;
         let plan = Plan::read(body).unwrap();
         let id = MessageId::new(Timestamp::default(), PartitionId(1), Offset(0));
-        let pushed = Pushed { duplicate: false, partition: PartitionId(1), offset: Offset(0), id };
+        let pushed =
+            Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
         let result = TransactionResult { error: None, reason: None, results };
         let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
