@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, elect, elections, pop, push, queues, serve, tail};
+use commands::{completions, elect, elections, migrate, pop, push, queues, serve, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -53,6 +53,8 @@ enum Command {
     Elect(elect::Args),
     /// List election groups and who coordinates them.
     Elections(elections::Args),
+    /// Bring the schema of a PostgreSQL up to date, or see whether it is.
+    Migrate(migrate::Args),
     /// Measure a server.
     Bench(bench::Args),
     /// Print the completions for a shell.
@@ -85,6 +87,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Queues(args) => queues::run(args).await,
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
+            Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),
         }

@@ -12,6 +12,7 @@
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 
+mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -24,6 +25,7 @@ mod segment;
 mod store;
 mod tx;
 
+pub use cache::{Cache, Inserter};
 pub use error::Error;
 pub use histogram::{Distribution, Histogram, MICROS, SIZES};
 pub use offsets::OffsetRanges;

@@ -23,7 +23,8 @@ pub struct Postgres {
     bin: PathBuf,
     port: u16,
     directory: PathBuf,
-    guard: Mutex<Guard>,
+    /// None for one that others started.
+    guard: Mutex<Option<Guard>>,
 }
 
 struct Guard {
@@ -48,10 +49,16 @@ impl Postgres {
         panic!("PostgreSQL did not start; what it said stands above");
     }
 
-    /// One for all tests of this process that do not stop it.
+    /// One for all tests of this process that do not stop it; one for all processes where the environment names
+    /// the port of one in `BATON_TEST_POSTGRES`.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Postgres> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+        SHARED.get_or_init(|| Self::running().unwrap_or_else(Self::start))
+    }
+
+    fn running() -> Option<Self> {
+        let port = std::env::var("BATON_TEST_POSTGRES").ok()?.parse().ok()?;
+        Some(Self { bin: binaries()?, port, directory: PathBuf::new(), guard: Mutex::new(None) })
     }
 
     fn try_start(bin: &Path, port: u16) -> Option<Self> {
@@ -67,7 +74,7 @@ impl Postgres {
         let mut guard = Guard { process, input, output: BufReader::new(output) };
         let said = guard.hear();
         let directory = PathBuf::from(said.strip_prefix("ready ")?);
-        Some(Self { bin: bin.into(), port, directory, guard: Mutex::new(guard) })
+        Some(Self { bin: bin.into(), port, directory, guard: Mutex::new(Some(guard)) })
     }
 
     /// Where it listens.
@@ -96,7 +103,7 @@ impl Postgres {
     /// When it cannot be created.
     pub fn database(&self) -> String {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let name = format!("test_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let name = format!("test_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
         self.url_of(&name)
     }
@@ -127,6 +134,7 @@ impl Postgres {
 
     fn say(&self, word: &str) {
         let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(guard) = guard.as_mut() else { panic!("one that is shared is not stopped") };
         if let Some(input) = &mut guard.input {
             writeln!(input, "{word}").expect("the guarding script listens");
         }
@@ -145,9 +153,10 @@ impl Guard {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        let guard = self.guard.get_mut().unwrap_or_else(PoisonError::into_inner);
-        guard.input = None;
-        let _ = guard.process.wait();
+        if let Some(guard) = self.guard.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            guard.input = None;
+            let _ = guard.process.wait();
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub mod completions;
 pub mod elect;
 pub mod elections;
+pub mod migrate;
 pub mod pop;
 pub mod push;
 pub mod queues;
