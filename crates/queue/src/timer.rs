@@ -6,6 +6,7 @@
 //! de-duplication applies. Not here: when to look again (`broker::timers`), repetition. Start at [`prepare`], then
 //! [`fire`].
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{Error, NewMessage, Record, Stop, Tx};
@@ -13,6 +14,7 @@ use baton_types::Timestamp;
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
+use crate::maintenance::Detour;
 use crate::push::{self, PushBatch};
 use crate::seal::{Sealer, is_sealed};
 
@@ -138,6 +140,14 @@ fn due_key(at: Timestamp, queue: &str, key: &str) -> String {
     format!("{DUE}{:020}{SEPARATOR}{queue}{SEPARATOR}{key}", at.micros())
 }
 
+/// The way of a timer's message into its queue.
+pub struct Way {
+    /// Encrypts it where that is wanted.
+    pub sealer: Arc<Sealer>,
+    /// When it waits in the spool.
+    pub detour: Detour,
+}
+
 /// For each operation: the timer that is there, and the payload as it is to be kept.
 pub struct Prepared(Vec<(Option<Timer>, Bytes)>);
 
@@ -253,7 +263,7 @@ pub fn list(
 }
 
 /// Pushes the messages of timers that are due, and removes the timers.
-pub fn fire(tx: &mut dyn Tx, sealer: &Sealer) -> Result<Fired, Stop> {
+pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
     let now = tx.now();
     let (mut due, mut bytes, mut next) = (Vec::new(), 0, None);
     for (entry, _) in tx.records(DUE, None, FIRED_MAX + 1)? {
@@ -270,7 +280,7 @@ pub fn fire(tx: &mut dyn Tx, sealer: &Sealer) -> Result<Fired, Stop> {
         return Ok(Fired { next, ..Fired::default() });
     }
     let timers: Vec<_> = due.iter().filter_map(|(_, timer)| timer.as_ref()).collect();
-    if let Ok(fired) = push_all(tx, &timers, sealer)? {
+    if let Ok(fired) = push_all(tx, &timers, way)? {
         for (entry, timer) in &due {
             tx.remove_record(entry);
             if let Some(timer) = timer {
@@ -279,10 +289,11 @@ pub fn fire(tx: &mut dyn Tx, sealer: &Sealer) -> Result<Fired, Stop> {
         }
         return Ok(Fired { fired, postponed: 0, next });
     }
-    // Some queue is full, or wants a key that is not there. The first timer goes alone, so that it holds up nobody but itself.
+    // Some queue is full, or wants a key that is not there. The first timer goes alone, so that it holds up nobody
+    // but itself.
     let (entry, timer) = &due[0];
     let more = Some(if due.len() > 1 { Duration::ZERO } else { next.unwrap_or(RETRY_FIRST) });
-    let pushed = push_all(tx, timer.as_ref().as_slice(), sealer)?;
+    let pushed = push_all(tx, timer.as_ref().as_slice(), way)?;
     tx.remove_record(entry);
     let Some(timer) = timer else { return Ok(Fired { next: more, ..Fired::default() }) };
     match pushed {
@@ -310,14 +321,11 @@ fn postponed(timer: &Timer, now: Timestamp, error: String) -> Timer {
 }
 
 /// Pushes the messages of timers, all or none; how many timers that were.
-fn push_all(
-    tx: &mut dyn Tx,
-    timers: &[&Timer],
-    sealer: &Sealer,
-) -> Result<Result<usize, crate::Error>, Stop> {
+fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<usize, crate::Error>, Stop> {
     let mut batch = PushBatch::default();
+    batch.detour = way.detour.clone();
     for timer in timers {
-        let payload = match sealed(tx, &timer.queue, &timer.payload, sealer)? {
+        let payload = match sealed(tx, &timer.queue, &timer.payload, &way.sealer)? {
             Ok(payload) => payload,
             Err(error) => return Ok(Err(error)),
         };

@@ -67,10 +67,8 @@ impl TransactionResult {
 }
 
 /// A transaction whose acked messages have been found.
-#[derive(Clone)]
 pub struct Ready {
     pub acks: Vec<Resolved>,
-    pub pushes: PushBatch,
     /// For each step: an ack, or a push of so many messages.
     pub shape: Vec<Option<usize>>,
     pub required_leases: Vec<Option<LeaseId>>,
@@ -82,6 +80,7 @@ pub struct Ready {
 pub fn transact(
     tx: &mut dyn Tx,
     ready: &Ready,
+    pushes: &PushBatch,
     sealer: &Sealer,
 ) -> Result<Result<TransactionResult, Error>, Stop> {
     for lease in &ready.required_leases {
@@ -95,12 +94,12 @@ pub fn transact(
         let error = format!("ACK operation failed: {error}");
         return Ok(Ok(TransactionResult::refused("rejected_ack", error, seen)));
     }
-    let pushes = match push::prepare(tx, &ready.pushes)? {
-        Ok(pushes) if pushes.repeats_stored() => {
+    let prepared = match push::prepare(tx, pushes)? {
+        Ok(prepared) if prepared.repeats_stored() => {
             let error = "a pushed transactionId exists already";
             return Ok(Ok(TransactionResult::refused("duplicate", error, Vec::new())));
         }
-        Ok(pushes) => pushes,
+        Ok(prepared) => prepared,
         Err(error @ Error::QueueFull { .. }) => {
             return Ok(Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new())));
         }
@@ -123,7 +122,7 @@ pub fn transact(
             return Ok(Ok(TransactionResult::not_done("encryption_key_missing", error.to_string())));
         }
     };
-    let pushed = push::write(tx, &ready.pushes, &pushes)?;
+    let pushed = push::write(tx, pushes, &prepared)?;
     let acked = ack::write(tx, acks);
     let timers = timer::write(tx, &ready.timers, timers)?;
     let kv = kv::write(tx, &ready.kv, records)?;

@@ -13,6 +13,7 @@ pub mod auth;
 mod body;
 mod call;
 pub mod docs;
+mod elections;
 pub mod error;
 mod http1;
 mod json;

@@ -56,6 +56,8 @@ pub struct Settings {
     pub default_timeout: Duration,
     /// How often old messages are looked for.
     pub retention_interval: Duration,
+    /// How long traces are kept.
+    pub trace_retention: Duration,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
     /// What is logged.
@@ -91,6 +93,7 @@ impl Default for Settings {
             default_batch_size: 1,
             default_timeout: Duration::from_millis(30_000),
             retention_interval: Duration::from_millis(2000),
+            trace_retention: Duration::from_secs(7 * 24 * 3600),
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
             security: Security::default(),
@@ -274,6 +277,16 @@ pub const TABLE: &[Setting] = &[
         help: "How often messages that are past their retention are looked for.",
         set: |s, text| set(&mut s.retention_interval, text, positive_millis),
         show: |s| show_millis(s.retention_interval),
+    },
+    Setting {
+        name: "trace_retention_ms",
+        flag: "trace-retention-ms",
+        env: "BATON_TRACE_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long traces of messages are kept.",
+        set: |s, text| set(&mut s.trace_retention, text, positive_millis),
+        show: |s| show_millis(s.trace_retention),
     },
     Setting {
         name: "shutdown_deadline_ms",
@@ -469,6 +482,7 @@ impl Settings {
             retention_interval: self.retention_interval,
             waiters_max: self.pop_waiters_max,
             keys: self.security.encryption_keys.clone(),
+            trace_retention: self.trace_retention,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_store::{Store, expiry, run};
 
 use super::{Broker, Shared};
-use crate::timer::{self, Fired, Timer};
+use crate::timer::{self, Fired, Timer, Way};
 use crate::{Error, kv, lock};
 
 /// The longest pause between two looks for timers: another server on the same store may have set one and died.
@@ -70,8 +70,8 @@ impl Broker {
 }
 
 async fn fire(shared: &Shared) -> Result<Fired, Error> {
-    let sealer = Arc::clone(&shared.sealer);
-    Ok(run(&*shared.store, move |tx| timer::fire(tx, &sealer)).await?)
+    let way = Way { sealer: shared.sealer.clone(), detour: shared.keeper.behind() };
+    Ok(run(&*shared.store, move |tx| timer::fire(tx, &way)).await?)
 }
 
 /// Fires timers when they are due: looks, and sleeps until the next one or until one is set.

@@ -7,6 +7,7 @@ mod ack;
 mod analytics;
 mod configure;
 mod dead_letters;
+mod elections;
 mod fetch;
 mod groups;
 mod health;
@@ -19,7 +20,10 @@ mod pop;
 mod push;
 mod resources;
 mod status;
+mod streams;
+mod system;
 mod timers;
+mod traces;
 mod transaction;
 
 use http::Method;
@@ -117,6 +121,9 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
+    route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look),
+    route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
@@ -132,6 +139,23 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/analytics/postgres-stats", Access::Read, "The inside of the database.", analytics::postgres),
     route(GET, "/metrics", Access::Public, "A few numbers as JSON.", metrics::json),
     route(GET, "/metrics/prometheus", Access::Public, "Everything that is counted, for Prometheus.", metrics::prometheus),
+    route(POST, "/api/v1/messages/:partition/:transaction/dlq", Access::Write, "Give up on a message: make it a dead letter.", messages::bury),
+    route(POST, "/api/v1/traces", Access::Write, "Keep a trace of a message.", traces::record),
+    route(GET, "/api/v1/traces/names", Access::Read, "List the names of traces.", traces::names),
+    route(GET, "/api/v1/traces/by-name/:name", Access::Read, "The traces with a name, newest first.", traces::by_name),
+    route(GET, "/api/v1/traces/:partition/:transaction", Access::Read, "The traces of a message, oldest first.", traces::of_message),
+    route(GET, "/api/v1/system/maintenance", Access::Admin, "Both maintenance modes, and what is spooled.", system::maintenance),
+    route(POST, "/api/v1/system/maintenance", Access::Admin, "Spool pushes, or push again.", system::set_maintenance),
+    route(GET, "/api/v1/system/maintenance/pop", Access::Admin, "Whether pops are stopped.", system::pop_maintenance),
+    route(POST, "/api/v1/system/maintenance/pop", Access::Admin, "Stop pops, or have them go on.", system::set_pop_maintenance),
+    route(GET, "/api/v1/system/shared-state", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(GET, "/api/v1/status/buffers", Access::Read, "What is spooled.", system::buffers),
+    route(POST, "/internal/api/notify", Access::Admin, "Let the waiting pops of a queue look again.", system::notify),
+    route(GET, "/internal/api/shared-state/stats", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(GET, "/internal/api/inter-instance/stats", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(POST, "/streams/v1/queries", Access::Write, "Register a stream query.", streams::register),
+    route(POST, "/streams/v1/cycle", Access::Write, "State, pushes and an ack of a stream query, all or none.", streams::cycle),
+    route(POST, "/streams/v1/state/get", Access::Read, "Read the state of a stream query.", streams::state),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
     route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
 ];

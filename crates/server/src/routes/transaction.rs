@@ -246,7 +246,15 @@ fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome
         (Planned::Push(items), StepResult::Push(pushed)) => {
             for (item, pushed) in items.iter().zip(pushed) {
                 begin(out, index, "push");
-                out.extend_from_slice(b",\"success\":true,\"transactionId\":");
+                out.extend_from_slice(b",\"success\":true");
+                if pushed.buffered {
+                    // Behind others for its partition that are spooled: it has no place of its own yet.
+                    out.extend_from_slice(b",\"status\":\"buffered\",\"queueName\":");
+                    json::string(out, &item.queue);
+                    out.push(b'}');
+                    continue;
+                }
+                out.extend_from_slice(b",\"transactionId\":");
                 item.write_transaction_id(out, pushed);
                 out.extend_from_slice(b",\"messageId\":");
                 json::uuid(out, pushed.id.as_uuid());
@@ -351,7 +359,8 @@ mod tests {
             {"type":"push","items":[{"queue":"b"},{"queue":"c","transactionId":"x"}]}]}"#;
         let plan = Plan::read(body).unwrap();
         let id = MessageId::new(Timestamp::default(), PartitionId(1), Offset(0));
-        let pushed = Pushed { duplicate: false, partition: PartitionId(1), offset: Offset(0), id };
+        let pushed =
+            Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
         let result = TransactionResult { results, ..TransactionResult::default() };
         let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
