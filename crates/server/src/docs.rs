@@ -47,8 +47,9 @@ fn default(shown: &str) -> String {
 /// `docs/routes.md`.
 pub fn routes() -> String {
     let mut page = format!(
-        "# Routes\n\n{NOTE}\n\nA segment that begins with a colon stands for a percent-encoded value. The access \
-         level counts when authentication is on ([security](security.md)): public, read, push, write or admin.\n\n\
+        "# Routes\n\n{NOTE}\n\nA segment that begins with a colon stands for a percent-encoded value, one \
+         that begins with a star for the rest of the path. The access level counts when authentication is \
+         on ([security](security.md)): public, read, push, write or admin.\n\n\
          | method | path | access | what it does |\n|---|---|---|---|\n"
     );
     for route in ROUTES {
