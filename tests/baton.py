@@ -21,13 +21,13 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 ROOT = Path(__file__).resolve().parent.parent
-LISTENING = re.compile(r"^baton is listening on http://127\.0\.0\.1:(\d+)\s*$")
+LISTENING = re.compile(r"^baton is listening on (https?)://[\d.]+:(\d+)\s*$")
 START_SECONDS = 30
 STOP_SECONDS = 30
 CALL_SECONDS = 30
 
 # Prefixes of variables that a server would take its settings from.
-SETTINGS = ("BATON_", "QUEEN_", "POP_WAIT_", "DEFAULT_")
+SETTINGS = ("BATON_", "QUEEN_", "POP_WAIT_", "DEFAULT_", "JWT_")
 
 # A body that is absent, which is something else than a body that is `null`.
 ABSENT = object()
@@ -74,6 +74,7 @@ class Server:
         self.listen = listen
         self.environment = environment or {}
         self.port = None
+        self.scheme = None
         self.process = None
         self.lines = None
         self.output = []
@@ -118,7 +119,8 @@ class Server:
         if not listening:
             self.kill()
             raise AssertionError(f"the first line on stdout is {first!r}")
-        self.port = int(listening.group(1))
+        self.scheme = listening.group(1)
+        self.port = int(listening.group(2))
         return self
 
     def _read(self, stream, lines):
@@ -141,7 +143,7 @@ class Server:
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def running(self):
         return self.process is not None and self.process.poll() is None

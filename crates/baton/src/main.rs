@@ -9,6 +9,7 @@ mod commands;
 mod failure;
 mod log;
 mod output;
+mod token;
 
 use std::process::ExitCode;
 

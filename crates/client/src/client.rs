@@ -1,5 +1,7 @@
 //! The client: where every chain of words begins.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,13 +107,21 @@ impl Client {
 }
 
 /// Settings of a [`Client`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Builder {
     urls: Vec<String>,
     token: Option<String>,
+    ca: Option<PathBuf>,
     timeout: Duration,
     repetitions_max: u32,
     idle_connections_max: usize,
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // All but the token.
+        f.debug_struct("Builder").field("urls", &self.urls).field("ca", &self.ca).finish_non_exhaustive()
+    }
 }
 
 impl Default for Builder {
@@ -119,6 +129,7 @@ impl Default for Builder {
         Self {
             urls: Vec::new(),
             token: None,
+            ca: None,
             timeout: TIMEOUT,
             repetitions_max: REPETITIONS_MAX,
             idle_connections_max: IDLE_CONNECTIONS_MAX,
@@ -136,6 +147,12 @@ impl Builder {
     /// Sends this token with every call.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
+        self
+    }
+
+    /// Trusts, for `https` addresses, the authorities in this PEM file instead of those of the system.
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
+        self.ca = Some(file.into());
         self
     }
 
@@ -159,7 +176,7 @@ impl Builder {
 
     /// The client.
     pub fn build(self) -> Result<Client, Error> {
-        let endpoints = Endpoints::parse(&self.urls, self.idle_connections_max)?;
+        let endpoints = Endpoints::parse(&self.urls, self.ca.as_deref(), self.idle_connections_max)?;
         let connection =
             Connection::new(endpoints, self.token.as_deref(), self.timeout, self.repetitions_max)?;
         Ok(Client { connection: Arc::new(connection) })

@@ -4,11 +4,13 @@
 //! to the others when that one fails. A server that failed is passed over for a while, then tried again; when all
 //! have failed, all are tried. Not here: sockets.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
+use baton_tls::Trust;
 use http::header::{CONTENT_TYPE, HOST};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Uri};
@@ -34,31 +36,47 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    fn parse(url: &str, idle_connections_max: usize) -> Result<Self, Error> {
+    fn parse(url: &str, trust: &mut Authorities<'_>, idle_connections_max: usize) -> Result<Self, Error> {
         let wrong = |problem: &str| {
             Error::Invalid(format!("server address {url:?} {problem}, such as http://127.0.0.1:6632"))
         };
         let uri: Uri = url.trim_end_matches('/').parse().map_err(|_| wrong("is no URL"))?;
         let parts = uri.into_parts();
-        match parts.scheme.as_ref().map(Scheme::as_str) {
-            Some("http") => {}
-            Some("https") => {
-                return Err(wrong(
-                    "asks for TLS, which this client does not speak; give a plain HTTP address",
-                ));
-            }
-            _ => return Err(wrong("must start with http://")),
-        }
+        let (scheme, trust) = match parts.scheme.as_ref().map(Scheme::as_str) {
+            Some("http") => ("http", None),
+            Some("https") => ("https", Some(trust.load()?)),
+            _ => return Err(wrong("must start with http:// or https://")),
+        };
         if parts.path_and_query.is_some_and(|path| path.as_str() != "/") {
             return Err(wrong("must have no path"));
         }
         let authority = parts.authority.ok_or_else(|| wrong("names no host"))?;
-        let url = format!("http://{authority}").into();
+        let url = format!("{scheme}://{authority}").into();
         let host = HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?;
         let json = HeaderValue::from_static("application/json");
         let headers = HeaderMap::from_iter([(HOST, host), (CONTENT_TYPE, json)]);
-        let pool = Pool::new(&authority, idle_connections_max);
+        let pool = Pool::new(&authority, trust, idle_connections_max);
         Ok(Self { url, pool, headers, failed_until: AtomicU64::new(0) })
+    }
+}
+
+/// Whom to trust, read when the first address asks for it.
+struct Authorities<'a> {
+    ca: Option<&'a Path>,
+    loaded: Option<Trust>,
+}
+
+impl Authorities<'_> {
+    fn load(&mut self) -> Result<Trust, Error> {
+        if let Some(trust) = &self.loaded {
+            return Ok(trust.clone());
+        }
+        let trust = match self.ca {
+            Some(file) => Trust::file(file),
+            None => Trust::system(),
+        };
+        let trust = trust.map_err(|error| Error::Invalid(error.to_string()))?;
+        Ok(self.loaded.insert(trust).clone())
     }
 }
 
@@ -72,12 +90,14 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     /// From addresses such as `http://127.0.0.1:6632`.
-    pub fn parse(urls: &[String], idle_connections_max: usize) -> Result<Self, Error> {
+    /// Those with `https` are trusted as the authorities in the file `ca` say, or else those of the system.
+    pub fn parse(urls: &[String], ca: Option<&Path>, idle_connections_max: usize) -> Result<Self, Error> {
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs the address of at least one server".into()));
         }
-        let all =
-            urls.iter().map(|url| Endpoint::parse(url, idle_connections_max)).collect::<Result<_, _>>()?;
+        let mut trust = Authorities { ca, loaded: None };
+        let parse = |url: &String| Endpoint::parse(url, &mut trust, idle_connections_max);
+        let all = urls.iter().map(parse).collect::<Result<_, _>>()?;
         Ok(Self { all, since_start: Stopwatch::start(), passed_over: PASSED_OVER })
     }
 
@@ -133,7 +153,7 @@ mod tests {
 
     fn endpoints() -> Endpoints {
         let urls = ["a", "b", "c"].map(|host| format!("http://{host}:1"));
-        Endpoints::parse(&urls, 1).unwrap()
+        Endpoints::parse(&urls, None, 1).unwrap()
     }
 
     fn order(endpoints: &Endpoints, key: &str) -> Vec<String> {
@@ -174,10 +194,15 @@ mod tests {
 
     #[test]
     fn a_wrong_address_is_explained() {
-        for url in ["", "127.0.0.1:6632", "https://a", "ftp://a", "http://a/path", "http://"] {
-            assert!(Endpoints::parse(&[url.to_owned()], 1).is_err(), "{url}");
+        for url in ["", "127.0.0.1:6632", "ftp://a", "http://a/path", "http://", "https://"] {
+            assert!(Endpoints::parse(&[url.to_owned()], None, 1).is_err(), "{url}");
         }
-        assert!(Endpoints::parse(&["http://a:6632/".to_owned()], 1).is_ok());
-        assert!(Endpoints::parse(&[], 1).is_err());
+        for url in ["http://a:6632/", "https://a"] {
+            assert!(Endpoints::parse(&[url.to_owned()], None, 1).is_ok(), "{url}");
+        }
+        let missing = Some(Path::new("no-such-file.pem"));
+        let error = Endpoints::parse(&["https://a".to_owned()], missing, 1).unwrap_err();
+        assert!(error.to_string().contains("no-such-file.pem"), "{error}");
+        assert!(Endpoints::parse(&[], None, 1).is_err());
     }
 }

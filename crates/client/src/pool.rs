@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
+use baton_tls::Trust;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{Request, response};
@@ -20,20 +21,22 @@ use tokio::net::TcpStream;
 
 use crate::error::Cause;
 
-/// How long a TCP connection may take to come about.
+/// How long a connection, with TLS or without, may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an unused connection is kept; servers and balancers commonly close theirs after a minute.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// The port of an address that names none.
-const DEFAULT_PORT: u16 = 80;
+/// The port of an address that names none, with and without TLS.
+const DEFAULT_PORTS: (u16, u16) = (443, 80);
 
 /// The connections to one server.
 #[derive(Debug)]
 pub(crate) struct Pool {
     host: String,
     port: u16,
+    /// Whom to trust, for a server that speaks TLS.
+    trust: Option<Trust>,
     /// The one used last is used first, so that those that are not needed grow old. Held for moments, never across an
     /// await.
     idle: Mutex<Vec<Idle>>,
@@ -58,9 +61,11 @@ pub(crate) struct Broken {
 }
 
 impl Pool {
-    pub fn new(authority: &Authority, idle_max: usize) -> Self {
+    pub fn new(authority: &Authority, trust: Option<Trust>, idle_max: usize) -> Self {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        Self { host, port: authority.port_u16().unwrap_or(DEFAULT_PORT), idle: Mutex::default(), idle_max }
+        let default_port = if trust.is_some() { DEFAULT_PORTS.0 } else { DEFAULT_PORTS.1 };
+        let port = authority.port_u16().unwrap_or(default_port);
+        Self { host, port, trust, idle: Mutex::default(), idle_max }
     }
 
     /// Sends a request and reads its whole answer, up to `bytes_max`; over a new connection when `fresh`.
@@ -100,15 +105,28 @@ impl Pool {
     }
 
     async fn connect(&self) -> Result<Sender, Cause> {
-        let connecting = TcpStream::connect((self.host.as_str(), self.port));
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+        tokio::time::timeout(CONNECT_TIMEOUT, self.open())
             .await
-            .map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
+            .map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))?
+    }
+
+    async fn open(&self) -> Result<Sender, Cause> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
-        // Ends with the connection; what went wrong with it is told to the call that used it.
-        tokio::spawn(connection);
-        Ok(sender)
+        // What drives a connection ends with it; what went wrong with it is told to the call that used it.
+        match &self.trust {
+            None => {
+                let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(connection);
+                Ok(sender)
+            }
+            Some(trust) => {
+                let stream = trust.connect(&self.host, stream).await?;
+                let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+                tokio::spawn(connection);
+                Ok(sender)
+            }
+        }
     }
 
     fn take(&self) -> Option<Sender> {

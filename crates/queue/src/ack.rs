@@ -75,6 +75,8 @@ pub struct Acked {
 pub struct Resolved {
     pub item: AckItem,
     pub offset: Option<Offset>,
+    /// Whether a dead letter is kept even where the queue keeps none.
+    pub keep: bool,
 }
 
 /// Acks of one call that were decided and can no longer fail.
@@ -178,8 +180,11 @@ fn prepare_place(
     }
     let decision = decide(&queue, cursor, live.is_some(), &verdicts, tx.now());
     let mut letters = Vec::new();
-    let kept = if queue.spec.options.keeps_dead_letters() { &decision.dead[..] } else { &[] };
-    for (offset, error, retries) in kept {
+    let keeps = |offset: Offset| {
+        queue.spec.options.keeps_dead_letters()
+            || indexes.iter().any(|index| acks[*index].keep && acks[*index].offset == Some(offset))
+    };
+    for (offset, error, retries) in decision.dead.iter().filter(|(offset, ..)| keeps(*offset)) {
         if let Some(message) = tx.message(partition.id, *offset)? {
             letters.push(letter(&queue, &partition, &group, &message, error.as_deref(), *retries, tx.now()));
         }
@@ -260,7 +265,8 @@ fn decide(
     Decision { cursor, released, dead }
 }
 
-fn letter(
+/// The dead letter of a message.
+pub fn letter(
     queue: &Queue,
     partition: &Partition,
     group: &Group,

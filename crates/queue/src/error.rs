@@ -31,6 +31,12 @@ pub enum Error {
         /// When to try again.
         after: Duration,
     },
+    /// A payload cannot be encrypted or decrypted without a key that the server does not have.
+    #[error("{0}")]
+    KeyMissing(String),
+    /// The queue is encrypted and the messages for it were not; the broker encrypts them and tries again.
+    #[error("messages for the encrypted queue {0:?} must be encrypted")]
+    Unsealed(String),
     /// The server is stopping; nothing was changed.
     #[error("the server is shutting down")]
     ShuttingDown,

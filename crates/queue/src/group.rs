@@ -37,6 +37,8 @@ pub struct GroupOverview {
     pub queue: Arc<str>,
     /// Partitions it has read.
     pub members: u64,
+    /// Partitions of which it holds messages.
+    pub leases: u64,
     /// Partitions with messages it has not finished.
     pub partitions_with_lag: u64,
     /// Messages it has not finished.
@@ -130,6 +132,7 @@ pub fn summarise(
         name: group.name.clone(),
         queue: queue.spec.name.clone(),
         members: partitions.iter().filter(|p| p.last_pop_at.is_some()).count() as u64,
+        leases: partitions.iter().filter(|p| p.lease.is_some()).count() as u64,
         partitions_with_lag: partitions.iter().filter(|p| p.lag > 0).count() as u64,
         total_lag,
         time_lag_seconds: partitions.iter().map(|p| p.time_lag_seconds).max().unwrap_or(0),

@@ -44,6 +44,16 @@ pub enum Target {
     },
 }
 
+impl Target {
+    /// The queue, when one is named.
+    pub fn queue(&self) -> Option<&str> {
+        match self {
+            Self::Queue(queue) | Self::Partition { queue, .. } => Some(queue),
+            Self::Labels { .. } => None,
+        }
+    }
+}
+
 /// Where a group begins that the queue does not know yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Subscription {

@@ -1,7 +1,8 @@
 //! Push: where messages come in, and how a repeated one is recognised.
 //!
 //! Always: all messages of a call are stored or none; a transaction id is stored once per partition within the
-//! queue's window; messages of one call to one partition keep their order. Not here: bytes on disk
+//! queue's window; messages of one call to one partition keep their order; nothing is stored in an encrypted queue
+//! that is not encrypted. Not here: bytes on disk
 //! (`baton-store`), who is woken (`waiting`).
 
 use std::sync::Arc;
@@ -14,9 +15,11 @@ use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::maintenance::{self, Detour, Place};
+use crate::meter::PushCount;
+use crate::seal::{Sealer, is_sealed};
 
 /// Messages to push, encoded and sorted by partition while they are added.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PushBatch {
     parts: Vec<Part>,
     /// For each message its part and its place there.
@@ -28,7 +31,7 @@ pub struct PushBatch {
 }
 
 /// The messages for one partition.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Part {
     queue: Arc<str>,
     partition: Arc<str>,
@@ -96,9 +99,45 @@ impl PushBatch {
         }
     }
 
+    /// The same messages, with the payloads for queues that are `wanted` sealed.
+    pub fn sealed(&self, sealer: &Sealer, wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
+        let mut parts = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let mut block = Block::default();
+            if wanted(&part.queue) {
+                for message in part.block.messages() {
+                    block.push(&sealer.sealed(&message, &mut Vec::new())?);
+                }
+            } else {
+                block = part.block.clone();
+            }
+            parts.push(Part { queue: part.queue.clone(), partition: part.partition.clone(), block });
+        }
+        Ok(Self {
+            parts,
+            places: self.places.clone(),
+            index: self.index.clone(),
+            detour: self.detour.clone(),
+        })
+    }
+
+    /// Whether some of it is for a queue that is `wanted`.
+    pub fn is_for(&self, wanted: impl Fn(&str) -> bool) -> bool {
+        self.parts.iter().any(|part| wanted(&part.queue))
+    }
+
     /// How many messages it holds.
     pub fn len(&self) -> usize {
         self.places.len()
+    }
+
+    /// How many messages it holds for each queue.
+    pub(crate) fn count(&self) -> PushCount {
+        let mut count = PushCount::default();
+        for part in &self.parts {
+            count.add(&part.queue, part.block.len() as u64);
+        }
+        count
     }
 
     /// Whether it holds none.
@@ -180,6 +219,11 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
         let detour = maintenance::detour(tx, mode, &part.queue, &part.partition)?;
         let mut plan = Plan { queue, partition: None, detour, repeats: repeats_within(&part.block) };
         if let Some(queue) = plan.queue.clone() {
+            if queue.spec.options.encryption_enabled
+                && !part.block.messages().all(|message| is_sealed(message.payload))
+            {
+                return Ok(Err(Error::Unsealed(queue.spec.name.to_string())));
+            }
             plan.partition = tx.partition(queue.id, &part.partition)?.map(|partition| partition.id);
             if let Some(partition) = plan.partition {
                 find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)?;

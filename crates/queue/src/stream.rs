@@ -312,7 +312,12 @@ enum Finish {
 }
 
 /// Decides a cycle; `offset` is that of the message its ack names.
-pub fn cycle(tx: &mut dyn Tx, cycle: &Cycle, offset: Option<Offset>) -> Result<Result<Cycled, Error>, Stop> {
+pub fn cycle(
+    tx: &mut dyn Tx,
+    cycle: &Cycle,
+    pushes: &PushBatch,
+    offset: Option<Offset>,
+) -> Result<Result<Cycled, Error>, Stop> {
     let partition = tx.partition_by_id(cycle.partition)?;
     let queue = match &partition {
         Some(partition) => tx.queue_by_id(partition.queue)?.map(|queue| queue.spec.name.clone()),
@@ -332,14 +337,14 @@ pub fn cycle(tx: &mut dyn Tx, cycle: &Cycle, offset: Option<Offset>) -> Result<R
             Err(error) => return Ok(Ok(refused(error.into()))),
         },
     };
-    let prepared = match push::prepare(tx, &cycle.pushes)? {
+    let prepared = match push::prepare(tx, pushes)? {
         Ok(prepared) => prepared,
         Err(error @ (Error::QueueFull { .. } | Error::Invalid(_))) => {
             return Ok(Ok(refused(error.to_string())));
         }
         Err(error) => return Ok(Err(error)),
     };
-    let pushed = push::write(tx, &cycle.pushes, &prepared)?;
+    let pushed = push::write(tx, pushes, &prepared)?;
     write_changes(tx, &partition_prefix(state, cycle.partition), &cycle.changes)?;
     let acked = finish.map(|finish| write_ack(tx, cycle.partition, finish));
     Ok(Ok(Cycled { error: None, queue, pushed, acked }))
@@ -377,7 +382,7 @@ fn prepare_ack(
         status: ack.status,
         error: ack.error.clone(),
     };
-    let prepared = ack::prepare(tx, &[Resolved { item, offset }])?;
+    let prepared = ack::prepare(tx, &[Resolved { item, offset, keep: false }])?;
     Ok(match prepared.results.iter().find_map(|acked| acked.error) {
         Some(error) => Err(error),
         None => Ok(Finish::One(prepared)),

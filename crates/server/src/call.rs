@@ -27,11 +27,23 @@ pub struct Call {
     parameters: Vec<String>,
     query: String,
     body: Option<Received>,
+    caller: Option<Arc<str>>,
 }
 
 impl Call {
-    pub(crate) fn new(app: Arc<App>, parameters: Vec<String>, query: String, body: Received) -> Self {
-        Self { app, parameters, query, body: Some(body) }
+    pub(crate) fn new(
+        app: Arc<App>,
+        parameters: Vec<String>,
+        query: String,
+        body: Received,
+        caller: Option<Arc<str>>,
+    ) -> Self {
+        Self { app, parameters, query, body: Some(body), caller }
+    }
+
+    /// Whom the caller's token speaks for.
+    pub fn caller(&self) -> Option<&str> {
+        self.caller.as_deref()
     }
 
     /// What all requests share.
@@ -52,6 +64,11 @@ impl Call {
     /// The same, owned.
     pub fn take_parameter(&mut self, place: usize) -> String {
         self.parameters.get_mut(place).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether something stands behind a question mark.
+    pub fn has_query(&self) -> bool {
+        !self.query.is_empty()
     }
 
     /// The query parameters.

@@ -5,6 +5,7 @@
 
 use std::fmt::Write;
 
+use crate::metrics::{FAMILIES, Type};
 use crate::routes::{Access, ROUTES};
 use crate::settings::Settings;
 use crate::{error, settings};
@@ -31,7 +32,7 @@ pub fn settings() -> String {
                 &format!("`{}`", setting.name),
                 &format!("`--{} {}`", setting.flag, setting.value),
                 &names.join(", "),
-                &format!("`{}`", setting.show(&defaults)),
+                &default(&setting.show(&defaults)),
                 setting.help,
             ],
         );
@@ -39,17 +40,22 @@ pub fn settings() -> String {
     page
 }
 
+fn default(shown: &str) -> String {
+    if shown.is_empty() { "none".into() } else { format!("`{shown}`") }
+}
+
 /// `docs/routes.md`.
 pub fn routes() -> String {
     let mut page = format!(
         "# Routes\n\n{NOTE}\n\nA segment that begins with a colon stands for a percent-encoded value. The access \
-         level counts once authentication is on: public, read, write or admin.\n\n\
+         level counts when authentication is on ([security](security.md)): public, read, push, write or admin.\n\n\
          | method | path | access | what it does |\n|---|---|---|---|\n"
     );
     for route in ROUTES {
         let access = match route.access {
             Access::Public => "public",
             Access::Read => "read",
+            Access::Push => "push",
             Access::Write => "write",
             Access::Admin => "admin",
         };
@@ -67,6 +73,26 @@ pub fn errors() -> String {
     );
     for row in error::TABLE {
         line(&mut page, &[row.status.as_str(), &format!("`{}`", row.code), row.help]);
+    }
+    page
+}
+
+/// `docs/metrics.md`.
+pub fn metrics() -> String {
+    let mut page = format!(
+        "# Metrics\n\n{NOTE}\n\n`GET /metrics/prometheus` answers in the text format of Prometheus; a dashboard for \
+         Grafana is in [grafana/baton.json](grafana/baton.json). What is in queues and groups is counted for a \
+         scrape by a walk over all partitions, which is done at most a twentieth of the time: with very many \
+         partitions these numbers are up to ten seconds old.\n\n\
+         | family | type | labels | what it tells |\n|---|---|---|---|\n"
+    );
+    for family in FAMILIES {
+        let kind = match family.kind {
+            Type::Counter => "counter",
+            Type::Gauge => "gauge",
+            Type::Histogram => "histogram",
+        };
+        line(&mut page, &[&format!("`{}`", family.name), kind, family.labels, family.help]);
     }
     page
 }
@@ -103,5 +129,10 @@ mod tests {
     #[test]
     fn the_errors_page_says_what_the_code_says() {
         check("errors.md", &errors());
+    }
+
+    #[test]
+    fn the_metrics_page_says_what_the_code_says() {
+        check("metrics.md", &metrics());
     }
 }

@@ -4,19 +4,23 @@
 //! the request's body, a pop writes its answer around them. Always: every body, name, list, wait and connection
 //! has a limit, and at the limit the caller is told what to do; statuses and codes are decided in `error` alone;
 //! routes, settings and error codes are tables, from which the reference pages in `docs/` are printed.
-//! Deliberately absent: queue rules (`baton-queue` has them), authentication and TLS.
+//! Deliberately absent: queue rules (`baton-queue` has them), issuing tokens.
 //!
 //! Start at [`Server`], then `http1`, then `routes`.
 
 mod app;
+pub mod auth;
 mod body;
 mod call;
 pub mod docs;
 pub mod error;
 mod http1;
 mod json;
+mod members;
+pub mod metrics;
 mod names;
 mod path;
+mod process;
 mod query;
 mod reply;
 pub mod routes;
@@ -24,10 +28,11 @@ mod server;
 mod service;
 pub mod settings;
 mod testing;
+mod timeline;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};
 pub use reply::Reply;
-pub use server::{BindError, Options, Server};
+pub use server::{BindError, Certificate, Options, Server};
 pub use settings::Settings;
 pub use testing::{Testing, testing, testing_with};

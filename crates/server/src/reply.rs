@@ -12,6 +12,7 @@ use crate::error::{Error, Kind};
 #[derive(Debug)]
 pub struct Reply {
     status: StatusCode,
+    content_type: &'static str,
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
 }
@@ -19,7 +20,12 @@ pub struct Reply {
 impl Reply {
     /// An answer with a JSON text.
     pub fn json(status: StatusCode, body: impl Into<Bytes>) -> Self {
-        Self { status, body: body.into(), extra: Vec::new() }
+        Self::text(status, "application/json", body)
+    }
+
+    /// An answer with some other text.
+    pub fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
+        Self { status, content_type, body: body.into(), extra: Vec::new() }
     }
 
     /// 200 with `value` as JSON.
@@ -35,7 +41,7 @@ impl Reply {
 
     /// 204: there is nothing to say, and no body to say it in.
     pub fn nothing() -> Self {
-        Self { status: StatusCode::NO_CONTENT, body: Bytes::new(), extra: Vec::new() }
+        Self::json(StatusCode::NO_CONTENT, Bytes::new())
     }
 
     /// The same answer with one more header.
@@ -45,9 +51,9 @@ impl Reply {
         self
     }
 
-    /// The status, the headers beyond the usual ones, and the body.
-    pub fn into_parts(self) -> (StatusCode, Vec<(HeaderName, HeaderValue)>, Bytes) {
-        (self.status, self.extra, self.body)
+    /// The status, the type of the body, the headers beyond the usual ones, and the body.
+    pub fn into_parts(self) -> (StatusCode, &'static str, Vec<(HeaderName, HeaderValue)>, Bytes) {
+        (self.status, self.content_type, self.extra, self.body)
     }
 
     #[cfg(test)]

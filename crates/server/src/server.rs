@@ -2,29 +2,43 @@
 //!
 //! Always: at the limit new connections wait in the operating system's backlog; after the signal to stop,
 //! nothing new is accepted, parked pops are answered, requests under way finish, and all of it ends by a
-//! deadline. Deliberately absent: TLS and authentication, which is why listening beyond loopback is warned of.
-//! Start at [`Server::run`].
+//! deadline; listening beyond loopback without authentication is warned of. Start at [`Server::run`].
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_queue::{Broker, Subscription};
+use baton_tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
-use crate::http1::Connection;
+use crate::auth::{self, Auth};
+use crate::http1::{Connection, Stream};
 
 /// Connections that the operating system holds for us while we are busy or at the limit.
 const BACKLOG: u32 = 4096;
 
 /// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// How long a peer may take to agree on TLS.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// What to serve HTTPS with.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// The file with the certificate and those between it and its authority.
+    pub chain: PathBuf,
+    /// The file with its private key.
+    pub key: PathBuf,
+}
 
 /// How the server behaves.
 #[derive(Clone, Debug)]
@@ -43,6 +57,10 @@ pub struct Options {
     pub default_subscription: Subscription,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
+    /// What the token of a caller must be; without this nobody is asked for one.
+    pub auth: Option<auth::Options>,
+    /// What to serve HTTPS with; without this it is HTTP.
+    pub certificate: Option<Certificate>,
 }
 
 impl Default for Options {
@@ -70,6 +88,12 @@ pub enum BindError {
         /// Why not.
         source: io::Error,
     },
+    /// The settings about tokens do not fit together.
+    #[error("{0}")]
+    Auth(String),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] baton_tls::Error),
 }
 
 /// A server that is bound to its address.
@@ -78,23 +102,23 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     app: Arc<App>,
+    identity: Option<Identity>,
 }
 
 impl Server {
     /// Takes the address. Connections are accepted by the operating system from now on and answered by
     /// [`run`](Self::run).
     pub async fn bind(options: Options, broker: Broker) -> Result<Self, BindError> {
+        let auth = options.auth.clone().map(Auth::new).transpose().map_err(BindError::Auth)?.map(Arc::new);
+        let identity = options.certificate.as_ref().map(|files| Identity::load(&files.chain, &files.key));
+        let identity = identity.transpose()?;
         let address = resolve(&options.listen).await?;
         let listener = listen(address).map_err(|source| BindError::Listen { address, source })?;
         let address = listener.local_addr().map_err(|source| BindError::Listen { address, source })?;
         if !address.ip().is_loopback() {
-            tracing::warn!(
-                %address,
-                "LISTENING BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address can read, \
-                 change and delete everything; put it behind a firewall or a proxy that authenticates"
-            );
+            warn_of_strangers(address, auth.is_some(), identity.is_some());
         }
-        Ok(Self { listener, address, app: Arc::new(App::new(broker, options)) })
+        Ok(Self { listener, address, app: Arc::new(App::new(broker, options, auth)), identity })
     }
 
     /// The address it is bound to.
@@ -102,11 +126,19 @@ impl Server {
         self.address
     }
 
+    /// What it serves HTTPS with, if it does; for reading the files again.
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity.clone()
+    }
+
     /// Serves until `shutdown`, then finishes what is under way.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { listener, app, .. } = self;
+        let Self { listener, app, identity, .. } = self;
         let tracker = TaskTracker::new();
-        accept(&listener, &app, &tracker, &shutdown).await;
+        if let Some(auth) = &app.auth {
+            tracker.spawn(Arc::clone(auth).run(shutdown.clone()));
+        }
+        accept(&listener, &app, identity.as_ref(), &tracker, &shutdown).await;
         app.stop();
         drop(listener);
         tracker.close();
@@ -136,7 +168,13 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections until `shutdown`.
-async fn accept(listener: &TcpListener, app: &Arc<App>, tracker: &TaskTracker, shutdown: &CancellationToken) {
+async fn accept(
+    listener: &TcpListener,
+    app: &Arc<App>,
+    identity: Option<&Identity>,
+    tracker: &TaskTracker,
+    shutdown: &CancellationToken,
+) {
     let places = Arc::new(Semaphore::new(app.options.connections_max));
     loop {
         let next = async {
@@ -150,8 +188,15 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, tracker: &TaskTracker, s
         };
         match accepted {
             Ok((stream, _)) => {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!(%error, "cannot set TCP_NODELAY");
+                }
                 // A token of its own: waiting on a shared one would take its lock with every poll.
-                tracker.spawn(serve(stream, Arc::clone(app), place, shutdown.child_token()));
+                let (app, stop) = (Arc::clone(app), shutdown.child_token());
+                match identity {
+                    None => tracker.spawn(serve(Stream::Plain(stream), app, place, stop)),
+                    Some(identity) => tracker.spawn(greet(identity.clone(), stream, app, place, stop)),
+                };
             }
             Err(error) => {
                 // Out of file descriptors, most likely: they come back when connections end.
@@ -162,17 +207,47 @@ async fn accept(listener: &TcpListener, app: &Arc<App>, tracker: &TaskTracker, s
     }
 }
 
-/// Serves one connection to its end.
-async fn serve(
+fn warn_of_strangers(address: SocketAddr, tokens: bool, tls: bool) {
+    if !tokens {
+        tracing::warn!(
+            %address,
+            "LISTENING BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address can read, \
+             change and delete everything; switch on jwt_enabled, or put it behind a firewall or a proxy that \
+             authenticates"
+        );
+    } else if !tls {
+        tracing::warn!(
+            %address,
+            "listening beyond this machine without TLS: whoever is on the way can read messages and tokens; give \
+             tls_cert and tls_key, or put it behind a proxy that has them"
+        );
+    }
+}
+
+/// Agrees on TLS, then serves.
+async fn greet(
+    identity: Identity,
     stream: TcpStream,
     app: Arc<App>,
     place: Option<OwnedSemaphorePermit>,
     stop: CancellationToken,
 ) {
-    app.connections.fetch_add(1, Ordering::Relaxed);
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "cannot set TCP_NODELAY");
+    // Boxed, so that it is not held for as long as the connection lives.
+    let greeting = Box::pin(tokio::time::timeout(HANDSHAKE_MAX, identity.accept(stream)));
+    let greeted = tokio::select! {
+        () = stop.cancelled() => return,
+        greeted = greeting => greeted,
+    };
+    match greeted {
+        Ok(Ok(stream)) => serve(Stream::Tls(Box::new(stream)), app, place, stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a peer does not agree on TLS"),
+        Err(_) => tracing::debug!("a peer took too long to agree on TLS"),
     }
+}
+
+/// Serves one connection to its end.
+async fn serve(stream: Stream, app: Arc<App>, place: Option<OwnedSemaphorePermit>, stop: CancellationToken) {
+    app.connections.fetch_add(1, Ordering::Relaxed);
     let stopping = AtomicBool::new(false);
     // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
     let mut connection = std::pin::pin!(Connection::new(stream, Arc::clone(&app), &stopping).run());

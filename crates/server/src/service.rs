@@ -1,18 +1,20 @@
-//! From the head of a request to its handler, and from a handler to its reply.
+//! From the head of a request to its handler, if its caller may go there, and from a handler to its reply.
 //!
 //! Always: a handler that panics is answered for; a handler's future is boxed at its own size, so a parked pop
 //! holds only what a pop needs. Start at [`find`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::Method;
 
+use crate::auth::{Admission, Auth};
 use crate::call::{Answer, Call, Handler};
 use crate::error::{Error, Kind};
 use crate::http1::Head;
 use crate::reply::Reply;
-use crate::routes::{self, Found};
+use crate::routes::{self, Access, Found};
 
 /// Where a request leads.
 #[derive(Debug)]
@@ -23,20 +25,50 @@ pub struct Place {
     pub parameters: Vec<String>,
     /// Its query, still encoded.
     pub query: String,
+    /// Who sends it.
+    pub caller: Caller,
+}
+
+/// Who sends a request that may go on.
+#[derive(Debug)]
+pub enum Caller {
+    /// Whom the token speaks for, if there is one.
+    Known(Option<Arc<str>>),
+    /// The token is signed with a key that has to be looked for first.
+    Unknown(Access, String),
+}
+
+impl Caller {
+    /// Whom the token speaks for, once that is known, or the reply when the request may not go on.
+    pub async fn known(self, auth: Option<&Auth>) -> Result<Option<Arc<str>>, Reply> {
+        match (self, auth) {
+            (Self::Known(caller), _) => Ok(caller),
+            (Self::Unknown(access, token), Some(auth)) => {
+                auth.admit_later(access, &token).await.map_err(Error::into_reply)
+            }
+            (Self::Unknown(..), None) => Ok(None),
+        }
+    }
 }
 
 /// Finds where a request leads, or the reply when that is known already.
-pub fn find(head: &Head<'_>) -> Result<Place, Reply> {
+pub fn find(head: &Head<'_>, auth: Option<&Auth>) -> Result<Place, Reply> {
     if head.method == Method::OPTIONS {
         return Err(Reply::nothing());
     }
-    let (handler, segments) = match routes::find(&head.method, head.path) {
-        Found::Route(route, segments) => (route.handler, segments),
+    let (route, segments) = match routes::find(&head.method, head.path) {
+        Found::Route(route, segments) => (route, segments),
         Found::OtherMethods(allow) => return Err(Error::method_not_allowed(allow).into_reply()),
         Found::Nothing => return Err(Error::new(Kind::NoSuchRoute, "Not Found").into_reply()),
     };
+    let caller = match auth.map(|auth| auth.admit(route.access, head.path, head.authorization)) {
+        None => Caller::Known(None),
+        Some(Admission::Granted(caller)) => Caller::Known(caller),
+        Some(Admission::Unknown(token)) => Caller::Unknown(route.access, token),
+        Some(Admission::Refused(error)) => return Err(error.into_reply()),
+    };
     let parameters = segments.decoded().map_err(Error::into_reply)?;
-    Ok(Place { handler, parameters, query: head.query.to_owned() })
+    Ok(Place { handler: route.handler, parameters, query: head.query.to_owned(), caller })
 }
 
 /// Starts a handler.

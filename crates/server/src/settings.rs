@@ -5,11 +5,15 @@
 //! (file, then environment, then flags); a name that is not known or a value that does not fit is an error that
 //! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
 
+mod security;
+
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use baton_queue::Subscription;
+
+pub use security::{Secret, Security};
 
 use crate::server;
 
@@ -17,7 +21,7 @@ use crate::server;
 pub const PREFIX: &str = "BATON_";
 
 /// Environment names with our prefix that are no settings of the server.
-const NOT_SETTINGS: &[&str] = &["BATON_CONFIG", "BATON_URL", "BATON_TOKEN", "BATON_UPDATE_DOCS"];
+const NOT_SETTINGS: &[&str] = &["BATON_CONFIG", "BATON_URL", "BATON_TOKEN", "BATON_CA", "BATON_UPDATE_DOCS"];
 /// Names that tests and benchmarks use begin with one of these.
 const NOT_SETTINGS_PREFIXES: &[&str] = &["BATON_TEST_", "BATON_BENCH_", "BATON_CLIENT_"];
 
@@ -58,6 +62,8 @@ pub struct Settings {
     pub shutdown_deadline: Duration,
     /// What is logged.
     pub log: String,
+    /// Who may call, and what is encrypted.
+    pub security: Security,
 }
 
 /// Where a new group begins that does not say where.
@@ -90,6 +96,7 @@ impl Default for Settings {
             trace_retention: Duration::from_secs(7 * 24 * 3600),
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
+            security: Security::default(),
         }
     }
 }
@@ -133,8 +140,8 @@ pub const TABLE: &[Setting] = &[
         env: "BATON_LISTEN",
         aliases: &[],
         value: "HOST:PORT",
-        help: "Where to serve HTTP. Port 0 picks a free one and prints it. There is no authentication: stay on \
-               loopback or put something in front.",
+        help: "Where to serve HTTP. Port 0 picks a free one and prints it. Beyond loopback, switch on \
+               `jwt_enabled`.",
         set: |s, text| set(&mut s.listen, text, host_and_port),
         show: |s| s.listen.clone(),
     },
@@ -301,6 +308,26 @@ pub const TABLE: &[Setting] = &[
         set: |s, text| set(&mut s.log, text, filled),
         show: |s| s.log.clone(),
     },
+    security::JWT_ENABLED,
+    security::JWT_ALGORITHM,
+    security::JWT_SECRET,
+    security::JWT_PUBLIC_KEY,
+    security::JWT_JWKS_URL,
+    security::JWT_JWKS_REFRESH_INTERVAL,
+    security::JWT_JWKS_TIMEOUT_MS,
+    security::JWT_ISSUER,
+    security::JWT_AUDIENCE,
+    security::JWT_CLOCK_SKEW,
+    security::JWT_SKIP_PATHS,
+    security::JWT_ROLES_CLAIM,
+    security::JWT_ROLES_ARRAY_CLAIM,
+    security::JWT_ROLE_ADMIN,
+    security::JWT_ROLE_READ_WRITE,
+    security::JWT_ROLE_READ_ONLY,
+    security::JWT_ROLE_WRITE_ONLY,
+    security::TLS_CERT,
+    security::TLS_KEY,
+    security::ENCRYPTION_KEYS,
 ];
 
 /// A setting that cannot be taken over.
@@ -368,7 +395,7 @@ impl Settings {
         (setting.set)(self, value.trim()).map_err(|problem| Error::Malformed {
             place: place.into(),
             name: name.into(),
-            value: value.into(),
+            value: security::shown(setting.name, value),
             problem,
         })
     }
@@ -376,7 +403,8 @@ impl Settings {
     fn read_file(&mut self, path: &Path, text: &str) -> Result<(), Error> {
         let table: toml::Table = text
             .parse()
-            .map_err(|e: toml::de::Error| Error::File { path: path.into(), problem: e.to_string() })?;
+            // Only the message: the text around it may hold a secret.
+            .map_err(|e: toml::de::Error| Error::File { path: path.into(), problem: place_of(text, &e) })?;
         self.read_table(&path.display().to_string(), "", &table)
     }
 
@@ -392,7 +420,7 @@ impl Settings {
                 toml::Value::Float(number) => self.set(place, &name, &number.to_string())?,
                 toml::Value::Boolean(flag) => self.set(place, &name, &flag.to_string())?,
                 toml::Value::Datetime(moment) => self.set(place, &name, &moment.to_string())?,
-                toml::Value::Array(_) => self.set(place, &name, "a list")?,
+                toml::Value::Array(list) => self.set(place, &name, &joined(list))?,
             }
         }
         Ok(())
@@ -438,21 +466,36 @@ impl Settings {
                 SubscriptionMode::New => Subscription::New,
             },
             shutdown_deadline: self.shutdown_deadline,
+            auth: self.security.auth(),
+            certificate: self.security.certificate(),
         }
     }
 
     /// What the broker is told.
     pub fn broker(&self) -> baton_queue::Options {
         baton_queue::Options {
+            node: self.node_id.as_str().into(),
             pop_wait_initial_interval: self.pop_wait_initial_interval,
             pop_wait_backoff_threshold: self.pop_wait_backoff_threshold,
             pop_wait_backoff_multiplier: self.pop_wait_backoff_multiplier,
             pop_wait_max_interval: self.pop_wait_max_interval,
             retention_interval: self.retention_interval,
             waiters_max: self.pop_waiters_max,
+            keys: self.security.encryption_keys.clone(),
             trace_retention: self.trace_retention,
         }
     }
+}
+
+/// What is wrong with a file, and in which line.
+fn place_of(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    format!("line {}: {}", before.matches('\n').count() + 1, error.message())
+}
+
+/// A list of texts as it would stand in the environment.
+fn joined(list: &[toml::Value]) -> String {
+    list.iter().map(|value| value.as_str().unwrap_or("?")).collect::<Vec<_>>().join(",")
 }
 
 fn set<T>(field: &mut T, text: &str, parse: impl Fn(&str) -> Result<T, String>) -> Result<(), String> {

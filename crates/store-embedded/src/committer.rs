@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
 use fjall::PersistMode;
 use tokio::sync::mpsc::Sender;
@@ -41,6 +42,7 @@ impl Committed {
 pub fn commit(shared: &Shared, group: Group) -> Committed {
     let (seq, mut operations) = (group.seq, group.waiting);
     shared.check_space();
+    let watch = Stopwatch::start();
     let mut batch = shared.db.batch().durability(group.sync.then_some(PersistMode::SyncData));
     for write in group.writes {
         match write.value {
@@ -60,7 +62,7 @@ pub fn commit(shared: &Shared, group: Group) -> Committed {
     if let Err(error) = &outcome {
         shared.fail(&error.to_string());
     }
-    shared.count_commit(group.operations, group.sync);
+    shared.count_commit(group.operations, group.sync.then(|| watch.elapsed()));
     operations.extend(shared.advance(seq, outcome.is_ok()));
     Committed { operations, outcome }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
-use baton_store::{Error, Event, Listener, Operation, Segment, Statistics, Store};
+use baton_store::{Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store};
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use fjall::{CompressionType, Database, PersistMode};
 use tokio::sync::mpsc;
@@ -92,6 +92,8 @@ pub struct Shared {
     syncs: AtomicU64,
     operations: AtomicU64,
     remembered: AtomicU64,
+    commit_micros: Histogram,
+    commit_operations: Histogram,
     commit_number: AtomicU64,
     _claimed: Claimed,
 }
@@ -151,6 +153,8 @@ impl EmbeddedStore {
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             remembered: AtomicU64::new(remembered.len() as u64),
+            commit_micros: Histogram::new(MICROS),
+            commit_operations: Histogram::new(SIZES),
             // Unique over restarts: the number of openings in the high half.
             commit_number: AtomicU64::new(counters.opened << 40),
             _claimed: claimed,
@@ -337,9 +341,14 @@ impl Shared {
         self.operations.fetch_add(operations, Ordering::Relaxed);
     }
 
-    pub fn count_commit(&self, operations: u64, synced: bool) {
+    /// Counts a commit; `synced` tells how long it took if it was forced to disk.
+    pub fn count_commit(&self, operations: u64, synced: Option<Duration>) {
         self.commits.fetch_add(1, Ordering::Relaxed);
-        self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
+        if let Some(took) = synced {
+            self.syncs.fetch_add(1, Ordering::Relaxed);
+            self.commit_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            self.commit_operations.observe(operations);
+        }
         self.count_operations(operations);
     }
 
@@ -415,6 +424,8 @@ impl Store for EmbeddedStore {
             operations: load(&self.shared.operations),
             disk_bytes: self.shared.db.disk_space().unwrap_or(0),
             remembered: load(&self.shared.remembered),
+            commit_micros: self.shared.commit_micros.read(),
+            commit_operations: self.shared.commit_operations.read(),
         }
     }
 

@@ -108,6 +108,22 @@ impl Block {
         bytes.get(3..3 + length)
     }
 
+    /// The messages as they were added.
+    pub fn messages(&self) -> impl Iterator<Item = NewMessage<'_>> {
+        (0..self.len()).filter_map(|index| self.message(index))
+    }
+
+    fn message(&self, index: usize) -> Option<NewMessage<'_>> {
+        let mut rest = self.bytes.get(self.start_of(index)..self.entries.get(index)?.end)?;
+        let (flags, after) = rest.split_first()?;
+        rest = after;
+        let transaction_id = if flags & HAS_TRANSACTION != 0 { Some(short_text(&mut rest)?) } else { None };
+        let trace_id =
+            if flags & HAS_TRACE != 0 { Uuid::from_slice(rest.split_off(..16)?).ok() } else { None };
+        let producer = if flags & HAS_PRODUCER != 0 { Some(short_text(&mut rest)?) } else { None };
+        Some(NewMessage { transaction_id, trace_id, producer, payload: rest.get(4..)? })
+    }
+
     /// The block without the messages for which `keep` says no.
     pub fn filtered(&self, mut keep: impl FnMut(usize) -> bool) -> Self {
         let mut kept = Self::default();
@@ -118,6 +134,13 @@ impl Block {
     fn start_of(&self, index: usize) -> usize {
         index.checked_sub(1).map_or(0, |before| self.entries[before].end)
     }
+}
+
+/// Splits off what [`put_short`] has put there.
+fn short_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    let length = rest.split_off(..2)?;
+    let text = rest.split_off(..usize::from(u16::from_le_bytes([length[0], length[1]])))?;
+    std::str::from_utf8(text).ok()
 }
 
 fn put_short(bytes: &mut Vec<u8>, value: &[u8]) {
@@ -384,6 +407,9 @@ mod tests {
                 prop_assert_eq!(view.offset, Offset(90 + index as u64));
                 prop_assert_eq!(view.transaction_id.as_deref(), message.0.as_deref().map(str::as_bytes));
                 prop_assert_eq!(block.transaction_id(index), message.0.as_deref().map(str::as_bytes));
+                let added = block.messages().nth(index).unwrap();
+                prop_assert_eq!((added.transaction_id, added.producer), (message.0.as_deref(), message.2.as_deref()));
+                prop_assert_eq!((added.trace_id, added.payload), (message.1.map(Uuid::from_u128), &message.3[..]));
                 prop_assert_eq!(view.trace_id, message.1.map(Uuid::from_u128));
                 prop_assert_eq!(view.producer.as_deref(), message.2.as_deref().map(str::as_bytes));
                 prop_assert_eq!(&view.payload[..], &message.3[..]);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use tokio::sync::oneshot;
 
-use crate::{Error, Segment, Stop, Tx};
+use crate::{Distribution, Error, Segment, Stop, Tx};
 
 /// Something that may let a waiting pop go on. A hint: it may come twice, early, or for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,10 @@ pub struct Statistics {
     pub disk_bytes: u64,
     /// Transaction ids remembered.
     pub remembered: u64,
+    /// How long a commit that was forced to disk took, in microseconds.
+    pub commit_micros: Distribution,
+    /// How many decisions such a commit kept.
+    pub commit_operations: Distribution,
 }
 
 /// A future that a trait object can return.

@@ -56,12 +56,18 @@ impl Timestamp {
         self.to_iso(6)
     }
 
+    /// ISO-8601 in UTC with whole seconds.
+    pub fn to_iso_seconds(self) -> String {
+        self.to_iso(0)
+    }
+
     fn to_iso(self, digits: usize) -> String {
         let (days, in_day) = (self.0.div_euclid(86_400_000_000), self.0.rem_euclid(86_400_000_000));
         let (year, month, day) = civil_from_days(days);
         let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
         let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         match digits {
+            0 => format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z"),
             3 => format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{:03}Z", micros / 1000),
             _ => format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{micros:06}Z"),
         }

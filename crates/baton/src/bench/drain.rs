@@ -42,7 +42,7 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
     let messages = args.messages_or(500_000, 50_000);
     let bar = progress("drain: fill".into(), Some(messages));
     let (host, queue) = (run.load.host.clone(), run.load.queue.clone());
-    let bulk = Arc::new(Load { batch: BULK, host, queue, ..*run.load });
+    let bulk = Arc::new(Load { batch: BULK, host, queue, token: run.load.token.clone(), ..*run.load });
     let producers = run.producers().await?;
     let producers = flow::push_all(producers, &bulk, Until { messages, duration: FILL_MAX }, &bar).await?;
     let sent: u64 = producers.iter().map(|one| one.sent()).sum();

@@ -48,7 +48,8 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
     let mut opened = Vec::new();
     for first in (0..waiters).step_by(OPENING) {
         for number in first..(first + OPENING).min(waiters) {
-            opened.push((number, Connection::open(run.server.host()).await.context(OPEN_HINT)?));
+            let connection = Connection::open(run.server.host(), run.load.token.as_ref()).await;
+            opened.push((number, connection.context(OPEN_HINT)?));
         }
         for (number, connection) in opened.drain(..) {
             let path = path(number, &any, &each);
@@ -124,7 +125,7 @@ async fn wait(mut connection: Connection, path: String, clock: Stopwatch) -> Res
 
 /// Pushes one message for each waiter, and says when each was sent.
 async fn push_to_all(run: &Measurement, waiters: usize, any: &str, each: &str) -> Result<Vec<Duration>> {
-    let mut connection = Connection::open(run.server.host()).await?;
+    let mut connection = Connection::open(run.server.host(), run.load.token.as_ref()).await?;
     let mut sent_at = Vec::with_capacity(waiters);
     let mut body = Vec::new();
     for first in (0..waiters).step_by(PUSH) {

@@ -35,6 +35,7 @@ use self::flow::{Group, Until};
 use self::report::Row;
 use self::server::{Server, Usage};
 use self::traffic::{Consumer, Load, Producer};
+use crate::token::Token;
 
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -66,6 +67,9 @@ pub struct Args {
     /// A server that is running; without it, each measurement starts a server of its own.
     #[arg(long)]
     pub url: Option<String>,
+    /// Token that the server asks for
+    #[arg(long, env = "BATON_TOKEN", hide_env_values = true)]
+    pub token: Option<Token>,
     /// The process of that server, to report its memory and processor time.
     #[arg(long, requires = "url")]
     pub server_pid: Option<u32>,
@@ -231,6 +235,7 @@ impl Measurement {
         let server = args.server()?;
         let load = Load {
             host: server.host().to_owned(),
+            token: args.token.clone(),
             queue: Load::fresh_queue(),
             producers: shape.producers,
             partitions: shape.partitions,

@@ -44,7 +44,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
 async fn one(args: &Args, shape: Shape) -> Result<Row> {
     let mut run = Measurement::prepare(args, shape)?;
     let (host, queue) = (run.load.host.clone(), run.load.queue.clone());
-    let bulk = Arc::new(Load { batch: BULK, host, queue, ..*run.load });
+    let bulk = Arc::new(Load { batch: BULK, host, queue, token: run.load.token.clone(), ..*run.load });
     let empty = run.server.usage();
     let bar = progress(format!("push: {} partitions", shape.partitions), Some(shape.partitions as u64));
     let first = Until { messages: shape.partitions as u64, duration: FILL_MAX };

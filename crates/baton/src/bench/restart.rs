@@ -69,7 +69,8 @@ async fn crash(
     run.server = crashed.restart()?;
     let listens = watch.elapsed();
     let host = run.server.host().to_owned();
-    let load = Arc::new(Load { host, queue: run.load.queue.clone(), ..*run.load });
+    let load =
+        Arc::new(Load { host, queue: run.load.queue.clone(), token: run.load.token.clone(), ..*run.load });
     let mut consumer = super::Consumer::open(load, "").await?;
     finished += consumer.consume(&group.seen).await? as u64;
     let first = watch.elapsed().saturating_sub(listens);

@@ -15,6 +15,7 @@ use super::check::Seen;
 use super::histogram::Histogram;
 use super::payload::{self, Stamp};
 use super::wire::Connection;
+use crate::token::Token;
 
 /// How long a consumer's pop waits before it is asked again.
 const POP_WAIT: Duration = Duration::from_secs(30);
@@ -26,6 +27,8 @@ const POP_PARTITIONS_MAX: usize = baton_types::limits::POP_PARTITIONS_MAX as usi
 pub struct Load {
     /// The server's `HOST:PORT`.
     pub host: String,
+    /// What it is shown.
+    pub token: Option<Token>,
     /// A queue that only this run uses.
     pub queue: String,
     /// How many producers push.
@@ -78,7 +81,7 @@ pub struct Producer {
 impl Producer {
     /// Producer `number` of the load's producers.
     pub async fn open(load: Arc<Load>, number: usize) -> Result<Self> {
-        let connection = Connection::open(&load.host).await?;
+        let connection = Connection::open(&load.host, load.token.as_ref()).await?;
         Ok(Self { connection, load, number, body: Vec::new(), sent: 0, latency: Histogram::default() })
     }
 
@@ -151,7 +154,7 @@ struct Message<'a> {
 impl Consumer {
     /// A consumer of the group `group`, or of the default group when that is empty.
     pub async fn open(load: Arc<Load>, group: &str) -> Result<Self> {
-        let connection = Connection::open(&load.host).await?;
+        let connection = Connection::open(&load.host, load.token.as_ref()).await?;
         let claims = if load.scatter { load.batch.min(POP_PARTITIONS_MAX) } else { 1 };
         let (queue, batch, wait) = (&load.queue, load.batch, POP_WAIT.as_millis());
         let mut path =
@@ -221,6 +224,7 @@ mod tests {
 
     fn load(producers: usize, partitions: usize, scatter: bool) -> Load {
         Load {
+            token: None,
             host: String::new(),
             queue: "q".into(),
             producers,

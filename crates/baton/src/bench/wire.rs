@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::token::Token;
+
 /// Bytes of an answer's head; a longer one is not from the server that is measured.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Room made for each read.
@@ -18,7 +20,8 @@ const READ_BYTES: usize = 4 << 10;
 /// A connection and its two buffers.
 pub struct Connection {
     stream: TcpStream,
-    host: String,
+    /// What every request says after its first line.
+    headers: String,
     output: Vec<u8>,
     input: Vec<u8>,
 }
@@ -31,17 +34,20 @@ struct Head {
 }
 
 impl Connection {
-    /// Connects to `host`, which is `HOST:PORT`.
-    pub async fn open(host: &str) -> Result<Self> {
+    /// Connects to `host`, which is `HOST:PORT`, to show it `token`.
+    pub async fn open(host: &str, token: Option<&Token>) -> Result<Self> {
         let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, host: host.to_owned(), output: Vec::new(), input: Vec::new() })
+        let token =
+            token.map_or_else(String::new, |token| format!("authorization: Bearer {}\r\n", token.expose()));
+        let headers = format!("host: {host}\r\n{token}");
+        Ok(Self { stream, headers, output: Vec::new(), input: Vec::new() })
     }
 
     /// Sends a GET and waits for the answer: its status and its body.
     pub async fn get(&mut self, path: &str) -> Result<(u16, &[u8])> {
         self.output.clear();
-        write!(self.output, "GET {path} HTTP/1.1\r\nhost: {}\r\n\r\n", self.host)?;
+        write!(self.output, "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
         self.exchange().await
     }
 
@@ -50,8 +56,8 @@ impl Connection {
         self.output.clear();
         write!(
             self.output,
-            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            self.host,
+            "POST {path} HTTP/1.1\r\n{}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.headers,
             body.len()
         )?;
         self.output.extend_from_slice(body);

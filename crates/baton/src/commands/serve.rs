@@ -1,7 +1,8 @@
 //! `baton serve`: the server, in the foreground, until it is told to stop.
 //!
 //! Always: the first line on stdout is written when requests are really answered, so a script may wait for it;
-//! the first SIGTERM or SIGINT lets requests under way finish, the second ends the process at once; a store that
+//! the first SIGTERM or SIGINT lets requests under way finish, the second ends the process at once; SIGHUP has the
+//! certificate read again, and without one ends the process as it always did; a store that
 //! fails stops the process with a message and a non-zero exit code, since answering errors for ever helps nobody.
 //! The flags are not written here: they are the settings, printed from their table. Start at [`run`].
 
@@ -15,6 +16,7 @@ use baton_queue::Broker;
 use baton_server::{Server, Settings, settings};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
+use baton_tls::Identity;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -94,15 +96,17 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut signals = Signals::new()?;
     let store = open(&settings)?;
     let broker = Broker::start(Arc::clone(&store), settings.broker());
+    warn_of_missing_key(&broker).await?;
     let server = Server::bind(settings.server(), broker).await?;
-    let address = server.local_addr();
+    let (address, identity) = (server.local_addr(), server.identity());
+    let scheme = if identity.is_some() { "https" } else { "http" };
 
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(server.run(shutdown.clone()));
-    announce(&format!("baton is listening on http://{address}"))?;
+    announce(&format!("baton is listening on {scheme}://{address}"))?;
 
     let failure = tokio::select! {
-        name = signals.next() => {
+        name = signals.next(identity.as_ref()) => {
             tracing::info!(signal = name, "stopping; once more to stop at once");
             None
         }
@@ -111,7 +115,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     shutdown.cancel();
     tokio::select! {
         joined = serving => joined.context("the server task broke off")?,
-        name = signals.next() => {
+        name = signals.next(None) => {
             tracing::warn!(signal = name, "stopped at once; what was not answered may not have happened");
             std::process::exit(STOPPED_AT_ONCE);
         }
@@ -155,22 +159,53 @@ async fn failure(store: &dyn Store) -> String {
     }
 }
 
-/// The signals that ask for an end.
+/// The signals that ask for an end, and the one that asks for files to be read again.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
 }
 
 impl Signals {
     fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("listening for signals");
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
     }
 
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+    /// The next signal that asks for an end. One that asks for the files to be read again is answered here.
+    async fn next(&mut self, identity: Option<&Identity>) -> &'static str {
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hang_up.recv() => match identity {
+                    Some(identity) => reload(identity),
+                    None => return "SIGHUP",
+                },
+            }
         }
     }
+}
+
+fn reload(identity: &Identity) {
+    match identity.reload() {
+        Ok(()) => tracing::info!("read the certificate again"),
+        Err(error) => tracing::error!(%error, "the certificate was not read again; the one in use stays"),
+    }
+}
+
+/// Says so when there are queues that cannot be used because the key was forgotten.
+async fn warn_of_missing_key(broker: &Broker) -> anyhow::Result<()> {
+    let queues = broker.queues_without_key().await?;
+    if !queues.is_empty() {
+        tracing::error!(
+            ?queues,
+            "THERE ARE ENCRYPTED QUEUES AND NO KEY: nothing can be pushed to or popped from them; give encryption_keys"
+        );
+    }
+    Ok(())
 }

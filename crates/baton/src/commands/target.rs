@@ -1,7 +1,11 @@
 //! Which server a command talks to, and how it prints.
 
+use std::path::PathBuf;
+
 use baton_client::Client;
 use clap::Args;
+
+use crate::token::Token;
 
 /// Common to all commands that talk to a server.
 #[derive(Debug, Args)]
@@ -13,7 +17,11 @@ pub struct Target {
 
     /// Token that the server asks for
     #[arg(long, env = "BATON_TOKEN", hide_env_values = true)]
-    token: Option<String>,
+    token: Option<Token>,
+
+    /// File with the certificates, in PEM, of the authorities to trust for https, instead of the system's
+    #[arg(long, env = "BATON_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
 
     /// Print JSON, one value on each line
     #[arg(long)]
@@ -26,7 +34,10 @@ impl Target {
         crate::log::start(tracing_subscriber::EnvFilter::from_default_env());
         let mut builder = self.url.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
         if let Some(token) = &self.token {
-            builder = builder.token(token);
+            builder = builder.token(token.expose());
+        }
+        if let Some(ca) = &self.ca {
+            builder = builder.ca(ca);
         }
         Ok(builder.build()?)
     }

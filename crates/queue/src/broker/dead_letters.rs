@@ -1,10 +1,13 @@
 //! Dead letters: listing them, and pushing one again.
 
+use std::sync::Arc;
+
 use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx};
 use baton_types::{MessageId, Offset, PartitionId};
 
 use super::{Broker, PAGE};
 use crate::push::{self, PushBatch};
+use crate::seal::Sealer;
 use crate::{DeadLetterFilter, DeadLetterPage, Error, Replayed};
 
 impl Broker {
@@ -35,7 +38,12 @@ impl Broker {
         }
         found.sort_by_key(|(letter, ..)| std::cmp::Reverse(letter.failed_at));
         let total = found.len() as u64;
-        let letters = found.into_iter().skip(filter.offset).take(filter.limit).collect();
+        let mut letters: Vec<_> = found.into_iter().skip(filter.offset).take(filter.limit).collect();
+        let mut opener = self.shared.sealer.opener();
+        for (letter, ..) in &mut letters {
+            // One that cannot be read is listed without its payload; its error says why it is a dead letter.
+            letter.payload = opener.open(&letter.payload).unwrap_or_default();
+        }
         Ok(DeadLetterPage { total, letters })
     }
 
@@ -45,8 +53,8 @@ impl Broker {
         partition: PartitionId,
         transaction_id: &str,
     ) -> Result<Option<Replayed>, Error> {
-        let transaction_id = transaction_id.to_string();
-        self.run(move |tx| replay(tx, partition, &transaction_id)).await?
+        let (transaction_id, sealer) = (transaction_id.to_string(), Arc::clone(&self.shared.sealer));
+        self.run(move |tx| replay(tx, &sealer, partition, &transaction_id)).await?
     }
 }
 
@@ -103,6 +111,7 @@ pub fn find_letter(
 /// Appends a copy of a dead letter to its partition and removes the letter, in one decision.
 fn replay(
     tx: &mut dyn Tx,
+    sealer: &Sealer,
     partition: PartitionId,
     transaction_id: &str,
 ) -> Result<Result<Option<Replayed>, Error>, Stop> {
@@ -117,6 +126,15 @@ fn replay(
         trace_id: letter.trace_id,
         producer: letter.producer.as_deref(),
         payload: &letter.payload,
+    };
+    // A letter from before the queue was encrypted is sealed now; one that is sealed stays as it is.
+    let mut space = Vec::new();
+    let message = match queue.spec.options.encryption_enabled {
+        true => match sealer.sealed(&message, &mut space) {
+            Ok(sealed) => sealed,
+            Err(error) => return Ok(Err(error)),
+        },
+        false => message,
     };
     if let Err(error) = batch.add(&queue.spec.name, &row.name, &message) {
         return Ok(Err(error));

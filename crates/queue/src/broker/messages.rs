@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use baton_store::{Queue, Segment};
 use baton_types::{Offset, PartitionId, Timestamp, limits};
+use bytes::Bytes;
 
 use super::dead_letters::{find_letter, letters_of};
 use super::{Broker, PAGE};
@@ -35,7 +36,15 @@ impl Broker {
             let message = &summary.message;
             std::cmp::Reverse((message.created_at, message.partition, message.offset))
         });
-        Ok(found.into_iter().skip(filter.offset).take(filter.limit).collect())
+        let mut found: Vec<_> = found.into_iter().skip(filter.offset).take(filter.limit).collect();
+        let mut opener = self.shared.sealer.opener();
+        for summary in &mut found {
+            // One that cannot be read is listed without its payload.
+            if opener.open_message(&mut summary.message).is_err() {
+                summary.message.payload = Bytes::new();
+            }
+        }
+        Ok(found)
     }
 
     /// The partitions of a queue that were written to last, within the filter's time.
@@ -96,9 +105,9 @@ impl Broker {
         partition: PartitionId,
         transaction_id: &str,
     ) -> Result<Option<MessageDetail>, Error> {
-        let Some(message) = resolve::find_stored(&self.shared.store, partition, transaction_id).await? else {
-            return Ok(None);
-        };
+        let found = resolve::find_stored(&self.shared.store, partition, transaction_id).await?;
+        let Some(mut message) = found else { return Ok(None) };
+        self.shared.sealer.opener().open_message(&mut message).map_err(Error::KeyMissing)?;
         self.run(move |tx| {
             let Some(row) = tx.partition_by_id(partition)? else { return Ok(None) };
             let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(None) };

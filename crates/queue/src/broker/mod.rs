@@ -7,40 +7,56 @@ mod dead_letters;
 mod groups;
 mod maintenance;
 mod messages;
+mod numbers;
 mod queues;
+mod reads;
+mod records;
 mod stream;
 mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_env::{Clock, SystemClock};
-use baton_store::{Queue, QueueSpec, Segment, Stop, Store, Tx, run};
+use baton_env::{Clock, Stopwatch, SystemClock};
+use baton_store::{MessageView, Queue, QueueSpec, Segment, Stop, Store, Tx, run};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::maintenance::Keeper;
+pub use self::reads::{FetchEntry, Fetched};
 pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
+use crate::meter::{Kind, Meters};
 use crate::parking::{Granted, ImmediatePop, Parking};
 use crate::pop::{self, Claim, PopRequest, Popped, Range};
 use crate::push::{self, PushBatch, Pushed, check_name};
 use crate::resolve::{self, Deliveries};
 use crate::retention;
+use crate::seal::{self, Keyring, Sealer};
+use crate::series::Series;
 use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
+use crate::unreadable::{self, Unreadable};
 use crate::waiting::{BackOff, WaitStatistics, Watched};
 
+pub use numbers::Numbers;
+
 /// Better no queue than one that says it is encrypted and is not.
-const NO_ENCRYPTION: &str = "encryptionEnabled is not supported yet: messages would be stored as plain text";
+const NO_ENCRYPTION: &str =
+    "encryptionEnabled needs a key, and this server has none; start it with encryption_keys";
+/// How often a push is sealed anew, as other queues of it turn out to be encrypted.
+const SEALINGS_MAX: usize = 1000;
 /// Rows read in one decision while a listing is put together.
 const PAGE: usize = 1000;
 
 /// How the broker waits and cleans up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
+    /// The name of this node, under which it keeps its numbers.
+    pub node: Arc<str>,
     /// The first pause of a waiting pop between two looks.
     pub pop_wait_initial_interval: Duration,
     /// Empty looks before the pause grows.
@@ -53,6 +69,8 @@ pub struct Options {
     pub retention_interval: Duration,
     /// Pops that may wait at once.
     pub waiters_max: usize,
+    /// The keys of encrypted queues.
+    pub keys: Keyring,
     /// How long a trace is kept.
     pub trace_retention: Duration,
 }
@@ -60,12 +78,14 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            node: "baton".into(),
             pop_wait_initial_interval: Duration::from_millis(100),
             pop_wait_backoff_threshold: 3,
             pop_wait_backoff_multiplier: 2.0,
             pop_wait_max_interval: Duration::from_millis(1000),
             retention_interval: Duration::from_secs(2),
             waiters_max: 100_000,
+            keys: Keyring::default(),
             trace_retention: Duration::from_secs(7 * 24 * 3600),
         }
     }
@@ -81,14 +101,21 @@ struct Shared {
     store: Arc<dyn Store>,
     parking: Arc<Parking>,
     deliveries: Deliveries,
+    meters: Meters,
+    series: Series,
+    numbers: numbers::Cache,
+    sealer: Arc<Sealer>,
     keeper: Arc<Keeper>,
     trace_retention: Duration,
+    /// Rung when a timer was set.
+    alarm: Notify,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Broker {
-    /// Starts the tasks that keep time for waiting pops and give up old messages. Needs a tokio runtime.
+    /// Starts the tasks that keep time for waiting pops, fire timers and give up what is old. Needs a tokio
+    /// runtime.
     pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let back_off = BackOff {
@@ -99,18 +126,45 @@ impl Broker {
         };
         let parking = Parking::new(store.clone(), clock, back_off, options.waiters_max);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
-        tasks.spawn(parking.clone().run(stop.clone()));
-        tasks.spawn(keep_sweeping(store.clone(), options.retention_interval, stop.clone()));
-        let keeper = Keeper::new(store.clone(), parking.clone());
-        tasks.spawn(keeper.clone().run(stop.clone()));
+        let series = Series::new(&options.node, store.now());
+        let sealer = Arc::new(Sealer::new(options.keys));
+        let keeper = Keeper::new(store.clone(), parking.clone(), sealer.clone());
+        let shared = Arc::new(Shared {
+            store,
+            parking: parking.clone(),
+            deliveries: Deliveries::default(),
+            sealer,
+            meters: Meters::default(),
+            series,
+            numbers: numbers::Cache::default(),
+            keeper: keeper.clone(),
+            trace_retention: options.trace_retention,
+            alarm: Notify::new(),
+            stop: stop.clone(),
+            tasks: tasks.clone(),
+        });
+        tasks.spawn(parking.run(stop.clone()));
+        tasks.spawn(keep_sweeping(shared.clone(), options.retention_interval));
+        tasks.spawn(keep_series(shared.clone()));
+        tasks.spawn(keeper.run(stop));
+        tasks.spawn(records::keep_firing(shared.clone()));
         tasks.close();
-        let (deliveries, trace_retention) = (Deliveries::default(), options.trace_retention);
-        Self { shared: Arc::new(Shared { store, parking, deliveries, keeper, trace_retention, stop, tasks }) }
+        Self { shared }
     }
 
     /// The store below.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
+    }
+
+    /// Queues that are encrypted although there is no key, so that nothing can be pushed to or popped from them.
+    pub async fn queues_without_key(&self) -> Result<Vec<String>, Error> {
+        if self.shared.sealer.can_seal() {
+            return Ok(Vec::new());
+        }
+        let queues = self.matching_queues(None, None, None).await?;
+        let encrypted = queues.iter().filter(|queue| queue.spec.options.encryption_enabled);
+        Ok(encrypted.map(|queue| queue.spec.name.to_string()).collect())
     }
 
     /// Numbers about waiting pops.
@@ -148,15 +202,16 @@ impl Broker {
             check_name("namespace or task", label)?;
         }
         let (name, options): (Arc<str>, _) = (queue.into(), options.clone());
+        let can_seal = self.shared.sealer.can_seal();
         let (namespace, task) = (namespace.map(Arc::<str>::from), task.map(Arc::<str>::from));
-        self.run(move |tx| {
+        let configured = self.run(move |tx| {
             let old = tx.queue(&name)?.filter(|_| !replace);
             let base = old.as_ref().map_or_else(QueueOptions::default, |old| old.spec.options.clone());
             let options = match base.merged(&options) {
                 Ok(options) => options,
                 Err(error) => return Ok(Err(Error::Invalid(error.to_string()))),
             };
-            if options.encryption_enabled {
+            if options.encryption_enabled && !can_seal {
                 return Ok(Err(Error::Invalid(NO_ENCRYPTION.into())));
             }
             let label = |given: &Option<Arc<str>>, old: Option<&Arc<str>>| {
@@ -169,8 +224,10 @@ impl Broker {
                 options,
             })
             .map(Ok)
-        })
-        .await?
+        });
+        let configured = configured.await??;
+        self.shared.sealer.note(queue, configured.spec.options.encryption_enabled);
+        Ok(configured)
     }
 
     /// Stores messages. All or none; answered when they are on disk.
@@ -179,7 +236,47 @@ impl Broker {
             return Ok(Vec::new());
         }
         batch.detour = self.shared.keeper.always();
-        self.run(move |tx| push::push(tx, &batch)).await?
+        let (watch, count) = (Stopwatch::start(), batch.count());
+        let pushed = self.run_sealed(batch, push::push).await?;
+        let meters = &self.shared.meters;
+        meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
+        meters.took(Kind::Push, watch.elapsed());
+        Ok(pushed)
+    }
+
+    /// Runs a decision that pushes. Which of its queues are encrypted is known for certain only when it is made, so
+    /// it may turn out that more has to be sealed first.
+    async fn run_sealed<R, F>(&self, batch: PushBatch, decide: F) -> Result<R, Error>
+    where
+        R: Send + 'static,
+        F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, Stop> + Clone + Send + 'static,
+    {
+        let mut batch = Arc::new(self.sealed(batch)?);
+        for _ in 0..SEALINGS_MAX {
+            let (decided, decide) = (Arc::clone(&batch), decide.clone());
+            match self.run(move |tx| decide(tx, &decided)).await? {
+                Err(Error::Unsealed(queue)) => batch = Arc::new(self.seal_for(&queue, &batch)?),
+                other => return other,
+            }
+        }
+        Err(too_many_encrypted())
+    }
+
+    /// The messages, sealed as far as it is known that they must be.
+    fn sealed(&self, batch: PushBatch) -> Result<PushBatch, Error> {
+        let sealer = &self.shared.sealer;
+        let noted = |queue: &str| sealer.is_noted(queue);
+        if sealer.can_seal() && batch.is_for(noted) { batch.sealed(sealer, noted) } else { Ok(batch) }
+    }
+
+    /// The messages, sealed for one more queue.
+    fn seal_for(&self, queue: &str, batch: &PushBatch) -> Result<PushBatch, Error> {
+        let sealer = &self.shared.sealer;
+        if !sealer.can_seal() {
+            return Err(seal::no_key());
+        }
+        sealer.note(queue, true);
+        batch.sealed(sealer, |name| name == queue)
     }
 
     /// Messages for a consumer; `None` when there are none, or none came in time. Dropping the future ends the
@@ -189,19 +286,29 @@ impl Broker {
         if self.shared.keeper.pops_are_stopped().await? {
             return Ok(None);
         }
-        let request = Arc::new(request);
+        let (watch, request) = (Stopwatch::start(), Arc::new(request));
         let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
         if !granted.decided.claims.is_empty() {
-            return self.deliver(granted, &request).await;
+            let delivered = self.deliver(granted, &request).await;
+            self.shared.meters.took(Kind::Pop, watch.elapsed());
+            return delivered;
         }
-        let Some(wait) = request.wait else { return Ok(None) };
+        self.shared.meters.took(Kind::Pop, watch.elapsed());
+        let queue = request.target.queue().filter(|_| !granted.decided.looked_at.is_empty());
+        let Some(wait) = request.wait else {
+            self.shared.meters.popped_nothing(queue);
+            return Ok(None);
+        };
         let watched =
             Watched { queues: granted.decided.looked_at.clone(), partition: granted.decided.partition };
         drop(granted);
         let wait = wait.min(limits::POP_WAIT_MAX);
         match Box::pin(self.shared.parking.wait((*request).clone(), watched, wait)).await? {
             Some(granted) => self.deliver(granted, &request).await,
-            None => Ok(None),
+            None => {
+                self.shared.meters.popped_nothing(queue);
+                Ok(None)
+            }
         }
     }
 
@@ -209,13 +316,15 @@ impl Broker {
     async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
         let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
         for range in &granted.decided.claims {
-            let (messages, complete) = self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
+            let (mut messages, complete) =
+                self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
             bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
             if !complete && !request.auto_ack {
                 let keep = messages.last().map_or(range.from, |message| message.offset.plus(1));
                 let partition = range.partition;
                 self.run(move |tx| pop::give_back(tx, lease, Some((partition, keep)))).await?;
             }
+            self.open(&mut messages, request, (!request.auto_ack).then_some(lease)).await?;
             if messages.is_empty() {
                 continue;
             }
@@ -231,16 +340,48 @@ impl Broker {
             });
         }
         granted.accept();
-        let lease = (!request.auto_ack).then_some(lease);
-        Ok((!claims.is_empty()).then_some(Popped { lease, claims }))
+        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims };
+        self.shared.meters.popped(&popped, self.shared.store.now());
+        Ok((!popped.claims.is_empty()).then_some(popped))
+    }
+
+    /// Opens sealed messages. Those that nobody can read any more become dead letters, so that they are in nobody's
+    /// way; a server without any key was rather forgotten to be given one, and refuses instead.
+    async fn open(
+        &self,
+        messages: &mut Vec<MessageView>,
+        request: &PopRequest,
+        lease: Option<LeaseId>,
+    ) -> Result<(), Error> {
+        let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
+        {
+            let mut opener = sealer.opener();
+            messages.retain_mut(|message| match opener.open_message(message) {
+                Ok(()) => true,
+                Err(reason) => {
+                    let (partition, offset) = (message.partition, message.offset);
+                    unreadable.push(Unreadable { partition, offset, reason });
+                    false
+                }
+            });
+        }
+        let Some(first) = unreadable.first() else { return Ok(()) };
+        if !sealer.can_seal() && lease.is_some() {
+            return Err(Error::KeyMissing(first.reason.clone()));
+        }
+        tracing::error!(
+            partition = first.partition.0,
+            offset = first.offset.0,
+            messages = unreadable.len(),
+            reason = first.reason,
+            "messages cannot be decrypted and become dead letters"
+        );
+        let group = request.group.clone();
+        self.run(move |tx| unreadable::bury(tx, &group, lease, &unreadable)).await
     }
 
     /// The messages of a range, and whether these are all of it. At least one is read, however large.
-    async fn read(
-        &self,
-        range: &Range,
-        bytes_max: usize,
-    ) -> Result<(Vec<baton_store::MessageView>, bool), Error> {
+    async fn read(&self, range: &Range, bytes_max: usize) -> Result<(Vec<MessageView>, bool), Error> {
         let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
         let (mut messages, mut bytes) = (Vec::new(), 0);
         for message in segments.iter().flat_map(Segment::messages) {
@@ -263,6 +404,7 @@ impl Broker {
 
     /// Finishes messages, or says that they failed. One result per item, in order.
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<Acked>, Error> {
+        let watch = Stopwatch::start();
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
         let results = self
@@ -272,6 +414,8 @@ impl Broker {
             })
             .await?;
         self.forget_released(&leases, &results);
+        self.shared.meters.acked(&results);
+        self.shared.meters.took(Kind::Ack, watch.elapsed());
         Ok(results)
     }
 
@@ -307,13 +451,14 @@ impl Broker {
                 }
                 (None, None) => None,
             };
-            acks.push(Resolved { item, offset });
+            acks.push(Resolved { item, offset, keep: false });
         }
         Ok(acks)
     }
 
-    /// Does several acks and pushes together or not at all.
+    /// Does several acks, pushes, operations on records and timers together or not at all.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
+        let watch = Stopwatch::start();
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
         pushes.detour = self.shared.keeper.behind();
         for step in transaction.steps {
@@ -330,13 +475,45 @@ impl Broker {
         }
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
-        let ready = Ready { acks, pushes, shape, required_leases: transaction.required_leases };
-        let result = self.run(move |tx| transaction::transact(tx, &ready)).await?;
-        let acked = result.results.iter().filter_map(|step| match step {
-            transaction::StepResult::Ack(acked) => Some(acked),
-            transaction::StepResult::Push(_) => None,
+        let timers = match self.sealed_timers(transaction.timers).await {
+            Err(error @ Error::KeyMissing(_)) => {
+                return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
+            }
+            other => other?,
+        };
+        let sets_timers = !timers.is_empty();
+        let count = pushes.count();
+        let ready = Arc::new(Ready {
+            acks,
+            shape,
+            required_leases: transaction.required_leases,
+            kv: transaction.kv,
+            timers,
         });
-        self.forget_released(&leases, acked);
+        let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes);
+        let result = match self.run_sealed(pushes, decide).await {
+            Err(error @ Error::KeyMissing(_)) => {
+                return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
+            }
+            other => other?,
+        };
+        if sets_timers {
+            self.shared.alarm.notify_one();
+        }
+        let acked = || {
+            result.results.iter().filter_map(|step| match step {
+                transaction::StepResult::Ack(acked) => Some(acked),
+                transaction::StepResult::Push(_) => None,
+            })
+        };
+        self.forget_released(&leases, acked());
+        let meters = &self.shared.meters;
+        meters.transacted(&count);
+        meters.acked(acked());
+        if result.error.is_none() {
+            meters.pushed(&count, 0);
+        }
+        meters.took(Kind::Transaction, watch.elapsed());
         Ok(result)
     }
 
@@ -344,6 +521,10 @@ impl Broker {
     pub async fn extend(&self, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Error> {
         self.run(move |tx| pop::extend(tx, lease, by.min(limits::LEASE_MAX))).await
     }
+}
+
+fn too_many_encrypted() -> Error {
+    Error::Invalid(format!("a call pushes to at most {SEALINGS_MAX} queues that became encrypted just now"))
 }
 
 fn check_pop(request: &PopRequest) -> Result<(), Error> {
@@ -359,22 +540,34 @@ fn check_pop(request: &PopRequest) -> Result<(), Error> {
     }
 }
 
-async fn keep_sweeping(store: Arc<dyn Store>, every: Duration, stop: CancellationToken) {
+async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
     loop {
         tokio::select! {
-            () = stop.cancelled() => return,
+            () = shared.stop.cancelled() => return,
             () = baton_env::sleep(every) => {}
         }
-        match retention::sweep(&*store).await {
+        match retention::sweep(&*shared.store).await {
             Ok(0) => {}
-            Ok(messages) => tracing::debug!(messages, "gave up old messages"),
+            Ok(messages) => {
+                shared.meters.expired(messages);
+                tracing::debug!(messages, "gave up old messages");
+            }
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
         }
-        if let Err(error) = trace::expire(&*store).await {
+        if let Err(error) = trace::expire(&*shared.store).await {
             tracing::warn!(%error, "could not forget old traces; will try again");
         }
-        if let Err(error) = stream::clear(&*store).await {
+        if let Err(error) = stream::clear(&*shared.store).await {
             tracing::warn!(%error, "could not clear away old state; will try again");
         }
+        match records::sweep_expired(&*shared.store).await {
+            Ok(0) => {}
+            Ok(records) => tracing::debug!(records, "removed expired records"),
+            Err(error) => tracing::warn!(%error, "could not remove expired records; will try again"),
+        }
     }
+}
+
+async fn keep_series(shared: Arc<Shared>) {
+    shared.series.keep(&*shared.store, &shared.meters, shared.stop.clone()).await;
 }

@@ -10,7 +10,8 @@ use crate::maintenance;
 use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
 
 impl Broker {
-    pub(super) async fn matching_queues(
+    /// The queues of this name and with these labels, as far as those are given; in the order of their creation.
+    pub async fn matching_queues(
         &self,
         name: Option<String>,
         namespace: Option<String>,
@@ -86,6 +87,7 @@ impl Broker {
             return Ok(false);
         }
         self.give_up_spooled(name, None).await?;
+        self.shared.sealer.note(name, false);
         let name = name.to_string();
         let of_streams = name.clone();
         let removed = self

@@ -1,11 +1,13 @@
 //! Streams: registering queries, reading their state, running their cycles.
 
-use baton_store::{Store, run};
+use std::sync::Arc;
+
+use baton_store::{Store, Tx, run};
 use baton_types::{PartitionId, limits};
 
 use super::{Broker, PAGE};
 use crate::stream::{self, Cycle, Cycled, NewQuery, Registered, StateRow, Wanted};
-use crate::{AckItem, Error, LeaseClaim};
+use crate::{AckItem, Error, LeaseClaim, PushBatch};
 
 impl Broker {
     /// Registers a query, or finds it registered.
@@ -66,7 +68,8 @@ impl Broker {
 
     /// Changes state, pushes and finishes what was read, all or nothing.
     pub async fn cycle(&self, mut cycle: Cycle) -> Result<Cycled, Error> {
-        cycle.pushes.detour = self.shared.keeper.behind();
+        let mut pushes = std::mem::take(&mut cycle.pushes);
+        pushes.detour = self.shared.keeper.behind();
         let mut offset = None;
         let mut released = None;
         if let Some(ack) = &cycle.ack {
@@ -82,7 +85,9 @@ impl Broker {
             released = ack.lease;
         }
         let partition = cycle.partition;
-        let cycled = self.run(move |tx| stream::cycle(tx, &cycle, offset)).await??;
+        let cycle = Arc::new(cycle);
+        let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| stream::cycle(tx, &cycle, pushes, offset);
+        let cycled = self.run_sealed(pushes, decide).await?;
         if let Some(lease) = released.filter(|_| cycled.acked.is_some_and(|acked| acked.lease_released)) {
             self.shared.deliveries.remove(lease, partition);
         }

@@ -21,7 +21,6 @@ const SHARED: &str = "access-control-allow-origin: *\r\n\
     access-control-allow-methods: GET, POST, PUT, DELETE, OPTIONS\r\n\
     access-control-allow-headers: Content-Type, Authorization\r\n\
     access-control-max-age: 86400\r\n";
-const JSON: &str = "content-type: application/json\r\ncontent-length: ";
 
 /// How an answer has to be written.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +45,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// Writes `reply` down.
     pub fn new(reply: Reply, manner: Manner) -> Self {
-        let (status, extra, body) = reply.into_parts();
+        let (status, content_type, extra, body) = reply.into_parts();
         let has_body = status != StatusCode::NO_CONTENT;
         let sent = if has_body && !manner.head_only { body.len() } else { 0 };
         let copied = if sent <= COPIED_BYTES_MAX { sent } else { 0 };
@@ -72,7 +71,9 @@ impl Outgoing {
             (Version::Http11, true) => {}
         }
         if has_body {
-            out.extend_from_slice(JSON.as_bytes());
+            out.extend_from_slice(b"content-type: ");
+            out.extend_from_slice(content_type.as_bytes());
+            out.extend_from_slice(b"\r\ncontent-length: ");
             json::number(&mut out, body.len() as u64);
             out.extend_from_slice(b"\r\n");
         }

@@ -12,18 +12,18 @@ use std::task::{Context, Poll};
 
 use baton_types::limits::BODY_BYTES_MAX;
 use http::Method;
-use tokio::net::TcpStream;
 
 use super::answer::{CONTINUE, Manner, Outgoing};
 use super::chunked::{Chunked, Malformed};
 use super::head::{Framing, Head, Version};
+use super::stream::Stream;
 use super::wire::{Phase, Wire};
 use crate::app::App;
 use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::reply::Reply;
-use crate::service::{self, Place};
+use crate::service::{self, Caller, Place};
 
 /// A connection of a peer.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ enum Body {
 
 impl<'s> Connection<'s> {
     /// A connection over `stream`.
-    pub fn new(stream: TcpStream, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
+    pub fn new(stream: Stream, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
         Self { wire: Wire::new(stream), app, stopping }
     }
 
@@ -100,7 +100,7 @@ impl<'s> Connection<'s> {
             match Head::parse(self.wire.buffer.bytes()) {
                 Ok(Some(head)) => {
                     let begun = Begun {
-                        place: service::find(&head),
+                        place: service::find(&head, self.app.auth.as_deref()),
                         manner: Manner {
                             version: head.version,
                             keep_alive: head.keep_alive,
@@ -135,8 +135,19 @@ impl<'s> Connection<'s> {
     async fn handle(&mut self, begun: Begun) -> io::Result<Option<(Reply, bool)>> {
         let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
-        let place = match place {
-            Ok(place) => place,
+        let admitted = match place {
+            Ok(Place { handler, parameters, query, caller: Caller::Known(caller) }) => {
+                Ok((handler, parameters, query, caller))
+            }
+            // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
+            Ok(Place { handler, parameters, query, caller }) => {
+                let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
+                known.map(|caller| (handler, parameters, query, caller))
+            }
+            Err(reply) => Err(reply),
+        };
+        let (handler, parameters, query, caller) = match admitted {
+            Ok(admitted) => admitted,
             Err(reply) => {
                 let whole = framing.is_empty() || (asked && self.discard(framing).await);
                 return Ok(Some((reply, whole)));
@@ -151,8 +162,8 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
             }
         };
-        let call = Call::new(Arc::clone(&self.app), place.parameters, place.query, body);
-        let reply = match service::start(place.handler, call) {
+        let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller);
+        let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer).await,
             Err(reply) => Some(reply),
         };

@@ -1,6 +1,6 @@
 //! The head of a request, and how its body is delimited.
 //!
-//! Only the four headers that decide about the connection are looked at. Always: a head that two readers could
+//! Only the four headers that decide about the connection, and the one with the token, are looked at. Always: a head that two readers could
 //! understand differently is refused, because a proxy before us may be the other reader. No socket here.
 //! Start at [`Head::parse`].
 
@@ -57,6 +57,8 @@ pub struct Head<'b> {
     pub keep_alive: bool,
     /// Whether the peer waits to be asked for the body.
     pub expects_continue: bool,
+    /// The value of `Authorization`.
+    pub authorization: Option<&'b [u8]>,
     /// Bytes of the head itself.
     pub bytes: usize,
 }
@@ -87,6 +89,7 @@ impl<'b> Head<'b> {
             framing: noted.framing(version)?,
             keep_alive: !noted.close && (version == Version::Http11 || noted.keep_alive),
             expects_continue: noted.expects_continue && version == Version::Http11,
+            authorization: noted.authorization,
             bytes: length,
         }))
     }
@@ -139,7 +142,8 @@ fn split_target(target: &str) -> Result<(&str, &str), Error> {
 
 /// What the headers said.
 #[derive(Default)]
-struct Noted {
+struct Noted<'b> {
+    authorization: Option<&'b [u8]>,
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -147,8 +151,8 @@ struct Noted {
     expects_continue: bool,
 }
 
-impl Noted {
-    fn take(&mut self, header: &httparse::Header<'_>) -> Result<(), Error> {
+impl<'b> Noted<'b> {
+    fn take(&mut self, header: &httparse::Header<'b>) -> Result<(), Error> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         // Most headers are told apart by their length alone.
         match header.name.len() {
@@ -159,6 +163,12 @@ impl Noted {
                 for word in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     self.close |= word.eq_ignore_ascii_case(b"close");
                     self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            13 if is("authorization") => {
+                let repeated = self.authorization.replace(header.value).is_some();
+                if repeated {
+                    return Err(Error::invalid("more than one Authorization"));
                 }
             }
             14 if is("content-length") => {
@@ -217,8 +227,7 @@ mod tests {
 
     #[test]
     fn a_head_says_what_is_wanted_and_how_the_body_ends() {
-        let text =
-            "POST /a%20b?x=1&y HTTP/1.1\r\nHost: x\r\nCONTENT-length: 5\r\nexpect: 100-Continue\r\n\r\nhello";
+        let text = "POST /a%20b?x=1&y HTTP/1.1\r\nHost: x\r\nCONTENT-length: 5\r\nexpect: 100-Continue\r\nauthorization: Bearer x\r\n\r\nhello";
         let expected = Head {
             method: Method::POST,
             path: "/a%20b",
@@ -227,6 +236,7 @@ mod tests {
             framing: Framing::Length(5),
             keep_alive: true,
             expects_continue: true,
+            authorization: Some(b"Bearer x"),
             bytes: text.len() - 5,
         };
         assert_eq!(parse(text), Ok(Some(expected)));
@@ -265,6 +275,7 @@ mod tests {
             "Content-Length: 99999999999999999999999",
             "Content-Length:",
             "Content-Length : 5",
+            "Authorization: a\r\nauthorization: a",
             "Content-Length: 5\r\n 6",
             "Content-Length: 5\r\nTransfer-Encoding: chunked",
             "Transfer-Encoding: chunked\r\nContent-Length: 5",

@@ -12,7 +12,9 @@ mod buffer;
 mod chunked;
 mod connection;
 mod head;
+mod stream;
 mod wire;
 
 pub use connection::Connection;
 pub use head::Head;
+pub use stream::Stream;

@@ -1,4 +1,4 @@
-//! A TCP stream that does not let its peer waste it.
+//! A stream that does not let its peer waste it.
 //!
 //! A peer may be idle between requests for a while, must send a request's head within seconds, must keep a body
 //! coming, and must take its answers. While a request is worked on (a parked pop, above all) nothing is expected
@@ -16,9 +16,9 @@ use std::time::Duration;
 use baton_env::Deadline;
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::buffer::Buffer;
+use super::stream::Stream;
 
 /// How long a connection may rest between requests. Longer than the pause of a client that polls once a minute.
 const IDLE_MAX: Duration = Duration::from_secs(75);
@@ -57,10 +57,10 @@ impl Phase {
     }
 }
 
-/// A TCP stream with deadlines, and what arrived on it.
+/// A stream with deadlines, and what arrived on it.
 #[derive(Debug)]
 pub struct Wire {
-    stream: TcpStream,
+    stream: Stream,
     /// What arrived and was not used yet.
     pub buffer: Buffer,
     deadline: Deadline,
@@ -72,7 +72,7 @@ pub struct Wire {
 
 impl Wire {
     /// Guards `stream`.
-    pub fn new(stream: TcpStream) -> Self {
+    pub fn new(stream: Stream) -> Self {
         Self {
             stream,
             buffer: Buffer::default(),
@@ -183,7 +183,15 @@ impl Wire {
             first = first.get(of_first..).unwrap_or_default();
             second = second.get(count - of_first..).unwrap_or_default();
         }
-        Ok(())
+        if self.stream.keeps_back() { self.flush().await } else { Ok(()) }
+    }
+
+    /// Sees that what was written leaves.
+    async fn flush(&mut self) -> io::Result<()> {
+        match tokio::time::timeout(WRITE_MAX, self.stream.flush()).await {
+            Ok(flushed) => flushed,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes no answer")),
+        }
     }
 
     /// Says that nothing more will be said, then listens until the peer has understood or a while has passed.

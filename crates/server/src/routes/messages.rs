@@ -88,6 +88,21 @@ fn word(status: MessageStatus) -> &'static str {
     }
 }
 
+/// A message in few words.
+pub(super) fn short_row(summary: &MessageSummary) -> Value {
+    let row = Row::new(summary);
+    json!({
+        "id": row.id,
+        "transactionId": row.transaction_id,
+        "partitionId": row.partition_id,
+        "queuePath": row.queue_path,
+        "queue": row.queue,
+        "partition": row.partition,
+        "status": row.status,
+        "createdAt": row.created_at,
+    })
+}
+
 /// Lists messages.
 pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {

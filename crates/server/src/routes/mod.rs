@@ -4,17 +4,24 @@
 //! comparison. The reference page is printed from it. Start at [`ROUTES`].
 
 mod ack;
+mod analytics;
 mod configure;
 mod dead_letters;
+mod fetch;
 mod groups;
 mod health;
+mod kv;
 mod lease;
+mod locks;
 mod messages;
+mod metrics;
 mod pop;
 mod push;
 mod resources;
+mod status;
 mod streams;
 mod system;
+mod timers;
 mod traces;
 mod transaction;
 
@@ -23,13 +30,15 @@ use http::Method;
 use crate::call::Handler;
 use crate::path::{self, Segments};
 
-/// Who may call a route, once there is authentication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Who may call a route, when callers need a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Anybody.
     Public,
     /// Whoever may read.
     Read,
+    /// Whoever may push, which is less than writing: a pusher takes nothing away.
+    Push,
     /// Whoever may write.
     Write,
     /// Administrators.
@@ -41,7 +50,7 @@ pub enum Access {
 pub struct Route {
     /// The method.
     pub method: Method,
-    /// The path; a segment that begins with a colon is open.
+    /// The path; a segment that begins with a colon is open, and a star stands for the rest.
     pub path: &'static str,
     /// Who may call it.
     pub access: Access,
@@ -63,20 +72,32 @@ const fn route(
 
 const GET: Method = Method::GET;
 const POST: Method = Method::POST;
+const PUT: Method = Method::PUT;
 const DELETE: Method = Method::DELETE;
 
 /// Every route. A path without open segments stands before one that would also match it.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    route(POST, "/api/v1/push", Access::Write, "Push messages.", push::push),
+    route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push),
     route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch),
     route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one),
     route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue),
     route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition),
     route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels),
-    route(POST, "/api/v1/transaction", Access::Write, "Acks and pushes, all or none.", transaction::transaction),
+    route(POST, "/api/v1/transaction", Access::Write, "Acks, pushes, records and timers, all or none.", transaction::transaction),
     route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Hold messages for longer.", lease::extend),
     route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
+    route(POST, "/api/v1/kv", Access::Write, "Operations on records, in one commit.", kv::batch),
+    route(GET, "/api/v1/kv/:namespace/*key", Access::Read, "One record.", kv::get),
+    route(PUT, "/api/v1/kv/:namespace/*key", Access::Write, "Write a record.", kv::put),
+    route(DELETE, "/api/v1/kv/:namespace/*key", Access::Write, "Delete a record.", kv::delete),
+    route(POST, "/api/v1/locks", Access::Write, "Acquire, renew, release and look at locks.", locks::batch),
+    route(POST, "/api/v1/timers", Access::Write, "Set and cancel timers, in one commit.", timers::batch),
+    route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
+    route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
+    route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
+    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch),
+    route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
     route(GET, "/api/v1/messages/:partition/:transaction", Access::Read, "One message with its payload.", messages::detail),
     route(DELETE, "/api/v1/messages/:partition/:transaction", Access::Write, "Delete a message for all groups.", messages::delete),
@@ -92,12 +113,28 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek", Access::Write, "Move a group in a partition.", groups::seek_partition),
     route(GET, "/api/v1/resources/queues", Access::Read, "List queues, newest first.", resources::queues),
     route(GET, "/api/v1/resources/queues/:queue", Access::Read, "One queue with options and partitions.", resources::queue),
+    route(GET, "/api/v1/resources/queues/:queue/depth", Access::Read, "What a `group` has before it.", resources::depth),
     route(DELETE, "/api/v1/resources/queues/:queue", Access::Admin, "Delete a queue and all it holds.", resources::delete),
     route(GET, "/api/v1/resources/namespaces", Access::Read, "List namespaces.", resources::namespaces),
     route(GET, "/api/v1/resources/tasks", Access::Read, "List tasks.", resources::tasks),
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
+    route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
+    route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
+    route(GET, "/api/v1/status/queues/:queue", Access::Read, "One queue, partition by partition.", status::queue),
+    route(GET, "/api/v1/status/queues/:queue/messages", Access::Read, "The newest messages of a queue.", status::messages),
+    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count what is in all queues anew.", status::refresh),
+    route(GET, "/api/v1/analytics/system-metrics", Access::Read, "Processor time and memory over time.", analytics::system_metrics),
+    route(GET, "/api/v1/analytics/worker-metrics", Access::Read, "Pushes, pops and acks over time.", analytics::worker_metrics),
+    route(GET, "/api/v1/analytics/queue-lag", Access::Read, "How long messages waited, by queue.", analytics::queue_lag),
+    route(GET, "/api/v1/analytics/queue-ops", Access::Read, "Pushes, pops and acks by queue.", analytics::queue_ops),
+    route(GET, "/api/v1/analytics/queue-parked-replicas", Access::Read, "Pops that wait.", analytics::parked),
+    route(GET, "/api/v1/analytics/retention", Access::Read, "Messages given up over time.", analytics::retention),
+    route(GET, "/api/v1/analytics/postgres-stats", Access::Read, "The inside of the database.", analytics::postgres),
+    route(GET, "/metrics", Access::Public, "A few numbers as JSON.", metrics::json),
+    route(GET, "/metrics/prometheus", Access::Public, "Everything that is counted, for Prometheus.", metrics::prometheus),
     route(POST, "/api/v1/messages/:partition/:transaction/dlq", Access::Write, "Give up on a message: make it a dead letter.", messages::bury),
     route(POST, "/api/v1/traces", Access::Write, "Keep a trace of a message.", traces::record),
     route(GET, "/api/v1/traces/names", Access::Read, "List the names of traces.", traces::names),
@@ -172,6 +209,8 @@ mod tests {
         check(Method::PUT, "/api/v1/messages/1/t", "GET, DELETE");
         check(Method::HEAD, "/health", "GET /health");
         check(Method::HEAD, "/api/v1/pop/queue/q", "GET");
+        check(GET, "/api/v1/timers/q/a/b", "GET /api/v1/timers/:queue/*key");
+        check(GET, "/api/v1/timers/q", "GET /api/v1/timers/:queue");
         check(GET, "/api/v1/pushed", "nothing");
         check(GET, "/", "nothing");
     }

@@ -72,12 +72,12 @@ impl<'a> RawItem<'a> {
 }
 
 impl Item<'_> {
-    /// Adds the message to a batch.
-    pub(super) fn add_to(&self, batch: &mut PushBatch) -> Result<(), Error> {
+    /// Adds the message to a batch, pushed by `producer`.
+    pub(super) fn add_to(&self, batch: &mut PushBatch, producer: Option<&str>) -> Result<(), Error> {
         let message = NewMessage {
             transaction_id: self.transaction_id.as_deref(),
             trace_id: self.trace_id,
-            producer: None,
+            producer,
             payload: self.payload.as_bytes(),
         };
         Ok(batch.add(&self.queue, &self.partition, &message)?)
@@ -102,7 +102,7 @@ pub(super) fn push(mut call: Call) -> Answer {
         }
         let mut batch = PushBatch::default();
         for item in &items {
-            item.add_to(&mut batch)?;
+            item.add_to(&mut batch, call.caller())?;
         }
         let pushed = call.broker().push(batch).await?;
         Ok(Reply::json(StatusCode::CREATED, write(&items, &pushed)))

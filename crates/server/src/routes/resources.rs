@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use baton_queue::{Counts, PartitionSummary, QueueSummary};
+use baton_queue::{Counts, PartitionSummary, QueueSummary, Tally};
 use baton_types::Timestamp;
 use serde_json::{Value, json};
 
@@ -12,11 +13,14 @@ use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::reply::Reply;
 
-fn queue_not_found() -> Error {
+/// What counts as throughput now.
+const LATELY: Duration = Duration::from_secs(60);
+
+pub(super) fn queue_not_found() -> Error {
     Error::not_found("Queue not found")
 }
 
-fn counters(counts: &Counts) -> Value {
+pub(super) fn counters(counts: &Counts) -> Value {
     json!({
         "total": counts.total,
         "pending": counts.pending,
@@ -46,7 +50,7 @@ pub(super) fn queues(call: Call) -> Answer {
     })
 }
 
-fn queue_row(summary: &QueueSummary) -> Value {
+pub(super) fn queue_row(summary: &QueueSummary) -> Value {
     let queue = &summary.queue;
     json!({
         "id": queue.id.to_string(),
@@ -86,6 +90,43 @@ fn partition_row(partition: &PartitionSummary) -> Value {
         "stats": counters(&partition.counts),
         "oldestMessage": partition.oldest_message_at.map(Timestamp::to_iso_millis),
         "newestMessage": partition.newest_message_at.map(Timestamp::to_iso_millis),
+    })
+}
+
+/// Shows what a group has before it.
+pub(super) fn depth(call: Call) -> Answer {
+    Box::pin(async move {
+        let (queue, group) = (call.parameter(0), call.query()?.owned("group"));
+        let partitions = call.broker().depth(queue, group.as_deref()).await?.ok_or_else(queue_not_found)?;
+        let rows = partitions.iter().map(|partition| depth_row(&partition.name, &partition.counts));
+        let rows = rows.collect::<Vec<_>>();
+        let sum = partitions.iter().fold(Counts::default(), |sum, partition| plus(sum, &partition.counts));
+        let with = |wanted: fn(&Counts) -> u64| {
+            partitions.iter().filter(|partition| wanted(&partition.counts) > 0).count()
+        };
+        let pending = sum.pending + sum.processing;
+        Reply::ok(&json!({
+            "queue": queue,
+            "group": group,
+            "pending": pending,
+            "processing": sum.processing,
+            "ready": sum.pending,
+            "partitionsPending": with(|counts| counts.pending + counts.processing),
+            "partitionsReady": with(|counts| counts.pending),
+            "conflation": false,
+            "effectivePending": pending,
+            "effectiveReady": sum.pending,
+            "partitions": rows,
+        }))
+    })
+}
+
+fn depth_row(name: &str, counts: &Counts) -> Value {
+    json!({
+        "partition": name,
+        "pending": counts.pending + counts.processing,
+        "processing": counts.processing,
+        "ready": counts.pending,
     })
 }
 
@@ -159,8 +200,13 @@ fn by_label(queues: &[QueueSummary], key: &str, label: fn(&QueueSummary) -> &Arc
 /// Totals over everything.
 pub(super) fn overview(call: Call) -> Answer {
     Box::pin(async move {
-        let queues = call.broker().queues().await?;
-        let groups = call.broker().groups().await?;
+        let numbers = call.broker().numbers().await?;
+        let (queues, groups) = (&numbers.queues, &numbers.groups);
+        let now = call.broker().store().now();
+        let mut lately = Tally::default();
+        let minutes = call.broker().minutes(now.before(LATELY), now).await?;
+        minutes.iter().for_each(|minute| lately += minute.total);
+        let per_second = |count: u64| count as f64 / LATELY.as_secs_f64();
         let counts = queues.iter().fold(Counts::default(), |sum, queue| plus(sum, &queue.counts));
         let labels =
             |label: fn(&QueueSummary) -> &Arc<str>| queues.iter().map(label).collect::<BTreeSet<_>>().len();
@@ -174,9 +220,12 @@ pub(super) fn overview(call: Call) -> Answer {
                 "time": spread(groups.iter().map(|group| group.time_lag_seconds).collect()),
                 "offset": spread(groups.iter().map(|group| group.total_lag).collect()),
             },
-            "throughput": {"ingestedPerSecond": 0, "processedPerSecond": 0},
-            "timestamp": call.broker().store().now().to_iso_millis(),
-            "statsAge": 0,
+            "throughput": {
+                "ingestedPerSecond": per_second(lately.push_messages),
+                "processedPerSecond": per_second(lately.ack_success),
+            },
+            "timestamp": now.to_iso_millis(),
+            "statsAge": now.since(numbers.at).as_secs(),
         }))
     })
 }

@@ -310,7 +310,7 @@ pub(super) fn cycle(mut call: Call) -> Answer {
         let body = call.body()?;
         let plan = parse_cycle(&body)?;
         let mut pushes = PushBatch::default();
-        plan.items.iter().try_for_each(|item| item.add_to(&mut pushes))?;
+        plan.items.iter().try_for_each(|item| item.add_to(&mut pushes, call.caller()))?;
         let (cycled, applied) = match (&plan.work, plan.partition_id.parse::<PartitionId>()) {
             (Err(error), _) => (Cycled { error: Some(error.clone()), ..Cycled::default() }, 0),
             (_, Err(_)) => (Cycled { error: Some("Partition not found".into()), ..Cycled::default() }, 0),

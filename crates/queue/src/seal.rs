@@ -1,0 +1,332 @@
+//! Payloads at rest that only whoever has the key can read.
+//!
+//! A sealed payload stands where the payload would, so nothing else knows of it: a zero byte and three more, which
+//! no JSON text begins with, the id of the key (8 bytes), the salt (16), a counter (8), then what AES-256-GCM made of
+//! the payload, with its tag. Each start of a server draws a salt and derives a key of its own from it and the key
+//! that was set, and counts from there: a nonce never comes twice, however many messages there are. Always: the first
+//! key of a ring seals, every one opens; keys are never printed. Not here: which queues are sealed (`push` insists on
+//! it), transaction ids and names, which stay readable. Start at [`Sealer`].
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use baton_store::{MessageView, NewMessage};
+use bytes::Bytes;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use ring::{digest, hkdf};
+use rustc_hash::FxHashSet;
+
+use crate::Error;
+
+const MARK: [u8; 4] = [0, b'B', b'E', 1];
+const KEY_BYTES: usize = 32;
+const ID_BYTES: usize = 8;
+const SALT_BYTES: usize = 16;
+const COUNTER_BYTES: usize = 8;
+const HEADER_BYTES: usize = MARK.len() + ID_BYTES + SALT_BYTES + COUNTER_BYTES;
+/// Keys of one ring.
+const KEYS_MAX: usize = 100;
+/// Names of sealed queues that are remembered; a queue beyond that costs one more decision per push.
+const QUEUES_MAX: usize = 100_000;
+
+type KeyId = [u8; ID_BYTES];
+type Salt = [u8; SALT_BYTES];
+
+/// Whether a payload is sealed.
+pub fn is_sealed(payload: &[u8]) -> bool {
+    payload.starts_with(&MARK)
+}
+
+/// The keys of sealed payloads: the first seals, all open.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Keyring(Vec<Key>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    id: KeyId,
+    bytes: [u8; KEY_BYTES],
+}
+
+/// Why keys cannot be used. Says nothing of the keys themselves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// One is not what a key must be.
+    #[error("key {0} is not 64 hexadecimal digits; `openssl rand -hex 32` makes one")]
+    Malformed(usize),
+    /// One stands there twice.
+    #[error("key {0} stands there twice")]
+    Repeated(usize),
+    /// There are too many.
+    #[error("there are more than {KEYS_MAX} keys")]
+    TooMany,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|key| hex(&key.id))).finish()
+    }
+}
+
+impl FromStr for Keyring {
+    type Err = KeyError;
+
+    /// Reads keys with commas or white space between.
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let mut keys: Vec<Key> = Vec::new();
+        let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
+        for (place, word) in words.enumerate() {
+            let bytes = unhex(word).ok_or(KeyError::Malformed(place + 1))?;
+            if place >= KEYS_MAX {
+                return Err(KeyError::TooMany);
+            }
+            let key = Key { id: id_of(&bytes), bytes };
+            if keys.contains(&key) {
+                return Err(KeyError::Repeated(place + 1));
+            }
+            keys.push(key);
+        }
+        Ok(Self(keys))
+    }
+}
+
+impl Keyring {
+    /// Whether there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What a key is called: it tells which one is missing and nothing else.
+fn id_of(key: &[u8; KEY_BYTES]) -> KeyId {
+    let mut context = digest::Context::new(&digest::SHA256);
+    context.update(b"baton key id");
+    context.update(key);
+    let mut id = KeyId::default();
+    id.copy_from_slice(&context.finish().as_ref()[..ID_BYTES]);
+    id
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &str) -> Option<[u8; KEY_BYTES]> {
+    let (digits, mut bytes) = (text.as_bytes(), [0; KEY_BYTES]);
+    if digits.len() != 2 * KEY_BYTES {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let digit = |at: usize| char::from(pair[at]).to_digit(16);
+        *byte = u8::try_from(digit(0)? << 4 | digit(1)?).ok()?;
+    }
+    Some(bytes)
+}
+
+fn derive(key: &Key, salt: &Salt) -> Option<LessSafeKey> {
+    let pseudorandom = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&key.bytes);
+    let material = pseudorandom.expand(&[b"baton payload"], &AES_256_GCM).ok()?;
+    Some(LessSafeKey::new(UnboundKey::from(material)))
+}
+
+fn nonce(counter: [u8; COUNTER_BYTES]) -> Nonce {
+    let mut bytes = [0; 12];
+    bytes[..COUNTER_BYTES].copy_from_slice(&counter);
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// Seals and opens payloads.
+pub struct Sealer {
+    ring: Keyring,
+    /// The key in use and its salt.
+    current: Option<(KeyId, Salt, LessSafeKey)>,
+    counter: AtomicU64,
+    /// Queues that turned out to be sealed, so that the next push to them comes sealed. Only a hint.
+    queues: RwLock<FxHashSet<Arc<str>>>,
+}
+
+impl Sealer {
+    /// Seals with the first key of the ring.
+    pub fn new(ring: Keyring) -> Self {
+        let current = ring.0.first().and_then(|key| {
+            let mut salt = Salt::default();
+            baton_env::random_bytes(&mut salt);
+            Some((key.id, salt, derive(key, &salt)?))
+        });
+        Self { ring, current, counter: AtomicU64::new(0), queues: RwLock::default() }
+    }
+
+    /// Whether there is a key to seal with.
+    pub fn can_seal(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// A payload that nobody else can read.
+    pub fn seal(&self, payload: &[u8]) -> Result<Vec<u8>, Error> {
+        let (id, salt, key) = self.current.as_ref().ok_or_else(no_key)?;
+        let counter = self.counter.fetch_add(1, Ordering::Relaxed).to_le_bytes();
+        let mut sealed = Vec::with_capacity(HEADER_BYTES + payload.len() + AES_256_GCM.tag_len());
+        for part in [&MARK[..], id, salt, &counter, payload] {
+            sealed.extend_from_slice(part);
+        }
+        let (header, body) = sealed.split_at_mut(HEADER_BYTES);
+        let tag = key
+            .seal_in_place_separate_tag(nonce(counter), Aad::from(&*header), body)
+            .map_err(|_| Error::Invalid("the payload is too large to be encrypted".into()))?;
+        sealed.extend_from_slice(tag.as_ref());
+        Ok(sealed)
+    }
+
+    /// Opens payloads one after the other.
+    pub fn opener(&self) -> Opener<'_> {
+        Opener { ring: &self.ring, last: None }
+    }
+
+    /// Notes that a queue wants its payloads sealed, or no longer does.
+    pub fn note(&self, queue: &str, sealed: bool) {
+        let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
+        if !sealed {
+            queues.remove(queue);
+        } else if queues.len() < QUEUES_MAX {
+            queues.insert(queue.into());
+        }
+    }
+
+    /// Whether `note` was called for the queue.
+    pub fn is_noted(&self, queue: &str) -> bool {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
+    }
+
+    /// The same message, sealed.
+    pub fn sealed<'a>(
+        &self,
+        message: &NewMessage<'a>,
+        space: &'a mut Vec<u8>,
+    ) -> Result<NewMessage<'a>, Error> {
+        if is_sealed(message.payload) {
+            return Ok(*message);
+        }
+        *space = self.seal(message.payload)?;
+        Ok(NewMessage { payload: space, ..*message })
+    }
+}
+
+/// What a push to a sealed queue is told by a server without a key.
+pub fn no_key() -> Error {
+    Error::KeyMissing(
+        "the queue is encrypted (encryptionEnabled) and this server has no key; start it with encryption_keys"
+            .into(),
+    )
+}
+
+/// Opens payloads, and remembers the key of the last one, as neighbours mostly have the same.
+pub struct Opener<'r> {
+    ring: &'r Keyring,
+    last: Option<(KeyId, Salt, LessSafeKey)>,
+}
+
+impl Opener<'_> {
+    /// The payload as it was pushed, or why it cannot be read. One that is not sealed is returned as it is.
+    pub fn open(&mut self, payload: &Bytes) -> Result<Bytes, String> {
+        if !is_sealed(payload) {
+            return Ok(payload.clone());
+        }
+        let parts = payload.split_at_checked(HEADER_BYTES).and_then(|(header, body)| {
+            let rest = header.strip_prefix(&MARK)?;
+            let (id, rest) = rest.split_first_chunk::<ID_BYTES>()?;
+            let (salt, rest) = rest.split_first_chunk::<SALT_BYTES>()?;
+            Some((header, *id, *salt, *rest.first_chunk::<COUNTER_BYTES>()?, body))
+        });
+        let Some((header, id, salt, counter, body)) = parts else {
+            return Err("the encrypted payload is cut short".into());
+        };
+        if self.last.as_ref().is_none_or(|last| (last.0, last.1) != (id, salt)) {
+            let Some(key) = self.ring.0.iter().find(|key| key.id == id) else {
+                return Err(format!(
+                    "the payload is encrypted with key {}, which is not among the server's encryption_keys",
+                    hex(&id)
+                ));
+            };
+            self.last = derive(key, &salt).map(|derived| (id, salt, derived));
+        }
+        let mut opened = body.to_vec();
+        let length = self.last.as_ref().and_then(|(_, _, key)| {
+            Some(key.open_in_place(nonce(counter), Aad::from(header), &mut opened).ok()?.len())
+        });
+        match length {
+            Some(length) => {
+                opened.truncate(length);
+                Ok(opened.into())
+            }
+            None => Err(format!("the payload encrypted with key {} has been changed", hex(&id))),
+        }
+    }
+
+    /// Opens a message where it stands, or says why it cannot be read.
+    pub fn open_message(&mut self, message: &mut MessageView) -> Result<(), String> {
+        if is_sealed(&message.payload) {
+            message.payload = self.open(&message.payload)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ring(keys: &[u8]) -> Keyring {
+        let keys: Vec<_> = keys.iter().map(|key| hex(&[*key; KEY_BYTES])).collect();
+        keys.join(",\n").parse().unwrap()
+    }
+
+    #[test]
+    fn keys_are_64_digits_each_and_are_not_printed() {
+        let ring = ring(&[1, 0xab]);
+        assert!(!format!("{ring:?}").contains("0101") && !format!("{ring:?}").contains("abab"));
+        let wrong = |text: &str| text.parse::<Keyring>().unwrap_err();
+        assert_eq!(wrong("abc"), KeyError::Malformed(1));
+        assert_eq!(wrong(&"g".repeat(64)), KeyError::Malformed(1));
+        assert_eq!(wrong(&format!("{0},{0}", "1".repeat(64))), KeyError::Repeated(2));
+        assert!("".parse::<Keyring>().unwrap().is_empty());
+    }
+
+    #[test]
+    fn an_old_key_still_opens_and_a_missing_one_is_named() {
+        let old = Sealer::new(ring(&[1]));
+        let sealed = Bytes::from(old.seal(b"{\"n\":1}").unwrap());
+        let rotated = Sealer::new(ring(&[2, 1]));
+        assert_eq!(rotated.opener().open(&sealed).unwrap(), &b"{\"n\":1}"[..]);
+        let fresh = Bytes::from(rotated.seal(b"1").unwrap());
+        let error = old.opener().open(&fresh).unwrap_err();
+        assert!(error.contains(&hex(&id_of(&[2; KEY_BYTES]))), "{error}");
+        assert!(Sealer::new(Keyring::default()).seal(b"1").is_err());
+        assert_eq!(old.opener().open(&Bytes::from_static(b"plain")).unwrap(), "plain");
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_sealed_is_opened_and_nothing_else(
+            payload in prop::collection::vec(any::<u8>(), 0..300), place in any::<prop::sample::Index>(), flip in 1u8..,
+        ) {
+            let sealer = Sealer::new(ring(&[7]));
+            let (sealed, again) = (sealer.seal(&payload).unwrap(), sealer.seal(&payload).unwrap());
+            prop_assert_ne!(&sealed, &again);
+            let mut opener = sealer.opener();
+            for sealed in [sealed.clone(), again] {
+                prop_assert_eq!(&opener.open(&sealed.into()).unwrap()[..], &payload[..]);
+            }
+            let mut changed = sealed.clone();
+            let place = place.index(changed.len());
+            changed[place] ^= flip;
+            if place >= MARK.len() {
+                prop_assert!(opener.open(&changed.into()).is_err());
+            }
+            prop_assert!(opener.open(&Bytes::copy_from_slice(&sealed[..sealed.len() - 1])).is_err());
+            prop_assert!(opener.open(&Bytes::copy_from_slice(&sealed[..9])).is_err());
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! Timers: messages that are pushed later.
+//!
+//! A timer is a record under its queue and key, and an entry in the order of time that the alarm reads from the
+//! front; timers that are far away cost their space and nothing else. When one is due, one commit pushes its message
+//! and removes it, so it fires once. Always: not before its time; the message carries the timer's transaction id, so
+//! de-duplication applies. Not here: when to look again (`broker::timers`), repetition. Start at [`prepare`], then
+//! [`fire`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::{Error, NewMessage, Record, Stop, Tx};
+use baton_types::Timestamp;
+use bytes::{Buf, BufMut, Bytes};
+use serde::{Deserialize, Serialize};
+
+use crate::maintenance::Detour;
+use crate::push::{self, PushBatch};
+use crate::seal::{Sealer, is_sealed};
+
+const TIMERS: &str = "timer/";
+const DUE: &str = "timer-due/";
+/// Between two names in a key. No name can contain it.
+const SEPARATOR: char = '\0';
+
+/// Timers that fire in one decision.
+const FIRED_MAX: usize = 100;
+/// Bytes of their payloads.
+const FIRED_BYTES_MAX: usize = 8 << 20;
+/// The pause after a timer's first failure; it doubles up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// One thing to do with a timer.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// Sets it, in place of one with the same queue and key.
+    Schedule {
+        /// The queue that gets the message.
+        queue: String,
+        /// The timer's key in that queue.
+        key: String,
+        /// The partition that gets the message.
+        partition: String,
+        /// The message's transaction id.
+        transaction_id: String,
+        /// The message.
+        payload: Bytes,
+        /// How long from now.
+        delay: Duration,
+    },
+    /// Removes it.
+    Cancel {
+        /// Its queue.
+        queue: String,
+        /// Its key.
+        key: String,
+    },
+}
+
+impl Operation {
+    /// The queue and the key of the timer.
+    pub fn place(&self) -> (&str, &str) {
+        match self {
+            Self::Schedule { queue, key, .. } | Self::Cancel { queue, key } => (queue, key),
+        }
+    }
+}
+
+/// A timer that has not fired.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    /// The queue that gets the message.
+    pub queue: String,
+    /// Its key in that queue.
+    pub key: String,
+    /// The partition that gets the message.
+    pub partition: String,
+    /// The message's transaction id.
+    pub transaction_id: String,
+    /// Not before this moment.
+    pub deliver_at: Timestamp,
+    /// When it was first set.
+    pub created_at: Timestamp,
+    /// When it was last set or failed.
+    pub updated_at: Timestamp,
+    /// How often it could not be pushed.
+    pub attempts: u32,
+    /// Why.
+    pub last_error: Option<String>,
+    /// The message.
+    #[serde(skip)]
+    pub payload: Bytes,
+}
+
+/// What became of a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It was set.
+    Scheduled,
+    /// It was set in place of an earlier one.
+    Rescheduled,
+    /// It was removed.
+    Cancelled,
+    /// There is none; it may have fired.
+    Absent,
+}
+
+/// What an operation came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What became of the timer.
+    pub status: Status,
+    /// The timer that was set or removed.
+    pub timer: Option<Timer>,
+}
+
+/// What a look at the clock came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fired {
+    /// Timers whose message was pushed.
+    pub fired: usize,
+    /// Timers that could not be pushed and are tried again later.
+    pub postponed: usize,
+    /// How long until the next one is due; zero when it is, `None` when there is none.
+    pub next: Option<Duration>,
+}
+
+fn timer_key(queue: &str, key: &str) -> String {
+    format!("{TIMERS}{queue}{SEPARATOR}{key}")
+}
+
+fn due_key(at: Timestamp, queue: &str, key: &str) -> String {
+    format!("{DUE}{:020}{SEPARATOR}{queue}{SEPARATOR}{key}", at.micros())
+}
+
+/// The way of a timer's message into its queue.
+pub struct Way {
+    /// Encrypts it where that is wanted.
+    pub sealer: Arc<Sealer>,
+    /// When it waits in the spool.
+    pub detour: Detour,
+}
+
+/// Operations whose timers have been read.
+pub struct Prepared(Vec<Option<Timer>>);
+
+/// Reads what is needed, without writing.
+pub fn prepare(tx: &mut dyn Tx, operations: &[Operation]) -> Result<Prepared, Stop> {
+    if operations.iter().any(|operation| matches!(operation, Operation::Schedule { .. })) {
+        tx.admit(0)?;
+    }
+    let mut timers = Vec::with_capacity(operations.len());
+    for operation in operations {
+        let (queue, key) = operation.place();
+        timers.push(find(tx, queue, key)?);
+    }
+    Ok(Prepared(timers))
+}
+
+/// Sets and removes timers; each operation must be on another one.
+pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> Result<Vec<Outcome>, Stop> {
+    let now = tx.now();
+    let mut outcomes = Vec::with_capacity(operations.len());
+    for (operation, old) in operations.iter().zip(prepared.0) {
+        if let Some(old) = &old {
+            tx.remove_record(&due_key(old.deliver_at, &old.queue, &old.key));
+        }
+        outcomes.push(match operation {
+            Operation::Schedule { queue, key, partition, transaction_id, payload, delay } => {
+                let timer = Timer {
+                    queue: queue.clone(),
+                    key: key.clone(),
+                    partition: partition.clone(),
+                    transaction_id: transaction_id.clone(),
+                    deliver_at: now.after(*delay),
+                    created_at: old.as_ref().map_or(now, |old| old.created_at),
+                    updated_at: now,
+                    attempts: 0,
+                    last_error: None,
+                    payload: payload.clone(),
+                };
+                set(tx, &timer)?;
+                let status = if old.is_some() { Status::Rescheduled } else { Status::Scheduled };
+                Outcome { status, timer: Some(timer) }
+            }
+            Operation::Cancel { queue, key } => match old {
+                Some(old) => {
+                    tx.remove_record(&timer_key(queue, key));
+                    Outcome { status: Status::Cancelled, timer: Some(old) }
+                }
+                None => Outcome { status: Status::Absent, timer: None },
+            },
+        });
+    }
+    Ok(outcomes)
+}
+
+/// One timer.
+pub fn find(tx: &mut dyn Tx, queue: &str, key: &str) -> Result<Option<Timer>, Stop> {
+    Ok(tx.record(&timer_key(queue, key))?.map(|record| decode(&record)).transpose()?)
+}
+
+/// Timers of a queue in the order of their keys, and whether there are more. Only keys that begin with `prefix`
+/// and stand after `after`.
+pub fn list(
+    tx: &mut dyn Tx,
+    queue: &str,
+    prefix: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<Timer>, bool), Stop> {
+    let after = after.map(|after| timer_key(queue, after));
+    let found = tx.records(&timer_key(queue, prefix), after.as_deref(), limit + 1)?;
+    let more = found.len() > limit;
+    let timers = found.iter().take(limit).map(|(_, record)| decode(record)).collect::<Result<_, _>>()?;
+    Ok((timers, more))
+}
+
+/// Pushes the messages of timers that are due, and removes the timers.
+pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
+    let now = tx.now();
+    let (mut due, mut bytes, mut next) = (Vec::new(), 0, None);
+    for (entry, _) in tx.records(DUE, None, FIRED_MAX + 1)? {
+        let (at, queue, key) = read_due(&entry)?;
+        if at > now || due.len() == FIRED_MAX || bytes > FIRED_BYTES_MAX {
+            next = Some(at.since(now));
+            break;
+        }
+        let timer = find(tx, queue, key)?;
+        bytes += timer.as_ref().map_or(0, |timer| timer.payload.len());
+        due.push((entry, timer));
+    }
+    if due.is_empty() {
+        return Ok(Fired { next, ..Fired::default() });
+    }
+    let timers: Vec<_> = due.iter().filter_map(|(_, timer)| timer.as_ref()).collect();
+    if let Ok(fired) = push_all(tx, way, &timers)? {
+        for (entry, timer) in &due {
+            tx.remove_record(entry);
+            if let Some(timer) = timer {
+                tx.remove_record(&timer_key(&timer.queue, &timer.key));
+            }
+        }
+        return Ok(Fired { fired, postponed: 0, next });
+    }
+    // Some queue is full. The first timer goes alone, so that it holds up nobody but itself.
+    let (entry, timer) = &due[0];
+    let more = Some(if due.len() > 1 { Duration::ZERO } else { next.unwrap_or(RETRY_FIRST) });
+    let pushed = push_all(tx, way, timer.as_ref().as_slice())?;
+    tx.remove_record(entry);
+    let Some(timer) = timer else { return Ok(Fired { next: more, ..Fired::default() }) };
+    match pushed {
+        Ok(fired) => {
+            tx.remove_record(&timer_key(&timer.queue, &timer.key));
+            Ok(Fired { fired, postponed: 0, next: more })
+        }
+        Err(error) => {
+            set(tx, &postponed(timer, now, error.to_string()))?;
+            Ok(Fired { fired: 0, postponed: 1, next: more.map(|more| more.min(RETRY_FIRST)) })
+        }
+    }
+}
+
+/// The same timer, to be tried again later.
+fn postponed(timer: &Timer, now: Timestamp, error: String) -> Timer {
+    let pause = RETRY_FIRST.saturating_mul(1 << timer.attempts.min(6)).min(RETRY_MAX);
+    Timer {
+        deliver_at: now.after(pause),
+        updated_at: now,
+        attempts: timer.attempts.saturating_add(1),
+        last_error: Some(error),
+        ..timer.clone()
+    }
+}
+
+/// Pushes the messages of timers, all or none; how many timers that were.
+fn push_all(tx: &mut dyn Tx, way: &Way, timers: &[&Timer]) -> Result<Result<usize, crate::Error>, Stop> {
+    let mut batch = PushBatch::default();
+    batch.detour = way.detour.clone();
+    for timer in timers {
+        let mut payload = timer.payload.clone();
+        // The queue may have become encrypted after the timer was set.
+        if is_encrypted(tx, &timer.queue)? && !is_sealed(&payload) {
+            match way.sealer.seal(&payload) {
+                Ok(sealed) => payload = sealed.into(),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        let message = NewMessage {
+            transaction_id: Some(&timer.transaction_id),
+            payload: &payload,
+            ..NewMessage::default()
+        };
+        if let Err(error) = batch.add(&timer.queue, &timer.partition, &message) {
+            return Ok(Err(error));
+        }
+    }
+    Ok(push::push(tx, &batch)?.map(|_| timers.len()))
+}
+
+/// Whether payloads of a queue are encrypted.
+pub fn is_encrypted(tx: &mut dyn Tx, queue: &str) -> Result<bool, Stop> {
+    Ok(tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled))
+}
+
+fn set(tx: &mut dyn Tx, timer: &Timer) -> Result<(), Stop> {
+    tx.put_record(&timer_key(&timer.queue, &timer.key), encode(timer)?, None)?;
+    tx.put_record(&due_key(timer.deliver_at, &timer.queue, &timer.key), Bytes::new(), None)?;
+    Ok(())
+}
+
+fn read_due(entry: &str) -> Result<(Timestamp, &str, &str), Error> {
+    let parts = entry.strip_prefix(DUE).and_then(|rest| {
+        let (at, rest) = rest.split_once(SEPARATOR)?;
+        let (queue, key) = rest.split_once(SEPARATOR)?;
+        Some((Timestamp::from_micros(at.parse().ok()?), queue, key))
+    });
+    parts.ok_or_else(|| corrupt("its entry"))
+}
+
+/// The bytes of a record: the length of the head, the head as JSON, the payload.
+fn encode(timer: &Timer) -> Result<Bytes, Error> {
+    let head = serde_json::to_vec(timer).map_err(corrupt)?;
+    let mut bytes = Vec::with_capacity(4 + head.len() + timer.payload.len());
+    bytes.put_u32_le(u32::try_from(head.len()).map_err(corrupt)?);
+    bytes.put_slice(&head);
+    bytes.put_slice(&timer.payload);
+    Ok(bytes.into())
+}
+
+fn decode(record: &Record) -> Result<Timer, Error> {
+    let mut bytes = record.value.clone();
+    let length = bytes.try_get_u32_le().map_err(corrupt)? as usize;
+    if bytes.len() < length {
+        return Err(corrupt("it is too short"));
+    }
+    let head = bytes.split_to(length);
+    let timer: Timer = serde_json::from_slice(&head).map_err(corrupt)?;
+    Ok(Timer { payload: bytes, ..timer })
+}
+
+fn corrupt(why: impl std::fmt::Display) -> Error {
+    Error::Corrupt(format!("a timer cannot be read: {why}"))
+}

@@ -1,0 +1,278 @@
+//! Who calls, and whether they may.
+//!
+//! A caller shows a token (a JWT); its roles are compared with the level of the route. Always: off unless switched
+//! on; no token and no secret is logged, answered or printed; a token that was found good is remembered until it is
+//! over, so that signatures cost nothing on the way of a message. Deliberately absent: issuing tokens, and users.
+//! Start at [`Auth::admit`].
+
+mod jwks;
+mod key;
+mod role;
+mod seen;
+mod token;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use baton_env::{Clock, SystemClock};
+use tokio_util::sync::CancellationToken;
+
+pub use role::{Role, RoleNames};
+pub use token::{Algorithm, Identity};
+
+use self::jwks::Published;
+use self::key::{Key, KeySet};
+use self::seen::{Digest, Seen, digest_of};
+use self::token::{Refusal, Rules};
+use crate::error::{Error, Kind};
+use crate::routes::Access;
+use crate::settings::Secret;
+
+/// How soon keys that could not be read are tried again.
+const RETRY: Duration = Duration::from_secs(15);
+/// Bytes of a secret below which it can be guessed.
+const SECRET_BYTES_SAFE: usize = 32;
+
+/// What a token must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How it must be signed.
+    pub algorithm: Algorithm,
+    /// The shared secret.
+    pub secret: Secret,
+    /// A public key in PEM.
+    pub public_key: String,
+    /// Where public keys are published.
+    pub jwks_url: String,
+    /// How often those are read again.
+    pub jwks_refresh: Duration,
+    /// How long that may take.
+    pub jwks_timeout: Duration,
+    /// Its `iss`, unless empty.
+    pub issuer: String,
+    /// Its `aud`, unless empty.
+    pub audience: String,
+    /// By how much clocks may differ.
+    pub clock_skew: Duration,
+    /// Paths that need none, with commas between.
+    pub skip_paths: String,
+    /// The claim with a role.
+    pub roles_claim: String,
+    /// The claim with a list of roles.
+    pub roles_array_claim: String,
+    /// What roles are called.
+    pub roles: RoleNames,
+}
+
+/// Decides who may call what.
+#[derive(Debug)]
+pub struct Auth {
+    rules: Rules,
+    fixed: Vec<Key>,
+    published: Option<Published>,
+    refresh: Duration,
+    skip: Vec<String>,
+    /// Held for a look-up, never across an await.
+    seen: Mutex<Seen>,
+    clock: SystemClock,
+}
+
+/// Whether a request may go on.
+#[derive(Debug)]
+pub enum Admission {
+    /// It may, for whom the token speaks.
+    Granted(Option<Arc<str>>),
+    /// It may not.
+    Refused(Error),
+    /// Its key is not known; [`Auth::admit_later`] looks whether it is published by now.
+    Unknown(String),
+}
+
+impl Auth {
+    /// From options that fit together, or says which do not.
+    pub fn new(options: Options) -> Result<Self, String> {
+        let mut fixed = Vec::new();
+        let secret = options.secret.expose();
+        if !secret.is_empty() && matches!(options.algorithm, Algorithm::Hs256 | Algorithm::Auto) {
+            if secret.len() < SECRET_BYTES_SAFE {
+                tracing::warn!(
+                    "jwt_secret is short enough to be guessed; use {SECRET_BYTES_SAFE} bytes or more"
+                );
+            }
+            fixed.push(Key::secret(secret));
+        }
+        if options.algorithm == Algorithm::Hs256 && fixed.is_empty() {
+            return Err("jwt_algorithm is HS256, which needs a jwt_secret".into());
+        }
+        if !options.public_key.is_empty() {
+            let key = Key::from_pem(&options.public_key);
+            fixed.push(key.map_err(|problem| format!("jwt_public_key cannot be used: {problem}"))?);
+        }
+        let published = match options.jwks_url.as_str() {
+            "" => None,
+            url => Some(Published::new(url, options.jwks_timeout)?),
+        };
+        if fixed.is_empty() && published.is_none() {
+            return Err(format!(
+                "jwt_algorithm is {}, which needs a jwt_public_key or a jwt_jwks_url",
+                options.algorithm
+            ));
+        }
+        Ok(Self {
+            rules: Rules {
+                algorithm: options.algorithm,
+                issuer: options.issuer,
+                audience: options.audience,
+                clock_skew: options.clock_skew,
+                roles_claim: options.roles_claim,
+                roles_array_claim: options.roles_array_claim,
+                roles: options.roles,
+            },
+            fixed,
+            published,
+            refresh: options.jwks_refresh,
+            skip: options.skip_paths.split(',').map(|path| path.trim().to_owned()).collect(),
+            seen: Mutex::default(),
+            clock: SystemClock::default(),
+        })
+    }
+
+    /// Keeps published keys fresh until `shutdown`.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let Some(published) = &self.published else { return };
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = self.read_again(published) => {}
+            }
+            let pause = if published.keys().is_missing() { RETRY.min(self.refresh) } else { self.refresh };
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = baton_env::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Whether a request with this `Authorization` header may go on.
+    pub fn admit(&self, access: Access, path: &str, header: Option<&[u8]>) -> Admission {
+        if access == Access::Public || self.skips(path) {
+            return Admission::Granted(None);
+        }
+        let Some(token) = token_of(header) else { return Admission::Refused(refused(&Refusal::Missing)) };
+        let Ok(token) = std::str::from_utf8(token) else {
+            return Admission::Refused(refused(&Refusal::Malformed("it is not text".into())));
+        };
+        let (digest, now) = (digest_of(token), self.now());
+        let known = self.seen().find(&digest, now);
+        let judged = match known {
+            Some(identity) => Ok(identity),
+            None => self.judge(token, digest, now),
+        };
+        match judged {
+            Ok(identity) => permit(&identity, access).map_or_else(Admission::Refused, Admission::Granted),
+            Err(Refusal::UnknownKey(_)) if self.published.is_some() => Admission::Unknown(token.to_owned()),
+            Err(refusal) => Admission::Refused(refused(&refusal)),
+        }
+    }
+
+    /// Looks whether a key that was not known is published by now, and decides.
+    pub async fn admit_later(&self, access: Access, token: &str) -> Result<Option<Arc<str>>, Error> {
+        if let Some(published) = &self.published {
+            self.read_again(published).await;
+            if published.keys().is_missing() {
+                let message = "the keys that tokens are checked with cannot be read at the moment";
+                return Err(Error::new(Kind::KeysUnavailable, message));
+            }
+        }
+        match self.judge(token, digest_of(token), self.now()) {
+            Ok(identity) => permit(&identity, access),
+            Err(refusal) => Err(refused(&refusal)),
+        }
+    }
+
+    async fn read_again(&self, published: &Published) {
+        if published.refresh().await {
+            self.seen().clear();
+        }
+    }
+
+    fn judge(&self, token: &str, digest: Digest, now: f64) -> Result<Arc<Identity>, Refusal> {
+        let published = self.published.as_ref().map(Published::keys);
+        let none = KeySet::default();
+        let identity =
+            self.rules.judge(token, &self.fixed, published.as_deref().unwrap_or(&none), now).map(Arc::new)?;
+        self.seen().add(digest, Arc::clone(&identity));
+        Ok(identity)
+    }
+
+    fn skips(&self, path: &str) -> bool {
+        self.skip.iter().any(|skip| {
+            path == skip || (skip.len() > 1 && skip.ends_with('/') && path.starts_with(skip.as_str()))
+        })
+    }
+
+    fn now(&self) -> f64 {
+        Duration::from_micros(u64::try_from(self.clock.now().micros()).unwrap_or(0)).as_secs_f64()
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The token of an `Authorization` header, with or without the word before it.
+fn token_of(header: Option<&[u8]>) -> Option<&[u8]> {
+    let header = header?.trim_ascii();
+    let token = match header.split_at_checked(7) {
+        Some((word, rest)) if word.eq_ignore_ascii_case(b"bearer ") => rest.trim_ascii(),
+        _ if header.eq_ignore_ascii_case(b"bearer") => b"",
+        _ => header,
+    };
+    (!token.is_empty()).then_some(token)
+}
+
+fn permit(identity: &Identity, access: Access) -> Result<Option<Arc<str>>, Error> {
+    if identity.roles.iter().any(|role| role.allows(access)) {
+        Ok(identity.subject.clone())
+    } else {
+        Err(Error::new(Kind::Forbidden, "Insufficient permissions"))
+    }
+}
+
+fn refused(refusal: &Refusal) -> Error {
+    Error::new(Kind::Unauthenticated, refusal.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> Options {
+        crate::settings::Security::default().jwt
+    }
+
+    #[test]
+    fn a_server_without_the_key_it_needs_does_not_start() {
+        let refusal = |change: fn(&mut Options)| {
+            let mut options = options();
+            change(&mut options);
+            Auth::new(options).unwrap_err()
+        };
+        assert!(refusal(|_| ()).contains("jwt_secret"));
+        assert!(refusal(|o| o.algorithm = Algorithm::Rs256).contains("jwt_public_key"));
+        assert!(refusal(|o| o.algorithm = Algorithm::Auto).contains("jwt_public_key"));
+        assert!(
+            refusal(|o| (o.algorithm, o.public_key) = (Algorithm::EdDsa, "x".into()))
+                .contains("jwt_public_key")
+        );
+    }
+
+    #[test]
+    fn a_token_may_stand_alone_or_after_its_word() {
+        let of = |header: &'static str| token_of(Some(header.as_bytes()));
+        assert_eq!(of("Bearer abc"), Some(&b"abc"[..]));
+        assert_eq!(of("bEARER   abc "), Some(&b"abc"[..]));
+        assert_eq!(of("abc"), Some(&b"abc"[..]));
+        assert_eq!((of("Bearer "), of(" "), token_of(None)), (None, None, None));
+    }
+}

@@ -1,0 +1,95 @@
+//! The families of metrics, as one table.
+
+/// What kind of number a family holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// It only rises.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// How values are spread.
+    Histogram,
+}
+
+/// One family.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What kind of number it holds.
+    pub kind: Type,
+    /// Its labels, separated by commas.
+    pub labels: &'static str,
+    /// What it tells, in a line.
+    pub help: &'static str,
+}
+
+const fn family(name: &'static str, kind: Type, labels: &'static str, help: &'static str) -> Family {
+    Family { name, kind, labels, help }
+}
+
+use Type::{Counter, Gauge, Histogram};
+
+/// Every family.
+#[rustfmt::skip]
+pub const FAMILIES: &[Family] = &[
+    family("queen_uptime_seconds", Gauge, "", "Seconds since the server started."),
+    family("queen_process_resident_memory_bytes", Gauge, "", "Memory in use."),
+    family("queen_process_virtual_memory_bytes", Gauge, "", "Address space."),
+    family("queen_cpu_user_microseconds_total", Counter, "", "Processor time in the server's own code."),
+    family("queen_cpu_system_microseconds_total", Counter, "", "Processor time in the kernel."),
+    family("queen_shared_state_enabled", Gauge, "", "Whether servers tell each other what happens."),
+    family("queen_servers", Gauge, "state", "Servers that are known."),
+    family("baton_connections", Gauge, "", "Open connections."),
+    family("baton_body_bytes_in_flight", Gauge, "", "Bytes of request bodies under way."),
+    family("baton_build_info", Gauge, "version, node", "Always 1; the labels tell what runs."),
+    family("queen_cluster_push_requests_total", Counter, "scope", "Pushes."),
+    family("queen_cluster_pop_requests_total", Counter, "scope", "Pops."),
+    family("queen_cluster_ack_requests_total", Counter, "scope", "Acks."),
+    family("queen_cluster_transactions_total", Counter, "scope", "Transactions."),
+    family("queen_cluster_push_messages_total", Counter, "scope", "Messages stored."),
+    family("queen_cluster_pop_messages_total", Counter, "scope", "Messages delivered."),
+    family("queen_cluster_ack_messages_total", Counter, "scope", "Messages in acks."),
+    family("queen_cluster_dlq_total", Counter, "scope", "Messages that became dead letters."),
+    family("queen_cluster_ack_total", Counter, "scope, result", "Messages in acks, by outcome."),
+    family("baton_queue_pushed_messages_total", Counter, "queue", "Messages stored in a queue."),
+    family("baton_queue_duplicate_messages_total", Counter, "queue", "Messages that were there already."),
+    family("baton_queue_popped_messages_total", Counter, "queue", "Messages delivered from a queue."),
+    family("baton_queue_redelivered_messages_total", Counter, "queue", "Messages delivered not for the first time."),
+    family("baton_queue_acked_messages_total", Counter, "queue", "Acks that had an effect."),
+    family("baton_queue_failed_acks_total", Counter, "queue", "Acks that had none, most often for a lease that had ended."),
+    family("baton_queue_dead_letters_total", Counter, "queue", "Messages of a queue that became dead letters."),
+    family("baton_expired_messages_total", Counter, "", "Messages given up by retention."),
+    family("baton_request_duration_seconds", Histogram, "kind", "How long pushes, pops (without their wait), acks and transactions took."),
+    family("baton_waiting_pops", Gauge, "", "Pops that wait."),
+    family("baton_waiting_lines_in_flight", Gauge, "", "Lines of waiting pops with a look under way."),
+    family("queen_queue_backoff_queues", Gauge, "", "Lines of waiting pops."),
+    family("queen_queue_backoff_groups", Gauge, "", "Lines of waiting pops whose pause has grown."),
+    family("queen_queue_push_requests_per_minute", Gauge, "queue", "Pushes in the last minute."),
+    family("queen_queue_push_messages_per_minute", Gauge, "queue", "Messages stored in the last minute."),
+    family("queen_queue_pop_messages_per_minute", Gauge, "queue", "Messages delivered in the last minute."),
+    family("queen_queue_pop_empty_per_minute", Gauge, "queue", "Pops of the last minute that got nothing."),
+    family("queen_queue_transactions_per_minute", Gauge, "queue", "Transactions of the last minute."),
+    family("queen_queue_pop_lag_milliseconds", Gauge, "queue, stat", "How long messages delivered in the last minute had waited."),
+    family("queen_queue_ack_per_minute", Gauge, "queue, result", "Messages in acks of the last minute, by outcome."),
+    family("queen_dlq_depth_by_queue", Gauge, "queue", "Dead letters of a queue."),
+    family("queen_dlq_depth", Gauge, "scope", "Dead letters in all."),
+    family("baton_queue_messages", Gauge, "queue", "Messages kept."),
+    family("baton_queue_partitions", Gauge, "queue", "Partitions."),
+    family("baton_group_depth", Gauge, "queue, group", "Messages that a group has not finished."),
+    family("baton_group_oldest_age_seconds", Gauge, "queue, group", "Age of the oldest message that a group has not finished."),
+    family("baton_group_leases", Gauge, "queue, group", "Partitions of which a group holds messages."),
+    family("baton_store_healthy", Gauge, "", "1 while the store works, 0 when it has stopped."),
+    family("baton_store_commits_total", Counter, "", "Commits."),
+    family("baton_store_syncs_total", Counter, "", "Commits that were forced to disk."),
+    family("baton_store_operations_total", Counter, "", "Decisions in all commits."),
+    family("baton_store_disk_bytes", Gauge, "", "Bytes on disk."),
+    family("baton_store_remembered_ids", Gauge, "", "Transaction ids remembered to recognise repeated pushes."),
+    family("baton_store_commit_seconds", Histogram, "", "How long a commit took that was forced to disk."),
+    family("baton_store_commit_operations", Histogram, "", "How many decisions such a commit kept."),
+];
+
+/// A family by name.
+pub fn find(name: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.name == name)
+}

@@ -1,0 +1,176 @@
+//! Numbers for Prometheus: which families there are, and what is in them now.
+//!
+//! Names that begin with `queen_` are those that existing dashboards know; what they cannot express is under
+//! `baton_`. Always: a family that is written stands in [`FAMILIES`], from which the reference page is printed.
+//! Start at [`render`].
+
+mod exposition;
+mod families;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use baton_queue::{Kind, Minute, Numbers, Tally};
+
+use crate::app::App;
+use crate::error::Error;
+use crate::process::Usage;
+use exposition::Exposition;
+pub use families::{FAMILIES, Family, Type};
+
+/// A family that tells one number of each queue.
+type Field = (&'static str, fn(&Tally) -> u64);
+
+/// Everything, in the text format.
+pub async fn render(app: &App) -> Result<String, Error> {
+    let numbers = app.broker.numbers().await?;
+    let now = app.broker.store().now();
+    let minutes = app.broker.minutes(now.before(Duration::from_secs(120)), now).await?;
+    let mut page = Exposition::default();
+    process(&mut page, app);
+    counted(&mut page, app);
+    last_minute(&mut page, app, &minutes);
+    queues(&mut page, &numbers);
+    store(&mut page, app);
+    Ok(page.finish())
+}
+
+fn process(page: &mut Exposition, app: &App) {
+    let usage = Usage::now();
+    page.one("queen_uptime_seconds", app.uptime().as_secs_f64());
+    page.one("queen_process_resident_memory_bytes", usage.resident_bytes);
+    page.one("queen_process_virtual_memory_bytes", usage.virtual_bytes);
+    page.one("queen_cpu_user_microseconds_total", usage.user_micros);
+    page.one("queen_cpu_system_microseconds_total", usage.system_micros);
+    page.one("queen_shared_state_enabled", 0);
+    page.labelled("queen_servers", &[("state", "alive")], 1);
+    page.labelled("queen_servers", &[("state", "dead")], 0);
+    page.one("baton_connections", app.connections.load(Ordering::Relaxed));
+    page.one("baton_body_bytes_in_flight", app.budget.used());
+    page.labelled(
+        "baton_build_info",
+        &[("version", env!("CARGO_PKG_VERSION")), ("node", &app.options.node_id)],
+        1,
+    );
+}
+
+fn counted(page: &mut Exposition, app: &App) {
+    let meters = app.broker.meters();
+    let all = meters.total();
+    let cluster = [("scope", "cluster")];
+    for (name, value) in [
+        ("queen_cluster_push_requests_total", all.push_requests),
+        ("queen_cluster_pop_requests_total", all.pop_requests),
+        ("queen_cluster_ack_requests_total", all.ack_requests),
+        ("queen_cluster_transactions_total", all.transactions),
+        ("queen_cluster_push_messages_total", all.push_messages),
+        ("queen_cluster_pop_messages_total", all.pop_messages),
+        ("queen_cluster_ack_messages_total", all.ack_success + all.ack_failed),
+        ("queen_cluster_dlq_total", all.dead_letters),
+    ] {
+        page.labelled(name, &cluster, value);
+    }
+    page.labelled("queen_cluster_ack_total", &[("scope", "cluster"), ("result", "success")], all.ack_success);
+    page.labelled("queen_cluster_ack_total", &[("scope", "cluster"), ("result", "failed")], all.ack_failed);
+    let mut queues: Vec<_> = meters.by_queue().into_iter().collect();
+    queues.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let fields: [Field; 7] = [
+        ("baton_queue_pushed_messages_total", |tally| tally.push_messages),
+        ("baton_queue_duplicate_messages_total", |tally| tally.push_duplicates),
+        ("baton_queue_popped_messages_total", |tally| tally.pop_messages),
+        ("baton_queue_redelivered_messages_total", |tally| tally.redelivered),
+        ("baton_queue_acked_messages_total", |tally| tally.ack_success),
+        ("baton_queue_failed_acks_total", |tally| tally.ack_failed),
+        ("baton_queue_dead_letters_total", |tally| tally.dead_letters),
+    ];
+    for (name, field) in fields {
+        for (queue, tally) in &queues {
+            page.labelled(name, &[("queue", queue)], field(tally));
+        }
+    }
+    page.one("baton_expired_messages_total", all.expired);
+    for kind in Kind::ALL {
+        let durations = meters.durations(kind);
+        page.histogram("baton_request_duration_seconds", &[("kind", kind.name())], &durations, 1e6);
+    }
+    let waits = app.broker.wait_statistics();
+    page.one("baton_waiting_pops", waits.waiters);
+    page.one("baton_waiting_lines_in_flight", waits.groups_in_flight);
+    page.one("queen_queue_backoff_queues", waits.groups_tracked);
+    page.one("queen_queue_backoff_groups", waits.groups_backed_off);
+}
+
+/// What happened in the last whole minute, as existing dashboards show it.
+fn last_minute(page: &mut Exposition, app: &App, minutes: &[Minute]) {
+    let Some(minute) = minutes.iter().rev().find(|minute| *minute.node == *app.options.node_id) else {
+        return;
+    };
+    let fields: [Field; 5] = [
+        ("queen_queue_push_requests_per_minute", |tally| tally.push_requests),
+        ("queen_queue_push_messages_per_minute", |tally| tally.push_messages),
+        ("queen_queue_pop_messages_per_minute", |tally| tally.pop_messages),
+        ("queen_queue_pop_empty_per_minute", |tally| tally.pop_empty),
+        ("queen_queue_transactions_per_minute", |tally| tally.transactions),
+    ];
+    for (name, field) in fields {
+        for (queue, tally) in &minute.queues {
+            page.labelled(name, &[("queue", queue)], field(tally));
+        }
+    }
+    for (queue, tally) in &minute.queues {
+        let lag = "queen_queue_pop_lag_milliseconds";
+        page.labelled(lag, &[("queue", queue), ("stat", "avg")], tally.lag_avg_ms());
+        page.labelled(lag, &[("queue", queue), ("stat", "max")], tally.lag_max_ms);
+    }
+    for (queue, tally) in &minute.queues {
+        let acks = "queen_queue_ack_per_minute";
+        page.labelled(acks, &[("queue", queue), ("result", "success")], tally.ack_success);
+        page.labelled(acks, &[("queue", queue), ("result", "failed")], tally.ack_failed);
+    }
+}
+
+fn queues(page: &mut Exposition, numbers: &Numbers) {
+    let mut dead = 0;
+    for queue in &numbers.queues {
+        dead += queue.counts.dead_letter;
+        page.labelled(
+            "queen_dlq_depth_by_queue",
+            &[("queue", &queue.queue.spec.name)],
+            queue.counts.dead_letter,
+        );
+    }
+    page.labelled("queen_dlq_depth", &[("scope", "cluster")], dead);
+    for queue in &numbers.queues {
+        page.labelled("baton_queue_messages", &[("queue", &queue.queue.spec.name)], queue.counts.total);
+    }
+    for queue in &numbers.queues {
+        page.labelled("baton_queue_partitions", &[("queue", &queue.queue.spec.name)], queue.partitions);
+    }
+    for group in &numbers.groups {
+        page.labelled(
+            "baton_group_depth",
+            &[("queue", &group.queue), ("group", &group.name)],
+            group.total_lag,
+        );
+    }
+    for group in &numbers.groups {
+        let labels = [("queue", &*group.queue), ("group", &*group.name)];
+        page.labelled("baton_group_oldest_age_seconds", &labels, group.time_lag_seconds);
+    }
+    for group in &numbers.groups {
+        page.labelled("baton_group_leases", &[("queue", &group.queue), ("group", &group.name)], group.leases);
+    }
+}
+
+fn store(page: &mut Exposition, app: &App) {
+    let store = app.broker.store();
+    let statistics = store.statistics();
+    page.one("baton_store_healthy", u8::from(store.failure().is_none()));
+    page.one("baton_store_commits_total", statistics.commits);
+    page.one("baton_store_syncs_total", statistics.syncs);
+    page.one("baton_store_operations_total", statistics.operations);
+    page.one("baton_store_disk_bytes", statistics.disk_bytes);
+    page.one("baton_store_remembered_ids", statistics.remembered);
+    page.histogram("baton_store_commit_seconds", &[], &statistics.commit_micros, 1e6);
+    page.histogram("baton_store_commit_operations", &[], &statistics.commit_operations, 1.0);
+}

@@ -1,0 +1,339 @@
+//! `/api/v1/analytics/…`: what happened over time, for dashboards.
+//!
+//! Numbers are kept by the minute for a week, over restarts; what this server has no notion of (a pool of database
+//! connections, slots of a thread pool) is zero or empty.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_queue::{Minute, Tally};
+use serde_json::{Value, json};
+
+use crate::call::{Answer, Call};
+use crate::error::Error;
+use crate::reply::Reply;
+use crate::timeline::Span;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What a request asks for: a span, and one queue or all.
+struct Asked {
+    span: Span,
+    queue: Option<String>,
+    minutes: Vec<Minute>,
+}
+
+impl Asked {
+    async fn of(call: &Call) -> Result<Self, Error> {
+        let (span, queue) = {
+            let query = call.query()?;
+            (Span::of(&query, call.broker().store().now(), HOUR)?, query.owned("queue"))
+        };
+        let minutes = call.broker().minutes(span.from, span.to).await?;
+        Ok(Self { span, queue, minutes })
+    }
+
+    /// By point and queue.
+    fn by_queue(&self) -> BTreeMap<(baton_types::Timestamp, Arc<str>), Tally> {
+        self.span.gather(&self.minutes, |minute| {
+            let wanted = |name: &str| self.queue.as_deref().is_none_or(|queue| queue == name);
+            let queues = minute.queues.iter().filter(|(name, _)| wanted(name));
+            queues.map(|(name, tally)| (name.clone(), *tally)).collect()
+        })
+    }
+
+    /// By point.
+    fn totals(&self) -> BTreeMap<(baton_types::Timestamp, ()), Tally> {
+        self.span.gather(&self.minutes, |minute| match self.queue.as_deref() {
+            None => vec![((), minute.total)],
+            Some(queue) => minute.queues.get(queue).map(|tally| ((), *tally)).into_iter().collect(),
+        })
+    }
+}
+
+/// What the processes used.
+pub(super) fn system_metrics(call: Call) -> Answer {
+    Box::pin(async move {
+        let asked = Asked::of(&call).await?;
+        let nodes: BTreeSet<_> = asked.minutes.iter().map(|minute| minute.node.clone()).collect();
+        let wanted = call.query()?.owned("hostname");
+        let (mut points, mut replicas) = (0, Vec::new());
+        for node in nodes.into_iter().filter(|node| wanted.as_deref().is_none_or(|wanted| wanted == &**node))
+        {
+            let mut series: BTreeMap<_, Vec<&Minute>> = BTreeMap::new();
+            for minute in asked.minutes.iter().filter(|minute| minute.node == node) {
+                series.entry(asked.span.point(minute.at)).or_default().push(minute);
+            }
+            points = points.max(series.len());
+            let rows = series.into_iter().map(|(at, minutes)| {
+                let spread = |name: &str| spread(minutes.iter().filter_map(|minute| minute.gauges.get(name)));
+                json!({
+                    "timestamp": at.to_iso_millis(),
+                    "sampleCount": minutes.len(),
+                    "metrics": {
+                        "cpu": {"user_us": spread("cpuUserMicros"), "system_us": spread("cpuSystemMicros")},
+                        "memory": {"rss_bytes": spread("residentBytes")},
+                        "database": {},
+                        "threadpool": {},
+                        "registries": {},
+                        "shared_state": {},
+                    },
+                })
+            });
+            let rows: Vec<_> = rows.collect();
+            replicas.push(json!({"hostname": node, "port": 0, "workerId": "0", "timeSeries": rows}));
+        }
+        Reply::ok(&json!({
+            "timeRange": asked.span.shown(),
+            "replicaCount": replicas.len(),
+            "replicas": replicas,
+            "bucketMinutes": asked.span.minutes,
+            "pointCount": points,
+        }))
+    })
+}
+
+/// Average, least, greatest and last.
+fn spread<'a>(values: impl Iterator<Item = &'a f64>) -> Value {
+    let values: Vec<f64> = values.copied().collect();
+    let sum: f64 = values.iter().sum();
+    json!({
+        "avg": if values.is_empty() { 0.0 } else { sum / values.len() as f64 },
+        "min": values.iter().copied().reduce(f64::min).unwrap_or(0.0),
+        "max": values.iter().copied().reduce(f64::max).unwrap_or(0.0),
+        "last": values.last().copied().unwrap_or(0.0),
+    })
+}
+
+/// What was done, in all.
+pub(super) fn worker_metrics(call: Call) -> Answer {
+    Box::pin(async move {
+        let asked = Asked::of(&call).await?;
+        let (span, totals) = (asked.span, asked.totals());
+        let numbers = call.broker().numbers().await?;
+        let mut sum = Tally::default();
+        totals.values().for_each(|tally| sum += *tally);
+        let series: Vec<_> =
+            totals.iter().rev().map(|((at, ()), tally)| worker_point(*at, tally, span)).collect();
+        let mut queues: BTreeMap<Arc<str>, Tally> = BTreeMap::new();
+        for ((_, name), tally) in asked.by_queue() {
+            *queues.entry(name).or_default() += tally;
+        }
+        let queues = queues.iter().map(|(name, tally)| {
+            json!({
+                "queueName": name,
+                "popCount": tally.pop_messages,
+                "avgLagMs": tally.lag_avg_ms(),
+                "maxLagMs": tally.lag_max_ms,
+            })
+        });
+        let nodes: BTreeMap<_, _> = asked.minutes.iter().map(|minute| (&minute.node, minute.at)).collect();
+        let workers = nodes.into_iter().map(|(node, last)| {
+            json!({
+                "hostname": node,
+                "workerId": 0,
+                "avgEventLoopLagMs": 0,
+                "maxEventLoopLagMs": 0,
+                "freeSlots": 0,
+                "dbConnections": 0,
+                "jobQueueSize": 0,
+                "lastSeen": last.to_iso_millis(),
+            })
+        });
+        Reply::ok(&json!({
+            "timeRange": span.shown(),
+            "bucketMinutes": span.minutes,
+            "pointCount": series.len(),
+            "timeSeries": series,
+            "workers": workers.collect::<Vec<_>>(),
+            "queues": queues.collect::<Vec<_>>(),
+            "summary": {
+                "totalPushRequests": sum.push_requests,
+                "totalPopRequests": sum.pop_requests,
+                "totalAckRequests": sum.ack_requests,
+                "totalPushMessages": sum.push_messages,
+                "totalPopMessages": sum.pop_messages,
+                "totalAckMessages": sum.ack_success + sum.ack_failed,
+                "totalAckFailed": sum.ack_failed,
+                "totalDbErrors": 0,
+                "totalDlq": sum.dead_letters,
+                "pendingMessages": numbers.queues.iter().map(|row| row.counts.pending).sum::<u64>(),
+            },
+        }))
+    })
+}
+
+fn worker_point(at: baton_types::Timestamp, tally: &Tally, span: Span) -> Value {
+    let per_second = |count: u64| count as f64 / span.seconds();
+    let acks = tally.ack_success + tally.ack_failed;
+    json!({
+        "timestamp": at.to_iso_millis(),
+        "pushMessages": tally.push_messages,
+        "popMessages": tally.pop_messages,
+        "ackMessages": acks,
+        "pushRequests": tally.push_requests,
+        "popRequests": tally.pop_requests,
+        "ackRequests": tally.ack_requests,
+        "jobsDone": tally.push_requests + tally.pop_requests + tally.ack_requests + tally.transactions,
+        "pushPerSecond": per_second(tally.push_messages),
+        "popPerSecond": per_second(tally.pop_messages),
+        "ackPerSecond": per_second(acks),
+        "avgEventLoopLagMs": 0,
+        "maxEventLoopLagMs": 0,
+        "avgFreeSlots": 0,
+        "minFreeSlots": 0,
+        "dbConnections": 0,
+        "avgJobQueueSize": 0,
+        "maxJobQueueSize": 0,
+        "backoffSize": 0,
+        "avgLagMs": tally.lag_avg_ms(),
+        "maxLagMs": tally.lag_max_ms,
+        "lagCount": tally.lag_count,
+        "dbErrors": 0,
+        "ackSuccess": tally.ack_success,
+        "ackFailed": tally.ack_failed,
+        "dlqCount": tally.dead_letters,
+    })
+}
+
+/// How long delivered messages had waited, by queue.
+pub(super) fn queue_lag(call: Call) -> Answer {
+    Box::pin(async move {
+        let asked = Asked::of(&call).await?;
+        let rows: Vec<_> = asked
+            .by_queue()
+            .iter()
+            .map(|((at, queue), tally)| {
+                json!({
+                    "queueName": queue,
+                    "popCount": tally.pop_messages,
+                    "avgLagMs": tally.lag_avg_ms(),
+                    "maxLagMs": tally.lag_max_ms,
+                    "bucketTime": at.to_iso_seconds(),
+                })
+            })
+            .collect();
+        Reply::ok(&rows)
+    })
+}
+
+/// What was done, by queue.
+pub(super) fn queue_ops(call: Call) -> Answer {
+    Box::pin(async move {
+        let asked = Asked::of(&call).await?;
+        let (span, sums) = (asked.span, asked.by_queue());
+        let numbers = call.broker().numbers().await?;
+        let partitions: BTreeMap<_, _> =
+            numbers.queues.iter().map(|row| (&*row.queue.spec.name, row.partitions)).collect();
+        let names: BTreeSet<_> = sums.keys().map(|(_, name)| name.clone()).collect();
+        let per_second = |count: u64| count as f64 / span.seconds();
+        let series: Vec<_> = sums
+            .iter()
+            .map(|((at, queue), tally)| {
+                json!({
+                    "bucket": at.to_iso_seconds(),
+                    "queueName": queue,
+                    "pushRequests": tally.push_requests,
+                    "pushMessages": tally.push_messages,
+                    "popMessages": tally.pop_messages,
+                    "popEmpty": tally.pop_empty,
+                    "ackRequests": tally.ack_requests,
+                    "ackSuccess": tally.ack_success,
+                    "ackFailed": tally.ack_failed,
+                    "transactions": tally.transactions,
+                    "partitionsCreated": 0,
+                    "partitionsDeleted": 0,
+                    "partitionCount": partitions.get(&**queue).copied().unwrap_or(0),
+                    "avgLagMs": tally.lag_avg_ms(),
+                    "maxLagMs": tally.lag_max_ms,
+                    "pushPerSecond": per_second(tally.push_messages),
+                    "popPerSecond": per_second(tally.pop_messages),
+                    "ackPerSecond": per_second(tally.ack_success + tally.ack_failed),
+                    "emptyPerSecond": per_second(tally.pop_empty),
+                    "parkedCount": 0,
+                })
+            })
+            .collect();
+        Reply::ok(&json!({
+            "timeRange": span.shown(),
+            "bucketMinutes": span.minutes,
+            "queues": names,
+            "series": series,
+        }))
+    })
+}
+
+/// Pops that wait: one number for this server, now.
+pub(super) fn parked(call: Call) -> Answer {
+    Box::pin(async move {
+        let asked = Asked::of(&call).await?;
+        let waits = call.broker().wait_statistics();
+        let node = &call.app().options.node_id;
+        Reply::ok(&json!({
+            "timeRange": asked.span.shown(),
+            "bucketMinutes": asked.span.minutes,
+            "replicas": [node],
+            "series": [{
+                "bucket": asked.span.point(asked.span.to).to_iso_seconds(),
+                "queueName": asked.queue,
+                "hostname": node,
+                "workerId": 0,
+                "parkedCount": waits.waiters,
+            }],
+        }))
+    })
+}
+
+/// Messages that were given up.
+pub(super) fn retention(call: Call) -> Answer {
+    Box::pin(async move {
+        let asked = Asked::of(&call).await?;
+        let row = |messages: u64, events: usize| {
+            json!({
+                "retentionMsgs": messages,
+                "completedRetentionMsgs": 0,
+                "evictionMsgs": 0,
+                "totalMsgs": messages,
+                "eventCount": events,
+            })
+        };
+        let totals = asked.totals();
+        let expired: Vec<_> = totals.iter().filter(|(_, tally)| tally.expired > 0).collect();
+        let series: Vec<_> = expired
+            .iter()
+            .map(|((at, ()), tally)| {
+                let mut row = row(tally.expired, 1);
+                row["bucket"] = json!(at.to_iso_seconds());
+                row
+            })
+            .collect();
+        Reply::ok(&json!({
+            "timeRange": asked.span.shown(),
+            "bucketMinutes": asked.span.minutes,
+            "series": series,
+            "totals": row(expired.iter().map(|(_, tally)| tally.expired).sum(), expired.len()),
+        }))
+    })
+}
+
+/// The inside of a database, which this store has not.
+pub(super) fn postgres(call: Call) -> Answer {
+    Box::pin(async move {
+        Reply::ok(&json!({
+            "timestamp": call.broker().store().now().to_iso_millis(),
+            "database": {},
+            "databaseCache": [],
+            "tableCache": [],
+            "indexCache": [],
+            "cacheSummary": {},
+            "deadTuples": [],
+            "hotUpdates": [],
+            "activeQueries": [],
+            "autovacuumStatus": [],
+            "bufferConfig": [],
+            "bufferUsage": [],
+            "tableSizes": [],
+        }))
+    })
+}

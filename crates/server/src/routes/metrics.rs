@@ -1,0 +1,49 @@
+//! `/metrics` and `/metrics/prometheus`: numbers about this server.
+
+use baton_queue::Tally;
+use http::header::CACHE_CONTROL;
+use http::{HeaderValue, StatusCode};
+use serde_json::json;
+
+use crate::call::{Answer, Call};
+use crate::metrics;
+use crate::process::Usage;
+use crate::reply::Reply;
+
+/// The version of the text format that Prometheus reads.
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A few numbers as JSON.
+pub(super) fn json(call: Call) -> Answer {
+    Box::pin(async move {
+        let (app, usage) = (call.app(), Usage::now());
+        let uptime = app.uptime().as_secs_f64();
+        let rate = |count: u64| if uptime > 0.0 { count as f64 / uptime } else { 0.0 };
+        let Tally { push_requests, pop_requests, ack_requests, transactions, push_messages, .. } =
+            app.broker.meters().total();
+        let requests = push_requests + pop_requests + ack_requests + transactions;
+        Reply::ok(&json!({
+            "uptime": uptime,
+            "requests": {"total": requests, "rate": rate(requests)},
+            "messages": {"total": push_messages, "rate": rate(push_messages)},
+            "database": {"poolSize": 0, "idleConnections": 0, "waitingRequests": 0},
+            "memory": {
+                "rss": usage.resident_bytes,
+                "heapTotal": 0,
+                "heapUsed": 0,
+                "external": 0,
+                "arrayBuffers": 0,
+            },
+            "cpu": {"user": usage.user_micros, "system": usage.system_micros},
+        }))
+    })
+}
+
+/// Everything, for Prometheus.
+pub(super) fn prometheus(call: Call) -> Answer {
+    Box::pin(async move {
+        let page = metrics::render(call.app()).await?;
+        Ok(Reply::text(StatusCode::OK, TEXT_FORMAT, page)
+            .with_header(CACHE_CONTROL, HeaderValue::from_static("no-cache")))
+    })
+}

@@ -1,0 +1,163 @@
+//! TLS, for whoever serves and whoever calls.
+//!
+//! One provider of cryptography for all of Baton, and errors that name the file and what to do. Always: only
+//! versions 1.2 and 1.3; a certificate is never taken on trust. Deliberately absent: certificates of clients (callers
+//! show tokens) and a switch that turns checking off. Start at [`Identity`] for a server, [`Trust`] for a client.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+/// A stream that a server has accepted.
+pub type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
+/// A stream to a server.
+pub type ClientStream = tokio_rustls::client::TlsStream<TcpStream>;
+
+/// Why TLS cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file cannot be used.
+    #[error("cannot use {}: {problem}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The library refuses.
+    #[error("TLS cannot be used: {0}")]
+    Library(#[from] rustls::Error),
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The certificates in a PEM file.
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let refused = |problem: String| Error::File { path: path.into(), problem };
+    let found = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|e| refused(e.to_string()))?;
+    if found.is_empty() { Err(refused("it holds no certificate in PEM".into())) } else { Ok(found) }
+}
+
+/// What a server shows: a certificate and its key, which can be read again while it serves.
+#[derive(Clone)]
+pub struct Identity {
+    files: Arc<Files>,
+    acceptor: TlsAcceptor,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("chain", &self.files.chain).finish_non_exhaustive()
+    }
+}
+
+/// The files, and what they held when they were read last.
+#[derive(Debug)]
+struct Files {
+    chain: PathBuf,
+    key: PathBuf,
+    current: RwLock<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for Files {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+fn certified(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
+    let certificates = certificates(chain)?;
+    let private = PrivateKeyDer::from_pem_file(key)
+        .map_err(|e| Error::File { path: key.into(), problem: format!("it holds no private key: {e}") })?;
+    let certified = CertifiedKey::from_der(certificates, private, &provider()).map_err(|e| {
+        let problem = format!("it does not fit the certificate in {}: {e}", chain.display());
+        Error::File { path: key.into(), problem }
+    })?;
+    Ok(Arc::new(certified))
+}
+
+impl Identity {
+    /// Reads a certificate chain and its private key.
+    pub fn load(chain: &Path, key: &Path) -> Result<Self, Error> {
+        let current = RwLock::new(certified(chain, key)?);
+        let files = Arc::new(Files { chain: chain.into(), key: key.into(), current });
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::clone(&files) as Arc<dyn ResolvesServerCert>);
+        Ok(Self { files, acceptor: TlsAcceptor::from(Arc::new(config)) })
+    }
+
+    /// Reads the files again, for connections from now on. What cannot be used changes nothing.
+    pub fn reload(&self) -> Result<(), Error> {
+        let fresh = certified(&self.files.chain, &self.files.key)?;
+        *self.files.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        Ok(())
+    }
+
+    /// Greets a client.
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<ServerStream> {
+        self.acceptor.accept(stream).await
+    }
+}
+
+/// Which servers a client believes.
+#[derive(Clone)]
+pub struct Trust(TlsConnector);
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trust")
+    }
+}
+
+impl Trust {
+    /// Those that the operating system's authorities vouch for.
+    pub fn system() -> Result<Self, Error> {
+        let mut roots = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        for error in &found.errors {
+            tracing::debug!(%error, "cannot read an authority of the system");
+        }
+        roots.add_parsable_certificates(found.certs);
+        Self::of(roots)
+    }
+
+    /// Those that the authorities in a PEM file vouch for, and no others.
+    pub fn file(path: &Path) -> Result<Self, Error> {
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(path)? {
+            roots.add(certificate).map_err(|e| Error::File { path: path.into(), problem: e.to_string() })?;
+        }
+        Self::of(roots)
+    }
+
+    fn of(roots: RootCertStore) -> Result<Self, Error> {
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self(TlsConnector::from(Arc::new(config))))
+    }
+
+    /// Greets the server called `host` at the other end of `stream`.
+    pub async fn connect(&self, host: &str, stream: TcpStream) -> io::Result<ClientStream> {
+        let name = ServerName::try_from(host.to_owned())
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("{host:?} is no host name")))?;
+        self.0.connect(name, stream).await
+    }
+}
