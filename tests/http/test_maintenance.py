@@ -329,3 +329,26 @@ def test_order_holds_for_many_producers_while_the_mode_flips_and_the_server_is_k
         while batch := own.pop(queue, f"p{producer}", batch=10000, autoAck=True):
             seen.extend(data_of(batch))
         assert seen == list(range(count))
+
+
+def test_a_queue_that_comes_to_be_encrypted_gets_what_was_spooled_for_it_encrypted(tmp_path, queue):
+    secret = "nobody else may read this"
+    environment = {"BATON_ENCRYPTION_KEYS": "11" * 32}
+    with Server(tmp_path / "data", environment=environment) as server:
+        server.configure(f"{queue}-before", encryptionEnabled=True)
+        switch(server, PUSH, True)
+        server.push(f"{queue}-before", secret)
+        server.push(f"{queue}-after", secret)
+        server.configure(f"{queue}-after", encryptionEnabled=True)
+        server.push(f"{queue}-after", secret)
+        switch(server, PUSH, False)
+        eventually(lambda: drained(server))
+        for name, count in (("before", 1), ("after", 2)):
+            messages = server.pop(f"{queue}-{name}", batch=9, autoAck=True)
+            assert data_of(messages) == [secret] * count
+            detail = server.get(f"/api/v1/messages/{messages[0]['partitionId']}/{messages[0]['transactionId']}")
+            assert detail.json["isEncrypted"] is True
+            traced = {"transactionId": messages[0]["transactionId"], "partitionId": messages[0]["partitionId"]}
+            server.post("/api/v1/traces", {**traced, "traceNames": name, "data": {}})
+            (row,) = server.get(f"/api/v1/traces/by-name/{name}").json["traces"]
+            assert row["message_payload"] == secret

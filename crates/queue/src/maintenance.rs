@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::push::{self, PushBatch};
+use crate::seal::Sealer;
 
 /// The queue that spooled messages wait in. Nobody can name it, and no listing shows it.
 pub const SPOOL: &str = "__baton_spool__";
@@ -267,6 +268,12 @@ impl Run {
             run.to = message.offset.plus(1);
         }
         Ok(run)
+    }
+
+    /// The same run with every payload sealed.
+    pub fn sealed(&self, sealer: &Sealer) -> Result<Self, Error> {
+        let messages = self.messages.sealed(sealer, |_| true)?;
+        Ok(Self { messages, ..*self })
     }
 
     /// Whether there was nothing to read.

@@ -15,6 +15,7 @@ use super::{Broker, PAGE};
 use crate::Error;
 use crate::maintenance::{self, Detour, Drained, Hint, Maintenance, PushMode, Run, SPOOL};
 use crate::parking::Parking;
+use crate::seal::Sealer;
 
 /// After this the stored modes are looked at again, and what could not be drained is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -27,6 +28,7 @@ const RUN_BYTES: usize = 4 << 20;
 pub struct Keeper {
     store: Arc<dyn Store>,
     parking: Arc<Parking>,
+    sealer: Arc<Sealer>,
     hint: Arc<Hint>,
     known: AtomicBool,
     /// Held while a mode is read or written and taken over, so that a newer one is never undone by an older.
@@ -35,10 +37,11 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    pub fn new(store: Arc<dyn Store>, parking: Arc<Parking>) -> Arc<Self> {
+    pub fn new(store: Arc<dyn Store>, parking: Arc<Parking>, sealer: Arc<Sealer>) -> Arc<Self> {
         Arc::new(Self {
             store,
             parking,
+            sealer,
             hint: Arc::default(),
             known: AtomicBool::new(false),
             turn: Mutex::new(()),
@@ -154,17 +157,29 @@ impl Keeper {
         while from < partition.tail {
             let segments = self.store.read(partition.id, from, partition.tail, RUN_BYTES).await?;
             let spooled = Run::read(partition.id, &partition.name, from, &segments, RUN_MESSAGES_MAX)?;
-            let to = spooled.to;
             if spooled.is_empty() {
                 break;
             }
-            match run(&*self.store, move |tx| maintenance::drain(tx, &spooled)).await? {
+            let to = spooled.to;
+            match self.drain_run(Arc::new(spooled)).await? {
                 Drained::Done => from = to,
                 Drained::Stale => break,
                 Drained::Refused(error) => return Err(error),
             }
         }
         Ok(from.since(partition.start))
+    }
+
+    /// Moves a run, sealed if its queue has come to want that since it was spooled.
+    async fn drain_run(&self, spooled: Arc<Run>) -> Result<Drained, Error> {
+        let plain = spooled.clone();
+        match run(&*self.store, move |tx| maintenance::drain(tx, &plain)).await? {
+            Drained::Refused(Error::Unsealed(_)) => {
+                let sealed = spooled.sealed(&self.sealer)?;
+                Ok(run(&*self.store, move |tx| maintenance::drain(tx, &sealed)).await?)
+            }
+            other => Ok(other),
+        }
     }
 }
 

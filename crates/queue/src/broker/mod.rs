@@ -127,12 +127,13 @@ impl Broker {
         let parking = Parking::new(store.clone(), clock, back_off, options.waiters_max);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let series = Series::new(&options.node, store.now());
-        let keeper = Keeper::new(store.clone(), parking.clone());
+        let sealer = Arc::new(Sealer::new(options.keys));
+        let keeper = Keeper::new(store.clone(), parking.clone(), sealer.clone());
         let shared = Arc::new(Shared {
             store,
             parking: parking.clone(),
             deliveries: Deliveries::default(),
-            sealer: Arc::new(Sealer::new(options.keys)),
+            sealer,
             meters: Meters::default(),
             series,
             numbers: numbers::Cache::default(),

@@ -69,6 +69,9 @@ impl Broker {
             if found.partition.is_some() && bytes < limits::POP_BYTES_MAX {
                 let (partition, offset) = (found.trace.partition, found.trace.offset);
                 found.message = resolve::read_one(&self.shared.store, partition, offset).await?;
+                let sealer = &self.shared.sealer;
+                let can_read = |message: &mut MessageView| sealer.opener().open_message(message).is_ok();
+                found.message = found.message.take().and_then(|mut m| can_read(&mut m).then_some(m));
                 bytes += found.message.as_ref().map_or(0, |message| message.payload.len());
             }
             traced.push(found);
