@@ -185,8 +185,7 @@ fn write(tx: &mut dyn Tx, minute: &Minute) -> Result<(), Stop> {
     let outdated = format!("{PREFIX}{:010}", minute_of(tx.now().before(KEPT)).max(0));
     let old = tx.records(PREFIX, None, REMOVED_AT_ONCE)?.into_iter().map(|(key, _)| key);
     let old: Vec<_> = old.take_while(|key| **key < *outdated).collect();
-    let expires_at = tx.now().after(KEPT);
-    tx.put_record(&key, encode(&whole), Some(expires_at))?;
+    tx.put_record(&key, encode(&whole), None)?;
     old.iter().for_each(|key| tx.remove_record(key));
     Ok(())
 }
