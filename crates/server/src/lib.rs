@@ -18,6 +18,7 @@ mod http1;
 mod json;
 pub mod metrics;
 mod names;
+mod openapi;
 mod path;
 mod process;
 mod query;

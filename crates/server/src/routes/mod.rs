@@ -14,6 +14,7 @@ mod messages;
 mod metrics;
 mod pop;
 mod push;
+mod reference;
 mod resources;
 mod status;
 mod transaction;
@@ -115,6 +116,8 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/analytics/postgres-stats", Access::Read, "The inside of the database.", analytics::postgres),
     route(GET, "/metrics", Access::Public, "A few numbers as JSON.", metrics::json),
     route(GET, "/metrics/prometheus", Access::Public, "Everything that is counted, for Prometheus.", metrics::prometheus),
+    route(GET, "/api/openapi.json", Access::Public, "These routes as an OpenAPI document.", reference::document),
+    route(GET, "/api/docs", Access::Public, "The same as a page to read.", reference::page),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
     route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
 ];
