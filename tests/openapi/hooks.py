@@ -21,4 +21,4 @@ def before_call(context, case, **kwargs):
 @schemathesis.hook
 def after_call(context, case, response):
     with open(os.environ["BATON_SEEN"], "a") as seen:
-        seen.write(json.dumps([case.operation.label, response.status_code]) + "\n")
+        seen.write(json.dumps([case.operation.label, case.method, response.status_code]) + "\n")

@@ -2,7 +2,7 @@
 //!
 //! Start at [`get`] and [`post`], then [`Operation`].
 
-use http::Method;
+use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::shape::word;
@@ -71,11 +71,22 @@ impl Operation {
         self
     }
 
+    /// With an error beside those that any such route may answer.
+    pub fn answers_error(mut self, status: StatusCode) -> Self {
+        self.answers.insert(status.as_str().into(), error(status));
+        self
+    }
+
     /// With an answer that has no body.
     pub fn answers_nothing(mut self, status: u16, help: &str) -> Self {
         self.answers.insert(status.to_string(), json!({"description": help}));
         self
     }
+}
+
+/// An answer that is an error.
+pub fn error(status: StatusCode) -> Value {
+    json!({"$ref": format!("#/components/responses/{}", status.as_u16())})
 }
 
 fn parameter(name: &str, help: &str, schema: Value) -> Value {
@@ -85,6 +96,13 @@ fn parameter(name: &str, help: &str, schema: Value) -> Value {
 /// A query parameter that is a text.
 pub fn text(name: &str, help: &str) -> Value {
     parameter(name, help, word("text"))
+}
+
+/// A query parameter that is a text and must be there.
+pub fn needed_text(name: &str, help: &str) -> Value {
+    let mut parameter = text(name, help);
+    parameter["required"] = true.into();
+    parameter
 }
 
 /// One of the words between bars, or any other type that a shape knows.

@@ -83,8 +83,7 @@ fn document() -> Value {
 fn described(route: &Route, tag: &str, operation: Operation) -> Value {
     let mut responses = Map::new();
     for status in error_statuses().filter(|status| can_answer(route, *status)) {
-        let reference = json!({"$ref": format!("#/components/responses/{}", status.as_u16())});
-        responses.insert(status.as_str().into(), reference);
+        responses.insert(status.as_str().into(), describe::error(status));
     }
     responses.extend(operation.answers);
     let names = route.path.split('/').filter_map(|segment| segment.strip_prefix(':'));
@@ -142,7 +141,7 @@ fn error_statuses() -> impl Iterator<Item = StatusCode> {
 fn can_answer(route: &Route, status: StatusCode) -> bool {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => route.access != Access::Public,
-        StatusCode::NOT_FOUND => route.path.contains(':') || route.path.contains("partitions"),
+        StatusCode::NOT_FOUND => route.path.contains(':'),
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::TOO_MANY_REQUESTS => {
             route.method == Method::POST
         }

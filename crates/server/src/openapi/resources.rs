@@ -1,8 +1,9 @@
 //! Queues, partitions, namespaces and tasks, described.
 
+use http::StatusCode;
 use serde_json::json;
 
-use super::describe::{Operation, delete, get, text};
+use super::describe::{Operation, delete, get, needed_text, text};
 use super::shape::shape;
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -44,11 +45,10 @@ pub(super) fn operations() -> Vec<Operation> {
                 "timestamp": "time", "statsAge": "whole",
             })),
         ),
-        get("/api/v1/resources/partitions").query([text("queue", "The queue; needed.")]).answers(
-            200,
-            "The partitions.",
-            shape(json!({"queue": "text", "partitions": ["@Partition"]})),
-        ),
+        get("/api/v1/resources/partitions")
+            .query([needed_text("queue", "The queue.")])
+            .answers(200, "The partitions.", shape(json!({"queue": "text", "partitions": ["@Partition"]})))
+            .answers_error(StatusCode::NOT_FOUND),
         delete("/api/v1/queues/:queue/clear").query([text("partition", "Only this partition.")]).answers(
             200,
             "It is empty.",
