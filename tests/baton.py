@@ -6,6 +6,7 @@ its own process id. Not here: retries, pools or anything else that would hide wh
 Start at `Server`.
 """
 
+import hashlib
 import http.client
 import json
 import os
@@ -19,6 +20,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode
+
+import postgres
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTENING = re.compile(r"^baton is listening on (https?)://[\d.]+:(\d+)\s*$")
@@ -36,6 +39,14 @@ ABSENT = object()
 def binary():
     """The program under test."""
     return Path(os.environ.get("BATON_BIN", ROOT / "target" / "debug" / "baton"))
+
+
+def store_arguments(data):
+    """With BATON_TEST_STORE=postgres every server works on PostgreSQL: what would be a directory is a schema."""
+    if os.environ.get("BATON_TEST_STORE") != "postgres":
+        return []
+    schema = "test_" + hashlib.sha256(str(data).encode()).hexdigest()[:24]
+    return ["--store", postgres.shared(), "--store-schema", schema]
 
 
 class Refused(Exception):
@@ -71,6 +82,7 @@ class Server:
     def __init__(self, data, *args, listen="127.0.0.1:0", environment=None):
         self.data = Path(data)
         self.args = args
+        self.store = [] if "--store" in args else store_arguments(self.data)
         self.listen = listen
         self.environment = environment or {}
         self.port = None
@@ -87,7 +99,7 @@ class Server:
     def launch(self):
         """Starts the process and does not wait."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
-        command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.args]
+        command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.store, *self.args]
         self.output = []
         self.lines = queues.Queue()
         self.process = subprocess.Popen(

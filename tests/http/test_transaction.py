@@ -154,3 +154,97 @@ def test_acks_of_a_whole_batch_release_its_lease(server, queue):
     assert commit(server, *operations).json["success"] is True
     server.push(queue, 4)
     assert data_of(server.pop(queue, batch=5)) == [4]
+
+
+def put(ns, key, value, **fields):
+    return {"op": "put", "ns": ns, "key": key, "value": value, "forever": True, **fields}
+
+
+def record(server, ns, key):
+    answer = server.post("/api/v1/kv", {"operations": [{"op": "get", "ns": ns, "key": key}]})
+    return answer.json["results"][0]
+
+
+def timer(queue, key, **fields):
+    return {"op": "schedule", "queue": queue, "timerKey": key, "payload": "MQ==", "delayMs": 3_600_000, **fields}
+
+
+def test_records_and_timers_ride_along(server, queue):
+    (message,) = leased(server, queue, 1)
+    answer = commit(
+        server,
+        {"type": "ack", **ack_of(message)},
+        {"type": "push", "items": [{"queue": f"{queue}-next", "payload": i} for i in range(2)]},
+        kv=[put(queue, "state", {"n": 1}), {"op": "incr", "ns": queue, "key": "count", "delta": 2, "ttlSeconds": 60}],
+        timers=[timer(queue, "t", txn="x")],
+    )
+    body = answer.json
+    assert body["success"] is True
+    assert [(r["index"], r["type"], r.get("opIndex")) for r in body["results"]] == [
+        (0, "ack", None),
+        (1, "push", None),
+        (2, "push", None),
+        (3, "kv", 0),
+        (4, "kv", 1),
+        (5, "timer", 0),
+    ]
+    assert {"op": "incr", "applied": True, "key": "count", "value": 2}.items() <= body["results"][4].items()
+    assert {"ok": True, "status": "scheduled", "txn": "x"}.items() <= body["results"][5].items()
+    assert record(server, queue, "state")["value"] == {"n": 1}
+    assert server.get(f"/api/v1/timers/{queue}/t").json["found"] is True
+
+
+def test_riders_need_no_operations(server, queue):
+    for body in ({"kv": [put(queue, "a", 1)]}, {"operations": [], "timers": [timer(queue, "a")]}):
+        answer = server.post("/api/v1/transaction", body)
+        assert (answer.status, answer.json["success"]) == (200, True)
+
+
+def test_a_lost_record_takes_everything_back(server, queue):
+    (message,) = leased(server, queue, 1)
+    version = commit(server, kv=[put(queue, "gate", "v")]).json["results"][0]["version"]
+    body = commit(
+        server,
+        {"type": "ack", **ack_of(message)},
+        {"type": "push", "queue": f"{queue}-next", "payload": 2},
+        kv=[put(queue, "other", 1), put(queue, "gate", "w", expect=version + 1, required=True)],
+        timers=[timer(queue, "t")],
+    ).json
+    assert (body["success"], body["reason"], body["results"]) == (False, "kv_precondition", [])
+    assert (body["ok"], body["failedIndex"], body["kvReason"], body["version"], body["value"]) == (False, 3, "version", version, "v")
+    assert record(server, queue, "other")["found"] is False
+    assert server.get(f"/api/v1/timers/{queue}/t").json["found"] is False
+    assert server.pop(f"{queue}-next") == []
+    assert server.ack([message])[0]["success"] is True, "the ack was taken back too"
+
+
+def test_a_bad_ack_takes_records_and_timers_back(server, queue):
+    (message,) = leased(server, queue, 1)
+    ghost = {**ack_of(message), "transactionId": "no-such-message"}
+    body = commit(server, {"type": "ack", **ghost}, kv=[put(queue, "a", 1)], timers=[timer(queue, "t")]).json
+    assert (body["success"], body["reason"]) == (False, "rejected_ack")
+    assert record(server, queue, "a")["found"] is False
+    assert server.get(f"/api/v1/timers/{queue}/t").json["found"] is False
+
+
+def test_a_losing_write_that_is_not_required_undoes_nothing(server, queue):
+    body = commit(server, {"type": "push", "queue": queue, "payload": 1}, kv=[put(queue, "a", 1, expect=5)]).json
+    assert body["success"] is True
+    assert (body["results"][1]["applied"], body["results"][1]["reason"]) == (False, "absent")
+    assert data_of(server.pop(queue)) == [1]
+
+
+@pytest.mark.parametrize(
+    "riders, reason",
+    [
+        ({"kv": [{"op": "getPrefix", "ns": "n", "prefix": "p"}]}, "kv_unknown_op"),
+        ({"kv": [{"op": "get", "ns": "n", "key": "k"}] * 65}, "kv_too_many_ops"),
+        ({"kv": [{"op": "getMany", "ns": "n", "keys": ["k"] * 257}]}, "kv_too_many_keys"),
+        ({"kv": [{"op": "put", "ns": "n", "key": "k", "value": 1}]}, "kv_expiry_not_specified"),
+        ({"timers": [{"op": "schedule", "deliverAt": 1}]}, "timers_server_owned_field"),
+    ],
+)
+def test_a_wrong_rider_undoes_nothing_because_nothing_was_done(server, queue, riders, reason):
+    answer = commit(server, {"type": "push", "queue": queue, "payload": 1}, **riders)
+    assert (answer.status, answer.json["reason"]) == (400, reason)
+    assert server.pop(queue) == []

@@ -13,9 +13,15 @@ WAIT_MS = 20
 
 @schemathesis.hook
 def before_call(context, case, **kwargs):
-    """A pop that waits would wait up to five minutes."""
-    if "/pop" in case.operation.path and isinstance(case.query, dict):
-        case.query["timeout"] = WAIT_MS
+    """What waits for something would wait up to five minutes."""
+    path = case.operation.path
+    if isinstance(case.query, dict):
+        if "/pop" in path:
+            case.query["timeout"] = WAIT_MS
+        if "/elections/" in path:
+            case.query["wait"] = WAIT_MS
+    if path.endswith("/fetch") and isinstance(case.body, dict) and isinstance(case.body.get("maxWaitMs"), int):
+        case.body["maxWaitMs"] = min(case.body["maxWaitMs"], WAIT_MS)
 
 
 @schemathesis.hook

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, pop, push, queues, serve, tail};
+use commands::{completions, elect, elections, migrate, pop, push, queues, serve, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -33,7 +33,8 @@ Examples:
   baton push orders '{\"number\": 1}'       put a message into the queue orders
   baton pop orders --wait 10              take one, wait up to 10 seconds for it
   baton tail orders                       watch what is pushed, without taking it from anybody
-  baton queues                            list queues and how much waits in them";
+  baton queues                            list queues and how much waits in them
+  baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -48,6 +49,12 @@ enum Command {
     Tail(tail::Args),
     /// List queues, or show one.
     Queues(queues::Args),
+    /// Run a command only while this process coordinates a group.
+    Elect(elect::Args),
+    /// List election groups and who coordinates them.
+    Elections(elections::Args),
+    /// Bring the schema of a PostgreSQL up to date, or see whether it is.
+    Migrate(migrate::Args),
     /// Measure a server.
     Bench(bench::Args),
     /// Print the completions for a shell.
@@ -78,6 +85,9 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Pop(args) => pop::run(args).await,
             Command::Tail(args) => tail::run(args).await,
             Command::Queues(args) => queues::run(args).await,
+            Command::Elect(args) => elect::run(args).await,
+            Command::Elections(args) => elections::run(args).await,
+            Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),
         }

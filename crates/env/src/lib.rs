@@ -48,6 +48,29 @@ impl Clock for SystemClock {
     }
 }
 
+/// The machine's clock, whose [`elapsed`](Clock::elapsed) also counts the time that the machine was asleep. For
+/// leases, which others see run out meanwhile.
+#[derive(Debug, Default)]
+pub struct BootClock(SystemClock);
+
+impl Clock for BootClock {
+    fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn elapsed(&self) -> Duration {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 /// A clock that moves only when told to.
 #[derive(Debug)]
 pub struct ManualClock {

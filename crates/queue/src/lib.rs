@@ -1,4 +1,4 @@
-//! The rules of queues, written once, and the broker that runs them on a store.
+//! The rules of queues, records, locks and timers, written once, and the broker that runs them on a store.
 //!
 //! Each rule is a function from the tables to what changes in them, so it is the same on every backend and is
 //! tested without a socket or a clock. Always: a message answered as queued is delivered, in the order of its
@@ -9,9 +9,13 @@
 
 mod ack;
 mod broker;
+pub mod counter;
 mod error;
 mod group;
 mod inspect;
+pub mod kv;
+pub mod lock;
+mod maintenance;
 mod meter;
 mod parking;
 mod pop;
@@ -20,22 +24,31 @@ mod resolve;
 mod retention;
 mod seal;
 mod series;
+mod stream;
+pub mod timer;
+mod trace;
 mod transaction;
 mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Numbers, Options};
+pub use broker::{Broker, FetchEntry, Fetched, Numbers, Options, TracedMessage};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
     Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
     PartitionSummary, QueueSummary, Replayed,
 };
+pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use meter::{Kind, Meters, Tally};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
 pub use seal::{KeyError, Keyring};
 pub use series::{Gauges, KEPT as SERIES_KEPT, Minute};
+pub use stream::{
+    Cycle, CycleAck, CycleAcked, Cycled, KEY_BYTES_MAX, NewQuery, Registered, StateChange, StateRow,
+    VALUE_BYTES_MAX, Wanted,
+};
+pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
 pub use transaction::{Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

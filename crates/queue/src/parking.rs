@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use baton_env::{Clock, fresh_lease};
 use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx};
-use baton_types::LeaseId;
+use baton_types::{LeaseId, QueueId};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -71,6 +71,8 @@ pub struct Parking {
     waiters_max: usize,
     alarm: Notify,
     closed: AtomicBool,
+    /// Whether every pop finds nothing. Changed and heeded under the lock of the waiters.
+    stopped: AtomicBool,
 }
 
 impl Parking {
@@ -87,6 +89,7 @@ impl Parking {
             waiters_max,
             alarm: Notify::new(),
             closed: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
         });
         let weak: Weak<Self> = Arc::downgrade(&this);
         store.listen(Arc::new(move |event| {
@@ -129,6 +132,9 @@ impl Parking {
         let (answer, granted) = oneshot::channel();
         let id = {
             let mut waiters = self.lock();
+            if self.is_stopped() {
+                return Ok(None);
+            }
             if waiters.len() >= self.waiters_max {
                 return Err(Error::Busy {
                     reason: format!("{} pops are waiting already", self.waiters_max),
@@ -156,6 +162,29 @@ impl Parking {
         for caller in self.lock().drain() {
             let _ = caller.answer.send(Ok(None));
         }
+    }
+
+    /// From now on every pop finds nothing, also those that wait; or no longer.
+    pub fn stop(&self, on: bool) {
+        let gone = {
+            let mut waiters = self.lock();
+            self.stopped.store(on, Ordering::Release);
+            if on { waiters.drain() } else { Vec::new() }
+        };
+        for caller in gone {
+            let _ = caller.answer.send(Ok(None));
+        }
+    }
+
+    /// Whether every pop finds nothing.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Looks at once for everyone who waits for something of a queue.
+    pub fn wake(self: &Arc<Self>, queue: QueueId) {
+        self.lock().wake_queue(self.clock.elapsed(), queue);
+        self.look();
     }
 
     fn hear(self: &Arc<Self>, event: Event) {

@@ -15,6 +15,7 @@ use baton_store::{
 use baton_store::{Error, Stop, Tx};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, QueueId, Timestamp};
 
+use crate::maintenance::is_hidden;
 use crate::push::ensure_queue;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
@@ -182,7 +183,8 @@ fn find_queue(tx: &mut dyn Tx, name: &str, request: &PopRequest) -> Result<Optio
 /// Queues with these labels, those of the highest priority first, equals in turn.
 fn labelled(tx: &mut dyn Tx, namespace: Option<&str>, task: Option<&str>) -> Result<Vec<Arc<Queue>>, Stop> {
     let matches = |queue: &Arc<Queue>| {
-        namespace.is_none_or(|label| *queue.spec.namespace == *label)
+        !is_hidden(&queue.spec.name)
+            && namespace.is_none_or(|label| *queue.spec.namespace == *label)
             && task.is_none_or(|label| *queue.spec.task == *label)
     };
     let mut queues: Vec<_> = tx.queues()?.into_iter().filter(matches).collect();

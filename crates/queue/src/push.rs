@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx};
 use baton_types::{MessageId, Offset, PartitionId, QueueOptions, limits};
+use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::maintenance::{self, Detour, Place};
 use crate::meter::PushCount;
 use crate::seal::{Sealer, is_sealed};
 
@@ -24,6 +26,8 @@ pub struct PushBatch {
     places: Vec<(usize, usize)>,
     /// Only kept once there are several parts.
     index: FxHashMap<(Arc<str>, Arc<str>), usize>,
+    /// When they wait in the spool instead.
+    pub(crate) detour: Detour,
 }
 
 /// The messages for one partition.
@@ -39,6 +43,8 @@ struct Part {
 pub struct Pushed {
     /// Whether a message with its transaction id was there already; the rest then tells of that one.
     pub duplicate: bool,
+    /// Whether it waits in the spool; the rest then tells of its place there.
+    pub buffered: bool,
     /// The partition.
     pub partition: PartitionId,
     /// Its place there.
@@ -65,6 +71,24 @@ impl PushBatch {
         Ok(())
     }
 
+    /// Adds a message that was stored before.
+    pub(crate) fn add_stored(
+        &mut self,
+        queue: &str,
+        partition: &str,
+        message: &MessageView,
+    ) -> Result<(), Error> {
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        let (id, producer) = (message.transaction_id.as_ref().map(text), message.producer.as_ref().map(text));
+        let message = NewMessage {
+            transaction_id: id.as_deref(),
+            trace_id: message.trace_id,
+            producer: producer.as_deref(),
+            payload: &message.payload,
+        };
+        self.add(queue, partition, &message)
+    }
+
     /// Adds everything of `other` after what is there.
     pub fn extend(&mut self, other: Self) {
         for (part, index) in other.places {
@@ -89,7 +113,12 @@ impl PushBatch {
             }
             parts.push(Part { queue: part.queue.clone(), partition: part.partition.clone(), block });
         }
-        Ok(Self { parts, places: self.places.clone(), index: self.index.clone() })
+        Ok(Self {
+            parts,
+            places: self.places.clone(),
+            index: self.index.clone(),
+            detour: self.detour.clone(),
+        })
     }
 
     /// Whether some of it is for a queue that is `wanted`.
@@ -143,6 +172,9 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
             name.len()
         )));
     }
+    if what == "queue" && maintenance::is_hidden(name) {
+        return Err(Error::Invalid(format!("the queue name {name:?} is the server's own; choose another")));
+    }
     if name.contains('\0') {
         return Err(Error::Invalid(format!("a {what} name cannot contain a NUL character")));
     }
@@ -153,6 +185,8 @@ pub fn check_name(what: &str, name: &str) -> Result<(), Error> {
 struct Plan {
     queue: Option<Arc<Queue>>,
     partition: Option<PartitionId>,
+    /// Where its messages wait, if they have to.
+    detour: Option<Place>,
     /// For each message that is not stored: the one it repeats.
     repeats: FxHashMap<usize, Repeat>,
 }
@@ -178,10 +212,12 @@ impl Prepared {
 /// Checks a push against the tables without writing.
 pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Error>, Stop> {
     tx.admit(batch.parts.iter().map(|part| part.block.bytes().len()).sum())?;
+    let mode = maintenance::heeded(tx, &batch.detour)?;
     let mut plans = Vec::with_capacity(batch.parts.len());
     for part in &batch.parts {
         let queue = tx.queue(&part.queue)?;
-        let mut plan = Plan { queue, partition: None, repeats: repeats_within(&part.block) };
+        let detour = maintenance::detour(tx, mode, &part.queue, &part.partition)?;
+        let mut plan = Plan { queue, partition: None, detour, repeats: repeats_within(&part.block) };
         if let Some(queue) = plan.queue.clone() {
             if queue.spec.options.encryption_enabled
                 && !part.block.messages().all(|message| is_sealed(message.payload))
@@ -279,6 +315,10 @@ fn window(options: &QueueOptions) -> Duration {
 pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<Vec<Pushed>, Stop> {
     let mut results: Vec<Vec<Pushed>> = Vec::with_capacity(batch.parts.len());
     for (part, plan) in batch.parts.iter().zip(&prepared.0) {
+        if let Some(place) = plan.detour {
+            results.push(spool(tx, place, part)?);
+            continue;
+        }
         let queue = match &plan.queue {
             Some(queue) => queue.clone(),
             None => ensure_queue(tx, &part.queue)?,
@@ -293,6 +333,18 @@ pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<
         results.push(append(tx, &queue, partition, &part.block, &plan.repeats));
     }
     Ok(batch.places.iter().map(|(part, index)| results[*part][*index]).collect())
+}
+
+/// Lets all messages of a part wait; whether some repeat others is seen when they are pushed.
+fn spool(tx: &mut dyn Tx, place: Place, part: &Part) -> Result<Vec<Pushed>, Stop> {
+    let partition = maintenance::ensure_place(tx, place, &part.queue, &part.partition)?;
+    let appended = tx.append(partition, &part.block, Duration::ZERO);
+    let pushed = |index: u64| {
+        let offset = appended.first.plus(index);
+        let id = MessageId::new(appended.created_at, partition, offset);
+        Pushed { duplicate: false, buffered: true, partition, offset, id }
+    };
+    Ok((0..part.block.len() as u64).map(pushed).collect())
 }
 
 fn append(
@@ -312,7 +364,7 @@ fn append(
     for index in 0..block.len() {
         let pushed = match (repeats.get(&index), appended) {
             (Some(Repeat::Stored(offset, id)), _) => {
-                Pushed { duplicate: true, partition, offset: *offset, id: *id }
+                Pushed { duplicate: true, buffered: false, partition, offset: *offset, id: *id }
             }
             (Some(Repeat::Earlier(earlier)), _) => {
                 let original: Pushed = results[*earlier];
@@ -322,7 +374,7 @@ fn append(
                 let offset = appended.first.plus(stored);
                 stored += 1;
                 let id = MessageId::new(appended.created_at, partition, offset);
-                Pushed { duplicate: false, partition, offset, id }
+                Pushed { duplicate: false, buffered: false, partition, offset, id }
             }
             (None, None) => continue,
         };

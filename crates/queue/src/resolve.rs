@@ -136,7 +136,8 @@ pub async fn find_stored(
     .await
 }
 
-async fn read_one(
+/// The message at a place, if it is kept.
+pub async fn read_one(
     store: &Arc<dyn Store>,
     partition: PartitionId,
     offset: Offset,

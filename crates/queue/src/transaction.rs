@@ -1,11 +1,11 @@
-//! Transactions: acks and pushes that happen together or not at all.
+//! Transactions: acks, pushes, operations on records and timers that happen together or not at all.
 
 use baton_store::{Stop, Tx};
 use baton_types::LeaseId;
 
 use crate::ack::{self, BAD_LEASE, Resolved};
-use crate::push;
-use crate::{AckItem, Acked, Error, PushBatch, Pushed};
+use crate::seal::Sealer;
+use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, push, timer};
 
 /// One step.
 #[derive(Debug)]
@@ -23,6 +23,10 @@ pub struct Transaction {
     pub steps: Vec<Step>,
     /// Leases that must be live; `None` for a text that is no lease id.
     pub required_leases: Vec<Option<LeaseId>>,
+    /// Operations on records.
+    pub kv: Vec<kv::Step>,
+    /// Operations on timers.
+    pub timers: Vec<timer::Operation>,
 }
 
 /// What a step came to.
@@ -35,7 +39,7 @@ pub enum StepResult {
 }
 
 /// What a transaction came to.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TransactionResult {
     /// Why nothing was done; `None` is success.
     pub error: Option<String>,
@@ -43,11 +47,17 @@ pub struct TransactionResult {
     pub reason: Option<&'static str>,
     /// One per step; of a transaction that was not done those of its acks that were looked at.
     pub results: Vec<StepResult>,
+    /// One per operation on records.
+    pub kv: Vec<kv::Outcome>,
+    /// One per operation on timers.
+    pub timers: Vec<timer::Outcome>,
+    /// The required operation on a record that undid everything.
+    pub precondition: Option<kv::Precondition>,
 }
 
 impl TransactionResult {
     fn refused(reason: &'static str, error: impl Into<String>, results: Vec<StepResult>) -> Self {
-        Self { error: Some(error.into()), reason: Some(reason), results }
+        Self { error: Some(error.into()), reason: Some(reason), results, ..Self::default() }
     }
 
     /// Nothing was done, because of `error`, for which `reason` stands.
@@ -57,17 +67,22 @@ impl TransactionResult {
 }
 
 /// A transaction whose acked messages have been found.
-#[derive(Clone)]
 pub struct Ready {
     pub acks: Vec<Resolved>,
-    pub pushes: PushBatch,
     /// For each step: an ack, or a push of so many messages.
     pub shape: Vec<Option<usize>>,
     pub required_leases: Vec<Option<LeaseId>>,
+    pub kv: Vec<kv::Step>,
+    pub timers: Vec<timer::Operation>,
 }
 
 /// Decides a transaction; an error is only ever that messages have to be encrypted first.
-pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<Result<TransactionResult, Error>, Stop> {
+pub fn transact(
+    tx: &mut dyn Tx,
+    ready: &Ready,
+    pushes: &PushBatch,
+    sealer: &Sealer,
+) -> Result<Result<TransactionResult, Error>, Stop> {
     for lease in &ready.required_leases {
         if !is_live(tx, *lease)? {
             return Ok(Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new())));
@@ -79,12 +94,12 @@ pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<Result<TransactionResu
         let error = format!("ACK operation failed: {error}");
         return Ok(Ok(TransactionResult::refused("rejected_ack", error, seen)));
     }
-    let pushes = match push::prepare(tx, &ready.pushes)? {
-        Ok(pushes) if pushes.repeats_stored() => {
+    let prepared = match push::prepare(tx, pushes)? {
+        Ok(prepared) if prepared.repeats_stored() => {
             let error = "a pushed transactionId exists already";
             return Ok(Ok(TransactionResult::refused("duplicate", error, Vec::new())));
         }
-        Ok(pushes) => pushes,
+        Ok(prepared) => prepared,
         Err(error @ Error::QueueFull { .. }) => {
             return Ok(Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new())));
         }
@@ -93,10 +108,26 @@ pub fn transact(tx: &mut dyn Tx, ready: &Ready) -> Result<Result<TransactionResu
             return Ok(Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())));
         }
     };
-    let pushed = push::write(tx, &ready.pushes, &pushes)?;
+    let records = match kv::prepare(tx, &ready.kv)? {
+        Ok(records) => records,
+        Err(lost) => {
+            let refused =
+                TransactionResult::not_done("kv_precondition", "a required record is not as expected");
+            return Ok(Ok(TransactionResult { precondition: Some(lost), ..refused }));
+        }
+    };
+    let timers = match timer::prepare(tx, &ready.timers, sealer)? {
+        Ok(timers) => timers,
+        Err(error) => {
+            return Ok(Ok(TransactionResult::not_done("encryption_key_missing", error.to_string())));
+        }
+    };
+    let pushed = push::write(tx, pushes, &prepared)?;
     let acked = ack::write(tx, acks);
+    let timers = timer::write(tx, &ready.timers, timers)?;
+    let kv = kv::write(tx, &ready.kv, records)?;
     let results = in_order(&ready.shape, acked, pushed);
-    Ok(Ok(TransactionResult { error: None, reason: None, results }))
+    Ok(Ok(TransactionResult { results, kv, timers, ..TransactionResult::default() }))
 }
 
 fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, Stop> {

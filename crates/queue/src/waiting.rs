@@ -212,6 +212,14 @@ impl<W> Waiters<W> {
         }
     }
 
+    /// Somebody says that something happened in a queue: all its lines are looked at now.
+    pub fn wake_queue(&mut self, now: Duration, queue: QueueId) {
+        let lines: Vec<_> = self.by_queue.get(&queue).into_iter().flatten().copied().collect();
+        for id in lines {
+            self.wake_line(now, id);
+        }
+    }
+
     fn wake_line(&mut self, now: Duration, id: LineId) {
         let Some(line) = self.lines.get_mut(&id) else { return };
         line.empties = 0;
@@ -397,6 +405,23 @@ mod tests {
         let query = waiters.take_due(ms(0)).remove(0);
         waiters.checked(ms(0), query.line, false, watched, None);
         query.line
+    }
+
+    #[test]
+    fn a_notice_wakes_every_line_of_its_queue_and_no_other() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let mut woken = vec![
+            parked(&mut waiters, any("g"), watched(1, None), 1),
+            parked(&mut waiters, one("p"), watched(1, Some(7)), 2),
+        ];
+        let elsewhere = Watched { queues: vec![(QueueId(2), GroupId(9))], partition: None };
+        parked(&mut waiters, any("other"), elsewhere, 3);
+        assert_eq!(waiters.take_due(ms(1)), []);
+        waiters.wake_queue(ms(1), QUEUE);
+        let mut due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        due.sort_unstable();
+        woken.sort_unstable();
+        assert_eq!(due, woken);
     }
 
     #[test]

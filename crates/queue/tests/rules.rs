@@ -375,12 +375,16 @@ async fn a_transaction_does_everything_or_nothing() {
     };
     let wrong = AckItem { transaction_id: "ghost".into(), ..ack() };
     let steps = vec![push(), Step::Ack(ack()), Step::Ack(wrong)];
-    let result = bench.broker.transaction(Transaction { steps, required_leases: vec![] }).await.unwrap();
+    let result = bench.broker.transaction(Transaction { steps, ..Transaction::default() }).await.unwrap();
     assert_eq!(result.error.as_deref(), Some("ACK operation failed: Message not found"));
     assert!(bench.pop(from("out")).await.is_none());
     let steps = vec![push(), Step::Ack(ack())];
     let required_leases = vec![popped.lease];
-    let result = bench.broker.transaction(Transaction { steps, required_leases }).await.unwrap();
+    let result = bench
+        .broker
+        .transaction(Transaction { steps, required_leases, ..Transaction::default() })
+        .await
+        .unwrap();
     assert_eq!((result.error, result.results.len()), (None, 2));
     assert_eq!(bench.texts(from("out")).await, ["2"]);
     bench.clock.advance(3600 * SECOND);

@@ -1,14 +1,16 @@
 //! What all connections share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_queue::Broker;
+use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
+use crate::elections::Elections;
 use crate::process::Usage;
 use crate::server::Options;
 
@@ -22,23 +24,26 @@ pub struct App {
     pub options: Options,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
+    /// The elections.
+    pub(crate) elections: Arc<Elections>,
     started: Stopwatch,
     /// Open connections.
     pub connections: AtomicUsize,
-    stopping: AtomicBool,
+    stopping: CancellationToken,
 }
 
 impl App {
     pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
+            elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             broker,
             auth,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),
             connections: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
+            stopping: CancellationToken::new(),
         }
     }
 
@@ -49,11 +54,16 @@ impl App {
 
     /// Whether the server has begun to stop.
     pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
+        self.stopping.is_cancelled()
+    }
+
+    /// Returns when the server has begun to stop.
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.stopping.clone().cancelled_owned()
     }
 
     pub(crate) fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.stopping.cancel();
     }
 }
 

@@ -28,6 +28,7 @@ pub struct Call {
     query: String,
     body: Option<Received>,
     caller: Option<Arc<str>>,
+    wants_events: bool,
 }
 
 impl Call {
@@ -38,7 +39,17 @@ impl Call {
         body: Received,
         caller: Option<Arc<str>>,
     ) -> Self {
-        Self { app, parameters, query, body: Some(body), caller }
+        Self { app, parameters, query, body: Some(body), caller, wants_events: false }
+    }
+
+    /// The same request, which wants a stream of events if `wants_events`.
+    pub(crate) fn wanting_events(self, wants_events: bool) -> Self {
+        Self { wants_events, ..self }
+    }
+
+    /// Whether the answer should be a stream of events.
+    pub fn wants_events(&self) -> bool {
+        self.wants_events
     }
 
     /// Whom the caller's token speaks for.
@@ -64,6 +75,11 @@ impl Call {
     /// The same, owned.
     pub fn take_parameter(&mut self, place: usize) -> String {
         self.parameters.get_mut(place).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Whether something stands behind a question mark.
+    pub fn has_query(&self) -> bool {
+        !self.query.is_empty()
     }
 
     /// The query parameters.

@@ -61,6 +61,16 @@ pub enum Kind {
     StoreClosed,
     /// Something stored is damaged.
     Corrupt,
+    /// An operation on records is wrong.
+    KvInvalid,
+    /// An operation on locks is wrong.
+    LocksInvalid,
+    /// An operation on timers is wrong.
+    TimersInvalid,
+    /// A timer is further in the future than a timer may be.
+    TimerTooFar,
+    /// A value or payload is larger than it may be.
+    PayloadTooLarge,
     /// A mistake of ours.
     Internal,
 }
@@ -218,6 +228,36 @@ pub const TABLE: &[Row] = &[
         "Stored data is damaged; the server's log names it. Restore from a copy.",
     ),
     row(
+        Kind::KvInvalid,
+        StatusCode::BAD_REQUEST,
+        "kv_bad_request",
+        "Fix what `reason` and `detail` name; nothing of the call was done.",
+    ),
+    row(
+        Kind::LocksInvalid,
+        StatusCode::BAD_REQUEST,
+        "locks_bad_request",
+        "Fix what `reason` and `detail` name; nothing of the call was done.",
+    ),
+    row(
+        Kind::TimersInvalid,
+        StatusCode::BAD_REQUEST,
+        "timers_bad_request",
+        "Fix what `reason` and `detail` name; nothing of the call was done.",
+    ),
+    row(
+        Kind::TimerTooFar,
+        StatusCode::FORBIDDEN,
+        "timer_horizon_exceeded",
+        "Set the timer for at most 90 days ahead, and set it again when it fires.",
+    ),
+    row(
+        Kind::PayloadTooLarge,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "payload_too_large",
+        "Keep the value smaller, or keep it elsewhere and store where it is; `detail` names the bound.",
+    ),
+    row(
         Kind::Internal,
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal",
@@ -243,6 +283,8 @@ enum Shape {
     Pop,
     /// The same with `"success": false`.
     Outcome,
+    /// `{"error": code, "reason": this, "detail": text, "code"}`, for records, locks and timers.
+    Reason(&'static str),
 }
 
 /// An error on its way to the caller.
@@ -265,6 +307,11 @@ impl Error {
     /// The request is wrong in the way that `message` says.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
+    }
+
+    /// The same with a fine `reason` for clients to branch on.
+    pub fn refused(kind: Kind, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { shape: Shape::Reason(reason), ..Self::new(kind, message) }
     }
 
     /// What `message` names does not exist.
@@ -308,11 +355,19 @@ impl Error {
         }
         let mut body = Vec::with_capacity(64 + self.message.len());
         body.extend_from_slice(match self.shape {
-            Shape::Plain => b"{",
+            Shape::Plain => b"{".as_slice(),
             Shape::Pop => b"{\"success\":false,\"messages\":[],".as_slice(),
             Shape::Outcome => b"{\"success\":false,".as_slice(),
+            Shape::Reason(_) => b"{\"reason\":".as_slice(),
         });
-        body.extend_from_slice(b"\"error\":");
+        if let Shape::Reason(reason) = self.shape {
+            json::string(&mut body, reason);
+            body.extend_from_slice(b",\"error\":");
+            json::string(&mut body, row.code);
+            body.extend_from_slice(b",\"detail\":");
+        } else {
+            body.extend_from_slice(b"\"error\":");
+        }
         json::string(&mut body, &self.message);
         body.extend_from_slice(b",\"code\":");
         json::string(&mut body, row.code);
@@ -389,6 +444,16 @@ mod tests {
         let reply = Error::from(error).into_reply();
         assert_eq!(reply.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(reply.header(header::RETRY_AFTER).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_refusal_with_a_reason_names_code_reason_and_text() {
+        let reply = Error::refused(Kind::KvInvalid, "kv_bad_key", "no").into_reply();
+        let body: serde_json::Value = serde_json::from_slice(reply.body()).unwrap();
+        let expected = serde_json::json!(
+            {"error": "kv_bad_request", "code": "kv_bad_request", "reason": "kv_bad_key", "detail": "no"}
+        );
+        assert_eq!((reply.status(), body), (StatusCode::BAD_REQUEST, expected));
     }
 
     #[test]

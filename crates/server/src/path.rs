@@ -24,25 +24,29 @@ impl Segments<'_> {
     }
 }
 
-/// The open segments of `path` when it has the form of `pattern`.
+/// The open segments of `path` when it has the form of `pattern`. One that begins with a colon is one segment; one
+/// that begins with a star, at the end, is all the rest.
 pub fn matches<'p>(pattern: &str, path: &'p str) -> Option<Segments<'p>> {
     let Some(open_at) = pattern.find(':') else {
         return (pattern == path).then(Segments::default);
     };
     let (fixed, open_pattern) = pattern.split_at(open_at);
-    let open_path = path.strip_prefix(fixed)?;
+    let mut rest = Some(path.strip_prefix(fixed)?);
     let mut segments = Segments::default();
-    let mut given = open_path.split('/');
     for expected in open_pattern.split('/') {
-        let segment = given.next()?;
-        if expected.starts_with(':') {
+        let (segment, after) = match rest?.split_once('/') {
+            Some((segment, after)) if !expected.starts_with('*') => (segment, Some(after)),
+            _ => (rest?, None),
+        };
+        rest = after;
+        if expected.starts_with([':', '*']) {
             *segments.open.get_mut(segments.count)? = segment;
             segments.count += 1;
         } else if expected != segment {
             return None;
         }
     }
-    given.next().is_none().then_some(segments)
+    rest.is_none().then_some(segments)
 }
 
 /// `text` with `%xx` replaced and, in a query, `+` as a space.
@@ -93,6 +97,9 @@ mod tests {
         check("/q/:queue/p/:partition", "/q/a/p/b", Some(&["a", "b"]));
         check("/q/:queue/p/:partition", "/q/a/x/b", None);
         check("/q/:queue/p/:partition", "/q/a/p", None);
+        check("/t/:queue/*key", "/t/q/a/b%2Fc", Some(&["q", "a/b/c"]));
+        check("/t/:queue/*key", "/t/q/", Some(&["q", ""]));
+        check("/t/:queue/*key", "/t/q", None);
         check("/m/:p/:t/retry", "/m/1/x%2Fy%20z/retry", Some(&["1", "x/y z"]));
     }
 

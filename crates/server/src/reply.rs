@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
+use tokio::sync::mpsc;
 
 use crate::error::{Error, Kind};
 
@@ -15,6 +16,7 @@ pub struct Reply {
     content_type: &'static str,
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
+    events: Option<mpsc::Receiver<Bytes>>,
 }
 
 impl Reply {
@@ -25,7 +27,7 @@ impl Reply {
 
     /// An answer with some other text.
     pub fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { status, content_type, body: body.into(), extra: Vec::new() }
+        Self { status, content_type, body: body.into(), extra: Vec::new(), events: None }
     }
 
     /// 200 with `value` as JSON.
@@ -42,6 +44,16 @@ impl Reply {
     /// 204: there is nothing to say, and no body to say it in.
     pub fn nothing() -> Self {
         Self::json(StatusCode::NO_CONTENT, Bytes::new())
+    }
+
+    /// 200 with server-sent events, until their sender is dropped or the peer leaves.
+    pub fn events(events: mpsc::Receiver<Bytes>) -> Self {
+        Self { events: Some(events), ..Self::json(StatusCode::OK, Bytes::new()) }
+    }
+
+    /// The events, if this is a stream of them.
+    pub fn take_events(&mut self) -> Option<mpsc::Receiver<Bytes>> {
+        self.events.take()
     }
 
     /// The same answer with one more header.

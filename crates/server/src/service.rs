@@ -25,6 +25,8 @@ pub struct Place {
     pub parameters: Vec<String>,
     /// Its query, still encoded.
     pub query: String,
+    /// Whether a stream of events is wanted.
+    pub wants_events: bool,
     /// Who sends it.
     pub caller: Caller,
 }
@@ -68,7 +70,8 @@ pub fn find(head: &Head<'_>, auth: Option<&Auth>) -> Result<Place, Reply> {
         Some(Admission::Refused(error)) => return Err(error.into_reply()),
     };
     let parameters = segments.decoded().map_err(Error::into_reply)?;
-    Ok(Place { handler: route.handler, parameters, query: head.query.to_owned(), caller })
+    let (query, wants_events) = (head.query.to_owned(), head.wants_events);
+    Ok(Place { handler: route.handler, parameters, query, wants_events, caller })
 }
 
 /// Starts a handler.

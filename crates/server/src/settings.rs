@@ -17,6 +17,9 @@ pub use security::{Secret, Security};
 
 use crate::server;
 
+/// The store that is a directory.
+pub const EMBEDDED: &str = "embedded";
+
 /// What the environment names of settings begin with.
 pub const PREFIX: &str = "BATON_";
 
@@ -32,6 +35,10 @@ pub struct Settings {
     pub listen: String,
     /// Where data is kept.
     pub data: PathBuf,
+    /// Where else data is kept: the address of a PostgreSQL.
+    pub store: String,
+    /// The schema there.
+    pub store_schema: String,
     /// The name of this node.
     pub node_id: String,
     /// Free disk space, in bytes, below which pushes are refused.
@@ -56,6 +63,8 @@ pub struct Settings {
     pub default_timeout: Duration,
     /// How often old messages are looked for.
     pub retention_interval: Duration,
+    /// How long traces are kept.
+    pub trace_retention: Duration,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
     /// What is logged.
@@ -79,6 +88,8 @@ impl Default for Settings {
         Self {
             listen: "127.0.0.1:6632".into(),
             data: "./baton-data".into(),
+            store: EMBEDDED.into(),
+            store_schema: "baton".into(),
             node_id: "baton-1".into(),
             min_free_disk: 256 << 20,
             pop_wait_initial_interval: Duration::from_millis(100),
@@ -91,6 +102,7 @@ impl Default for Settings {
             default_batch_size: 1,
             default_timeout: Duration::from_millis(30_000),
             retention_interval: Duration::from_millis(2000),
+            trace_retention: Duration::from_secs(7 * 24 * 3600),
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
             security: Security::default(),
@@ -151,6 +163,27 @@ pub const TABLE: &[Setting] = &[
         help: "Where messages are kept; created when missing. One process at a time.",
         set: |s, text| set(&mut s.data, text, |text| Ok(PathBuf::from(filled(text)?))),
         show: |s| s.data.display().to_string(),
+    },
+    Setting {
+        name: "store",
+        flag: "store",
+        env: "BATON_STORE",
+        aliases: &[],
+        value: "URL",
+        help: "What keeps everything: `embedded` is the data directory; `postgres://user:password@host/database` is a \
+               PostgreSQL that any number of servers share.",
+        set: |s, text| set(&mut s.store, text, store_address),
+        show: |s| s.store.clone(),
+    },
+    Setting {
+        name: "store_schema",
+        flag: "store-schema",
+        env: "BATON_STORE_SCHEMA",
+        aliases: &[],
+        value: "NAME",
+        help: "The schema in PostgreSQL; created when missing. Servers with different schemas share nothing.",
+        set: |s, text| set(&mut s.store_schema, text, schema_name),
+        show: |s| s.store_schema.clone(),
     },
     Setting {
         name: "node_id",
@@ -274,6 +307,16 @@ pub const TABLE: &[Setting] = &[
         help: "How often messages that are past their retention are looked for.",
         set: |s, text| set(&mut s.retention_interval, text, positive_millis),
         show: |s| show_millis(s.retention_interval),
+    },
+    Setting {
+        name: "trace_retention_ms",
+        flag: "trace-retention-ms",
+        env: "BATON_TRACE_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long traces of messages are kept.",
+        set: |s, text| set(&mut s.trace_retention, text, positive_millis),
+        show: |s| show_millis(s.trace_retention),
     },
     Setting {
         name: "shutdown_deadline_ms",
@@ -469,6 +512,7 @@ impl Settings {
             retention_interval: self.retention_interval,
             waiters_max: self.pop_waiters_max,
             keys: self.security.encryption_keys.clone(),
+            trace_retention: self.trace_retention,
         }
     }
 }
@@ -491,6 +535,28 @@ fn set<T>(field: &mut T, text: &str, parse: impl Fn(&str) -> Result<T, String>) 
 
 fn filled(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("it must not be empty".into()) } else { Ok(text.into()) }
+}
+
+/// The embedded store, or the address of a PostgreSQL as a URL or as `host=… dbname=…`.
+fn store_address(text: &str) -> Result<String, String> {
+    let known = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
+    let pairs = ["host=", "hostaddr=", "user=", "dbname=", "port="].iter().any(|key| text.contains(key));
+    match text {
+        EMBEDDED => Ok(text.into()),
+        _ if known || pairs => Ok(text.into()),
+        _ => Err(format!("{EMBEDDED} or postgres://user@host/database is wanted")),
+    }
+}
+
+/// A name that PostgreSQL keeps as it is.
+fn schema_name(text: &str) -> Result<String, String> {
+    match filled(text)? {
+        long if long.len() > 63 => Err("a schema name has at most 63 bytes".into()),
+        reserved if reserved.starts_with("pg_") => {
+            Err("names that begin with pg_ belong to PostgreSQL".into())
+        }
+        name => Ok(name),
+    }
 }
 
 fn host_and_port(text: &str) -> Result<String, String> {
@@ -614,6 +680,8 @@ mod tests {
             ("listen", ":1"),
             ("listen", "h:99999"),
             ("data", ""),
+            ("store", "mysql://h/d"),
+            ("store_schema", "pg_mine"),
             ("min_free_disk", "1 TB"),
             ("min_free_disk", "99999999999999GiB"),
             ("connections_max", "0"),

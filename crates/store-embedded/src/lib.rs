@@ -12,7 +12,6 @@
 //!
 //! Start at [`EmbeddedStore`], then `writer`, then `hot`.
 
-mod cache;
 mod cold;
 mod committer;
 mod dense;

@@ -1,10 +1,9 @@
 //! Reading messages back: from memory when they are young, from disk otherwise.
 
-use baton_store::{Error, MessageView, Segment};
+use baton_store::{Cache, Error, MessageView, Segment};
 use baton_types::{Offset, PartitionId, Timestamp};
 use fjall::{Guard, Keyspace, UserKey};
 
-use crate::cache::Cache;
 use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
 
 /// The committed segments.

@@ -8,12 +8,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
-use baton_store::{Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store};
+use baton_store::{
+    Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
+};
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use fjall::{CompressionType, Database, PersistMode};
 use tokio::sync::mpsc;
 
-use crate::cache::Cache;
 use crate::committer;
 use crate::directory::{self, Claimed, HighWater};
 use crate::hot::Hot;

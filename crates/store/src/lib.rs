@@ -5,21 +5,27 @@
 //! partitions and packed runs of messages, groups with cursors and leases, dead letters. A decision is a
 //! function from a [`Tx`] to an answer; the backend runs many of them in one commit. Always: a decision's
 //! writes are kept together or not at all, it is answered only after what it wrote or read is on disk, and
-//! only [`Tx::now`] expires anything. Deliberately absent: what a retry, a subscription or a dead letter
+//! only [`Tx::now`] expires anything. What many
+//! of them need of records alone stands here too: leases with fencing tokens ([`lease`]) and the removal of what has
+//! expired ([`expiry`]). Deliberately absent: what a retry, a subscription or a dead letter
 //! *means* (`baton-queue` knows), and any second copy of such a rule in a backend.
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 
+mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
+pub mod expiry;
 mod histogram;
+pub mod lease;
 mod offsets;
 mod row;
 mod segment;
 mod store;
 mod tx;
 
+pub use cache::{Cache, Inserter};
 pub use error::Error;
 pub use histogram::{Distribution, Histogram, MICROS, SIZES};
 pub use offsets::OffsetRanges;

@@ -94,6 +94,11 @@ pub trait Store: Send + Sync + 'static {
     /// Why the store has stopped working, once it has.
     fn failure(&self) -> Option<String>;
 
+    /// Why the store cannot work just now, though it will again without anyone's help.
+    fn away(&self) -> Option<String> {
+        None
+    }
+
     /// Finishes what was taken in, and closes.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
 }

@@ -1,6 +1,9 @@
 //! One file for each command: its arguments, and what it does with them.
 
 pub mod completions;
+pub mod elect;
+pub mod elections;
+pub mod migrate;
 pub mod pop;
 pub mod push;
 pub mod queues;

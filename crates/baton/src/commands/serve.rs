@@ -16,6 +16,7 @@ use baton_queue::Broker;
 use baton_server::{Server, Settings, settings};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
+use baton_store_postgres::PostgresStore;
 use baton_tls::Identity;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -94,7 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.settings()?;
     start_log(&settings.log)?;
     let mut signals = Signals::new()?;
-    let store = open(&settings)?;
+    let store = open(&settings).await?;
     let broker = Broker::start(Arc::clone(&store), settings.broker());
     warn_of_missing_key(&broker).await?;
     let server = Server::bind(settings.server(), broker).await?;
@@ -128,12 +129,23 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
+    if settings.store != settings::EMBEDDED {
+        return Ok(Arc::new(PostgresStore::open(postgres_options(settings)).await?));
+    }
     let options = baton_store_embedded::Options {
         min_free_disk: settings.min_free_disk,
         ..baton_store_embedded::Options::new(&settings.data)
     };
     Ok(Arc::new(EmbeddedStore::open(options)?))
+}
+
+/// How the settings open a PostgreSQL.
+pub fn postgres_options(settings: &Settings) -> baton_store_postgres::Options {
+    baton_store_postgres::Options {
+        schema: settings.store_schema.clone(),
+        ..baton_store_postgres::Options::new(&settings.store)
+    }
 }
 
 /// Writes a line that whoever started the server may wait for.

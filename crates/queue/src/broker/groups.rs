@@ -6,6 +6,7 @@ use baton_store::{Queue, Start};
 use baton_types::Timestamp;
 
 use super::{Broker, PAGE};
+use crate::maintenance::is_hidden;
 use crate::push::check_name;
 use crate::{Error, GroupOverview, GroupPartition, Position, group};
 
@@ -115,6 +116,9 @@ impl Broker {
     /// Moves a group in every partition; `None` when there is no such queue, else how many there are.
     pub async fn seek(&self, name: &str, queue: &str, to: Position) -> Result<Option<u64>, Error> {
         check_name("group", name)?;
+        if is_hidden(queue) {
+            return Ok(None);
+        }
         let (name, queue) = (name.to_string(), queue.to_string());
         self.run(move |tx| match tx.queue(&queue)? {
             Some(queue) => group::seek(tx, &queue, &name, to).map(Some),
@@ -133,6 +137,9 @@ impl Broker {
         to: Position,
     ) -> Result<Option<Option<Timestamp>>, Error> {
         check_name("group", name)?;
+        if is_hidden(queue) {
+            return Ok(None);
+        }
         let (name, queue, partition) = (name.to_string(), queue.to_string(), partition.to_string());
         self.run(move |tx| {
             let Some(queue) = tx.queue(&queue)? else { return Ok(None) };

@@ -5,9 +5,14 @@
 
 mod dead_letters;
 mod groups;
+mod maintenance;
 mod messages;
 mod numbers;
 mod queues;
+mod reads;
+mod records;
+mod stream;
+mod trace;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +21,13 @@ use baton_env::{Clock, Stopwatch, SystemClock};
 use baton_store::{MessageView, Queue, QueueSpec, Segment, Stop, Store, Tx, run};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::maintenance::Keeper;
+pub use self::reads::{FetchEntry, Fetched};
+pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
 use crate::meter::{Kind, Meters};
@@ -62,6 +71,8 @@ pub struct Options {
     pub waiters_max: usize,
     /// The keys of encrypted queues.
     pub keys: Keyring,
+    /// How long a trace is kept.
+    pub trace_retention: Duration,
 }
 
 impl Default for Options {
@@ -75,6 +86,7 @@ impl Default for Options {
             retention_interval: Duration::from_secs(2),
             waiters_max: 100_000,
             keys: Keyring::default(),
+            trace_retention: Duration::from_secs(7 * 24 * 3600),
         }
     }
 }
@@ -93,12 +105,17 @@ struct Shared {
     series: Series,
     numbers: numbers::Cache,
     sealer: Arc<Sealer>,
+    keeper: Arc<Keeper>,
+    trace_retention: Duration,
+    /// Rung when a timer was set.
+    alarm: Notify,
     stop: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl Broker {
-    /// Starts the tasks that keep time for waiting pops and give up old messages. Needs a tokio runtime.
+    /// Starts the tasks that keep time for waiting pops, fire timers, keep numbers and give up what is old. Needs a
+    /// tokio runtime.
     pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let back_off = BackOff {
@@ -110,6 +127,7 @@ impl Broker {
         let parking = Parking::new(store.clone(), clock, back_off, options.waiters_max);
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let series = Series::new(&options.node, store.now());
+        let keeper = Keeper::new(store.clone(), parking.clone());
         let shared = Arc::new(Shared {
             store,
             parking: parking.clone(),
@@ -118,12 +136,17 @@ impl Broker {
             meters: Meters::default(),
             series,
             numbers: numbers::Cache::default(),
+            keeper: keeper.clone(),
+            trace_retention: options.trace_retention,
+            alarm: Notify::new(),
             stop: stop.clone(),
             tasks: tasks.clone(),
         });
         tasks.spawn(parking.run(stop.clone()));
         tasks.spawn(keep_sweeping(shared.clone(), options.retention_interval));
         tasks.spawn(keep_series(shared.clone()));
+        tasks.spawn(keeper.run(stop));
+        tasks.spawn(records::keep_firing(shared.clone()));
         tasks.close();
         Self { shared }
     }
@@ -207,24 +230,30 @@ impl Broker {
     }
 
     /// Stores messages. All or none; answered when they are on disk.
-    pub async fn push(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+    pub async fn push(&self, mut batch: PushBatch) -> Result<Vec<Pushed>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
+        batch.detour = self.shared.keeper.always();
         let (watch, count) = (Stopwatch::start(), batch.count());
-        let pushed = self.push_sealed(batch).await?;
+        let pushed = self.run_sealed(batch, push::push).await?;
         let meters = &self.shared.meters;
         meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
         meters.took(Kind::Push, watch.elapsed());
         Ok(pushed)
     }
 
-    /// Stores messages, encrypted where their queue wants that.
-    async fn push_sealed(&self, batch: PushBatch) -> Result<Vec<Pushed>, Error> {
+    /// Runs a decision that pushes. Which of its queues are encrypted is known for certain only when it is made, so
+    /// it may turn out that more has to be sealed first.
+    async fn run_sealed<R, F>(&self, batch: PushBatch, decide: F) -> Result<R, Error>
+    where
+        R: Send + 'static,
+        F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, Stop> + Clone + Send + 'static,
+    {
         let mut batch = Arc::new(self.sealed(batch)?);
         for _ in 0..SEALINGS_MAX {
-            let decided = Arc::clone(&batch);
-            match self.run(move |tx| push::push(tx, &decided)).await? {
+            let (decided, decide) = (Arc::clone(&batch), decide.clone());
+            match self.run(move |tx| decide(tx, &decided)).await? {
                 Err(Error::Unsealed(queue)) => batch = Arc::new(self.seal_for(&queue, &batch)?),
                 other => return other,
             }
@@ -253,6 +282,9 @@ impl Broker {
     /// wait at once, and what it was granted goes to the next.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
         check_pop(&request)?;
+        if self.shared.keeper.pops_are_stopped().await? {
+            return Ok(None);
+        }
         let (watch, request) = (Stopwatch::start(), Arc::new(request));
         let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
         if !granted.decided.claims.is_empty() {
@@ -423,10 +455,11 @@ impl Broker {
         Ok(acks)
     }
 
-    /// Does several acks and pushes together or not at all.
+    /// Does several acks, pushes, operations on records and timers together or not at all.
     pub async fn transaction(&self, transaction: Transaction) -> Result<TransactionResult, Error> {
         let watch = Stopwatch::start();
         let (mut items, mut pushes, mut shape) = (Vec::new(), PushBatch::default(), Vec::new());
+        pushes.detour = self.shared.keeper.behind();
         for step in transaction.steps {
             match step {
                 Step::Ack(item) => {
@@ -441,34 +474,27 @@ impl Broker {
         }
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
+        let sets_timers = !transaction.timers.is_empty();
         let count = pushes.count();
-        let pushes = match self.sealed(pushes) {
-            Ok(pushes) => pushes,
-            Err(error) => {
+        let ready = Arc::new(Ready {
+            acks,
+            shape,
+            required_leases: transaction.required_leases,
+            kv: transaction.kv,
+            timers: transaction.timers,
+        });
+        let sealer = Arc::clone(&self.shared.sealer);
+        let decide =
+            move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes, &sealer);
+        let result = match self.run_sealed(pushes, decide).await {
+            Err(error @ Error::KeyMissing(_)) => {
                 return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
             }
+            other => other?,
         };
-        let mut ready = Arc::new(Ready { acks, pushes, shape, required_leases: transaction.required_leases });
-        let mut sealings = 0;
-        let result = loop {
-            let decided = Arc::clone(&ready);
-            let queue = match self.run(move |tx| transaction::transact(tx, &decided)).await? {
-                Ok(result) => break result,
-                Err(Error::Unsealed(queue)) => queue,
-                Err(error) => return Err(error),
-            };
-            sealings += 1;
-            let sealed = match self.seal_for(&queue, &ready.pushes) {
-                _ if sealings > SEALINGS_MAX => Err(too_many_encrypted()),
-                outcome => outcome,
-            };
-            match sealed {
-                Ok(pushes) => ready = Arc::new(Ready { pushes, ..(*ready).clone() }),
-                Err(error) => {
-                    return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
-                }
-            }
-        };
+        if sets_timers {
+            self.shared.alarm.notify_one();
+        }
         let acked = || {
             result.results.iter().filter_map(|step| match step {
                 transaction::StepResult::Ack(acked) => Some(acked),
@@ -522,6 +548,17 @@ async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
                 tracing::debug!(messages, "gave up old messages");
             }
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
+        }
+        if let Err(error) = trace::expire(&*shared.store).await {
+            tracing::warn!(%error, "could not forget old traces; will try again");
+        }
+        if let Err(error) = stream::clear(&*shared.store).await {
+            tracing::warn!(%error, "could not clear away old state; will try again");
+        }
+        match records::sweep_expired(&*shared.store).await {
+            Ok(0) => {}
+            Ok(records) => tracing::debug!(records, "removed expired records"),
+            Err(error) => tracing::warn!(%error, "could not remove expired records; will try again"),
         }
     }
 }

@@ -6,6 +6,7 @@ use baton_store::Queue;
 
 use super::{Broker, PAGE};
 use crate::inspect::{self, Counts};
+use crate::maintenance;
 use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
 
 impl Broker {
@@ -19,7 +20,8 @@ impl Broker {
         let matches = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w == have);
         let queues = self.run(|tx| tx.queues()).await?;
         let wanted = queues.into_iter().filter(|queue| {
-            matches(&name, &queue.spec.name)
+            !maintenance::is_hidden(&queue.spec.name)
+                && matches(&name, &queue.spec.name)
                 && matches(&namespace, &queue.spec.namespace)
                 && matches(&task, &queue.spec.task)
         });
@@ -81,14 +83,25 @@ impl Broker {
 
     /// Deletes a queue with everything in it; whether there was one.
     pub async fn delete_queue(&self, name: &str) -> Result<bool, Error> {
+        if maintenance::is_hidden(name) {
+            return Ok(false);
+        }
         self.shared.sealer.note(name, false);
+        self.give_up_spooled(name, None).await?;
         let name = name.to_string();
-        self.run(move |tx| {
-            let Some(queue) = tx.queue(&name)? else { return Ok(false) };
-            tx.remove_queue(queue.id);
-            Ok(true)
-        })
-        .await
+        let of_streams = name.clone();
+        let removed = self
+            .run(move |tx| {
+                let Some(queue) = tx.queue(&name)? else { return Ok(None) };
+                tx.remove_queue(queue.id);
+                Ok(Some(queue.id))
+            })
+            .await?;
+        if let Some(queue) = removed {
+            self.forget_traces(queue).await?;
+            self.forget_source(&of_streams).await?;
+        }
+        Ok(removed.is_some())
     }
 
     /// Deletes all messages of a queue or of one of its partitions; `None` when there is no such queue, else how
@@ -97,6 +110,7 @@ impl Broker {
         let Some(queue) = self.matching_queues(Some(name.into()), None, None).await?.pop() else {
             return Ok(None);
         };
+        self.give_up_spooled(name, partition).await?;
         let (mut cleared, mut after) = (0, None);
         loop {
             let (id, only) = (queue.id, partition.map(String::from));

@@ -13,6 +13,10 @@ use crate::reply::Reply;
 /// What asks for a body that its sender announced.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
+/// The head of a stream of events, which ends with its connection.
+pub const EVENTS: &str = "HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\n\
+    content-type: text/event-stream\r\ncache-control: no-store\r\nconnection: close\r\n\r\n";
+
 /// Bodies up to this many bytes are copied behind their head, which costs less than a second slice.
 const COPIED_BYTES_MAX: usize = 8 << 10;
 

@@ -11,9 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use baton_types::limits::BODY_BYTES_MAX;
+use bytes::Bytes;
 use http::Method;
+use tokio::sync::mpsc;
 
-use super::answer::{CONTINUE, Manner, Outgoing};
+use super::answer::{CONTINUE, EVENTS, Manner, Outgoing};
 use super::chunked::{Chunked, Malformed};
 use super::head::{Framing, Head, Version};
 use super::stream::Stream;
@@ -75,7 +77,10 @@ impl<'s> Connection<'s> {
                 None => return Ok(()),
             };
             let mut manner = begun.manner;
-            let Some((reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            let Some((mut reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            if let Some(events) = reply.take_events() {
+                return self.stream(events, manner.head_only).await;
+            }
             manner.keep_alive &= whole && !self.stopping.load(Ordering::Relaxed);
             self.answer(reply, manner).await?;
             if !manner.keep_alive {
@@ -85,6 +90,20 @@ impl<'s> Connection<'s> {
                 return Ok(());
             }
         }
+    }
+
+    /// Passes events on until there are no more or the peer leaves.
+    async fn stream(&mut self, mut events: mpsc::Receiver<Bytes>, head_only: bool) -> io::Result<()> {
+        self.wire.send(EVENTS.as_bytes(), &[]).await?;
+        loop {
+            let next = poll_fn(|cx| match head_only || self.has_gone(cx) {
+                true => Poll::Ready(None),
+                false => events.poll_recv(cx),
+            });
+            let Some(event) = next.await else { break };
+            self.wire.send(&event, &[]).await?;
+        }
+        Ok(())
     }
 
     async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
@@ -135,12 +154,13 @@ impl<'s> Connection<'s> {
     async fn handle(&mut self, begun: Begun) -> io::Result<Option<(Reply, bool)>> {
         let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
+        let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
         let admitted = match place {
-            Ok(Place { handler, parameters, query, caller: Caller::Known(caller) }) => {
+            Ok(Place { handler, parameters, query, caller: Caller::Known(caller), .. }) => {
                 Ok((handler, parameters, query, caller))
             }
             // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
-            Ok(Place { handler, parameters, query, caller }) => {
+            Ok(Place { handler, parameters, query, caller, .. }) => {
                 let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
                 known.map(|caller| (handler, parameters, query, caller))
             }
@@ -162,7 +182,8 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
             }
         };
-        let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller);
+        let call =
+            Call::new(Arc::clone(&self.app), parameters, query, body, caller).wanting_events(wants_events);
         let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer).await,
             Err(reply) => Some(reply),

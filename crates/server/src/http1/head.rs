@@ -57,6 +57,8 @@ pub struct Head<'b> {
     pub keep_alive: bool,
     /// Whether the peer waits to be asked for the body.
     pub expects_continue: bool,
+    /// Whether the peer wants a stream of events for an answer.
+    pub wants_events: bool,
     /// The value of `Authorization`.
     pub authorization: Option<&'b [u8]>,
     /// Bytes of the head itself.
@@ -89,6 +91,7 @@ impl<'b> Head<'b> {
             framing: noted.framing(version)?,
             keep_alive: !noted.close && (version == Version::Http11 || noted.keep_alive),
             expects_continue: noted.expects_continue && version == Version::Http11,
+            wants_events: noted.wants_events,
             authorization: noted.authorization,
             bytes: length,
         }))
@@ -149,6 +152,7 @@ struct Noted<'b> {
     close: bool,
     keep_alive: bool,
     expects_continue: bool,
+    wants_events: bool,
 }
 
 impl<'b> Noted<'b> {
@@ -156,6 +160,9 @@ impl<'b> Noted<'b> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         // Most headers are told apart by their length alone.
         match header.name.len() {
+            6 if is("accept") => {
+                self.wants_events |= header.value.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
+            }
             6 if is("expect") => {
                 self.expects_continue |= header.value.eq_ignore_ascii_case(b"100-continue");
             }
@@ -236,6 +243,7 @@ mod tests {
             framing: Framing::Length(5),
             keep_alive: true,
             expects_continue: true,
+            wants_events: false,
             authorization: Some(b"Bearer x"),
             bytes: text.len() - 5,
         };

@@ -3,8 +3,8 @@
 //! A general HTTP library keeps a read and a write buffer for every connection and builds a map of headers for
 //! every request; thousands of parked pops pay for both. Always: a connection that waits, for its peer or for a
 //! handler, holds no buffer; a request whose end could be read in two ways is refused and its connection closed;
-//! answers leave in the order of their requests. Deliberately absent: HTTP/2, upgrades, compression, trailers,
-//! streamed answers. `head`, `chunked` and `answer` decide without a socket; `wire` moves bytes under deadlines.
+//! answers leave in the order of their requests. Deliberately absent: HTTP/2, upgrades, compression, trailers;
+//! the only streamed answers are events. `head`, `chunked` and `answer` decide without a socket; `wire` moves bytes under deadlines.
 //! Start at [`Connection::run`].
 
 mod answer;

@@ -31,6 +31,11 @@ pub fn post(path: &'static str) -> Operation {
     operation(Method::POST, path)
 }
 
+/// A PUT to `path`.
+pub fn put(path: &'static str) -> Operation {
+    operation(Method::PUT, path)
+}
+
 /// A DELETE of `path`.
 pub fn delete(path: &'static str) -> Operation {
     operation(Method::DELETE, path)
@@ -64,10 +69,11 @@ impl Operation {
         self.answers_with(status, help, "application/json", schema)
     }
 
-    /// With an answer of another type.
+    /// With an answer of another type, beside those of the same status.
     pub fn answers_with(mut self, status: u16, help: &str, content_type: &str, schema: Value) -> Self {
-        let content = json!({content_type: {"schema": schema}});
-        self.answers.insert(status.to_string(), json!({"description": help, "content": content}));
+        let answer = self.answers.entry(status.to_string()).or_insert_with(|| json!({"content": {}}));
+        answer["description"] = help.into();
+        answer["content"][content_type] = json!({"schema": schema});
         self
     }
 

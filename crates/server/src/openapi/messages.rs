@@ -37,6 +37,12 @@ pub(super) fn operations() -> Vec<Operation> {
             },
             "dlqRowRemoved": "flag",
         }))),
+        post("/api/v1/messages/:partition/:transaction/dlq")
+            .body_or_none(shape(json!({"consumerGroup?": "name?", "error?": "text?"})))
+            .answers(200, "It is a dead letter, if the queue keeps those.", shape(json!({
+                "success": true, "partitionId": "text", "transactionId": "text", "consumerGroup": "text",
+                "dlq": "flag",
+            }))),
         get("/api/v1/dlq")
             .query([
                 text("queue", "Only of this queue."),

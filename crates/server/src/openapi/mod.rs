@@ -12,9 +12,11 @@ mod describe;
 mod groups;
 mod messages;
 mod queue;
+mod records;
 mod resources;
 mod shape;
 mod status;
+mod system;
 
 use std::sync::LazyLock;
 
@@ -40,8 +42,13 @@ fn subjects() -> Vec<Subject> {
         ("queue", "Push, pop, ack: what producers and consumers do.", queue::operations()),
         ("messages", "Looking at messages, and dead letters.", messages::operations()),
         ("groups", "Consumer groups: how far they are, and moving them.", groups::operations()),
+        ("records", "Records, locks, timers, and reading without a lease.", records::operations()),
+        ("elections", "Who coordinates a group.", system::elections()),
+        ("streams", "The server's part of stream processing.", system::streams()),
+        ("traces", "What consumers say about messages.", system::traces()),
         ("resources", "What there is, counted; deleting and emptying queues.", resources::operations()),
         ("status", "How the server is doing, now and over time.", status::operations()),
+        ("system", "Maintenance, and what servers tell each other.", system::maintenance()),
     ]
 }
 
@@ -86,7 +93,7 @@ fn described(route: &Route, tag: &str, operation: Operation) -> Value {
         responses.insert(status.as_str().into(), describe::error(status));
     }
     responses.extend(operation.answers);
-    let names = route.path.split('/').filter_map(|segment| segment.strip_prefix(':'));
+    let names = route.path.split('/').filter_map(|segment| segment.strip_prefix([':', '*']));
     let open = names.map(|name| {
         json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "minLength": 1}})
     });
@@ -116,7 +123,7 @@ fn described(route: &Route, tag: &str, operation: Operation) -> Value {
 
 /// `/a/:b` as `/a/{b}`.
 fn template(path: &str) -> String {
-    let segment = |segment: &str| match segment.strip_prefix(':') {
+    let segment = |segment: &str| match segment.strip_prefix([':', '*']) {
         Some(name) => format!("{{{name}}}"),
         None => segment.to_owned(),
     };
@@ -171,6 +178,8 @@ fn error_schema() -> Value {
             "error": {"type": "string", "description": "What went wrong, for people."},
             "code": {"enum": codes, "description": "What went wrong, for programs."},
             "success": {"const": false, "description": "Only where clients expect it."},
+            "reason": {"type": "string", "description": "Finer than `code`, of records, locks and timers."},
+            "detail": {"type": "string", "description": "What went wrong for people, where `error` is the code."},
             "messages": {"type": "array", "maxItems": 0, "description": "Only of a refused pop."},
         },
     })

@@ -10,11 +10,7 @@ pub(super) fn operations() -> Vec<Operation> {
     vec![
         post("/api/v1/push")
             .body(shape(json!({"items": ["@Push"]})))
-            .answers(201, "What became of each item, in order.", shape(json!([{
-                "index": "whole", "transaction_id": "text", "transactionId": "text", "status": "queued|duplicate",
-                "message_id": "uuid", "messageId": "uuid", "partition_id": "text", "partitionId": "text",
-                "trace_id": "uuid?", "queueName": "text", "offset": "whole",
-            }]))),
+            .answers(201, "What became of each item, in order.", pushed()),
         post("/api/v1/ack").body(word("@Ack")).answers(200, "A list of one outcome.", acked()),
         post("/api/v1/ack/batch")
             .body(shape(json!({"acknowledgments": ["@Ack"], "consumerGroup?": "name?"})))
@@ -30,7 +26,8 @@ pub(super) fn operations() -> Vec<Operation> {
             "All was done, or, with `success` false and a `reason`, nothing.",
             shape(json!({
                 "transactionId": "uuid", "success": "flag", "error?": "text", "reason?": "text?",
-                "results": [{"index": "whole", "type": "ack|push", "transactionId": "text", "success": "flag"}],
+                "results": [{"index": "whole", "type": "ack|push|kv|timer", "opIndex?": "whole", "transactionId?": "text"}],
+                "failedIndex?": "whole", "kvReason?": "text",
             })),
         ),
         post("/api/v1/lease/:lease/extend")
@@ -54,6 +51,19 @@ pub(super) fn operations() -> Vec<Operation> {
                 "task": "text", "storage": "text", "options": "@QueueOptions",
             }))),
     ]
+}
+
+fn pushed() -> Value {
+    let kept = shape(json!({
+        "index": "whole", "transaction_id": "text", "transactionId": "text", "status": "queued|duplicate",
+        "message_id": "uuid", "messageId": "uuid", "partition_id": "text", "partitionId": "text",
+        "trace_id": "uuid?", "queueName": "text", "offset": "whole",
+    }));
+    let mut spooled = shape(json!({
+        "index": "whole", "transactionId?": "text", "status": "text", "queueName": "text", "partition": "text",
+    }));
+    spooled["properties"]["status"] = json!({"const": "buffered"});
+    json!({"type": "array", "items": {"anyOf": [kept, spooled]}})
 }
 
 fn acked() -> Value {
@@ -96,10 +106,11 @@ fn transaction() -> Value {
     ack["properties"]["type"] = json!({"const": "ack"});
     let mut push = shape(json!({"type": "push", "items": ["@Push"]}));
     push["properties"]["type"] = json!({"const": "push"});
-    let mut body = shape(json!({"operations": [], "requiredLeases?": ["text?"]}));
+    let mut body = shape(json!({
+        "operations?": [], "requiredLeases?": ["text?"], "kv?": ["@RecordOperation"], "timers?": ["@TimerOperation"],
+    }));
     body["properties"]["operations"] = json!({
         "type": "array",
-        "minItems": 1,
         "maxItems": BATCH_ITEMS_MAX,
         "items": {"oneOf": [{"allOf": [ack, word("@Ack")]}, push]},
     });

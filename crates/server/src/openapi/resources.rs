@@ -24,6 +24,16 @@ pub(super) fn operations() -> Vec<Operation> {
                 "options": "@QueueOptions", "partitions": ["@Partition"], "totals": "@Counts",
             })),
         ),
+        get("/api/v1/resources/queues/:queue/depth")
+            .query([text("group", "Before this group; before consumers without one unless given.")])
+            .answers(200, "How much there is.", shape(json!({
+                "queue": "text", "group": "text?", "pending": "whole", "processing": "whole", "ready": "whole",
+                "partitionsPending": "whole", "partitionsReady": "whole", "conflation": "flag",
+                "effectivePending": "whole", "effectiveReady": "whole",
+                "partitions": [{
+                    "partition": "text", "pending": "whole", "processing": "whole", "ready": "whole",
+                }],
+            }))),
         delete("/api/v1/resources/queues/:queue").answers(
             200,
             "There is no such queue any more.",

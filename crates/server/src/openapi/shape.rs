@@ -55,6 +55,7 @@ pub fn word(text: &str) -> Value {
         "object" => json!({"type": "object"}),
         "text" => json!({"type": "string"}),
         "name" => json!({"type": "string", "maxLength": baton_types::limits::NAME_BYTES_MAX}),
+        "namespace" => json!({"type": "string", "pattern": "^[a-z0-9][a-z0-9._-]{0,63}$"}),
         "uuid" => json!({"type": "string", "format": "uuid"}),
         "time" => json!({"type": "string", "format": "date-time"}),
         "flag" => json!({"type": "boolean"}),
@@ -78,6 +79,53 @@ pub fn shared() -> Map<String, Value> {
     );
     add("QueueOptions", options(false));
     add("QueueOptionChanges", options(true));
+    add(
+        "RecordOperation",
+        shape(json!({
+            "op": "get|getMany|getPrefix|put|putIfAbsent|delete|incr|check", "ns": "namespace", "key?": "text",
+            "keys?": ["text"], "prefix?": "text", "after?": "text", "limit?": "whole", "keysOnly?": "flag",
+            "value?": "any", "ttlSeconds?": "whole", "forever?": "flag", "expect?": "whole", "delta?": "number",
+            "min?": "number", "max?": "number", "required?": "flag",
+        })),
+    );
+    add(
+        "RecordResult",
+        shape(json!({
+            "index": "whole", "op": "text", "key?": "text", "found?": "flag", "applied?": "flag",
+            "reason?": "exists|absent|version|limit|type", "value?": "any", "version?": "whole",
+            "expiresAt?": "time?", "updatedAt?": "time?", "rows?": ["object"], "truncated?": "flag",
+            "missing?": ["text"], "nextAfter?": "text?",
+        })),
+    );
+    add(
+        "TimerOperation",
+        shape(json!({
+            "op": "schedule|reschedule|cancel", "queue": "name", "timerKey": "text", "partition?": "name",
+            "txn?": "text", "payload?": "text", "delayMs?": "whole",
+        })),
+    );
+    add(
+        "TimerResult",
+        shape(json!({
+            "ok": "flag", "status": "scheduled|rescheduled|cancelled|absent", "queue": "text", "timerKey": "text",
+            "txn": "text?", "messageId": "null", "deliverAt": "time?",
+        })),
+    );
+    add(
+        "Timer",
+        shape(json!({
+            "queue": "text", "timerKey": "text", "partition": "text", "deliverAt": "time", "txn": "text",
+            "producerSub": "text?", "attempts": "whole", "lastError": "text?", "createdAt": "time",
+            "updatedAt": "time",
+        })),
+    );
+    add(
+        "Trace",
+        shape(json!({
+            "id": "text", "event_type": "text", "data": "any", "consumer_group": "text", "worker_id": "text",
+            "created_at": "time", "trace_names": ["text"],
+        })),
+    );
     add("Span", shape(json!({"from": "time", "to": "time"})));
     add("Page", shape(json!({"limit": "whole", "offset": "whole"})));
     add(

@@ -8,11 +8,11 @@ use serde_json::json;
 use crate::call::{Answer, Call};
 use crate::reply::Reply;
 
-/// 200 when requests are served, 503 when the store has failed or the server is stopping.
+/// 200 when requests are served, 503 when the store has failed or is away, or the server is stopping.
 pub(super) fn health(call: Call) -> Answer {
     Box::pin(async move {
         let app = call.app();
-        let failure = app.broker.store().failure();
+        let failure = app.broker.store().failure().or_else(|| app.broker.store().away());
         let healthy = failure.is_none() && !app.is_stopping();
         let waits = app.broker.wait_statistics();
         let status = match (&failure, app.is_stopping()) {

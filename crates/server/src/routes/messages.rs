@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use baton_queue::{MessageDetail, MessageFilter, MessageStatus, MessageSummary};
+use baton_queue::{AckItem, LeaseClaim, MessageDetail, MessageFilter, MessageStatus, MessageSummary};
 use baton_types::limits::PAGE_ROWS_MAX;
-use baton_types::{PartitionId, Timestamp};
+use baton_types::wire::AckStatus;
+use baton_types::{PartitionId, QUEUE_MODE, Timestamp};
 use http::StatusCode;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -12,6 +13,8 @@ use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
 use crate::error::Error;
+use crate::json::{self, Text, lenient};
+use crate::names;
 use crate::query::Query;
 use crate::reply::Reply;
 
@@ -283,6 +286,44 @@ pub(super) fn retry(call: Call) -> Answer {
                 "offset": replayed.offset.0,
             },
             "dlqRowRemoved": !replayed.duplicate,
+        }))
+    })
+}
+
+lenient! {
+    struct Burial<'a> {
+        "consumerGroup" => consumer_group: Text<'a>,
+        "error" => error: Text<'a>,
+    }
+}
+
+/// Makes a message a dead letter of a group.
+pub(super) fn bury(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let body = call.body()?;
+        let body: Burial<'_> = json::parse_or_default(&body)?;
+        let group = body.consumer_group.or_null("consumerGroup must be a string")?;
+        let group = group.filter(|group| !group.is_empty()).unwrap_or(QUEUE_MODE.into()).into_owned();
+        names::check("consumerGroup", &group)?;
+        let error = body.error.or_null("error must be a string")?;
+        let item = AckItem {
+            partition: partition(&call),
+            transaction_id: call.parameter(1).to_owned(),
+            group: group.clone(),
+            lease: LeaseClaim::None,
+            status: AckStatus::Dlq,
+            error: Some(error.unwrap_or("Moved to the dead letters by hand".into()).into_owned()),
+        };
+        let acked = call.broker().ack(vec![item]).await?.pop().unwrap_or_default();
+        if let Some(error) = acked.error {
+            return Err(Error::not_found(error).of_outcome());
+        }
+        Reply::ok(&json!({
+            "success": true,
+            "partitionId": call.parameter(0),
+            "transactionId": call.parameter(1),
+            "consumerGroup": group,
+            "dlq": acked.dead_lettered,
         }))
     })
 }

@@ -7,9 +7,13 @@ mod ack;
 mod analytics;
 mod configure;
 mod dead_letters;
+mod elections;
+mod fetch;
 mod groups;
 mod health;
+mod kv;
 mod lease;
+mod locks;
 mod messages;
 mod metrics;
 mod pop;
@@ -17,6 +21,10 @@ mod push;
 mod reference;
 mod resources;
 mod status;
+mod streams;
+mod system;
+mod timers;
+mod traces;
 mod transaction;
 
 use http::Method;
@@ -44,7 +52,7 @@ pub enum Access {
 pub struct Route {
     /// The method.
     pub method: Method,
-    /// The path; a segment that begins with a colon is open.
+    /// The path; a segment that begins with a colon is open, and a star stands for the rest.
     pub path: &'static str,
     /// Who may call it.
     pub access: Access,
@@ -66,6 +74,7 @@ const fn route(
 
 const GET: Method = Method::GET;
 const POST: Method = Method::POST;
+const PUT: Method = Method::PUT;
 const DELETE: Method = Method::DELETE;
 
 /// Every route. A path without open segments stands before one that would also match it.
@@ -77,9 +86,20 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue),
     route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition),
     route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels),
-    route(POST, "/api/v1/transaction", Access::Write, "Acks and pushes, all or none.", transaction::transaction),
+    route(POST, "/api/v1/transaction", Access::Write, "Acks, pushes, records and timers, all or none.", transaction::transaction),
     route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Hold messages for longer.", lease::extend),
     route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
+    route(POST, "/api/v1/kv", Access::Write, "Operations on records, in one commit.", kv::batch),
+    route(GET, "/api/v1/kv/:namespace/*key", Access::Read, "One record.", kv::get),
+    route(PUT, "/api/v1/kv/:namespace/*key", Access::Write, "Write a record.", kv::put),
+    route(DELETE, "/api/v1/kv/:namespace/*key", Access::Write, "Delete a record.", kv::delete),
+    route(POST, "/api/v1/locks", Access::Write, "Acquire, renew, release and look at locks.", locks::batch),
+    route(POST, "/api/v1/timers", Access::Push, "Set and cancel timers, in one commit.", timers::batch),
+    route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
+    route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
+    route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
+    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch),
+    route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
     route(GET, "/api/v1/messages/:partition/:transaction", Access::Read, "One message with its payload.", messages::detail),
     route(DELETE, "/api/v1/messages/:partition/:transaction", Access::Write, "Delete a message for all groups.", messages::delete),
@@ -95,12 +115,16 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/consumer-groups/:group/queues/:queue/partitions/:partition/seek", Access::Write, "Move a group in a partition.", groups::seek_partition),
     route(GET, "/api/v1/resources/queues", Access::Read, "List queues, newest first.", resources::queues),
     route(GET, "/api/v1/resources/queues/:queue", Access::Read, "One queue with options and partitions.", resources::queue),
+    route(GET, "/api/v1/resources/queues/:queue/depth", Access::Read, "What a `group` has before it.", resources::depth),
     route(DELETE, "/api/v1/resources/queues/:queue", Access::Admin, "Delete a queue and all it holds.", resources::delete),
     route(GET, "/api/v1/resources/namespaces", Access::Read, "List namespaces.", resources::namespaces),
     route(GET, "/api/v1/resources/tasks", Access::Read, "List tasks.", resources::tasks),
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
+    route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look),
+    route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
@@ -116,6 +140,23 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/analytics/postgres-stats", Access::Read, "The inside of the database.", analytics::postgres),
     route(GET, "/metrics", Access::Public, "A few numbers as JSON.", metrics::json),
     route(GET, "/metrics/prometheus", Access::Public, "Everything that is counted, for Prometheus.", metrics::prometheus),
+    route(POST, "/api/v1/messages/:partition/:transaction/dlq", Access::Write, "Give up on a message: make it a dead letter.", messages::bury),
+    route(POST, "/api/v1/traces", Access::Write, "Keep a trace of a message.", traces::record),
+    route(GET, "/api/v1/traces/names", Access::Read, "List the names of traces.", traces::names),
+    route(GET, "/api/v1/traces/by-name/:name", Access::Read, "The traces with a name, newest first.", traces::by_name),
+    route(GET, "/api/v1/traces/:partition/:transaction", Access::Read, "The traces of a message, oldest first.", traces::of_message),
+    route(GET, "/api/v1/system/maintenance", Access::Admin, "Both maintenance modes, and what is spooled.", system::maintenance),
+    route(POST, "/api/v1/system/maintenance", Access::Admin, "Spool pushes, or push again.", system::set_maintenance),
+    route(GET, "/api/v1/system/maintenance/pop", Access::Admin, "Whether pops are stopped.", system::pop_maintenance),
+    route(POST, "/api/v1/system/maintenance/pop", Access::Admin, "Stop pops, or have them go on.", system::set_pop_maintenance),
+    route(GET, "/api/v1/system/shared-state", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(GET, "/api/v1/status/buffers", Access::Read, "What is spooled.", system::buffers),
+    route(POST, "/internal/api/notify", Access::Admin, "Let the waiting pops of a queue look again.", system::notify),
+    route(GET, "/internal/api/shared-state/stats", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(GET, "/internal/api/inter-instance/stats", Access::Admin, "What this server shares with others.", system::shared_state),
+    route(POST, "/streams/v1/queries", Access::Write, "Register a stream query.", streams::register),
+    route(POST, "/streams/v1/cycle", Access::Write, "State, pushes and an ack of a stream query, all or none.", streams::cycle),
+    route(POST, "/streams/v1/state/get", Access::Read, "Read the state of a stream query.", streams::state),
     route(GET, "/api/openapi.json", Access::Public, "These routes as an OpenAPI document.", reference::document),
     route(GET, "/api/docs", Access::Public, "The same as a page to read.", reference::page),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
@@ -175,6 +216,8 @@ mod tests {
         check(Method::PUT, "/api/v1/messages/1/t", "GET, DELETE");
         check(Method::HEAD, "/health", "GET /health");
         check(Method::HEAD, "/api/v1/pop/queue/q", "GET");
+        check(GET, "/api/v1/timers/q/a/b", "GET /api/v1/timers/:queue/*key");
+        check(GET, "/api/v1/timers/q", "GET /api/v1/timers/:queue");
         check(GET, "/api/v1/pushed", "nothing");
         check(GET, "/", "nothing");
     }

@@ -114,7 +114,8 @@ fn parse(body: &[u8]) -> Result<Vec<Item<'_>>, Error> {
     items.into_iter().map(|item| item.checked("null")).collect()
 }
 
-fn write(items: &[Item<'_>], pushed: &[Pushed]) -> Vec<u8> {
+/// One entry per message, in order.
+pub(super) fn write(items: &[Item<'_>], pushed: &[Pushed]) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 + items.len() * 400);
     out.push(b'[');
     for (index, (item, pushed)) in items.iter().zip(pushed).enumerate() {
@@ -130,6 +131,9 @@ fn write(items: &[Item<'_>], pushed: &[Pushed]) -> Vec<u8> {
 fn write_one(out: &mut Vec<u8>, index: usize, item: &Item<'_>, pushed: &Pushed) {
     out.extend_from_slice(b"{\"index\":");
     json::number(out, index as u64);
+    if pushed.buffered {
+        return write_buffered(out, item);
+    }
     for key in [&b",\"transaction_id\":"[..], b",\"transactionId\":"] {
         out.extend_from_slice(key);
         item.write_transaction_id(out, pushed);
@@ -153,6 +157,24 @@ fn write_one(out: &mut Vec<u8>, index: usize, item: &Item<'_>, pushed: &Pushed) 
     json::string(out, &item.queue);
     out.extend_from_slice(b",\"offset\":");
     json::number(out, pushed.offset.0);
+    out.push(b'}');
+}
+
+/// The rest of an entry for a message that waits in the spool: its place is not known yet.
+fn write_buffered(out: &mut Vec<u8>, item: &Item<'_>) {
+    out.extend_from_slice(b",\"status\":\"buffered\"");
+    if let Some(id) = &item.transaction_id {
+        for key in [&b",\"transaction_id\":"[..], b",\"transactionId\":"] {
+            out.extend_from_slice(key);
+            json::string(out, id);
+        }
+    }
+    for (key, name) in [(&b",\"queue\":"[..], &item.queue), (b",\"queueName\":", &item.queue)] {
+        out.extend_from_slice(key);
+        json::string(out, name);
+    }
+    out.extend_from_slice(b",\"partition\":");
+    json::string(out, &item.partition);
     out.push(b'}');
 }
 
@@ -218,7 +240,13 @@ mod tests {
     fn an_answer_tells_of_each_item_in_both_spellings() {
         let items = parse(br#"{"items":[{"queue":"a\"b","transactionId":"t1"},{"queue":"q"}]}"#).unwrap();
         let id = MessageId::new(Timestamp::from_micros(5_000_000), PartitionId(7), Offset(3));
-        let pushed = |duplicate| Pushed { duplicate, partition: PartitionId(7), offset: Offset(3), id };
+        let pushed = |duplicate| Pushed {
+            duplicate,
+            buffered: false,
+            partition: PartitionId(7),
+            offset: Offset(3),
+            id,
+        };
         let answer: Value = serde_json::from_slice(&write(&items, &[pushed(true), pushed(false)])).unwrap();
         let id = id.to_string();
         let expected = json!([

@@ -93,6 +93,43 @@ fn partition_row(partition: &PartitionSummary) -> Value {
     })
 }
 
+/// Shows what a group has before it.
+pub(super) fn depth(call: Call) -> Answer {
+    Box::pin(async move {
+        let (queue, group) = (call.parameter(0), call.query()?.owned("group"));
+        let partitions = call.broker().depth(queue, group.as_deref()).await?.ok_or_else(queue_not_found)?;
+        let rows = partitions.iter().map(|partition| depth_row(&partition.name, &partition.counts));
+        let rows = rows.collect::<Vec<_>>();
+        let sum = partitions.iter().fold(Counts::default(), |sum, partition| plus(sum, &partition.counts));
+        let with = |wanted: fn(&Counts) -> u64| {
+            partitions.iter().filter(|partition| wanted(&partition.counts) > 0).count()
+        };
+        let pending = sum.pending + sum.processing;
+        Reply::ok(&json!({
+            "queue": queue,
+            "group": group,
+            "pending": pending,
+            "processing": sum.processing,
+            "ready": sum.pending,
+            "partitionsPending": with(|counts| counts.pending + counts.processing),
+            "partitionsReady": with(|counts| counts.pending),
+            "conflation": false,
+            "effectivePending": pending,
+            "effectiveReady": sum.pending,
+            "partitions": rows,
+        }))
+    })
+}
+
+fn depth_row(name: &str, counts: &Counts) -> Value {
+    json!({
+        "partition": name,
+        "pending": counts.pending + counts.processing,
+        "processing": counts.processing,
+        "ready": counts.pending,
+    })
+}
+
 /// Lists the partitions of a queue.
 pub(super) fn partitions(call: Call) -> Answer {
     Box::pin(async move {

@@ -1,4 +1,4 @@
-//! `POST /api/v1/transaction`: acks and pushes that happen together or not at all.
+//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers that happen together or not at all.
 //!
 //! Always: a rollback is status 200 with `success: false` and the reason, as clients expect; only a request that
 //! cannot be read is an error. An ack that names no lease is fenced by the one lease that the rest of the request
@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use super::ack::{self, RawAck};
 use super::push::{Item, RawItem};
+use super::{kv, timers};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, Text, lenient};
@@ -21,8 +22,8 @@ lenient! {
     struct Body<'a> {
         "operations" => operations: List<&'a RawValue>,
         "requiredLeases" => required_leases: List<Text<'a>>,
-        "kv" => kv: List<serde::de::IgnoredAny>,
-        "timers" => timers: List<serde::de::IgnoredAny>,
+        "kv" => kv: List<&'a RawValue>,
+        "timers" => timers: List<&'a RawValue>,
         "positions" => positions: List<serde::de::IgnoredAny>,
     }
 }
@@ -38,6 +39,8 @@ lenient! {
 #[derive(Debug, Default)]
 struct Plan<'a> {
     steps: Vec<Planned<'a>>,
+    kv: Vec<kv::Named>,
+    timers: Vec<timers::Named>,
     required: Vec<Option<LeaseId>>,
     /// The type of an operation that we do not know, which rolls everything back.
     unknown: Option<String>,
@@ -52,20 +55,24 @@ enum Planned<'a> {
 impl<'a> Plan<'a> {
     fn read(body: &'a [u8]) -> Result<Self, Error> {
         let body: Body<'a> = json::parse(body)?;
-        for (name, riders) in [("kv", &body.kv), ("timers", &body.timers), ("positions", &body.positions)] {
-            if matches!(riders, List::Is(riders) if !riders.is_empty()) {
-                return Err(Error::invalid(format!("{name} operations are not supported in a transaction")));
-            }
+        if matches!(&body.positions, List::Is(positions) if !positions.is_empty()) {
+            return Err(Error::invalid("positions are not supported in a transaction"));
         }
-        let operations = body.operations.required("operations array required")?;
-        if operations.is_empty() {
+        let kv = kv::operations(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
+        let timers = timers::read(&riders(body.timers, "timers must be a list")?)?;
+        let has_riders = !kv.is_empty() || !timers.is_empty();
+        let operations = match body.operations {
+            List::Not if has_riders => Vec::new(),
+            operations => operations.required("operations array required")?,
+        };
+        if operations.is_empty() && !has_riders {
             return Err(Error::invalid("operations array cannot be empty"));
         }
-        let mut plan = Self { required: required(body.required_leases)?, ..Self::default() };
+        let mut plan = Self { kv, timers, required: required(body.required_leases)?, ..Self::default() };
         for raw in operations {
             plan.add(raw)?;
         }
-        if plan.steps.iter().map(Planned::len).sum::<usize>() > BATCH_ITEMS_MAX {
+        if plan.len() > BATCH_ITEMS_MAX {
             let message = format!("a transaction holds at most {BATCH_ITEMS_MAX} acks and messages");
             return Err(Error::new(Kind::BatchTooLarge, message));
         }
@@ -123,7 +130,25 @@ impl<'a> Plan<'a> {
             })
         };
         let steps = self.steps.iter().map(step).collect::<Result<_, Error>>()?;
-        Ok(Transaction { steps, required_leases: self.required.clone() })
+        Ok(Transaction {
+            steps,
+            required_leases: self.required.clone(),
+            kv: self.kv.iter().map(|named| named.step.clone()).collect(),
+            timers: self.timers.iter().map(|named| named.by(producer)).collect(),
+        })
+    }
+
+    /// How many acks and messages there are, which is where the results of riders begin.
+    fn len(&self) -> usize {
+        self.steps.iter().map(Planned::len).sum()
+    }
+}
+
+/// Operations that stand beside the steps; none when they are absent.
+fn riders<'a>(listed: List<&'a RawValue>, message: &str) -> Result<Vec<&'a RawValue>, Error> {
+    match listed {
+        List::Not => Ok(Vec::new()),
+        listed => listed.required(message),
     }
 }
 
@@ -184,11 +209,28 @@ fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
         json::string(&mut out, error);
         out.extend_from_slice(b",\"reason\":");
         json::string_or_null(&mut out, result.reason);
+        if let Some(lost) = &result.precondition {
+            kv::write_precondition(&mut out, lost, plan.len() + lost.index);
+        }
     }
     out.extend_from_slice(b",\"results\":[");
     let mut index = 0;
     for (planned, outcome) in plan.steps.iter().zip(&result.results) {
         write_step(&mut out, &mut index, planned, outcome);
+    }
+    for (place, (named, outcome)) in plan.kv.iter().zip(&result.kv).enumerate() {
+        begin(&mut out, &mut index, "kv");
+        out.extend_from_slice(b",\"opIndex\":");
+        json::number(&mut out, place as u64);
+        kv::write(&mut out, named, outcome);
+        out.push(b'}');
+    }
+    for (place, (named, outcome)) in plan.timers.iter().zip(&result.timers).enumerate() {
+        begin(&mut out, &mut index, "timer");
+        out.extend_from_slice(b",\"opIndex\":");
+        json::number(&mut out, place as u64);
+        timers::write(&mut out, named, outcome);
+        out.push(b'}');
     }
     out.extend_from_slice(b"]}");
     out
@@ -204,7 +246,15 @@ fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome
         (Planned::Push(items), StepResult::Push(pushed)) => {
             for (item, pushed) in items.iter().zip(pushed) {
                 begin(out, index, "push");
-                out.extend_from_slice(b",\"success\":true,\"transactionId\":");
+                out.extend_from_slice(b",\"success\":true");
+                if pushed.buffered {
+                    // Behind others for its partition that are spooled: it has no place of its own yet.
+                    out.extend_from_slice(b",\"status\":\"buffered\",\"queueName\":");
+                    json::string(out, &item.queue);
+                    out.push(b'}');
+                    continue;
+                }
+                out.extend_from_slice(b",\"transactionId\":");
                 item.write_transaction_id(out, pushed);
                 out.extend_from_slice(b",\"messageId\":");
                 json::uuid(out, pushed.id.as_uuid());
@@ -273,7 +323,8 @@ mod tests {
         assert_eq!(refusal(r#"{"operations":[{"type":"push","items":[{}]}]}"#), "Queue must be a string");
         assert_eq!(refusal(r#"{"operations":[{"type":"push"}]}"#), "Queue must be a string");
         assert!(refusal(r#"{"operations":[{}]}"#).contains("needs a type"));
-        assert!(refusal(r#"{"operations":[1],"kv":[{}]}"#).contains("kv operations"));
+        assert!(refusal(r#"{"operations":[1],"kv":[{}]}"#).contains("op is missing"));
+        assert!(refusal(r#"{"operations":[],"positions":[{}]}"#).contains("positions are not supported"));
         let plan = Plan::read(br#"{"operations":[{"type":"jump"}]}"#).unwrap();
         assert_eq!(plan.unknown.as_deref(), Some("jump"));
     }
@@ -308,9 +359,10 @@ mod tests {
             {"type":"push","items":[{"queue":"b"},{"queue":"c","transactionId":"x"}]}]}"#;
         let plan = Plan::read(body).unwrap();
         let id = MessageId::new(Timestamp::default(), PartitionId(1), Offset(0));
-        let pushed = Pushed { duplicate: false, partition: PartitionId(1), offset: Offset(0), id };
+        let pushed =
+            Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
-        let result = TransactionResult { error: None, reason: None, results };
+        let result = TransactionResult { results, ..TransactionResult::default() };
         let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
         let summary: Vec<_> = answer["results"]
             .as_array()
@@ -328,8 +380,9 @@ mod tests {
     #[test]
     fn a_rollback_says_why() {
         let plan = Plan::read(br#"{"operations":[{"type":"push","queue":"q"}]}"#).unwrap();
+        let refused = (Some("no".into()), Some("duplicate"));
         let result =
-            TransactionResult { error: Some("no".into()), reason: Some("duplicate"), results: vec![] };
+            TransactionResult { error: refused.0, reason: refused.1, ..TransactionResult::default() };
         let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
         assert_eq!((&answer["success"], &answer["error"]), (&false.into(), &"no".into()));
         assert_eq!((&answer["reason"], &answer["results"]), (&"duplicate".into(), &Value::Array(vec![])));

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use baton_store::Segment;
 use baton_types::{Offset, PartitionId};
+
+use crate::Segment;
 
 /// What an entry costs beside its bytes.
 const ENTRY_BYTES: usize = 160;
@@ -24,6 +25,7 @@ struct Inner {
 }
 
 impl Cache {
+    /// Room for so many bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, inner: Mutex::default() }
     }
@@ -46,6 +48,11 @@ impl Cache {
             let segments = &inner.segments;
             inner.order.retain(|place| segments.contains_key(place));
         }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        *self.lock() = Inner::default();
     }
 
     /// The segment that holds `offset`.
@@ -91,10 +98,10 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use baton_store::SegmentHeader;
     use baton_types::Timestamp;
 
     use super::*;
+    use crate::SegmentHeader;
 
     fn segment(partition: u64, base: u64, count: u32) -> Segment {
         let header = SegmentHeader { base: Offset(base), count, created_at: Timestamp::MIN };

@@ -1,0 +1,244 @@
+//! `baton elect`: runs a command only while this process coordinates a group.
+//!
+//! Always: the command is told to end (TERM) early enough that it can be killed when the lease runs out, so that the
+//! next coordinator's command does not overlap with it; a term is given away only after the command has ended.
+//! What no supervisor can do is end a command while the supervisor itself is frozen or killed: the command should
+//! hand its token, BATON_ELECTION_TOKEN, to whatever it changes. Start at [`run`].
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use baton_election::broadcast::error::RecvError;
+use baton_election::store::{self, HttpStore, Store};
+use baton_election::{Candidate, Elector, Event, Leadership, Options, Reason, Settings};
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::process::{Child, Command};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Mutex, mpsc};
+
+use super::target::Target;
+
+/// The exit code when the command could not be started, as in a shell.
+const NOT_STARTED: i32 = 127;
+
+/// Run a command only while this process coordinates a group.
+///
+/// Start the same line on several machines: one of them runs the command, and when it ends, stops or loses touch,
+/// the next one does. The command finds its fencing token in BATON_ELECTION_TOKEN. When the command ends by itself,
+/// so does this, with its exit code.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  baton elect clean-up -- ./clean-up.sh                       on the server at BATON_URL
+  baton elect clean-up --store file:///srv/elections -- ./clean-up.sh
+  baton elect clean-up --store postgres://db/app --set heartbeatInterval=5000 --set workerTimeout=20000 -- ./run")]
+pub struct Args {
+    /// The group
+    group: String,
+
+    /// Elect on this store instead of a server: file:///directory, postgres://…, s3://bucket/prefix, …
+    #[arg(long, value_name = "URL", env = "BATON_ELECTION_STORE")]
+    store: Option<String>,
+
+    /// This worker's id; a fresh one unless given
+    #[arg(long, value_name = "ID")]
+    worker_id: Option<String>,
+
+    /// Seconds that the command gets to end, before it is killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    grace: f64,
+
+    /// Change a setting, for instance heartbeatInterval=5000 (milliseconds)
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    set: Vec<String>,
+
+    /// Settings with which another takes over within seconds, for a store that is near
+    #[arg(long)]
+    fast: bool,
+
+    #[command(flatten)]
+    target: Target,
+
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Takes part until the command ends or a signal comes.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let settings = settings(&args)?;
+    let client = args.target.client()?;
+    let store: Arc<dyn Store> = match &args.store {
+        Some(url) => store::open(url).await?,
+        None => {
+            // A server that is not there is told at once; one that goes away later is waited for.
+            client.health().await?;
+            Arc::new(HttpStore::new(client))
+        }
+    };
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (ended, mut end) = mpsc::channel(1);
+    let grace = Duration::try_from_secs_f64(args.grace).context("--grace")?.min(settings.lease() / 4);
+    let supervisor = Supervisor {
+        group: args.group.clone(),
+        command: args.command,
+        grace,
+        ended,
+        running: Mutex::default(),
+    };
+    let options = Options { settings, worker_id: args.worker_id, ..Options::default() };
+    let elector = Elector::start(store, &args.group, options, supervisor).await?;
+    eprintln!("taking part in {} as {}", args.group, elector.worker_id());
+    let mut events = elector.events();
+    let complaints = async {
+        loop {
+            match events.recv().await {
+                Ok(Event::StoreFailing { error, .. }) => eprintln!("the store fails, trying again: {error}"),
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => std::future::pending().await,
+            }
+        }
+    };
+    let code = tokio::select! {
+        () = complaints => 1,
+        code = end.recv() => code.unwrap_or(1),
+        _ = terminate.recv() => 0,
+        _ = interrupt.recv() => 0,
+    };
+    elector.stop().await;
+    if code != 0 {
+        std::process::exit(code);
+    }
+    Ok(())
+}
+
+fn settings(args: &Args) -> anyhow::Result<Settings> {
+    let mut settings = serde_json::to_value(if args.fast { Settings::fast() } else { Settings::default() })?;
+    for pair in &args.set {
+        let Some((name, value)) = pair.split_once('=') else { bail!("--set {pair}: give NAME=VALUE") };
+        let value = serde_json::from_str(value)
+            .with_context(|| format!("--set {pair}: the value is not a number"))?;
+        if settings.get(name).is_none() {
+            bail!("--set {pair}: there is no setting of this name");
+        }
+        settings[name] = value;
+    }
+    Ok(serde_json::from_value(settings)?)
+}
+
+/// Runs the command while it may run.
+struct Supervisor {
+    group: String,
+    command: Vec<String>,
+    grace: Duration,
+    /// The exit code of a command that ended by itself.
+    ended: mpsc::Sender<i32>,
+    running: Mutex<Option<Child>>,
+}
+
+impl Candidate for Supervisor {
+    async fn became(&self, leadership: Leadership) {
+        let mut running = self.running.lock().await;
+        let child = match self.spawn(&leadership) {
+            Ok(child) => running.insert(child),
+            Err(error) => {
+                eprintln!("error: cannot start {:?}: {error}", self.command[0]);
+                let _ = self.ended.send(NOT_STARTED).await;
+                return std::future::pending().await;
+            }
+        };
+        eprintln!("coordinating {} under token {}", self.group, leadership.token());
+        loop {
+            // Early enough that killing it at the deadline is no surprise.
+            let left = leadership.remaining();
+            if left <= self.grace {
+                signal_group(child, Signal::TERM);
+                break;
+            }
+            tokio::select! {
+                status = child.wait() => {
+                    *running = None;
+                    let _ = self.ended.send(status.map_or(1, code)).await;
+                    return std::future::pending().await;
+                }
+                () = baton_env::sleep((left - self.grace).min(Duration::from_secs(60))) => {}
+            }
+        }
+        std::future::pending().await
+    }
+
+    async fn stopped(&self, reason: Reason) {
+        eprintln!("no longer coordinating {}: {}", self.group, reason.as_str());
+        let Some(mut child) = self.running.lock().await.take() else { return };
+        // Nobody may rely on a lease that has run out or was taken; then there is no time left to give.
+        let grace = match reason {
+            Reason::Stopped | Reason::Requested | Reason::HandedOver => self.grace,
+            _ => Duration::ZERO,
+        };
+        if !grace.is_zero() {
+            signal_group(&child, Signal::TERM);
+        }
+        if tokio::time::timeout(grace, child.wait()).await.is_err() {
+            signal_group(&child, Signal::KILL);
+            let _ = child.wait().await;
+        }
+    }
+}
+
+impl Supervisor {
+    fn spawn(&self, leadership: &Leadership) -> std::io::Result<Child> {
+        let (program, arguments) = self.command.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
+        Command::new(program)
+            .args(arguments)
+            .env("BATON_ELECTION_TOKEN", leadership.token().to_string())
+            .env("BATON_ELECTION_GROUP", &self.group)
+            .stdin(Stdio::null())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+    }
+}
+
+/// Signals the command and what it started.
+fn signal_group(child: &Child, signal: Signal) {
+    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // One that has ended needs no signal.
+        let _ = kill_process_group(pid, signal);
+    }
+}
+
+/// The exit code, as a shell reports it.
+fn code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn parsed(words: &[&str]) -> anyhow::Result<Settings> {
+        settings(&Cli::try_parse_from(words)?.args)
+    }
+
+    #[test]
+    fn settings_are_given_by_name_and_checked() {
+        let given = parsed(&["elect", "g", "--set", "heartbeatInterval=5000", "--", "true"]).unwrap();
+        assert_eq!(given.heartbeat_interval, Duration::from_secs(5));
+        assert!(parsed(&["elect", "g", "--set", "heartbeat=5000", "--", "true"]).is_err());
+        assert!(parsed(&["elect", "g", "--set", "heartbeatInterval=soon", "--", "true"]).is_err());
+        assert!(parsed(&["elect", "g"]).is_err());
+    }
+}

@@ -1,0 +1,484 @@
+//! Takes part in one election: runs the machine, makes its calls, and lets the hooks work.
+//!
+//! Always: no call of the store is waited for by the loop that keeps time, so a store that hangs cannot keep a
+//! leadership alive; hooks run in a task of their own with a timer of their own. Start at [`Elector::start`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use baton_env::{BootClock, Clock};
+use tokio::sync::{broadcast, mpsc, oneshot, watch};
+
+use crate::candidate::{self, Candidate};
+use crate::event::{Event, Reason};
+use crate::leadership::Leadership;
+use crate::machine::{Counters, Effect, Input, Machine, Now, Swapped};
+use crate::record::{self, BadName, Epoch, Phase, Worker};
+use crate::settings::{self, Settings};
+use crate::store::{self, BoxFuture, ProbeError, Store, Swap, Version};
+
+/// Events that wait for a slow listener; then it misses the oldest.
+const EVENTS_MAX: usize = 256;
+
+/// Answers and wishes on their way to the machine. It has a handful of calls under way at most.
+const INPUTS_MAX: usize = 64;
+
+/// Worker records that are read when the epoch record is missing.
+const SURVEY_MAX: usize = 1000;
+
+/// The rest before a store that told of a change is asked again to tell.
+const HINT_REST: Duration = Duration::from_millis(20);
+
+/// Why a participation could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The settings cannot work.
+    #[error(transparent)]
+    Settings(#[from] settings::Invalid),
+    /// The group or the worker cannot be called that.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// The store cannot be trusted, or not be reached.
+    #[error(transparent)]
+    Store(#[from] ProbeError),
+}
+
+/// How to take part.
+#[derive(Clone)]
+pub struct Options {
+    /// The options of the election.
+    pub settings: Settings,
+    /// This worker's id; a fresh one unless given. No two processes may use one id at a time.
+    pub worker_id: Option<String>,
+    /// What measures time.
+    pub clock: Arc<dyn Clock>,
+    /// Whether the store is probed first.
+    pub probe: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            settings: Settings::default(),
+            worker_id: None,
+            clock: Arc::new(BootClock::default()),
+            probe: true,
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// What a participant knows of its group.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// The epoch record, as last seen. It may have been released or its lease may have run out.
+    pub coordinator: Option<Epoch>,
+    /// Numbers for metrics.
+    pub counters: Counters,
+}
+
+/// A participation in one group. Dropping it ends it as [`stop`](Self::stop) does, without waiting.
+#[derive(Debug)]
+pub struct Elector {
+    worker_id: String,
+    inputs: mpsc::Sender<Wish>,
+    shared: Arc<Shared>,
+    finished: watch::Receiver<bool>,
+}
+
+/// A wish of the user.
+#[derive(Debug)]
+enum Wish {
+    StepDown(Option<String>, oneshot::Sender<Result<(), String>>),
+    Look,
+    Stop,
+}
+
+#[derive(Debug)]
+struct Shared {
+    leadership: Mutex<Option<Leadership>>,
+    status: Mutex<Status>,
+    events: broadcast::Sender<Event>,
+}
+
+/// Another coordinator could not be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EnsureError(String);
+
+impl Elector {
+    /// Takes part in `group` on `store`, with the settings of `options`.
+    pub async fn start<C: Candidate>(
+        store: Arc<dyn Store>,
+        group: &str,
+        options: Options,
+        candidate: C,
+    ) -> Result<Self, StartError> {
+        let settings = options.settings;
+        for unwise in settings.check()? {
+            tracing::warn!(group, "{unwise}");
+        }
+        record::check_name("the group name", group)?;
+        let wall_ms = u64::try_from(options.clock.now().micros() / 1000).unwrap_or(0);
+        let worker_id = options.worker_id.unwrap_or_else(|| record::fresh_worker_id(wall_ms));
+        record::check_name("the worker id", &worker_id)?;
+        if settings.enable_coordinator && options.probe && !store.is_trusted() {
+            store::probe(&store).await?;
+        }
+        let shared = Arc::new(Shared {
+            leadership: Mutex::new(None),
+            status: Mutex::default(),
+            events: broadcast::Sender::new(EVENTS_MAX),
+        });
+        let (wishes, inbox) = mpsc::channel(INPUTS_MAX);
+        let (answers, answered) = mpsc::channel(INPUTS_MAX);
+        // A second leadership can come in while the hooks of the first are still stopping.
+        let (terms, next_term) = mpsc::channel(4);
+        tokio::spawn(candidate::serve(Arc::new(candidate), settings.work(), next_term, answers.clone()));
+        let (done, finished) = watch::channel(false);
+        let seed = [baton_env::random_u64() | 1, baton_env::random_u64()];
+        let runner = Runner {
+            enabled: settings.enable_coordinator,
+            call_timeout: settings.call_timeout,
+            machine: Machine::new(settings, worker_id.clone(), seed),
+            store,
+            group: group.to_owned(),
+            clock: options.clock,
+            shared: Arc::clone(&shared),
+            answers,
+            terms,
+            asked: None,
+            leaving: Vec::new(),
+        };
+        tokio::spawn(async move {
+            if runner.enabled {
+                runner.run(inbox, answered).await;
+            } else {
+                runner.run_alone(inbox, answered).await;
+            }
+            done.send_replace(true);
+        });
+        Ok(Self { worker_id, inputs: wishes, shared, finished })
+    }
+
+    /// This worker's id.
+    pub fn worker_id(&self) -> &str {
+        &self.worker_id
+    }
+
+    /// Whether this worker coordinates, by the clock, now.
+    pub fn is_coordinator(&self) -> bool {
+        self.leadership().is_some()
+    }
+
+    /// The right to act, if this worker coordinates now.
+    pub fn leadership(&self) -> Option<Leadership> {
+        lock(&self.shared.leadership).clone().filter(Leadership::is_valid)
+    }
+
+    /// What this worker knows of the group.
+    pub fn status(&self) -> Status {
+        lock(&self.shared.status).clone()
+    }
+
+    /// What happens from now on. A listener that is slow misses the oldest events, and is told how many.
+    pub fn events(&self) -> broadcast::Receiver<Event> {
+        self.shared.events.subscribe()
+    }
+
+    /// Looks for a coordinator now rather than at the next interval. With `force`, asks the present one to give its
+    /// term up, for `desired` if that is given and alive. It never appoints: the named worker claims by itself, once
+    /// the present coordinator has stopped its work.
+    pub async fn ensure_coordinator(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
+        let gone = || EnsureError("the participation has ended".into());
+        if !force {
+            return self.inputs.send(Wish::Look).await.map_err(|_| gone());
+        }
+        let (reply, answer) = oneshot::channel();
+        let wish = Wish::StepDown(desired.map(str::to_owned), reply);
+        self.inputs.send(wish).await.map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?.map_err(EnsureError)
+    }
+
+    /// Ends the participation: the stop hook is called, then the term is released at once. Returns when all of that
+    /// is done.
+    pub async fn stop(mut self) {
+        let _ = self.inputs.send(Wish::Stop).await;
+        let _ = self.finished.wait_for(|finished| *finished).await;
+    }
+}
+
+impl Drop for Elector {
+    fn drop(&mut self) {
+        // If there is no room the loop notices that nobody is left to send.
+        let _ = self.inputs.try_send(Wish::Stop);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Runner {
+    enabled: bool,
+    call_timeout: Duration,
+    machine: Machine,
+    store: Arc<dyn Store>,
+    group: String,
+    clock: Arc<dyn Clock>,
+    shared: Arc<Shared>,
+    answers: mpsc::Sender<Input>,
+    terms: mpsc::Sender<Leadership>,
+    /// Who waits for the answer to a wish.
+    asked: Option<oneshot::Sender<Result<(), String>>>,
+    /// Records to remove before the end.
+    leaving: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Runner {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Wish>, mut answered: mpsc::Receiver<Input>) {
+        let mut input = Input::Tick;
+        let mut watched = None;
+        let mut hint: BoxFuture<'static, ()> = Box::pin(std::future::pending());
+        let mut open = true;
+        loop {
+            let now = self.now();
+            if self.take(now, input) {
+                break;
+            }
+            let version = self.machine.version().cloned();
+            if watched.as_ref() != Some(&version) {
+                hint = self.hint(version.clone(), Duration::ZERO);
+                watched = Some(version);
+            }
+            let rest = self.machine.wake_at().saturating_sub(self.clock.elapsed());
+            input = tokio::select! {
+                Some(answer) = answered.recv() => answer,
+                wish = inbox.recv(), if open => match wish {
+                    Some(wish) => self.wish(wish),
+                    None => {
+                        open = false;
+                        Input::Stop
+                    }
+                },
+                () = &mut hint => {
+                    hint = self.hint(watched.clone().flatten(), HINT_REST);
+                    Input::Changed
+                }
+                () = baton_env::sleep(rest.min(Duration::from_secs(3600))) => Input::Tick,
+            };
+        }
+        for removal in self.leaving {
+            let _ = removal.await;
+        }
+    }
+
+    /// Without an election: this worker coordinates at once, under token 0, until it is stopped.
+    async fn run_alone(self, mut inbox: mpsc::Receiver<Wish>, mut answered: mpsc::Receiver<Input>) {
+        let leadership = Leadership::new(0, None, Arc::clone(&self.clock));
+        *lock(&self.shared.leadership) = Some(leadership.clone());
+        let worker_id = self.machine.worker_id().to_owned();
+        let timestamp = self.now().wall_ms;
+        self.tell(Event::ColdStartPhaseChanged { phase: Phase::Ready, duration: 0 });
+        self.tell(Event::CoordinatorPromoted { worker_id: worker_id.clone(), timestamp, epoch_number: 0 });
+        let _ = self.terms.send(leadership.clone()).await;
+        loop {
+            match inbox.recv().await {
+                Some(Wish::StepDown(_, reply)) => {
+                    let _ = reply.send(Err("there is no election: enableCoordinator is false".into()));
+                }
+                Some(Wish::Look) => {}
+                Some(Wish::Stop) | None => break,
+            }
+        }
+        leadership.revoke(Reason::Stopped);
+        self.tell(Event::CoordinatorDemoted { worker_id, reason: Reason::Stopped, epoch_number: 0 });
+        answered.recv().await;
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            mono: self.clock.elapsed(),
+            wall_ms: u64::try_from(self.clock.now().micros() / 1000).unwrap_or(0),
+        }
+    }
+
+    fn wish(&mut self, wish: Wish) -> Input {
+        match wish {
+            Wish::Stop => Input::Stop,
+            Wish::Look => Input::Changed,
+            Wish::StepDown(_, reply) if self.asked.is_some() => {
+                let _ = reply.send(Err("another such call is under way".into()));
+                Input::Tick
+            }
+            Wish::StepDown(desired, reply) => {
+                self.asked = Some(reply);
+                Input::StepDown(desired)
+            }
+        }
+    }
+
+    /// Steps, and does what follows; whether that was the end.
+    fn take(&mut self, now: Now, input: Input) -> bool {
+        let mut finished = false;
+        for effect in self.machine.step(now, input) {
+            match effect {
+                Effect::Read => self.call(|e| Input::Read(Err(e)), read),
+                Effect::Swap(expected, record) => self.call(
+                    |e| Input::Swapped(Swapped::Unknown(e)),
+                    |store, group| swap(store, group, expected, record),
+                ),
+                Effect::List => self.call(|e| Input::Listed(Err(e)), list),
+                Effect::Survey => self.call(|e| Input::Surveyed(Err(e)), survey),
+                Effect::Beat(worker) => {
+                    self.call(|e| Input::Beat(Err(e)), |store, group| beat(store, group, worker));
+                }
+                Effect::Remove(worker) => self.remove(&worker),
+                Effect::Promote { token, deadline } => {
+                    let leadership = Leadership::new(token, Some(deadline), Arc::clone(&self.clock));
+                    *lock(&self.shared.leadership) = Some(leadership.clone());
+                    if self.terms.try_send(leadership.clone()).is_err() {
+                        leadership.revoke(Reason::Stopped);
+                    }
+                }
+                Effect::Extend(deadline) => {
+                    if let Some(leadership) = &*lock(&self.shared.leadership) {
+                        leadership.extend(deadline);
+                    }
+                }
+                Effect::Demote(reason) => {
+                    if let Some(leadership) = lock(&self.shared.leadership).take() {
+                        leadership.revoke(reason);
+                    }
+                }
+                Effect::SteppedDown(outcome) => {
+                    if let Some(asked) = self.asked.take() {
+                        let _ = asked.send(outcome);
+                    }
+                }
+                Effect::Emit(event) => self.tell(event),
+                Effect::Finished => finished = true,
+            }
+        }
+        let mut status = lock(&self.shared.status);
+        status.counters = self.machine.counters();
+        if status.coordinator.as_ref() != self.machine.coordinator() {
+            status.coordinator = self.machine.coordinator().cloned();
+        }
+        finished
+    }
+
+    fn tell(&self, event: Event) {
+        match &event {
+            Event::StoreFailing { error, failures } => {
+                tracing::warn!(group = self.group, failures, "the store fails: {error}");
+            }
+            Event::CoordinatorChangesOften { changes, window } => {
+                tracing::warn!(group = self.group, changes, window, "the coordinator changes too often");
+            }
+            Event::CoordinatorPromoted { epoch_number, .. } => {
+                tracing::info!(group = self.group, token = epoch_number, "this worker coordinates");
+            }
+            Event::CoordinatorDemoted { reason, epoch_number, .. } => {
+                let reason = reason.as_str();
+                tracing::info!(
+                    group = self.group,
+                    token = epoch_number,
+                    reason,
+                    "this worker coordinates no longer"
+                );
+            }
+            _ => {}
+        }
+        // Nobody has to listen.
+        let _ = self.shared.events.send(event);
+    }
+
+    /// Makes a call in a task of its own, within its time.
+    fn call<F>(&self, failed: fn(String) -> Input, make: impl FnOnce(Arc<dyn Store>, String) -> F)
+    where
+        F: Future<Output = Result<Input, String>> + Send + 'static,
+    {
+        let call = make(Arc::clone(&self.store), self.group.clone());
+        let (answers, timeout) = (self.answers.clone(), self.call_timeout);
+        tokio::spawn(async move {
+            let input = match tokio::time::timeout(timeout, call).await {
+                Ok(outcome) => outcome.unwrap_or_else(failed),
+                Err(_) => failed(format!("the store did not answer within {timeout:?}")),
+            };
+            let _ = answers.send(input).await;
+        });
+    }
+
+    fn remove(&mut self, worker: &str) {
+        let (store, key) = (Arc::clone(&self.store), record::worker_key(&self.group, worker));
+        let timeout = self.call_timeout;
+        self.leaving.retain(|removal| !removal.is_finished());
+        self.leaving.push(tokio::spawn(async move {
+            // What is left behind is cleared away by a later coordinator.
+            let _ = tokio::time::timeout(timeout, store.remove(&key)).await;
+        }));
+    }
+
+    /// Returns when the record may have changed.
+    fn hint(&self, version: Option<Version>, rest: Duration) -> BoxFuture<'static, ()> {
+        let (store, key) = (Arc::clone(&self.store), record::epoch_key(&self.group));
+        Box::pin(async move {
+            baton_env::sleep(rest).await;
+            store.changed(&key, version.as_ref()).await;
+        })
+    }
+}
+
+async fn read(store: Arc<dyn Store>, group: String) -> Result<Input, String> {
+    let found = store.read(&record::epoch_key(&group)).await.map_err(|e| e.0)?;
+    let Some((version, value)) = found else { return Ok(Input::Read(Ok(None))) };
+    let epoch =
+        serde_json::from_slice(&value).map_err(|e| format!("the epoch record cannot be understood: {e}"))?;
+    Ok(Input::Read(Ok(Some((version, epoch)))))
+}
+
+async fn swap(
+    store: Arc<dyn Store>,
+    group: String,
+    expected: Option<Version>,
+    record: Epoch,
+) -> Result<Input, String> {
+    let value = serde_json::to_vec(&record).map_err(|e| e.to_string())?;
+    let outcome = store.swap(&record::epoch_key(&group), expected.as_ref(), value).await;
+    Ok(Input::Swapped(match outcome.map_err(|e| e.0)? {
+        Swap::Done(version) => Swapped::Done(version),
+        Swap::Conflict => Swapped::Conflict,
+    }))
+}
+
+async fn list(store: Arc<dyn Store>, group: String) -> Result<Input, String> {
+    let prefix = record::workers_prefix(&group);
+    let found = store.list(&prefix).await.map_err(|e| e.0)?;
+    let worker = |(key, mark): (String, String)| Some((key.strip_prefix(&prefix)?.to_owned(), mark));
+    Ok(Input::Listed(Ok(found.into_iter().filter_map(worker).collect())))
+}
+
+async fn survey(store: Arc<dyn Store>, group: String) -> Result<Input, String> {
+    let mut highest = 0;
+    let workers = store.list(&record::workers_prefix(&group)).await.map_err(|e| e.0)?;
+    for (key, _) in workers.iter().take(SURVEY_MAX) {
+        if let Some((_, value)) = store.read(key).await.map_err(|e| e.0)?
+            && let Ok(worker) = serde_json::from_slice::<Worker>(&value)
+        {
+            highest = highest.max(worker.epoch_number);
+        }
+    }
+    Ok(Input::Surveyed(Ok(highest)))
+}
+
+async fn beat(store: Arc<dyn Store>, group: String, worker: Worker) -> Result<Input, String> {
+    let value = serde_json::to_vec(&worker).map_err(|e| e.to_string())?;
+    store.put(&record::worker_key(&group, &worker.worker_id), value).await.map_err(|e| e.0)?;
+    Ok(Input::Beat(Ok(())))
+}

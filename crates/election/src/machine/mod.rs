@@ -1,0 +1,565 @@
+//! One participant of one group, as a machine without clock, store or randomness of its own.
+//!
+//! [`Machine::step`] takes an [`Input`] (time passed, an answer of the store, a wish of the user) and returns
+//! [`Effect`]s: calls to make and news to tell. So the same code runs on tokio and in the simulation that shows it
+//! right. Always:
+//! - a coordinator trusts a write for [`Settings::lease`] from *before* it was sent, others wait the longer
+//!   `leaseMs` from when they first *see* it, both on their own monotonic clock;
+//! - a write whose answer is lost is read back, and its nonce says whose it was;
+//! - only the claimant itself claims, and only a coordinator whose work has ended releases.
+//!
+//! Deliberately absent: comparing wall clocks of different machines. Start at [`Machine::step`], then `follower`,
+//! then `leader`.
+
+mod follower;
+mod leader;
+mod workers;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::event::{Event, Reason};
+use crate::record::{Epoch, Phase, Worker};
+use crate::settings::Settings;
+use crate::store::Version;
+use follower::Claim;
+use leader::Term;
+use workers::Workers;
+
+/// Windows of how many mandates changes of coordinator are counted in.
+const CHANGE_WINDOW_MANDATES: u32 = 6;
+
+/// Failed calls in a row after which it is told, and again after as many more.
+const FAILURES_TOLD: u32 = 3;
+
+/// What time it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Now {
+    /// On a clock that only goes forward. Everything is measured with it.
+    pub mono: Duration,
+    /// On the wall, in milliseconds. For people.
+    pub wall_ms: u64,
+}
+
+/// What the store answered to a compare-and-set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Swapped {
+    /// It was done, and this is the new version.
+    Done(Version),
+    /// The version was another. Or a repetition inside the store's client met its own first try.
+    Conflict,
+    /// Nobody knows.
+    Unknown(String),
+}
+
+/// Something for the machine to take in.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Time has passed.
+    Tick,
+    /// The answer to [`Effect::Read`].
+    Read(Result<Option<(Version, Epoch)>, String>),
+    /// The answer to [`Effect::Swap`].
+    Swapped(Swapped),
+    /// The answer to [`Effect::List`]: worker ids, each with a mark that changes when its record does.
+    Listed(Result<Vec<(String, String)>, String>),
+    /// The answer to [`Effect::Survey`]: the highest epoch number in any worker record.
+    Surveyed(Result<u64, String>),
+    /// The answer to [`Effect::Beat`].
+    Beat(Result<(), String>),
+    /// A hint that the epoch record may have changed.
+    Changed,
+    /// The work that began with [`Effect::Promote`] has ended after [`Effect::Demote`].
+    WorkEnded,
+    /// The user asks for another coordinator, this one if it is named.
+    StepDown(Option<String>),
+    /// The user ends the participation.
+    Stop,
+}
+
+/// Something for the runtime to do.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Read the epoch record.
+    Read,
+    /// Replace the epoch record, if its version is this one; create it, if it is `None` and there is none.
+    Swap(Option<Version>, Epoch),
+    /// List the worker records.
+    List,
+    /// Read all worker records.
+    Survey,
+    /// Write this worker's record.
+    Beat(Worker),
+    /// Remove a worker's record. Nobody waits for it.
+    Remove(String),
+    /// Begin the work.
+    Promote {
+        /// The fencing token.
+        token: u64,
+        /// When to stop, on the monotonic clock.
+        deadline: Duration,
+    },
+    /// The work may go on until then.
+    Extend(Duration),
+    /// End the work.
+    Demote(Reason),
+    /// The answer to [`Input::StepDown`].
+    SteppedDown(Result<(), String>),
+    /// Tell of it.
+    Emit(Event),
+    /// The end: nothing more will come.
+    Finished,
+}
+
+/// What is known of the epoch record.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    /// `None` when there is no record.
+    pub(crate) current: Option<(Version, Epoch)>,
+    /// When exactly this was first seen.
+    pub(crate) since: Duration,
+}
+
+/// The call on the epoch record that is under way. There is one at a time.
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    Read,
+    Claim,
+    Renew,
+    Release,
+    StepDown,
+}
+
+#[derive(Debug)]
+enum Role {
+    Follower,
+    Leader(Box<Term>),
+}
+
+/// Numbers that only rise, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Signs of life written.
+    pub heartbeats: u64,
+    /// Claims tried.
+    pub claims: u64,
+    /// Times this worker began to coordinate.
+    pub promotions: u64,
+    /// Times it ceased to.
+    pub demotions: u64,
+    /// Renewals that succeeded.
+    pub renewals: u64,
+    /// Changes of coordinator seen.
+    pub changes: u64,
+    /// Calls of the store that failed.
+    pub failures: u64,
+}
+
+/// A wish for another coordinator on its way.
+#[derive(Debug)]
+struct Wish {
+    desired: Option<String>,
+    /// Whether the workers were listed since, if one is desired.
+    listed: bool,
+    tries: u32,
+    /// Whether the record was looked at since.
+    ready: bool,
+}
+
+/// One participant of one group.
+#[derive(Debug)]
+pub struct Machine {
+    settings: Settings,
+    worker_id: String,
+    incarnation: String,
+    random: Random,
+    started: bool,
+    phase: Phase,
+    phase_since: Duration,
+    seen: Option<Seen>,
+    /// The highest epoch number ever heard of.
+    highest: u64,
+    /// Whether worker records were asked for it.
+    surveyed: bool,
+    /// How long others of this group wait, from the last record seen.
+    lease: Duration,
+    /// The last coordinator told of, and its term.
+    told: Option<(String, u64)>,
+    changes: VecDeque<Duration>,
+    workers: Workers,
+    role: Role,
+    claim: Claim,
+    call: Option<Call>,
+    next_read: Duration,
+    /// When the record was last looked at, unless that counts no more.
+    looked_at: Option<Duration>,
+    beating: bool,
+    next_beat: Duration,
+    beat_seq: u64,
+    /// From promotion until the work has ended.
+    working: bool,
+    wish: Option<Wish>,
+    stopping: Option<Duration>,
+    finished: bool,
+    failures: u32,
+    counters: Counters,
+    effects: Vec<Effect>,
+}
+
+impl Machine {
+    /// A participant. `settings` have been checked; `seed` is random.
+    pub fn new(settings: Settings, worker_id: String, seed: [u64; 2]) -> Self {
+        let mut random = Random(seed);
+        let lease = settings.worker_timeout;
+        Self {
+            incarnation: random.text(),
+            random,
+            worker_id,
+            started: false,
+            phase: Phase::Observing,
+            phase_since: Duration::ZERO,
+            seen: None,
+            highest: 0,
+            surveyed: false,
+            lease,
+            told: None,
+            changes: VecDeque::new(),
+            workers: Workers::default(),
+            role: Role::Follower,
+            claim: Claim::default(),
+            call: None,
+            next_read: Duration::ZERO,
+            looked_at: None,
+            beating: false,
+            next_beat: Duration::ZERO,
+            beat_seq: 0,
+            working: false,
+            wish: None,
+            stopping: None,
+            finished: false,
+            failures: 0,
+            counters: Counters::default(),
+            effects: Vec::new(),
+            settings,
+        }
+    }
+
+    /// Takes an input in and says what to do.
+    pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
+        if self.finished {
+            return Vec::new();
+        }
+        if !self.started {
+            self.start(now);
+        }
+        // Before anything that was waited for: what was waited for too long counts no more.
+        self.expire(now);
+        match input {
+            Input::Tick => {}
+            Input::Read(outcome) => self.on_read(now, outcome),
+            Input::Swapped(outcome) => self.on_swapped(now, outcome),
+            Input::Listed(outcome) => self.on_listed(now, outcome),
+            Input::Surveyed(outcome) => self.on_surveyed(now, outcome),
+            Input::Beat(outcome) => self.on_beat(now, outcome),
+            Input::Changed => self.next_read = self.next_read.min(now.mono),
+            Input::WorkEnded => self.on_work_ended(now),
+            Input::StepDown(desired) => self.on_step_down(now, desired),
+            Input::Stop => self.stopping = self.stopping.or(Some(now.mono)),
+        }
+        self.decide(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When [`Input::Tick`] is due, if nothing else comes before.
+    pub fn wake_at(&self) -> Duration {
+        let mut at = self.phase_end().unwrap_or(Duration::MAX);
+        if !self.beating && self.stopping.is_none() {
+            at = at.min(self.next_beat);
+        }
+        let idle = self.call.is_none();
+        match &self.role {
+            Role::Leader(term) => at.min(term.wake_at(idle, self.working, self.next_read)),
+            Role::Follower if self.stopping.is_some() && self.working => at,
+            Role::Follower if idle => at.min(self.next_read).min(self.claim.wake_at()),
+            Role::Follower => at,
+        }
+    }
+
+    /// This worker's id.
+    pub fn worker_id(&self) -> &str {
+        &self.worker_id
+    }
+
+    /// Numbers for metrics.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The coordinator that was last seen, its term, and whether it is known to have ended.
+    pub fn coordinator(&self) -> Option<&Epoch> {
+        self.seen.as_ref()?.current.as_ref().map(|(_, epoch)| epoch)
+    }
+
+    /// The version of the epoch record that was last seen; `None` when there was none.
+    pub fn version(&self) -> Option<&Version> {
+        self.seen.as_ref()?.current.as_ref().map(|(version, _)| version)
+    }
+
+    fn start(&mut self, now: Now) {
+        self.started = true;
+        self.next_read = now.mono;
+        self.next_beat = now.mono;
+        self.phase_since = now.mono;
+        if self.settings.skip_cold_start {
+            self.enter(now, Phase::Ready);
+        } else {
+            self.emit(Event::ColdStartPhaseChanged { phase: Phase::Observing, duration: 0 });
+        }
+    }
+
+    /// What follows from what is known now.
+    fn decide(&mut self, now: Now) {
+        if self.stopping.is_none() && !self.beating && now.mono >= self.next_beat {
+            self.beat(now);
+        }
+        self.advance_phase(now);
+        match &self.role {
+            Role::Leader(_) => self.lead(now),
+            Role::Follower => self.follow(now),
+        }
+    }
+
+    fn phase_end(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Observing => Some(self.phase_since + self.settings.cold_start_observation_window),
+            Phase::Preparation => Some(self.phase_since + self.settings.cold_start_preparation_delay),
+            Phase::Election | Phase::Ready => None,
+        }
+    }
+
+    fn advance_phase(&mut self, now: Now) {
+        let has_coordinator = matches!(self.role, Role::Leader(_)) || self.follows_somebody(now);
+        if self.phase == Phase::Observing && has_coordinator {
+            self.enter(now, Phase::Preparation);
+        }
+        if self.phase == Phase::Observing && self.phase_end().is_some_and(|end| now.mono >= end) {
+            self.enter(now, Phase::Election);
+        }
+        if self.phase == Phase::Election && has_coordinator {
+            self.enter(now, Phase::Preparation);
+        }
+        if self.phase == Phase::Preparation && self.phase_end().is_some_and(|end| now.mono >= end) {
+            self.enter(now, Phase::Ready);
+        }
+    }
+
+    /// Whether somebody else holds the group, as far as one can see.
+    fn follows_somebody(&self, now: Now) -> bool {
+        self.coordinator().is_some_and(|epoch| !epoch.released && epoch.incarnation != self.incarnation)
+            && !self.is_claimable(now)
+    }
+
+    fn enter(&mut self, now: Now, phase: Phase) {
+        let duration = millis(now.mono.saturating_sub(self.phase_since));
+        self.phase = phase;
+        self.phase_since = now.mono;
+        self.emit(Event::ColdStartPhaseChanged { phase, duration });
+    }
+
+    fn beat(&mut self, now: Now) {
+        self.beating = true;
+        self.beat_seq += 1;
+        self.next_beat = now.mono + self.settings.heartbeat_interval;
+        let term = match &self.role {
+            Role::Leader(term) => Some(term.record.epoch),
+            Role::Follower => None,
+        };
+        self.effects.push(Effect::Beat(Worker {
+            worker_id: self.worker_id.clone(),
+            last_heartbeat: now.wall_ms,
+            epoch: term,
+            is_coordinator: term.map(|_| true),
+            incarnation: self.incarnation.clone(),
+            seq: self.beat_seq,
+            epoch_number: self.highest,
+            phase: self.phase,
+        }));
+    }
+
+    fn on_beat(&mut self, now: Now, outcome: Result<(), String>) {
+        self.beating = false;
+        match outcome {
+            Ok(()) => {
+                self.counters.heartbeats += 1;
+                let worker_id = self.worker_id.clone();
+                self.emit(Event::WorkerHeartbeat { worker_id, timestamp: now.wall_ms });
+            }
+            Err(error) => {
+                self.next_beat = now.mono + self.pause(self.settings.heartbeat_interval);
+                self.failed(error);
+            }
+        }
+    }
+
+    fn on_read(&mut self, now: Now, outcome: Result<Option<(Version, Epoch)>, String>) {
+        self.call = None;
+        let current = match outcome {
+            Ok(current) => current,
+            Err(error) => {
+                self.next_read = now.mono + self.pause(self.settings.poll());
+                return self.failed(error);
+            }
+        };
+        self.failures = 0;
+        self.next_read = now.mono + self.settings.poll();
+        self.looked_at = Some(now.mono);
+        if let Some(wish) = &mut self.wish {
+            wish.ready = true;
+        }
+        self.learn(now, current);
+        // The moment at which a lease ends is a moment to look.
+        if let Some(free_at) = self.free_at().filter(|at| *at > now.mono) {
+            self.next_read = self.next_read.min(free_at);
+        }
+    }
+
+    fn on_swapped(&mut self, now: Now, outcome: Swapped) {
+        let Some(call) = self.call.take() else { return };
+        if let Swapped::Unknown(error) = &outcome {
+            self.failed(error.clone());
+        }
+        match call {
+            Call::Read => {}
+            Call::Claim => self.on_claimed(now, outcome),
+            Call::Renew => self.on_renewed(now, outcome),
+            Call::Release => self.on_released(now, outcome),
+            Call::StepDown => self.on_step_down_written(now, outcome),
+        }
+    }
+
+    /// Takes in what the store holds.
+    fn learn(&mut self, now: Now, current: Option<(Version, Epoch)>) {
+        let same = self.seen.as_ref().is_some_and(|seen| {
+            seen.current.as_ref().map(|(version, _)| version) == current.as_ref().map(|(version, _)| version)
+        });
+        if !same {
+            self.seen = Some(Seen { current: current.clone(), since: now.mono });
+            self.claim.restart();
+        }
+        if let Some((_, epoch)) = &current {
+            self.highest = self.highest.max(epoch.epoch_number);
+            self.lease = Duration::from_millis(epoch.lease_ms);
+            self.surveyed = false;
+            if !epoch.released {
+                self.tell(now, epoch);
+            }
+        }
+        match self.role {
+            Role::Leader(_) => self.check_term(now, current),
+            Role::Follower => self.check_claim(now, current),
+        }
+    }
+
+    /// Tells of a coordinator that was not told of yet.
+    fn tell(&mut self, now: Now, epoch: &Epoch) {
+        if self.told.as_ref().is_some_and(|(_, number)| *number >= epoch.epoch_number) {
+            return;
+        }
+        let told = self.told.replace((epoch.coordinator_id.clone(), epoch.epoch_number));
+        self.emit(Event::CoordinatorElected {
+            worker_id: epoch.coordinator_id.clone(),
+            epoch: epoch.epoch,
+            active_workers: self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id).len(),
+            epoch_number: epoch.epoch_number,
+            previous: told.as_ref().map(|(id, _)| id.clone()),
+        });
+        if told.is_none() {
+            return;
+        }
+        self.counters.changes += 1;
+        let window = self.settings.max_epoch_duration * CHANGE_WINDOW_MANDATES;
+        self.changes.push_back(now.mono);
+        while self.changes.front().is_some_and(|at| now.mono - *at > window) {
+            self.changes.pop_front();
+        }
+        if self.changes.len() > self.settings.changes_warning as usize {
+            self.emit(Event::CoordinatorChangesOften { changes: self.changes.len(), window: millis(window) });
+            self.changes.clear();
+        }
+    }
+
+    fn on_step_down(&mut self, now: Now, desired: Option<String>) {
+        if self.wish.is_some() {
+            return self.effects.push(Effect::SteppedDown(Err("another such call is under way".into())));
+        }
+        let listed = desired.as_ref().is_none_or(|desired| *desired == self.worker_id);
+        self.wish = Some(Wish { desired, listed, tries: 0, ready: false });
+        self.next_read = self.next_read.min(now.mono);
+        // Who is alive is not watched while all is well.
+        if !listed && !self.workers.listing {
+            self.list();
+        }
+    }
+
+    /// Refuses a wish for a worker that is not alive, after a list that came or failed.
+    fn check_wish(&mut self, now: Now, failure: Option<&String>) {
+        let Some(wish) = self.wish.as_mut().filter(|wish| !wish.listed) else { return };
+        wish.listed = true;
+        let alive = self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id);
+        let error = match (&wish.desired, failure) {
+            (Some(_), Some(failure)) => format!("nobody knows which workers are alive: {failure}"),
+            (Some(desired), None) if !alive.contains(desired) => {
+                format!("{desired:?} is not known to be alive; the workers alive are {}", alive.join(", "))
+            }
+            _ => return,
+        };
+        self.wish = None;
+        self.effects.push(Effect::SteppedDown(Err(error)));
+    }
+
+    fn failed(&mut self, error: String) {
+        self.counters.failures += 1;
+        self.failures += 1;
+        if self.failures.is_multiple_of(FAILURES_TOLD) {
+            self.emit(Event::StoreFailing { error, failures: self.failures });
+        }
+    }
+
+    /// How long to rest before a failed call is tried again that is made every `interval`.
+    fn pause(&mut self, interval: Duration) -> Duration {
+        let base = (interval / 8).clamp(Duration::from_millis(20), Duration::from_secs(2));
+        base + self.random.up_to(base)
+    }
+
+    fn emit(&mut self, event: Event) {
+        self.effects.push(Effect::Emit(event));
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A small generator: its numbers need to differ, not to be secret.
+#[derive(Debug)]
+struct Random([u64; 2]);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        let [mut x, y] = self.0;
+        let sum = x.wrapping_add(y);
+        x ^= x << 23;
+        self.0 = [y, x ^ y ^ (x >> 18) ^ (y >> 5)];
+        sum
+    }
+
+    /// 128 bits as text.
+    fn text(&mut self) -> String {
+        format!("{:016x}{:016x}", self.next(), self.next())
+    }
+
+    fn up_to(&mut self, max: Duration) -> Duration {
+        let micros = u64::try_from(max.as_micros()).unwrap_or(u64::MAX);
+        Duration::from_micros(self.next() % micros.max(1))
+    }
+}

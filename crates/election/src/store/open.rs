@@ -1,0 +1,148 @@
+//! From a URL to a store.
+
+use std::sync::Arc;
+
+use super::Store;
+
+/// Why a URL leads to no store.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The URL is of no known kind, or the kind was not compiled in.
+    #[error("{0}")]
+    Unknown(String),
+    /// The store cannot be opened as the URL and the environment describe it.
+    #[error("cannot open {url}: {problem}")]
+    Failed {
+        /// The URL, without anything secret.
+        url: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+impl OpenError {
+    fn failed(url: &str, problem: impl ToString) -> Self {
+        Self::Failed { url: shown(url), problem: problem.to_string() }
+    }
+}
+
+/// The URL without user and password.
+fn shown(url: &str) -> String {
+    match url.split_once("://") {
+        Some((scheme, rest)) => match rest.split_once('@') {
+            Some((user, host)) if !user.contains('/') => format!("{scheme}://…@{host}"),
+            _ => url.to_owned(),
+        },
+        None => url.to_owned(),
+    }
+}
+
+/// Opens the store that `url` names: `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix` (with
+/// credentials and endpoint from the environment), `file:///directory`, `memory:`.
+pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
+    let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
+    match scheme {
+        "memory" => Ok(Arc::new(super::MemoryStore::new())),
+        #[cfg(feature = "file")]
+        "file" => {
+            let path = url.trim_start_matches("file:");
+            let path = path.strip_prefix("//").unwrap_or(path);
+            super::FileStore::new(path)
+                .map(|store| Arc::new(store) as Arc<dyn Store>)
+                .map_err(|e| OpenError::failed(url, e))
+        }
+        #[cfg(feature = "aws")]
+        "s3" => {
+            let mut builder =
+                object_store::aws::AmazonS3Builder::from_env().with_url(url).with_retry(no_retries());
+            if is_plain(&["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]) {
+                builder = builder.with_allow_http(true);
+            }
+            objects(url, builder.build())
+        }
+        #[cfg(feature = "gcp")]
+        "gs" => {
+            let builder = object_store::gcp::GoogleCloudStorageBuilder::from_env()
+                .with_url(url)
+                .with_retry(no_retries());
+            objects(url, builder.build())
+        }
+        #[cfg(feature = "azure")]
+        "az" | "azure" => {
+            let mut builder =
+                object_store::azure::MicrosoftAzureBuilder::from_env().with_url(url).with_retry(no_retries());
+            if is_plain(&["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"]) {
+                builder = builder.with_allow_http(true);
+            }
+            objects(url, builder.build())
+        }
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => super::PostgresStore::connect(url)
+            .await
+            .map(|store| Arc::new(store) as Arc<dyn Store>)
+            .map_err(|e| OpenError::failed(url, e)),
+        #[cfg(feature = "http")]
+        "http" => super::HttpStore::connect(url)
+            .map(|store| Arc::new(store) as Arc<dyn Store>)
+            .map_err(|e| OpenError::failed(url, e)),
+        _ => Err(OpenError::Unknown(format!(
+            "{} names no store that this program was built with: {}",
+            shown(url),
+            KNOWN.join(", ")
+        ))),
+    }
+}
+
+/// The kinds that were compiled in.
+const KNOWN: &[&str] = &[
+    "memory:",
+    #[cfg(feature = "file")]
+    "file:///directory",
+    #[cfg(feature = "aws")]
+    "s3://bucket/prefix",
+    #[cfg(feature = "gcp")]
+    "gs://bucket/prefix",
+    #[cfg(feature = "azure")]
+    "az://container/prefix",
+    #[cfg(feature = "postgres")]
+    "postgres://user@host/database",
+    #[cfg(feature = "http")]
+    "http://host:port (a Baton server)",
+];
+
+#[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
+fn no_retries() -> object_store::RetryConfig {
+    object_store::RetryConfig { max_retries: 0, ..object_store::RetryConfig::default() }
+}
+
+/// Whether the environment names an endpoint without TLS; then it is meant.
+#[cfg(any(feature = "aws", feature = "azure"))]
+fn is_plain(names: &[&str]) -> bool {
+    names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
+}
+
+#[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
+fn objects<T: object_store::ObjectStore>(
+    url: &str,
+    built: object_store::Result<T>,
+) -> Result<Arc<dyn Store>, OpenError> {
+    let objects = built.map_err(|e| OpenError::failed(url, e))?;
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let prefix = rest.split_once('/').map_or("", |(_, prefix)| prefix);
+    Ok(Arc::new(super::ObjectStore::new(Arc::new(objects), prefix)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_url_of_no_known_kind_is_refused_without_its_password() {
+        let error = open("ftp://user:secret@host/x").await.err().unwrap().to_string();
+        assert!(
+            error.contains("ftp://…@host/x") && !error.contains("secret") && error.contains("memory:"),
+            "{error}"
+        );
+        assert!(open("memory:").await.is_ok());
+    }
+}

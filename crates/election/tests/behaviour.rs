@@ -1,0 +1,252 @@
+//! One behaviour on every store: memory, a directory, PostgreSQL, a Baton store and a Baton server over HTTP. What
+//! speaks S3 or Azure is tried with real servers in `tests/` of the repository.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_election::record::{self, Epoch};
+use baton_election::store::{self, FileStore, MemoryStore, Store, Swap};
+use baton_election::{Elector, Event, Options, Reason, Settings};
+use baton_env::Stopwatch;
+
+/// Long enough for anything on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn settings() -> Settings {
+    Settings {
+        call_timeout: Duration::from_millis(900),
+        worker_timeout: Duration::from_secs(4),
+        ..Settings::fast()
+    }
+}
+
+async fn join(store: &Arc<dyn Store>, group: &str, worker: &str) -> Elector {
+    let options = Options { settings: settings(), worker_id: Some(worker.into()), ..Options::default() };
+    Elector::start(Arc::clone(store), group, options, ()).await.unwrap()
+}
+
+/// Waits until `elector` coordinates and returns its token.
+async fn coordinates(elector: &Elector) -> u64 {
+    let mut events = elector.events();
+    let promoted = async {
+        loop {
+            if let Some(leadership) = elector.leadership() {
+                return leadership.token();
+            }
+            let _ = events.recv().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, promoted).await.expect("a coordinator in time")
+}
+
+async fn demoted(elector: &Elector) -> Reason {
+    let mut events = elector.events();
+    let demoted = async {
+        loop {
+            if let Ok(Event::CoordinatorDemoted { reason, .. }) = events.recv().await {
+                return reason;
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, demoted).await.expect("a demotion in time")
+}
+
+async fn behaves(store: Arc<dyn Store>) {
+    if !store.is_trusted() {
+        store::probe(&store).await.unwrap();
+    }
+    the_first_wins_and_the_next_follows(&store).await;
+    a_forced_change_ends_with_the_one_desired(&store).await;
+    a_silent_coordinator_is_waited_for_and_replaced(&store).await;
+    a_condition_that_does_not_hold_is_a_conflict(&store).await;
+}
+
+async fn the_first_wins_and_the_next_follows(store: &Arc<dyn Store>) {
+    let (c, a, b) =
+        tokio::join!(join(store, "first", "c"), join(store, "first", "a"), join(store, "first", "b"));
+    let token = coordinates(&a).await;
+    assert!(token >= 1 && !b.is_coordinator() && !c.is_coordinator());
+    let watch = Stopwatch::start();
+    a.stop().await;
+    let next = coordinates(&b).await;
+    assert!(next > token);
+    assert!(watch.elapsed() < settings().handover_bound(1), "{:?}", watch.elapsed());
+    assert!(!c.is_coordinator());
+    tokio::join!(b.stop(), c.stop());
+}
+
+async fn a_forced_change_ends_with_the_one_desired(store: &Arc<dyn Store>) {
+    let (a, b, c) =
+        tokio::join!(join(store, "forced", "a"), join(store, "forced", "b"), join(store, "forced", "c"));
+    let token = coordinates(&a).await;
+    let error = b.ensure_coordinator(true, Some("nobody")).await.unwrap_err().to_string();
+    assert!(error.contains("not known to be alive"), "{error}");
+    let (reason, asked) = tokio::join!(demoted(&a), b.ensure_coordinator(true, Some("c")));
+    asked.unwrap();
+    assert_eq!(reason, Reason::Requested);
+    assert!(coordinates(&c).await > token);
+    assert!(!a.is_coordinator() && !b.is_coordinator());
+    tokio::join!(a.stop(), b.stop(), c.stop());
+}
+
+fn foreign(lease: Duration) -> Epoch {
+    let lease_ms = u64::try_from(lease.as_millis()).unwrap();
+    Epoch {
+        epoch_number: 41,
+        coordinator_id: "ghost".into(),
+        incarnation: "another-life".into(),
+        nonce: "0123".into(),
+        lease_seq: 0,
+        epoch: 0,
+        epoch_start: 0,
+        released: false,
+        step_down: false,
+        handover_to: None,
+        elected_by: "ghost".into(),
+        duration_ms: lease_ms,
+        lease_ms,
+    }
+}
+
+async fn a_silent_coordinator_is_waited_for_and_replaced(store: &Arc<dyn Store>) {
+    let lease = Duration::from_secs(3);
+    let record = serde_json::to_vec(&foreign(lease)).unwrap();
+    let written = store.swap(&record::epoch_key("silent"), None, record).await.unwrap();
+    assert!(matches!(written, Swap::Done(_)));
+    let watch = Stopwatch::start();
+    let a = join(store, "silent", "a").await;
+    assert_eq!(coordinates(&a).await, 42);
+    assert!(watch.elapsed() >= lease, "{:?}", watch.elapsed());
+    a.stop().await;
+}
+
+async fn a_condition_that_does_not_hold_is_a_conflict(store: &Arc<dyn Store>) {
+    let key = record::epoch_key("condition");
+    let bytes = |epoch: &Epoch| serde_json::to_vec(epoch).unwrap();
+    let first = foreign(Duration::from_secs(1));
+    let second = Epoch { lease_seq: 1, ..first.clone() };
+    let third = Epoch { lease_seq: 2, ..first.clone() };
+    assert!(store.read(&key).await.unwrap().is_none());
+    let Swap::Done(old) = store.swap(&key, None, bytes(&first)).await.unwrap() else { panic!("a conflict") };
+    assert_eq!(store.swap(&key, None, bytes(&second)).await.unwrap(), Swap::Conflict);
+    let Swap::Done(new) = store.swap(&key, Some(&old), bytes(&second)).await.unwrap() else {
+        panic!("a conflict")
+    };
+    assert_eq!(store.swap(&key, Some(&old), bytes(&third)).await.unwrap(), Swap::Conflict);
+    let (version, value) = store.read(&key).await.unwrap().unwrap();
+    let found: Epoch = serde_json::from_slice(&value).unwrap();
+    assert_eq!((version, found), (new, second));
+}
+
+/// Not possible over HTTP, where no epoch record can be removed.
+async fn a_deleted_record_is_made_anew_above_the_old_number(store: &Arc<dyn Store>) {
+    let a = join(store, "deleted", "a").await;
+    let token = coordinates(&a).await;
+    let (reason, removed) =
+        tokio::join!(demoted(&a), async { store.remove(&record::epoch_key("deleted")).await });
+    removed.unwrap();
+    assert_eq!(reason, Reason::RecordDeleted);
+    assert!(coordinates(&a).await > token);
+    a.stop().await;
+}
+
+#[tokio::test]
+async fn memory() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+}
+
+#[tokio::test]
+async fn a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = Arc::new(FileStore::new(directory.path()).unwrap());
+    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn postgres() {
+    let database = baton_testing_postgres::Postgres::start();
+    let store = store::open(&database.url()).await.unwrap();
+    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+}
+
+#[cfg(feature = "store")]
+#[tokio::test]
+async fn a_baton_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = baton_store_embedded::Options::new(directory.path());
+    let records = Arc::new(baton_store_embedded::EmbeddedStore::open(options).unwrap());
+    let store: Arc<dyn Store> = Arc::new(store::RecordStore::new(records));
+    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+}
+
+#[cfg(feature = "http")]
+#[tokio::test]
+async fn a_baton_server() {
+    let server = baton_server::testing().await.unwrap();
+    behaves(store::open(server.url()).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_single_instance_needs_no_store_and_no_election() {
+    let settings = Settings { enable_coordinator: false, ..Settings::default() };
+    let options = Options { settings, ..Options::default() };
+    let elector = Elector::start(Arc::new(Failing), "alone", options, ()).await.unwrap();
+    assert_eq!(coordinates(&elector).await, 0);
+    elector.stop().await;
+}
+
+/// A store that forgets to look at the condition.
+#[derive(Default)]
+struct Careless(MemoryStore);
+
+/// A store that fails.
+struct Failing;
+
+macro_rules! forward {
+    ($store:ty, $self:ident => $inner:expr, $swap:expr) => {
+        impl Store for $store {
+            fn read<'a>(&'a $self, key: &'a str) -> store::BoxFuture<'a, Result<Option<store::Entry>, store::Error>> {
+                Box::pin(async move { $inner?.read(key).await })
+            }
+            fn swap<'a>(
+                &'a $self,
+                key: &'a str,
+                expected: Option<&'a store::Version>,
+                value: Vec<u8>,
+            ) -> store::BoxFuture<'a, Result<Swap, store::Error>> {
+                let swap: for<'b> fn(&'b MemoryStore, &'b str, Option<&'b store::Version>, Vec<u8>) -> store::BoxFuture<'b, Result<Swap, store::Error>> = $swap;
+                Box::pin(async move { swap($inner?, key, expected, value).await })
+            }
+            fn put<'a>(&'a $self, key: &'a str, value: Vec<u8>) -> store::BoxFuture<'a, Result<(), store::Error>> {
+                Box::pin(async move { $inner?.put(key, value).await })
+            }
+            fn list<'a>(&'a $self, prefix: &'a str) -> store::BoxFuture<'a, Result<Vec<(String, String)>, store::Error>> {
+                Box::pin(async move { $inner?.list(prefix).await })
+            }
+            fn remove<'a>(&'a $self, key: &'a str) -> store::BoxFuture<'a, Result<(), store::Error>> {
+                Box::pin(async move { $inner?.remove(key).await })
+            }
+        }
+    };
+}
+
+forward!(Careless, self => Ok::<_, store::Error>(&self.0), |memory, key, _, value| Box::pin(async move {
+    memory.put(key, value).await?;
+    let (version, _) = memory.read(key).await?.unwrap();
+    Ok(Swap::Done(version))
+}));
+forward!(Failing, self => Err::<&MemoryStore, _>(store::Error("out of order".into())), |_, _, _, _| unreachable!());
+
+#[tokio::test]
+async fn a_store_without_conditions_is_refused_before_anything_rests_on_it() {
+    let start = |store: Arc<dyn Store>| async move {
+        Elector::start(store, "refused", Options::default(), ()).await.err().unwrap().to_string()
+    };
+    let error = start(Arc::new(Careless::default())).await;
+    assert!(error.contains("does not enforce conditional writes"), "{error}");
+    assert!(start(Arc::new(Failing)).await.contains("could not be probed: out of order"));
+}

@@ -1,0 +1,594 @@
+//! The simulated world: workers, their clocks, the store, and what goes wrong between them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use baton_election::Settings;
+use baton_election::machine::{Effect, Input, Machine, Now, Swapped};
+use baton_election::record::{Epoch, Worker};
+use baton_election::store::Version;
+
+use crate::check::{Broken, Check};
+
+/// What one run is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub workers: usize,
+    pub settings: Settings,
+    /// By how much of its rate each clock may be wrong.
+    pub drift: f64,
+    /// Storms of faults, each followed by a calm.
+    pub storms: u32,
+    /// Whether the store honours conditions.
+    pub conditional: bool,
+    /// Whether an operator deletes the epoch record now and then.
+    pub deletes: bool,
+    pub faults: bool,
+}
+
+#[derive(Debug)]
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        low + usize::try_from(self.next() % (high - low + 1) as u64).unwrap()
+    }
+
+    pub fn chance(&mut self, percent: u64) -> bool {
+        self.next() % 100 < percent
+    }
+
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.between(0, from.len() - 1)]
+    }
+
+    pub fn up_to(&mut self, max: Duration) -> Duration {
+        Duration::from_micros(self.next() % u64::try_from(max.as_micros()).unwrap().max(1))
+    }
+}
+
+/// Something that is due.
+#[derive(Debug)]
+enum Due {
+    /// A worker's machine asked to be woken.
+    Wake {
+        worker: usize,
+        life: u64,
+    },
+    /// An answer reaches a worker.
+    Answer {
+        worker: usize,
+        life: u64,
+        call: u64,
+        input: Input,
+    },
+    /// A request reaches the store.
+    Request {
+        worker: usize,
+        life: u64,
+        call: u64,
+        effect: Effect,
+        reply: Option<Duration>,
+        late: bool,
+    },
+    /// A worker's work has ended after its demotion.
+    WorkEnded {
+        worker: usize,
+        life: u64,
+    },
+    Resume {
+        worker: usize,
+        life: u64,
+    },
+    Restart {
+        worker: usize,
+    },
+    Fault,
+    /// An operator deletes the epoch record.
+    Delete,
+    /// The weather changes.
+    Turn {
+        stormy: bool,
+    },
+    Look,
+}
+
+struct Participant {
+    id: String,
+    life: u64,
+    machine: Option<Machine>,
+    rate: f64,
+    offset: Duration,
+    wall: i64,
+    paused: bool,
+    /// What came in while it was paused.
+    held: Vec<Due>,
+    cut_until: Duration,
+    /// Token and deadline, on its own clock.
+    leadership: Option<(u64, Duration)>,
+    woken_at: Option<Duration>,
+    /// Calls that were not answered yet, by kind: one of each at most.
+    open: BTreeMap<u64, ()>,
+}
+
+#[derive(Default)]
+struct Store {
+    epoch: Option<(u64, Epoch)>,
+    workers: BTreeMap<String, (u64, Worker)>,
+    last: u64,
+    /// What a late list shows.
+    past: Vec<(String, String)>,
+}
+
+pub struct World {
+    plan: Plan,
+    random: Random,
+    now: Duration,
+    queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    due: BTreeMap<u64, Due>,
+    next: u64,
+    calls: u64,
+    workers: Vec<Participant>,
+    store: Store,
+    stormy: bool,
+    calm_since: Duration,
+    last_led: Duration,
+    storms_left: u32,
+    pub check: Check,
+    pub lost_replies: u64,
+    pub late_requests: u64,
+    pub late_writes: u64,
+    pub long_pauses: u64,
+    pub stale_lists: u64,
+    pub deletions: u64,
+    lives: u64,
+}
+
+impl World {
+    pub fn new(plan: Plan) -> Self {
+        let mut random = Random::new(plan.seed ^ 0x5eed);
+        let mut workers = Vec::new();
+        for place in 0..plan.workers {
+            let span = plan.drift * 2.0;
+            let rate = 1.0 - plan.drift + span * (random.next() % 1001) as f64 / 1000.0;
+            workers.push(Participant {
+                id: format!("w{place}"),
+                life: 0,
+                machine: None,
+                rate,
+                offset: random.up_to(Duration::from_secs(1_000_000)),
+                wall: i64::try_from(random.next() % 10_000_000).unwrap() - 5_000_000,
+                paused: false,
+                held: Vec::new(),
+                cut_until: Duration::ZERO,
+                leadership: None,
+                woken_at: None,
+                open: BTreeMap::new(),
+            });
+        }
+        let check = Check::new(plan.seed);
+        let storms_left = plan.storms;
+        Self {
+            random,
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            due: BTreeMap::new(),
+            next: 0,
+            calls: 0,
+            workers,
+            store: Store::default(),
+            stormy: false,
+            calm_since: Duration::ZERO,
+            last_led: Duration::ZERO,
+            storms_left,
+            check,
+            lost_replies: 0,
+            late_requests: 0,
+            late_writes: 0,
+            long_pauses: 0,
+            stale_lists: 0,
+            deletions: 0,
+            lives: 0,
+            plan,
+        }
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.now
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.plan.settings.heartbeat_interval
+    }
+
+    /// How soon after a calm began somebody must coordinate: what was under way in the storm has landed, and then
+    /// the last in line needs its time; one that was just restarted also observes first.
+    fn bound(&self) -> Duration {
+        let settings = &self.plan.settings;
+        settings.failover_bound(u32::MAX)
+            + settings.cold_start_observation_window
+            + settings.cold_start_preparation_delay
+            + settings.call_timeout * 4
+            + self.heartbeat() / 2
+    }
+
+    pub fn run(&mut self) -> Result<(), Broken> {
+        for worker in 0..self.workers.len() {
+            let spread = if self.plan.faults { 4 } else { 100 };
+            let soon = self.random.up_to(self.heartbeat() / spread);
+            self.at(soon, Due::Restart { worker });
+        }
+        let first = self.bound() + self.heartbeat() * 4;
+        self.at(first, Due::Turn { stormy: true });
+        self.at(Duration::ZERO, Due::Look);
+        while let Some(Reverse((at, number))) = self.queue.pop() {
+            self.now = at;
+            let due = self.due.remove(&number).unwrap();
+            if matches!(due, Due::Turn { stormy: true }) && self.storms_left == 0 {
+                return Ok(());
+            }
+            self.handle(due)?;
+        }
+        Ok(())
+    }
+
+    fn at(&mut self, at: Duration, due: Due) {
+        self.next += 1;
+        self.queue.push(Reverse((at, self.next)));
+        self.due.insert(self.next, due);
+    }
+
+    fn after(&mut self, wait: Duration, due: Due) {
+        self.at(self.now + wait, due);
+    }
+
+    fn handle(&mut self, due: Due) -> Result<(), Broken> {
+        match due {
+            Due::Wake { worker, life }
+            | Due::Answer { worker, life, .. }
+            | Due::WorkEnded { worker, life }
+                if self.workers[worker].life == life && self.workers[worker].paused =>
+            {
+                self.workers[worker].held.push(due);
+            }
+            Due::Wake { worker, life } => {
+                if self.workers[worker].woken_at == Some(self.now) {
+                    self.workers[worker].woken_at = None;
+                }
+                self.step(worker, life, Input::Tick)?;
+            }
+            Due::Answer { worker, life, call, input } => {
+                if self.workers[worker].life == life && self.workers[worker].open.remove(&call).is_some() {
+                    self.step(worker, life, input)?;
+                }
+            }
+            Due::WorkEnded { worker, life } => self.step(worker, life, Input::WorkEnded)?,
+            Due::Request { worker, life, call, effect, reply, late } => {
+                let answer = self.serve(effect, late)?;
+                match (reply, answer) {
+                    (Some(delay), Some(input)) => {
+                        self.after(delay, Due::Answer { worker, life, call, input })
+                    }
+                    (None, Some(_)) => self.lost_replies += 1,
+                    _ => {}
+                }
+            }
+            Due::Resume { worker, life } => self.resume(worker, life)?,
+            Due::Restart { worker } => self.start(worker)?,
+            Due::Fault => self.fault()?,
+            Due::Delete => {
+                if self.number_is_known() {
+                    self.store.epoch = None;
+                    self.deletions += 1;
+                }
+            }
+            Due::Turn { stormy } => self.turn(stormy)?,
+            Due::Look => {
+                self.look()?;
+                let wait = self.heartbeat() / 8;
+                self.after(wait, Due::Look);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether somebody coordinates; in a calm somebody must.
+    fn look(&mut self) -> Result<(), Broken> {
+        if !self.leading().is_empty() || self.stormy {
+            self.last_led = self.now;
+        }
+        let without = self.now - self.last_led.max(self.calm_since);
+        let bound = self.bound();
+        self.check.idle(self.now, without, bound)
+    }
+
+    fn turn(&mut self, stormy: bool) -> Result<(), Broken> {
+        let stormy = stormy && self.plan.faults;
+        self.stormy = stormy;
+        self.storms_left -= u32::from(stormy || !self.plan.faults);
+        if stormy {
+            self.after(Duration::ZERO, Due::Fault);
+            let length = self.heartbeat() * u32::try_from(self.random.between(5, 25)).unwrap();
+            self.after(length, Due::Turn { stormy: false });
+            return Ok(());
+        }
+        // Calm: everybody is there and can be reached.
+        self.calm_since = self.now;
+        for worker in 0..self.workers.len() {
+            self.workers[worker].cut_until = Duration::ZERO;
+            let life = self.workers[worker].life;
+            self.resume(worker, life)?;
+            if self.workers[worker].machine.is_none() {
+                self.start(worker)?;
+            }
+        }
+        let mut length = self.bound() + self.heartbeat() * 3;
+        if self.plan.deletes {
+            self.after(length, Due::Delete);
+            length += self.bound();
+        }
+        self.after(length, Due::Turn { stormy: true });
+        Ok(())
+    }
+
+    /// Something goes wrong.
+    fn fault(&mut self) -> Result<(), Broken> {
+        if !self.stormy {
+            return Ok(());
+        }
+        let worker = self.random.between(0, self.workers.len() - 1);
+        let life = self.workers[worker].life;
+        let heartbeat = self.heartbeat();
+        match self.random.between(0, 9) {
+            0 | 1 => self.crash(worker),
+            2 | 3 => {
+                // Frozen, perhaps for longer than a mandate.
+                let long = self.random.chance(30);
+                let max = if long { self.plan.settings.max_epoch_duration * 2 } else { heartbeat * 4 };
+                let pause = self.random.up_to(max);
+                self.long_pauses += u64::from(pause > self.plan.settings.worker_timeout);
+                self.workers[worker].paused = true;
+                self.after(pause, Due::Resume { worker, life });
+            }
+            4 | 5 => self.workers[worker].cut_until = self.now + self.random.up_to(heartbeat * 6),
+            6 => {
+                self.workers[worker].wall +=
+                    i64::try_from(self.random.next() % 20_000_000).unwrap() - 10_000_000
+            }
+            7 => self.step(worker, life, Input::Stop)?,
+            8 => {
+                let desired = self.random.chance(50).then(|| self.random.pick(&self.workers).id.clone());
+                self.step(worker, life, Input::StepDown(desired))?;
+            }
+            _ => {}
+        }
+        let wait = self.random.up_to(heartbeat);
+        self.after(wait, Due::Fault);
+        Ok(())
+    }
+
+    /// Whether the present epoch number is in a worker record, from which it can be made anew.
+    fn number_is_known(&self) -> bool {
+        let known = self.store.workers.values().map(|(_, worker)| worker.epoch_number).max();
+        known >= self.store.epoch.as_ref().map(|(_, epoch)| epoch.epoch_number)
+    }
+
+    fn crash(&mut self, worker: usize) {
+        self.workers[worker].machine = None;
+        self.workers[worker].leadership = None;
+        self.workers[worker].life = 0;
+        let wait = self.random.up_to(self.heartbeat() * 5);
+        self.after(wait, Due::Restart { worker });
+    }
+
+    fn start(&mut self, worker: usize) -> Result<(), Broken> {
+        if self.workers[worker].machine.is_some() {
+            return Ok(());
+        }
+        self.lives += 1;
+        let seed = [self.random.next() | 1, self.random.next()];
+        // Some come back under their own name, some under another.
+        if self.workers[worker].life == 0 && self.lives > self.workers.len() as u64 && self.random.chance(40)
+        {
+            self.workers[worker].id = format!("x{}", self.lives);
+        }
+        let participant = &mut self.workers[worker];
+        participant.life = self.lives;
+        participant.paused = false;
+        participant.held.clear();
+        participant.open.clear();
+        participant.leadership = None;
+        participant.machine = Some(Machine::new(self.plan.settings.clone(), participant.id.clone(), seed));
+        self.step(worker, self.lives, Input::Tick)
+    }
+
+    fn resume(&mut self, worker: usize, life: u64) -> Result<(), Broken> {
+        if self.workers[worker].life != life || !self.workers[worker].paused {
+            return Ok(());
+        }
+        self.workers[worker].paused = false;
+        for due in std::mem::take(&mut self.workers[worker].held) {
+            self.handle(due)?;
+        }
+        self.step(worker, life, Input::Tick)
+    }
+
+    fn local(&self, worker: usize) -> Now {
+        let participant = &self.workers[worker];
+        let mono = participant.offset + self.now.mul_f64(participant.rate);
+        let wall = i64::try_from(self.now.as_millis()).unwrap() + 1_700_000_000_000 + participant.wall;
+        Now { mono, wall_ms: u64::try_from(wall).unwrap() }
+    }
+
+    /// Who would say of itself, now, that it coordinates. One that is frozen says nothing, but its last word holds
+    /// as long as its clock says so.
+    fn leading(&self) -> Vec<String> {
+        let leads = |(place, participant): (usize, &Participant)| {
+            let (token, deadline) = participant.leadership?;
+            (self.local(place).mono < deadline).then(|| format!("{} ({token})", participant.id))
+        };
+        self.workers.iter().enumerate().filter_map(leads).collect()
+    }
+
+    fn step(&mut self, worker: usize, life: u64, input: Input) -> Result<(), Broken> {
+        let now = self.local(worker);
+        let participant = &mut self.workers[worker];
+        if participant.life != life || participant.paused {
+            return Ok(());
+        }
+        let Some(machine) = &mut participant.machine else { return Ok(()) };
+        for effect in machine.step(now, input) {
+            self.perform(worker, effect)?;
+        }
+        self.wake(worker);
+        Ok(())
+    }
+
+    fn wake(&mut self, worker: usize) {
+        let participant = &self.workers[worker];
+        let Some(machine) = &participant.machine else { return };
+        let wait = machine.wake_at().saturating_sub(self.local(worker).mono);
+        if wait > self.heartbeat() * 1000 {
+            return;
+        }
+        let at = self.now + wait.div_f64(participant.rate) + Duration::from_micros(1);
+        if participant.woken_at.is_none_or(|woken| woken > at || woken < self.now) {
+            let life = participant.life;
+            self.workers[worker].woken_at = Some(at);
+            self.at(at, Due::Wake { worker, life });
+        }
+    }
+
+    fn perform(&mut self, worker: usize, effect: Effect) -> Result<(), Broken> {
+        match effect {
+            Effect::Read | Effect::Swap(..) | Effect::List | Effect::Survey | Effect::Beat(_) => {
+                self.send(worker, effect);
+            }
+            Effect::Remove(_) => {
+                let wait = self.random.up_to(self.plan.settings.call_timeout / 4);
+                let due = Due::Request { worker, life: 0, call: 0, effect, reply: None, late: false };
+                self.after(wait, due);
+            }
+            Effect::Promote { token, deadline } => {
+                let id = self.workers[worker].id.clone();
+                self.workers[worker].leadership = Some((token, deadline));
+                self.check.promoted(self.now, &id, token)?;
+                let leading = self.leading();
+                self.check.leading(self.now, &leading)?;
+            }
+            Effect::Extend(deadline) => {
+                if let Some((_, until)) = &mut self.workers[worker].leadership {
+                    *until = deadline;
+                }
+                let leading = self.leading();
+                self.check.leading(self.now, &leading)?;
+            }
+            Effect::Demote(_) => {
+                self.workers[worker].leadership = None;
+                let wait = self.random.up_to(self.plan.settings.call_timeout / 2);
+                let life = self.workers[worker].life;
+                self.after(wait, Due::WorkEnded { worker, life });
+            }
+            Effect::Finished => self.crash(worker),
+            Effect::SteppedDown(_) | Effect::Emit(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Sends a request on its way to the store, and sees to it that its sender hears something in time.
+    fn send(&mut self, worker: usize, effect: Effect) {
+        let timeout = self.plan.settings.call_timeout;
+        self.calls += 1;
+        let (call, life) = (self.calls, self.workers[worker].life);
+        self.workers[worker].open.insert(call, ());
+        let failed = match &effect {
+            Effect::Read => Input::Read(Err("late".into())),
+            Effect::Swap(..) => Input::Swapped(Swapped::Unknown("late".into())),
+            Effect::List => Input::Listed(Err("late".into())),
+            Effect::Survey => Input::Surveyed(Err("late".into())),
+            _ => Input::Beat(Err("late".into())),
+        };
+        let patience = timeout.div_f64(self.workers[worker].rate);
+        self.after(patience, Due::Answer { worker, life, call, input: failed });
+        let quick = timeout / 10;
+        let (there, back) = (self.random.up_to(quick), self.random.up_to(quick));
+        if !self.stormy {
+            let due = Due::Request { worker, life, call, effect, reply: Some(back), late: false };
+            return self.after(there, due);
+        }
+        if self.now < self.workers[worker].cut_until || self.random.chance(5) {
+            return;
+        }
+        let (there, reply, late) = match self.random.between(0, 99) {
+            // The reply is lost.
+            0..5 => (there, None, false),
+            // The request arrives when nobody waits for it any more.
+            5..10 => (timeout + self.random.up_to(timeout * 2), Some(back), true),
+            // A slow store.
+            10..20 => (self.random.up_to(timeout), Some(self.random.up_to(timeout)), false),
+            _ => (there, Some(back), false),
+        };
+        self.after(there, Due::Request { worker, life, call, effect, reply, late });
+    }
+
+    /// What the store does with a request.
+    fn serve(&mut self, effect: Effect, late: bool) -> Result<Option<Input>, Broken> {
+        self.late_requests += u64::from(late);
+        let store = &mut self.store;
+        Ok(Some(match effect {
+            Effect::Read => {
+                let found = store.epoch.clone();
+                Input::Read(Ok(found.map(|(version, epoch)| (Version(version.to_string()), epoch))))
+            }
+            Effect::Swap(expected, record) => {
+                let current = store.epoch.as_ref().map(|(version, _)| version.to_string());
+                if self.plan.conditional && current != expected.map(|version| version.0) {
+                    return Ok(Some(Input::Swapped(Swapped::Conflict)));
+                }
+                self.late_writes += u64::from(late);
+                store.last += 1;
+                let version = store.last;
+                let before = store.epoch.replace((version, record.clone()));
+                self.check.written(self.now, before.as_ref().map(|(_, epoch)| epoch), &record)?;
+                Input::Swapped(Swapped::Done(Version(version.to_string())))
+            }
+            Effect::List => {
+                let list: Vec<_> =
+                    store.workers.iter().map(|(id, (mark, _))| (id.clone(), mark.to_string())).collect();
+                if self.stormy && self.random.chance(30) {
+                    self.stale_lists += 1;
+                    return Ok(Some(Input::Listed(Ok(store.past.clone()))));
+                }
+                store.past.clone_from(&list);
+                Input::Listed(Ok(list))
+            }
+            Effect::Survey => {
+                Input::Surveyed(Ok(store.workers.values().map(|(_, w)| w.epoch_number).max().unwrap_or(0)))
+            }
+            Effect::Beat(worker) => {
+                store.last += 1;
+                store.workers.insert(worker.worker_id.clone(), (store.last, worker));
+                Input::Beat(Ok(()))
+            }
+            Effect::Remove(worker) => {
+                store.workers.remove(&worker);
+                return Ok(None);
+            }
+            _ => return Ok(None),
+        }))
+    }
+}

@@ -1,0 +1,546 @@
+//! Records, locks and timers, shown on the embedded store with a clock that moves when the test says so.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::ManualClock;
+use baton_queue::counter::Addition;
+use baton_queue::kv::{Life, Lost, Operation, Outcome, Place, Step};
+use baton_queue::lock::{self, Action};
+use baton_queue::timer::{self, Status};
+use baton_queue::{
+    Broker, FetchEntry, Fetched, Options, PopRequest, PushBatch, Step as TransactionStep, Subscription,
+    Target, Transaction,
+};
+use baton_store::{NewMessage, Store, run};
+use baton_store_embedded::EmbeddedStore;
+use baton_types::{Offset, QUEUE_MODE, Timestamp};
+use serde_json::Number;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A broker on a directory. Its own alarm and sweeps are far apart in real time, so tests move things by hand.
+struct Bench {
+    clock: Arc<ManualClock>,
+    store: Arc<EmbeddedStore>,
+    broker: Broker,
+}
+
+impl Bench {
+    fn open(directory: &Path) -> Self {
+        Self::open_at(directory, Timestamp::from_micros(1_800_000_000_000_000))
+    }
+
+    fn open_at(directory: &Path, now: Timestamp) -> Self {
+        Self::open_with(directory, now, "")
+    }
+
+    fn open_with(directory: &Path, now: Timestamp, keys: &str) -> Self {
+        let clock = Arc::new(ManualClock::new(now));
+        let options = baton_store_embedded::Options {
+            clock: clock.clone(),
+            min_free_disk: 0,
+            ..baton_store_embedded::Options::new(directory)
+        };
+        let store = Arc::new(EmbeddedStore::open(options).unwrap());
+        let retention_interval = Duration::from_millis(20);
+        let options = Options { retention_interval, keys: keys.parse().unwrap(), ..Options::default() };
+        let broker = Broker::start(store.clone(), options);
+        Self { clock, store, broker }
+    }
+
+    async fn close(self) {
+        self.broker.shutdown().await;
+        self.store.close().await.unwrap();
+    }
+
+    async fn kv(&self, operation: Operation) -> Outcome {
+        let step = Step { operation, required: false };
+        self.broker.kv(vec![step]).await.unwrap().unwrap().pop().unwrap()
+    }
+
+    async fn get(&self, key: &str) -> Option<String> {
+        match self.kv(Operation::Get(place(key))).await {
+            Outcome::Found(row) => row.map(|row| String::from_utf8(row.value.to_vec()).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The records of the store whose keys begin so, expired ones left out.
+    async fn keys(&self, prefix: &'static str) -> Vec<String> {
+        let records = run(&*self.store, move |tx| tx.records(prefix, None, 1000)).await.unwrap();
+        records.into_iter().map(|(key, _)| key).collect()
+    }
+
+    async fn lock(&self, name: &str, action: Action) -> lock::Outcome {
+        let operation = lock::Operation { name: name.into(), action };
+        self.broker.locks(vec![operation]).await.unwrap().pop().unwrap()
+    }
+
+    async fn acquire(&self, name: &str, owner: &str, permits: u32) -> lock::Outcome {
+        self.lock(name, Action::Acquire { owner: owner.into(), life: 10 * SECOND, permits }).await
+    }
+
+    async fn texts(&self, queue: &str) -> Vec<String> {
+        let popped = self.broker.pop(from(queue)).await.unwrap();
+        let claims = popped.iter().flat_map(|popped| &popped.claims);
+        let messages = claims.flat_map(|claim| &claim.messages);
+        messages.map(|message| String::from_utf8(message.payload.to_vec()).unwrap()).collect()
+    }
+
+    async fn schedule(&self, key: &str, delay: Duration) -> Status {
+        let operation = schedule(key, delay);
+        self.broker.timers(vec![operation]).await.unwrap()[0].status
+    }
+}
+
+fn place(key: &str) -> Place {
+    Place { namespace: "test".into(), key: key.into() }
+}
+
+fn put(key: &str, value: &str, life: Life, expect: Option<u64>) -> Operation {
+    Operation::Put { place: place(key), value: value.to_owned().into(), life, expect }
+}
+
+fn add(key: &str, delta: i64, max: Option<i64>) -> Operation {
+    let addition = Addition { delta: Number::from(delta), min: None, max: max.map(Number::from) };
+    Operation::Add { place: place(key), addition, life: Life::For(10 * SECOND) }
+}
+
+fn applied(outcome: &Outcome) -> u64 {
+    match outcome {
+        Outcome::Judged { lost: None, version, .. } => *version,
+        other => panic!("not applied: {other:?}"),
+    }
+}
+
+fn lost(outcome: &Outcome) -> Lost {
+    match outcome {
+        Outcome::Judged { lost: Some(lost), .. } => *lost,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+fn permit(outcome: &lock::Outcome) -> &lock::Permit {
+    match outcome {
+        lock::Outcome::Acquired { permit, .. } | lock::Outcome::Renewed(permit) => permit,
+        other => panic!("no permit: {other:?}"),
+    }
+}
+
+fn schedule(key: &str, delay: Duration) -> timer::Operation {
+    timer::Operation::Schedule {
+        queue: "later".into(),
+        key: key.into(),
+        partition: "p".into(),
+        transaction_id: format!("t-{key}"),
+        payload: format!("\"{key}\"").into(),
+        producer: None,
+        delay,
+    }
+}
+
+fn from(queue: &str) -> PopRequest {
+    PopRequest {
+        target: Target::Queue(queue.into()),
+        group: QUEUE_MODE.into(),
+        batch: 1000,
+        partitions: 1,
+        auto_ack: true,
+        wait: None,
+        lease: None,
+        subscription: Subscription::All,
+    }
+}
+
+fn one(queue: &str, payload: &str) -> PushBatch {
+    let mut batch = PushBatch::default();
+    let message = NewMessage { payload: payload.as_bytes(), ..NewMessage::default() };
+    batch.add(queue, "p", &message).unwrap();
+    batch
+}
+
+#[tokio::test]
+async fn a_version_rises_over_writes_deletion_and_expiry() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let mut versions = Vec::new();
+    versions.push(applied(&bench.kv(put("k", "1", Life::Forever, None)).await));
+    versions.push(applied(&bench.kv(put("k", "2", Life::For(SECOND), None)).await));
+    bench.clock.advance(2 * SECOND);
+    assert_eq!(bench.get("k").await, None);
+    versions.push(applied(&bench.kv(put("k", "3", Life::Forever, Some(0))).await));
+    bench.kv(Operation::Delete { place: place("k"), expect: None }).await;
+    versions.push(applied(&bench.kv(put("k", "4", Life::Forever, Some(0))).await));
+    assert!(versions.is_sorted_by(|a, b| a < b), "{versions:?}");
+    assert_eq!(bench.get("k").await.as_deref(), Some("4"));
+}
+
+#[tokio::test]
+async fn a_write_that_expects_another_version_changes_nothing_and_tells_what_is_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let version = applied(&bench.kv(put("k", "1", Life::Forever, Some(0))).await);
+    assert_eq!(lost(&bench.kv(put("k", "2", Life::Forever, Some(0))).await), Lost::Exists);
+    assert_eq!(lost(&bench.kv(put("x", "2", Life::Forever, Some(7))).await), Lost::Absent);
+    let outcome = bench.kv(put("k", "2", Life::Forever, Some(version + 1))).await;
+    assert_eq!(outcome, Outcome::Judged { lost: Some(Lost::Version), value: Some("1".into()), version });
+    let delete = |expect| Operation::Delete { place: place("k"), expect };
+    assert_eq!(lost(&bench.kv(delete(Some(version + 1))).await), Lost::Version);
+    applied(&bench.kv(delete(Some(version))).await);
+    assert_eq!(lost(&bench.kv(delete(None)).await), Lost::Absent);
+}
+
+#[tokio::test]
+async fn a_counter_keeps_its_window_and_never_passes_its_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    for _ in 0..3 {
+        applied(&bench.kv(add("c", 1, Some(3))).await);
+        bench.clock.advance(3 * SECOND);
+    }
+    assert_eq!(lost(&bench.kv(add("c", 1, Some(3))).await), Lost::Limit);
+    assert_eq!(bench.get("c").await.as_deref(), Some("3"));
+    bench.clock.advance(SECOND);
+    applied(&bench.kv(add("c", 1, Some(3))).await);
+    assert_eq!(
+        bench.get("c").await.as_deref(),
+        Some("1"),
+        "the first window ended ten seconds after it began"
+    );
+    applied(&bench.kv(put("t", "\"text\"", Life::Forever, None)).await);
+    assert_eq!(lost(&bench.kv(add("t", 1, None)).await), Lost::Type);
+}
+
+#[tokio::test]
+async fn reads_of_a_call_see_its_writes_and_a_required_step_undoes_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let step = |operation, required| Step { operation, required };
+    let outcomes = bench
+        .broker
+        .kv(vec![
+            step(Operation::Get(place("a")), false),
+            step(put("a", "1", Life::Forever, None), false),
+            step(put("b", "2", Life::Forever, Some(9)), false),
+            step(Operation::GetMany { namespace: "test".into(), keys: vec!["b".into(), "a".into()] }, false),
+        ])
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(matches!(&outcomes[0], Outcome::Found(Some(row)) if row.value == "1"));
+    assert_eq!(lost(&outcomes[2]), Lost::Absent);
+    assert!(matches!(&outcomes[3], Outcome::Rows { rows, missing, truncated: false }
+        if rows.len() == 1 && *missing == ["b"]));
+    let undone = bench
+        .broker
+        .kv(vec![
+            step(put("c", "3", Life::Forever, None), false),
+            step(Operation::Check { place: place("a"), expect: 0 }, true),
+        ])
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!((undone.index, undone.lost, undone.value), (1, Lost::Exists, Some("1".into())));
+    assert_eq!(bench.get("c").await, None);
+}
+
+#[tokio::test]
+async fn a_prefix_is_read_page_by_page() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    for i in 0..250 {
+        bench.kv(put(&format!("p/{i:03}"), "0", Life::Forever, None)).await;
+    }
+    bench.kv(put("q", "0", Life::Forever, None)).await;
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let operation = Operation::GetPrefix {
+            namespace: "test".into(),
+            prefix: "p/".into(),
+            after: after.clone(),
+            limit: 120,
+            keys_only: true,
+        };
+        let Outcome::Rows { rows, truncated, .. } = bench.kv(operation).await else { panic!("rows") };
+        seen.extend(rows.into_iter().map(|row| row.key));
+        after = seen.last().cloned();
+        if !truncated {
+            break;
+        }
+        assert_eq!(seen.len() % 120, 0);
+    }
+    assert_eq!(seen, (0..250).map(|i| format!("p/{i:03}")).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn what_has_expired_leaves_the_disk_and_what_was_written_again_stays() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    bench.kv(put("gone", "1", Life::For(SECOND), None)).await;
+    bench.kv(put("longer", "1", Life::For(SECOND), None)).await;
+    bench.kv(put("longer", "2", Life::For(9 * SECOND), None)).await;
+    bench.kv(put("kept", "1", Life::For(SECOND), None)).await;
+    bench.kv(put("kept", "2", Life::Forever, None)).await;
+    assert_eq!(bench.keys("expiry/").await.len(), 2, "one entry for each record that expires");
+    bench.clock.advance(2 * SECOND);
+    while bench.keys("expiry/").await.len() > 1 {
+        baton_env::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(bench.get("gone").await, None);
+    assert_eq!(bench.get("longer").await.as_deref(), Some("2"));
+    assert_eq!(bench.get("kept").await.as_deref(), Some("2"));
+}
+
+#[tokio::test]
+async fn a_lock_has_one_holder_until_it_expires_and_a_stale_token_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let first = bench.acquire("l", "a", 1).await;
+    let token = permit(&first).holder.token;
+    assert!(
+        matches!(bench.acquire("l", "b", 1).await, lock::Outcome::Held(held) if held[0].holder.owner == "a")
+    );
+    bench.clock.advance(11 * SECOND);
+    let second = bench.acquire("l", "b", 1).await;
+    assert!(permit(&second).holder.token > token);
+    let renew = Action::Renew { token, slot: None, owner: Some("a".into()), life: SECOND };
+    assert!(matches!(bench.lock("l", renew).await, lock::Outcome::Lost(_)));
+    let release = Action::Release { token, slot: Some(0) };
+    assert!(matches!(bench.lock("l", release).await, lock::Outcome::Lost(_)));
+    assert!(matches!(bench.lock("l", Action::Get).await, lock::Outcome::Holders(held)
+        if held == [permit(&second).clone()]));
+    let release = Action::Release { token: permit(&second).holder.token, slot: None };
+    assert_eq!(bench.lock("l", release).await, lock::Outcome::Released);
+    assert!(matches!(bench.acquire("l", "c", 1).await, lock::Outcome::Acquired { already: false, .. }));
+}
+
+#[tokio::test]
+async fn a_holder_that_asks_again_keeps_its_permit_and_a_renewal_is_never_shorter() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let first = bench.acquire("l", "a", 1).await;
+    let again = bench.acquire("l", "a", 1).await;
+    assert!(matches!(&again, lock::Outcome::Acquired { already: true, .. }));
+    // The answer with the newer token was lost, so the holder shows the older one.
+    let token = permit(&first).holder.token;
+    let renew = |owner: &str, life| Action::Renew { token, slot: Some(0), owner: Some(owner.into()), life };
+    assert!(matches!(bench.lock("l", renew("b", SECOND)).await, lock::Outcome::Lost(_)));
+    let renewed = bench.lock("l", renew("a", SECOND)).await;
+    assert!(permit(&renewed).holder.until >= permit(&again).holder.until);
+    assert!(permit(&renewed).holder.token > permit(&again).holder.token);
+}
+
+#[tokio::test]
+async fn a_semaphore_gives_out_as_many_permits_as_it_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let mut slots = Vec::new();
+    for owner in ["a", "b", "c"] {
+        slots.push(permit(&bench.acquire("s", owner, 3).await).slot);
+    }
+    assert_eq!(slots, [0, 1, 2]);
+    assert!(matches!(bench.acquire("s", "d", 3).await, lock::Outcome::Held(held) if held.len() == 3));
+    let lock::Outcome::Holders(held) = bench.lock("s", Action::Get).await else { panic!("holders") };
+    let release = Action::Release { token: held[1].holder.token, slot: None };
+    assert_eq!(bench.lock("s", release).await, lock::Outcome::Released);
+    assert_eq!(permit(&bench.acquire("s", "d", 3).await).slot, 1);
+}
+
+#[tokio::test]
+async fn a_transaction_under_a_lock_is_done_only_while_it_is_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let held = bench.acquire("l", "a", 1).await;
+    let guarded = |token| Transaction {
+        steps: vec![TransactionStep::Push(one("q", "1"))],
+        kv: vec![
+            Step {
+                operation: Operation::Check { place: lock::place("l", 0), expect: token },
+                required: true,
+            },
+            Step { operation: add("done", 1, None), required: false },
+        ],
+        timers: vec![schedule("t", SECOND)],
+        ..Transaction::default()
+    };
+    let token = permit(&held).holder.token;
+    let result = bench.broker.transaction(guarded(token)).await.unwrap();
+    assert_eq!((result.reason, result.kv.len(), result.timers.len()), (None, 2, 1));
+    bench.clock.advance(11 * SECOND);
+    bench.acquire("l", "b", 1).await;
+    let result = bench.broker.transaction(guarded(token)).await.unwrap();
+    assert_eq!(result.reason, Some("kv_precondition"));
+    let lost = result.precondition.unwrap();
+    assert_eq!((lost.index, lost.lost), (0, Lost::Version));
+    assert_eq!(bench.texts("q").await, ["1"], "the second push was undone");
+}
+
+#[tokio::test]
+async fn a_refused_ack_undoes_records_and_timers() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let transaction = Transaction {
+        required_leases: vec![None],
+        kv: vec![Step { operation: put("k", "1", Life::Forever, None), required: false }],
+        timers: vec![schedule("t", SECOND)],
+        ..Transaction::default()
+    };
+    assert!(bench.broker.transaction(transaction).await.unwrap().error.is_some());
+    assert_eq!(bench.get("k").await, None);
+    assert_eq!(bench.broker.timer("later", "t").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_timer_fires_once_not_before_its_time_and_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    assert_eq!(bench.schedule("a", 5 * SECOND).await, Status::Scheduled);
+    assert_eq!(bench.schedule("b", 5 * SECOND).await, Status::Scheduled);
+    assert_eq!(bench.schedule("b", 60 * SECOND).await, Status::Rescheduled);
+    assert_eq!(bench.broker.fire_timers().await.unwrap().fired, 0);
+    bench.clock.advance(4 * SECOND);
+    assert_eq!(bench.texts("later").await, [""; 0]);
+    bench.close().await;
+    let bench = Bench::open_at(directory.path(), Timestamp::from_micros(1_800_000_006_000_000));
+    // The alarm looks when the broker starts, so this may find the work done.
+    bench.broker.fire_timers().await.unwrap();
+    assert_eq!(bench.texts("later").await, ["\"a\""]);
+    let fired = bench.broker.fire_timers().await.unwrap();
+    assert_eq!((fired.fired, fired.postponed), (0, 0));
+    assert!(fired.next.is_some(), "the other timer is still to come");
+    assert_eq!(bench.texts("later").await, [""; 0]);
+    let cancel = |key: &str| timer::Operation::Cancel { queue: "later".into(), key: key.into() };
+    let outcomes = bench.broker.timers(vec![cancel("a"), cancel("b")]).await.unwrap();
+    assert_eq!(outcomes.iter().map(|o| o.status).collect::<Vec<_>>(), [Status::Absent, Status::Cancelled]);
+    assert_eq!(bench.keys("timer").await, [""; 0], "nothing of a timer is left");
+}
+
+#[tokio::test]
+async fn a_timer_for_a_full_queue_waits_and_holds_up_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let options = serde_json::json!({"maxSize": 1});
+    bench.broker.configure("later", None, None, options.as_object().unwrap(), false).await.unwrap();
+    bench.broker.push(one("later", "0")).await.unwrap();
+    bench.schedule("a", SECOND).await;
+    let other = timer::Operation::Schedule {
+        queue: "other".into(),
+        key: "b".into(),
+        partition: "p".into(),
+        transaction_id: "b".into(),
+        payload: "1".into(),
+        producer: None,
+        delay: SECOND,
+    };
+    bench.broker.timers(vec![other]).await.unwrap();
+    bench.clock.advance(2 * SECOND);
+    for _ in 0..3 {
+        bench.broker.fire_timers().await.unwrap();
+    }
+    assert_eq!(bench.texts("other").await, ["1"]);
+    let waiting = bench.broker.timer("later", "a").await.unwrap().unwrap();
+    assert!(waiting.attempts > 0 && waiting.last_error.unwrap().contains("full"));
+    assert_eq!(bench.texts("later").await, ["0"]);
+    bench.clock.advance(100 * SECOND);
+    bench.broker.fire_timers().await.unwrap();
+    assert_eq!(bench.texts("later").await, ["\"a\""]);
+}
+
+#[tokio::test]
+async fn a_timer_of_an_encrypted_queue_waits_encrypted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (start, key) = (Timestamp::from_micros(1_800_000_000_000_000), "07".repeat(32));
+    let bench = Bench::open_with(directory.path(), start, &key);
+    // Set before the queue exists, so nobody could know.
+    bench.schedule("early", SECOND).await;
+    let options = serde_json::json!({"encryptionEnabled": true});
+    bench.broker.configure("later", None, None, options.as_object().unwrap(), false).await.unwrap();
+    bench.schedule("secret", SECOND).await;
+    let stored = run(&*bench.store, |tx| tx.records("timer/later\0s", None, 9)).await.unwrap();
+    assert_eq!(stored.len(), 1);
+    assert!(!stored[0].1.value.windows(8).any(|part| part == b"\"secret\""));
+    assert_eq!(bench.broker.timer("later", "secret").await.unwrap().unwrap().payload, "\"secret\"");
+    bench.close().await;
+
+    let bench = Bench::open_with(directory.path(), start, "");
+    let refused = bench.broker.timers(vec![schedule("plain", SECOND)]).await.unwrap_err();
+    assert!(matches!(refused, baton_queue::Error::KeyMissing(_)), "{refused}");
+    bench.close().await;
+
+    let bench = Bench::open_with(directory.path(), start.after(5 * SECOND), &key);
+    bench.broker.fire_timers().await.unwrap();
+    let entry =
+        FetchEntry { queue: "later".into(), partition: "p".into(), offset: Offset(0), bytes_max: 1000 };
+    let fetched = bench.broker.fetch(&[entry], 1000, 1, Duration::ZERO).await.unwrap();
+    assert!(matches!(&fetched[0], Fetched::Read { messages, .. }
+        if messages.len() == 2 && messages[1].payload == "\"secret\""));
+    assert_eq!(bench.texts("later").await, ["\"early\"", "\"secret\""]);
+}
+
+#[tokio::test]
+async fn the_alarm_rings_by_itself() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    bench.schedule("a", Duration::ZERO).await;
+    let waiting = PopRequest { wait: Some(30 * SECOND), ..from("later") };
+    assert!(bench.broker.pop(waiting).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_partition_is_read_by_offset_within_a_budget() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    for i in 0..5 {
+        bench.broker.push(one("q", &format!("{i}00"))).await.unwrap();
+    }
+    let entry = |queue: &str, offset, bytes_max| FetchEntry {
+        queue: queue.into(),
+        partition: "p".into(),
+        offset: Offset(offset),
+        bytes_max,
+    };
+    let read = async |entry| {
+        let fetched = bench.broker.fetch(&[entry], 1000, 1, Duration::ZERO).await.unwrap().pop().unwrap();
+        match fetched {
+            Fetched::Read { messages, tail, out_of_range, .. } => {
+                (messages.iter().map(|m| m.offset.0).collect::<Vec<_>>(), tail.0, out_of_range)
+            }
+            Fetched::NoQueue => (Vec::new(), 99, false),
+        }
+    };
+    assert_eq!(read(entry("q", 0, 1000)).await, (vec![0, 1, 2, 3, 4], 5, false));
+    assert_eq!(read(entry("q", 3, 1000)).await, (vec![3, 4], 5, false));
+    assert_eq!(read(entry("q", 1, 7)).await, (vec![1, 2], 5, false));
+    assert_eq!(read(entry("q", 1, 1)).await, (vec![1], 5, false), "at least one");
+    assert_eq!(read(entry("q", 5, 1000)).await, (vec![], 5, false));
+    assert_eq!(read(entry("q", 6, 1000)).await, (vec![], 5, true));
+    assert_eq!(read(entry("none", 0, 1000)).await, (vec![], 99, false));
+}
+
+#[tokio::test]
+async fn changed_partitions_are_those_written_since_a_safe_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let bench = Bench::open(directory.path());
+    let push = async |partition: &str| {
+        let mut batch = PushBatch::default();
+        batch.add("q", partition, &NewMessage { payload: b"1", ..NewMessage::default() }).unwrap();
+        bench.broker.push(batch).await.unwrap();
+    };
+    let changed = async |since| {
+        let (found, next) = bench.broker.changed_partitions("q", since, None, 100).await.unwrap().unwrap();
+        assert_eq!(next, None);
+        found.iter().map(|partition| partition.name.to_string()).collect::<Vec<_>>()
+    };
+    push("a").await;
+    push("b").await;
+    let safe = bench.broker.safe_time().await.unwrap();
+    assert_eq!(changed(None).await, ["a", "b"]);
+    push("b").await;
+    push("c").await;
+    assert_eq!(changed(Some(safe)).await, ["b", "c"]);
+    assert!(bench.broker.changed_partitions("none", None, None, 1).await.unwrap().is_none());
+}

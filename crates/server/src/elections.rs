@@ -1,0 +1,419 @@
+//! Elections that a server decides: who takes part, who coordinates, and who waits for news of it.
+//!
+//! A caller that joins or beats is answered who coordinates; when nobody does, the first of those alive takes the
+//! term in the same commit. Always: on the records that participants without a server use too, by the store's time;
+//! groups, workers and watchers are bounded. Start at [`Elections::beat`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use baton_election::lease::{self, Holder, State};
+use baton_election::record::{Epoch, Worker, worker_key, workers_prefix};
+use baton_store::{Stop, Store, Tx};
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, watch};
+
+/// Groups that a server keeps. Each costs a few hundred bytes for ever.
+pub const GROUPS_MAX: usize = 10_000;
+/// Workers of one group.
+pub const WORKERS_MAX: usize = 1_000;
+/// Callers that wait for news at a time.
+pub const WATCHERS_MAX: usize = 4_096;
+/// How long a worker lets each one before it go first.
+const STAGGER: Duration = Duration::from_secs(2);
+/// Ranks beyond this one wait no longer than it does.
+const RANK_MAX: u32 = 5;
+/// How often a watcher looks by itself: another server may have written, or a lease may have run out.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Events that wait for a slow reader; then it holds up only itself.
+const EVENTS_MAX: usize = 16;
+/// How often a stream without news says that it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How many leases long a worker counts as alive after a beat.
+const ALIVE_LEASES: u32 = 1;
+
+/// Why something was refused.
+#[derive(Debug)]
+pub enum Refusal {
+    /// A limit was reached.
+    Full(&'static str),
+    /// The store failed.
+    Store(baton_store::Error),
+}
+
+impl From<baton_store::Error> for Refusal {
+    fn from(error: baton_store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// One group, looked at.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// How the lease stands; `None` when nobody ever held it.
+    pub state: Option<State>,
+    /// The workers, each with the version of its record.
+    pub workers: Vec<(Worker, u64)>,
+}
+
+impl Look {
+    /// Changes when something does: the record, or whether its lease has run out.
+    pub fn version(&self) -> String {
+        match &self.state {
+            None => "0".into(),
+            Some(state) if state.is_free() && !state.epoch.released => format!("{}-free", state.version),
+            Some(state) => state.version.to_string(),
+        }
+    }
+}
+
+/// The elections of a server.
+pub struct Elections {
+    store: Arc<dyn Store>,
+    /// Counts what was written here.
+    news: watch::Sender<u64>,
+    watchers: AtomicUsize,
+}
+
+impl Elections {
+    /// Elections on the records of `store`.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, news: watch::Sender::new(0), watchers: AtomicUsize::new(0) }
+    }
+
+    async fn run<R: Send + 'static>(
+        &self,
+        decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+    ) -> Result<R, Refusal> {
+        Ok(baton_store::run(&*self.store, decide).await?)
+    }
+
+    fn tell(&self) {
+        self.news.send_modify(|news| *news += 1);
+    }
+
+    /// All groups, by name.
+    pub async fn list(&self) -> Result<Vec<(String, State)>, Refusal> {
+        self.run(|tx| {
+            let prefix = format!("{}epochs/", lease::PREFIX);
+            let names = tx.records(&prefix, None, GROUPS_MAX)?;
+            let mut groups = Vec::with_capacity(names.len());
+            for (key, _) in names {
+                let name = key.strip_prefix(&prefix).unwrap_or(&key);
+                if let Some(state) = lease::look(tx, name)? {
+                    groups.push((name.to_owned(), state));
+                }
+            }
+            Ok(groups)
+        })
+        .await
+    }
+
+    /// One group.
+    pub async fn look(&self, group: &str) -> Result<Look, Refusal> {
+        let group = group.to_owned();
+        self.run(move |tx| look(tx, &group)).await
+    }
+
+    /// One group, as soon as its version is another than `after`, or when `wait` has passed.
+    pub async fn watch(self: &Arc<Self>, group: &str, after: &str, wait: Duration) -> Result<Look, Refusal> {
+        let _place = self.place()?;
+        self.wait(group, after, wait).await
+    }
+
+    async fn wait(&self, group: &str, after: &str, wait: Duration) -> Result<Look, Refusal> {
+        let mut news = self.news.subscribe();
+        let end = tokio::time::timeout(wait, async {
+            loop {
+                news.borrow_and_update();
+                let found = self.look(group).await?;
+                if found.version() != after {
+                    return Ok(found);
+                }
+                tokio::select! {
+                    _ = news.changed() => {}
+                    () = baton_env::sleep(LOOK_INTERVAL) => {}
+                }
+            }
+        });
+        match end.await {
+            Ok(found) => found,
+            Err(_) => self.look(group).await,
+        }
+    }
+
+    /// Tells of every change of coordinator, as server-sent events, until nobody listens or `stopped` returns.
+    pub fn events(
+        self: &Arc<Self>,
+        group: String,
+        stopped: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<mpsc::Receiver<Bytes>, Refusal> {
+        let place = self.place()?;
+        let (events, receiver) = mpsc::channel(EVENTS_MAX);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = place.0.tell_all(&group, &events) => {}
+                () = events.closed() => {}
+                () = stopped => {}
+            }
+        });
+        Ok(receiver)
+    }
+
+    async fn tell_all(&self, group: &str, events: &mpsc::Sender<Bytes>) {
+        let (mut after, mut last) = (String::new(), None);
+        loop {
+            // A store that fails for a while is asked again; the stream goes on.
+            let text = match self.wait(group, &after, KEEP_ALIVE).await {
+                Ok(look) if look.version() == after => ": still here\n\n".to_owned(),
+                Ok(look) => {
+                    after = look.version();
+                    news(last.replace(look.clone()).as_ref(), &look)
+                }
+                Err(_) => {
+                    baton_env::sleep(LOOK_INTERVAL).await;
+                    continue;
+                }
+            };
+            if !text.is_empty() && events.send(text.into()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn place(self: &Arc<Self>) -> Result<Place, Refusal> {
+        if self.watchers.fetch_add(1, Ordering::Relaxed) >= WATCHERS_MAX {
+            self.watchers.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refusal::Full("too many callers wait for news of elections"));
+        }
+        Ok(Place(Arc::clone(self)))
+    }
+
+    /// A sign of life of `worker`, which takes the term if nobody has it and it comes first.
+    pub async fn beat(
+        &self,
+        group: &str,
+        worker: &str,
+        incarnation: &str,
+        lease: Duration,
+    ) -> Result<State, Refusal> {
+        let (group, worker, incarnation) = (group.to_owned(), worker.to_owned(), incarnation.to_owned());
+        let outcome = self
+            .run(move |tx| {
+                if let Some(full) = admit(tx, &group, &worker)? {
+                    return Ok(Err(Refusal::Full(full)));
+                }
+                let holder = Holder { id: &worker, incarnation: &incarnation, lease };
+                let before = lease::look(tx, &group)?;
+                let rank = rank(tx, &group, &worker, before.as_ref())?;
+                let turn = before.as_ref().is_none_or(|state| {
+                    state.is_held_by(&holder) || (state.is_free() && state.free_for >= STAGGER * rank)
+                });
+                let state = match (turn, before) {
+                    (false, Some(state)) => state,
+                    _ => lease::acquire(tx, &group, &holder)?,
+                };
+                sign(tx, &group, &holder, &state)?;
+                Ok(Ok(state))
+            })
+            .await?;
+        self.tell();
+        outcome
+    }
+
+    /// `worker` gives up what it holds, and leaves.
+    pub async fn resign(
+        &self,
+        group: &str,
+        worker: &str,
+        incarnation: &str,
+        next: Option<String>,
+    ) -> Result<Option<State>, Refusal> {
+        let (group, worker, incarnation) = (group.to_owned(), worker.to_owned(), incarnation.to_owned());
+        let state = self
+            .run(move |tx| {
+                let holder = Holder { id: &worker, incarnation: &incarnation, lease: Duration::ZERO };
+                if lease::look(tx, &group)?.is_none() {
+                    return Ok(None);
+                }
+                let state = lease::release(tx, &group, &holder, next.clone())?;
+                tx.remove_record(&key(&worker_key(&group, &worker)));
+                Ok(Some(state))
+            })
+            .await?;
+        self.tell();
+        Ok(state)
+    }
+
+    /// Asks the coordinator to give its term up, to `next` before others; `None` when there never was one.
+    pub async fn force(&self, group: &str, next: Option<String>) -> Result<Option<State>, Refusal> {
+        let group = group.to_owned();
+        let state = self
+            .run(move |tx| {
+                if lease::look(tx, &group)?.is_none() {
+                    return Ok(None);
+                }
+                lease::ask(tx, &group, next.clone()).map(Some)
+            })
+            .await?;
+        self.tell();
+        Ok(state)
+    }
+
+    /// A compare-and-set of a participant that decides for itself; the new version, or `None` for a conflict.
+    pub async fn swap(
+        &self,
+        group: &str,
+        expected: Option<u64>,
+        epoch: Epoch,
+    ) -> Result<Option<u64>, Refusal> {
+        let group = group.to_owned();
+        let outcome = self
+            .run(move |tx| {
+                let worker = epoch.coordinator_id.clone();
+                if let Some(full) = admit(tx, &group, &worker)? {
+                    return Ok(Err(Refusal::Full(full)));
+                }
+                lease::swap(tx, &group, expected, epoch.clone()).map(Ok)
+            })
+            .await?;
+        self.tell();
+        outcome
+    }
+
+    /// The worker record of a participant that decides for itself, or its removal.
+    pub async fn put_worker(&self, group: &str, worker: &str, record: Option<Worker>) -> Result<(), Refusal> {
+        let (group, worker) = (group.to_owned(), worker.to_owned());
+        self.run(move |tx| {
+            let key = key(&worker_key(&group, &worker));
+            let Some(record) = &record else {
+                tx.remove_record(&key);
+                return Ok(Ok(()));
+            };
+            if let Some(full) = admit(tx, &group, &worker)? {
+                return Ok(Err(Refusal::Full(full)));
+            }
+            tx.put_record(&key, encode(record)?, None)?;
+            Ok(Ok(()))
+        })
+        .await?
+    }
+}
+
+impl std::fmt::Debug for Elections {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Elections").finish_non_exhaustive()
+    }
+}
+
+/// A watcher's place among those that there may be.
+pub struct Place(Arc<Elections>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What has happened from one look to the next, as server-sent events.
+fn news(before: Option<&Look>, now: &Look) -> String {
+    let held = |look: &Look| look.state.clone().filter(|state| !state.is_free()).map(|state| state.epoch);
+    let (before, after) = (before.and_then(held), held(now));
+    let number = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.epoch_number);
+    let mut text = String::new();
+    if number(&before) == number(&after) {
+        return text;
+    }
+    let mut event = |name: &str, data: Value| text.push_str(&format!("event: {name}\ndata: {data}\n\n"));
+    if let Some(gone) = &before {
+        let same = |state: &&State| state.epoch.epoch_number == gone.epoch_number;
+        let reason = match now.state.as_ref().filter(same) {
+            Some(state) if state.epoch.released => "released",
+            Some(_) => "lease-expired",
+            None => "superseded",
+        };
+        let data =
+            json!({"workerId": gone.coordinator_id, "reason": reason, "epochNumber": gone.epoch_number});
+        event("coord:coordinator-demoted", data);
+    }
+    if let Some(epoch) = after {
+        let data = json!({
+            "workerId": epoch.coordinator_id,
+            "epoch": epoch.epoch,
+            "activeWorkers": now.workers.len(),
+            "epochNumber": epoch.epoch_number,
+            "previous": before.map(|gone| gone.coordinator_id),
+        });
+        event("coord:coordinator-elected", data);
+    }
+    text
+}
+
+fn key(key: &str) -> String {
+    format!("{}{key}", lease::PREFIX)
+}
+
+fn encode(worker: &Worker) -> Result<Bytes, Stop> {
+    let value = serde_json::to_vec(worker).map_err(|e| baton_store::Error::Corrupt(e.to_string()))?;
+    Ok(value.into())
+}
+
+fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, Stop> {
+    let state = lease::look(tx, group)?;
+    let found = tx.records(&key(&workers_prefix(group)), None, WORKERS_MAX)?;
+    let worker = |(_, record): (String, baton_store::Record)| {
+        Some((serde_json::from_slice(&record.value).ok()?, record.version))
+    };
+    Ok(Look { state, workers: found.into_iter().filter_map(worker).collect() })
+}
+
+/// What is full, if a new group or a new worker would be too many.
+fn admit(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<Option<&'static str>, Stop> {
+    if tx.record(&key(&worker_key(group, worker)))?.is_some() {
+        return Ok(None);
+    }
+    if tx.records(&key(&workers_prefix(group)), None, WORKERS_MAX)?.len() >= WORKERS_MAX {
+        return Ok(Some("the group has as many workers as a group may have"));
+    }
+    let is_new = tx.record(&key(&format!("epochs/{group}")))?.is_none();
+    if is_new && tx.records(&key("epochs/"), None, GROUPS_MAX)?.len() >= GROUPS_MAX {
+        return Ok(Some("there are as many election groups as there may be"));
+    }
+    Ok(None)
+}
+
+/// How many workers come before this one.
+fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&State>) -> Result<u32, Stop> {
+    let gone = state.map_or("", |state| state.epoch.coordinator_id.as_str());
+    let prefix = key(&workers_prefix(group));
+    let ids = tx.records(&prefix, None, WORKERS_MAX)?;
+    let before =
+        ids.iter().filter_map(|(key, _)| key.strip_prefix(&prefix)).filter(|id| *id < worker && *id != gone);
+    let named = state.and_then(|state| state.epoch.handover_to.as_deref());
+    if named == Some(worker) {
+        return Ok(0);
+    }
+    let rank = u32::try_from(before.count()).unwrap_or(RANK_MAX) + u32::from(named.is_some());
+    Ok(rank.min(RANK_MAX))
+}
+
+/// Writes the worker's record, which goes by itself when no other beat follows.
+fn sign(tx: &mut dyn Tx, group: &str, holder: &Holder<'_>, state: &State) -> Result<(), Stop> {
+    let leads = state.is_held_by(holder);
+    let wall_ms = u64::try_from(tx.now().micros() / 1000).unwrap_or(0);
+    let worker = Worker {
+        worker_id: holder.id.to_owned(),
+        last_heartbeat: wall_ms,
+        epoch: leads.then_some(state.epoch.epoch),
+        is_coordinator: leads.then_some(true),
+        incarnation: holder.incarnation.to_owned(),
+        seq: 0,
+        epoch_number: state.epoch.epoch_number,
+        phase: baton_election::record::Phase::Ready,
+    };
+    let expires_at = tx.now().after(holder.lease * ALIVE_LEASES);
+    tx.put_record(&key(&worker_key(group, holder.id)), encode(&worker)?, Some(expires_at))?;
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! `/api/v1/kv…`: records with an expiry, compare-and-set and counters.
+//!
+//! Always: a condition that does not hold is an answer with status 200, only a request that cannot be read is an
+//! error; values pass through as they came, without the space between their tokens. Not here: what an operation
+//! means (`baton_queue::kv`). The same operations ride in a transaction. Start at [`batch`], then `read`.
+
+mod read;
+mod show;
+
+use baton_queue::kv::{Operation, Outcome, Place, Step};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::value::RawValue;
+
+pub(super) use read::{Named, RIDER, operations};
+pub(super) use show::{write, write_precondition};
+
+use self::read::{CALL, bad_body, expect, life, place, refuse, value, writable};
+use crate::call::{Answer, Call};
+use crate::error::Error;
+use crate::json::{self, List, lenient};
+use crate::members::Members;
+use crate::reply::Reply;
+
+lenient! {
+    struct Body<'a> {
+        "operations" => operations: List<&'a RawValue>,
+    }
+}
+
+/// Does several operations.
+pub(super) fn batch(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let body = call.body()?;
+        let body: Body<'_> = json::parse(&body)?;
+        let List::Is(listed) = body.operations else {
+            return Err(bad_body("operations must be a list of operations".into()));
+        };
+        if listed.is_empty() {
+            return Err(bad_body("operations must not be empty".into()));
+        }
+        let named = operations(&listed, &CALL)?;
+        let steps = named.iter().map(|named| named.step.clone()).collect();
+        let mut out = Vec::with_capacity(256 * named.len());
+        match call.broker().kv(steps).await? {
+            Ok(outcomes) => {
+                out.extend_from_slice(b"{\"results\":[");
+                for (index, (named, outcome)) in named.iter().zip(&outcomes).enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    out.extend_from_slice(b"{\"index\":");
+                    json::number(&mut out, index as u64);
+                    write(&mut out, named, outcome);
+                    out.push(b'}');
+                }
+                out.extend_from_slice(b"]}");
+            }
+            Err(lost) => {
+                out.extend_from_slice(b"{\"reason\":\"kv_precondition\"");
+                write_precondition(&mut out, &lost, lost.index);
+                out.push(b'}');
+            }
+        }
+        Ok(Reply::json(StatusCode::OK, out))
+    })
+}
+
+/// Reads one record.
+pub(super) fn get(call: Call) -> Answer {
+    Box::pin(async move {
+        let place = path_place(&call)?;
+        let step = Step { operation: Operation::Get(place), required: false };
+        answer_one(&call, Named { name: "get", step }).await
+    })
+}
+
+/// Writes one record.
+pub(super) fn put(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let place = path_place(&call)?;
+        let body = call.body()?;
+        let members = path_members(&body)?.ok_or_else(|| bad_body("the body must be an object".into()))?;
+        writable(&place)?;
+        let operation = Operation::Put {
+            place,
+            value: value(&members)?,
+            life: life(&members)?,
+            expect: expect(&members)?,
+        };
+        let required = members.flag("required").map_err(bad_body)?;
+        answer_one(&call, Named { name: "put", step: Step { operation, required } }).await
+    })
+}
+
+/// Deletes one record.
+pub(super) fn delete(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let place = path_place(&call)?;
+        writable(&place)?;
+        let body = call.body()?;
+        let members = path_members(&body)?;
+        let expect = members.as_ref().map(expect).transpose()?.flatten();
+        let required = members.map(|members| members.flag("required")).transpose().map_err(bad_body)?;
+        let step =
+            Step { operation: Operation::Delete { place, expect }, required: required.unwrap_or(false) };
+        answer_one(&call, Named { name: "delete", step }).await
+    })
+}
+
+fn path_place(call: &Call) -> Result<Place, Error> {
+    if call.has_query() {
+        return Err(refuse("kv_no_query_string", "a record's path takes no query; send a body instead"));
+    }
+    place(call.parameter(0).to_owned(), call.parameter(1).to_owned())
+}
+
+/// The members of the body of a call whose path names the record.
+fn path_members(body: &[u8]) -> Result<Option<Members<'_>>, Error> {
+    if body.iter().all(u8::is_ascii_whitespace) {
+        return Ok(None);
+    }
+    let raw: &RawValue = json::parse(body)?;
+    let members = Members::of(raw.get()).ok_or_else(|| bad_body("the body must be an object".into()))?;
+    if let Some(name) = members.names().find(|name| matches!(*name, "op" | "ns" | "namespace" | "key")) {
+        return Err(refuse("kv_field_in_path", format!("{name} stands in the path and not in the body")));
+    }
+    Ok(Some(members))
+}
+
+async fn answer_one(call: &Call, named: Named) -> Result<Reply, Error> {
+    let mut out = Vec::with_capacity(256);
+    let mut version = None;
+    match call.broker().kv(vec![named.step.clone()]).await? {
+        Ok(outcomes) => {
+            out.extend_from_slice(b"{\"index\":0");
+            for outcome in &outcomes {
+                write(&mut out, &named, outcome);
+                if let Outcome::Found(Some(row)) = outcome {
+                    version = Some(row.version);
+                }
+            }
+        }
+        Err(lost) => {
+            out.extend_from_slice(b"{\"reason\":\"kv_precondition\"");
+            write_precondition(&mut out, &lost, lost.index);
+        }
+    }
+    out.push(b'}');
+    let reply = Reply::json(StatusCode::OK, out);
+    Ok(match version.and_then(|version| HeaderValue::from_str(&format!("\"{version}\"")).ok()) {
+        Some(tag) => reply.with_header(header::ETAG, tag),
+        None => reply,
+    })
+}

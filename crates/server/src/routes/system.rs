@@ -1,0 +1,143 @@
+//! `/api/v1/system/…`, `/internal/api/…` and `/api/v1/status/buffers`: maintenance modes, and what servers know of each
+//! other.
+//!
+//! The words under `message` are what existing tools look for.
+
+use baton_queue::{Maintenance, PushMode};
+use serde_json::{Value, json};
+
+use crate::call::{Answer, Call};
+use crate::error::Error;
+use crate::json::{self, Text, lenient};
+use crate::reply::Reply;
+
+/// Whether a mode is to be on, as the body says.
+fn enabled(call: &mut Call) -> Result<bool, Error> {
+    let body: Value = json::parse(&call.body()?)?;
+    body.get("enabled")
+        .and_then(Value::as_bool)
+        .ok_or_else(|| Error::invalid("enabled (boolean) is required"))
+}
+
+fn is_spooling(modes: Maintenance) -> bool {
+    modes.push == PushMode::Spooled
+}
+
+/// Shows both modes and what waits in the spool.
+pub(super) fn maintenance(call: Call) -> Answer {
+    Box::pin(async move {
+        let (modes, spooled) = call.broker().maintenance().await?;
+        let healthy = call.broker().store().failure().is_none();
+        Reply::ok(&json!({
+            "maintenanceMode": is_spooling(modes),
+            "popMaintenanceMode": modes.pops_stopped,
+            "draining": modes.push == PushMode::Draining,
+            "bufferedMessages": spooled,
+            "bufferHealthy": healthy,
+            "bufferStats": {
+                "pendingCount": spooled,
+                "failedCount": 0,
+                "dbHealthy": healthy,
+                "failedFiles": {"count": 0, "totalBytes": 0, "totalMB": 0, "failoverCount": 0, "qos0Count": 0},
+            },
+        }))
+    })
+}
+
+/// Lets pushes wait in the spool, or go where they are meant to again.
+pub(super) fn set_maintenance(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let on = enabled(&mut call)?;
+        call.broker().spool_pushes(on).await?;
+        let (modes, spooled) = call.broker().maintenance().await?;
+        Reply::ok(&json!({
+            "maintenanceMode": is_spooling(modes),
+            "bufferedMessages": spooled,
+            "bufferHealthy": call.broker().store().failure().is_none(),
+            "message": if on {
+                "Maintenance mode ENABLED. All PUSHes routing to file buffer."
+            } else {
+                "Maintenance mode DISABLED. Background processor will drain buffer to DB."
+            },
+        }))
+    })
+}
+
+/// Shows whether pops find anything.
+pub(super) fn pop_maintenance(call: Call) -> Answer {
+    Box::pin(async move {
+        let (modes, _) = call.broker().maintenance().await?;
+        Reply::ok(&json!({
+            "popMaintenanceMode": modes.pops_stopped,
+            "message": if modes.pops_stopped {
+                "Pop maintenance mode is ON. All POP operations return empty arrays."
+            } else {
+                "Pop maintenance mode is OFF. Normal operation."
+            },
+        }))
+    })
+}
+
+/// Lets every pop find nothing, or have them find messages again.
+pub(super) fn set_pop_maintenance(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let on = enabled(&mut call)?;
+        call.broker().stop_pops(on).await?;
+        Reply::ok(&json!({
+            "popMaintenanceMode": on,
+            "message": if on {
+                "Pop maintenance mode ENABLED. All POP operations will return empty arrays."
+            } else {
+                "Pop maintenance mode DISABLED. Normal operation resumed."
+            },
+        }))
+    })
+}
+
+/// Shows what waits in the spool.
+pub(super) fn buffers(call: Call) -> Answer {
+    Box::pin(async move {
+        let (_, spooled) = call.broker().maintenance().await?;
+        let healthy = call.broker().store().failure().is_none();
+        Reply::ok(&json!({"pending": spooled, "failed": 0, "dbHealthy": healthy, "worker": 0}))
+    })
+}
+
+/// Shows what this server shares with others: nothing, as long as it is alone.
+pub(super) fn shared_state(call: Call) -> Answer {
+    Box::pin(async move {
+        let (modes, _) = call.broker().maintenance().await?;
+        Reply::ok(&json!({
+            "enabled": false,
+            "running": false,
+            "server_id": call.app().options.node_id,
+            "transport": {
+                "messages_sent": 0, "messages_received": 0, "messages_dropped": 0,
+                "bytes_sent": 0, "bytes_received": 0, "peer_count": 0,
+            },
+            "queue_config_cache": {"size": 0, "hits": 0, "misses": 0, "hit_rate": 0.0},
+            "server_health": {
+                "servers_tracked": 0, "servers_alive": 0, "servers_dead": 0,
+                "heartbeats_received": 0, "restarts_detected": 0,
+            },
+            "maintenance_mode": is_spooling(modes),
+            "pop_maintenance_mode": modes.pops_stopped,
+        }))
+    })
+}
+
+lenient! {
+    struct Notice<'a> {
+        "queue" => queue: Text<'a>,
+    }
+}
+
+/// Lets the waiting pops of a queue look again now.
+pub(super) fn notify(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let body = call.body()?;
+        let queue = json::parse::<Notice<'_>>(&body)?.queue.required("queue is required")?;
+        call.broker().notify(&queue).await?;
+        Reply::ok(&json!({"status": "ok"}))
+    })
+}

@@ -1,0 +1,354 @@
+//! Writing: everything that a group of decisions changed, and the commit, in one round trip.
+
+use baton_store::Segment;
+use baton_types::{GroupId, Offset, PartitionId, QueueId};
+use bytes::Bytes;
+
+use crate::link::{Call, Raw, call, param, signed};
+use crate::memory::{Entry, Memory};
+use crate::slot::ranges_value;
+
+/// A commit that nobody waits for need not be on disk at once.
+const SOON: &str = "SET LOCAL synchronous_commit = off";
+pub const COMMIT: &str = "COMMIT";
+
+/// The row that tells whether a commit happened. It is written under a condition that fails once another
+/// connection of this server has asked, so a commit that was still on its way then can no longer happen.
+const NOTE: &str = "WITH noted AS (
+        UPDATE servers SET commits = $3, moment = $4, seen_at = clock_timestamp()
+        WHERE id = $1 AND commits = $2 AND epoch = $5 RETURNING 1)
+    SELECT 1 / count(*) FROM noted";
+
+/// Fails when another server has changed queues or groups since they were read.
+const CHANGE_STRUCTURE: &str = "WITH changed AS (
+        UPDATE versions SET number = $2 WHERE name = 'structure' AND number = $1 RETURNING 1)
+    SELECT 1 / count(*) FROM changed";
+
+/// The same for whoever only relies on them, and keeps them as they are until the commit.
+const KEEP_STRUCTURE: &str = "SELECT 1 / count(*) FROM (
+        SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR SHARE) kept";
+
+/// Fails when another server has changed records since they were read.
+const CHANGE_RECORDS: &str = "WITH changed AS (
+        UPDATE versions SET number = $2 WHERE name = 'records' AND number = $1 RETURNING 1)
+    SELECT 1 / count(*) FROM changed";
+
+const PUT_QUEUES: &str = "INSERT INTO queues (id, name, body)
+    SELECT id, name, body::jsonb FROM unnest($1::bigint[], $2::text[], $3::text[]) w (id, name, body)
+    ON CONFLICT (id) DO UPDATE SET body = excluded.body";
+
+const REMOVE_QUEUES: &str = "DELETE FROM queues WHERE id = ANY($1)";
+
+/// The rows in them are cleared away later.
+const REMOVE_PARTITIONS: &str = "WITH gone AS (DELETE FROM partitions WHERE queue_id = ANY($1) RETURNING id)
+    INSERT INTO leftovers (kind, id, up_to) SELECT 'partition', id, 0 FROM gone
+    UNION ALL SELECT 'queue', unnest($1::bigint[]), 0";
+
+const PUT_GROUPS: &str = "INSERT INTO groups (id, queue_id, name, body)
+    SELECT id, queue_id, name, body::jsonb
+    FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) w (id, queue_id, name, body)
+    ON CONFLICT (id) DO UPDATE SET body = excluded.body";
+
+const REMOVE_GROUPS: &str = "WITH gone AS (DELETE FROM groups WHERE id = ANY($1))
+    INSERT INTO leftovers (kind, id, up_to) SELECT 'group', unnest($1::bigint[]), 0";
+
+const CREATE_PARTITIONS: &str = "INSERT INTO partitions
+        (id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, deleted_count)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
+        $8::bigint[], $9::bytea[], $10::bigint[])";
+
+const CHANGE_PARTITIONS: &str = "UPDATE partitions p SET start = w.start, tail = w.tail, first_at = w.first_at,
+        last_at = w.last_at, deleted = w.deleted, deleted_count = w.deleted_count
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[])
+        w (id, start, tail, first_at, last_at, deleted, deleted_count)
+    WHERE p.id = w.id";
+
+const PUT_SLOTS: &str = "INSERT INTO slots (partition_id, group_id, next, done, line, lease_id, body)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bytea[])
+    ON CONFLICT (partition_id, group_id) DO UPDATE SET next = excluded.next, done = excluded.done,
+        line = excluded.line, lease_id = excluded.lease_id, body = excluded.body";
+
+const PUT_SEGMENTS: &str = "INSERT INTO segments (partition_id, base, count, created_at, body)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::integer[], $4::bigint[], $5::bytea[])";
+
+const PUT_REMEMBERED: &str = "INSERT INTO remembered (partition_id, first, until, hashes)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bytea[])";
+
+const TRIM: &str = "INSERT INTO leftovers (kind, id, up_to)
+    SELECT 'segments', * FROM unnest($1::bigint[], $2::bigint[])";
+
+const PUT_RECORDS: &str = "INSERT INTO records (key, version, expires_at, value)
+    SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bigint[], $4::bytea[])
+    ON CONFLICT (key) DO UPDATE SET version = excluded.version, expires_at = excluded.expires_at, value = excluded.value";
+
+const REMOVE_RECORDS: &str = "DELETE FROM records WHERE key = ANY($1)";
+
+const PUT_LETTERS: &str = "INSERT INTO dead_letters (queue_id, partition_id, place, group_name, failed_at, body, payload)
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bytea[], $7::bytea[])
+    ON CONFLICT (queue_id, partition_id, place, group_name)
+    DO UPDATE SET failed_at = excluded.failed_at, body = excluded.body, payload = excluded.payload";
+
+const REMOVE_LETTERS: &str = "DELETE FROM dead_letters l
+    USING unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) w (queue_id, partition_id, place, group_name)
+    WHERE l.queue_id = w.queue_id AND l.partition_id = w.partition_id AND l.place = w.place
+        AND l.group_name = w.group_name";
+
+/// Who commits, and what it relies on.
+pub struct Note {
+    pub server: i64,
+    pub epoch: i64,
+    /// The number of the last commit of this server that is known to have happened.
+    pub last: i64,
+    pub structure: i64,
+    pub records: i64,
+}
+
+/// What goes into the database, and what becomes of it in memory afterwards.
+pub struct Flush {
+    pub calls: Vec<Call>,
+    pub segments: Vec<Segment>,
+    /// The number of the structure from now on, if it changed.
+    pub structure: Option<i64>,
+}
+
+/// The statements of a commit.
+pub fn flush(memory: &mut Memory, note: &Note) -> Flush {
+    let mut calls = Vec::new();
+    if !memory.changed.marks.now {
+        calls.push(call(SOON, Vec::new()));
+    }
+    let structure = structure(memory, note, &mut calls);
+    records(memory, note, &mut calls);
+    partitions(memory, &mut calls);
+    slots(memory, &mut calls);
+    let segments = segments(memory, &mut calls);
+    letters(memory, &mut calls);
+    let values = [note.server, note.last, note.last + 1, memory.clock.last().micros(), note.epoch];
+    calls.push(call(NOTE, values.into_iter().map(param).collect()));
+    calls.push(call(COMMIT, Vec::new()));
+    Flush { calls, segments, structure }
+}
+
+fn structure(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) -> Option<i64> {
+    let (queues, groups) = (&memory.changed.queues, &memory.changed.groups);
+    if queues.is_empty() && groups.is_empty() {
+        if memory.changed.created {
+            calls.push(call(KEEP_STRUCTURE, vec![param(note.structure)]));
+        }
+        return None;
+    }
+    let number = memory.clock.number();
+    calls.push(call(CHANGE_STRUCTURE, vec![param(note.structure), param(number)]));
+    let (here, gone): (Vec<QueueId>, Vec<QueueId>) =
+        queues.iter().partition(|id| memory.structure.has_queue(**id));
+    // Names must be free before they are taken again.
+    if !gone.is_empty() {
+        let ids: Vec<i64> = gone.iter().map(|id| signed(id.0)).collect();
+        calls.push(call(REMOVE_QUEUES, vec![param(ids.clone())]));
+        calls.push(call(REMOVE_PARTITIONS, vec![param(ids)]));
+    }
+    let (kept, dropped): (Vec<GroupId>, Vec<GroupId>) =
+        groups.iter().partition(|id| memory.structure.group_by_id(**id).is_some());
+    if !dropped.is_empty() {
+        let ids: Vec<i64> = dropped.iter().map(|id| signed(id.0)).collect();
+        calls.push(call(REMOVE_GROUPS, vec![param(ids)]));
+    }
+    let here: Vec<_> = here.into_iter().filter_map(|id| memory.structure.queue_by_id(id)).collect();
+    if !here.is_empty() {
+        let ids: Vec<i64> = here.iter().map(|queue| signed(queue.id.0)).collect();
+        let names: Vec<String> = here.iter().map(|queue| queue.spec.name.to_string()).collect();
+        let bodies: Vec<String> = here.iter().map(|queue| json(&**queue)).collect();
+        calls.push(call(PUT_QUEUES, vec![param(ids), param(names), param(bodies)]));
+    }
+    let kept: Vec<_> = kept.into_iter().filter_map(|id| memory.structure.group_by_id(id)).collect();
+    if !kept.is_empty() {
+        let ids: Vec<i64> = kept.iter().map(|group| signed(group.id.0)).collect();
+        let queues: Vec<i64> = kept.iter().map(|group| signed(group.queue.0)).collect();
+        let names: Vec<String> = kept.iter().map(|group| group.name.to_string()).collect();
+        let bodies: Vec<String> = kept.iter().map(|group| json(&**group)).collect();
+        calls.push(call(PUT_GROUPS, vec![param(ids), param(queues), param(names), param(bodies)]));
+    }
+    Some(number)
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn records(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) {
+    if memory.changed.records.is_empty() {
+        return;
+    }
+    let number = memory.clock.number();
+    calls.push(call(CHANGE_RECORDS, vec![param(note.records), param(number)]));
+    let (mut keys, mut versions, mut expiries, mut values) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut gone: Vec<Vec<u8>> = Vec::new();
+    for key in &memory.changed.records {
+        match memory.records.get(key) {
+            Some(Some(record)) => {
+                keys.push(key.clone().into_bytes());
+                versions.push(signed(record.version));
+                expiries.push(record.expires_at.map(baton_types::Timestamp::micros));
+                values.push(Raw(record.value.clone()));
+            }
+            Some(None) => gone.push(key.clone().into_bytes()),
+            None => {}
+        }
+    }
+    if !keys.is_empty() {
+        calls.push(call(PUT_RECORDS, vec![param(keys), param(versions), param(expiries), param(values)]));
+    }
+    if !gone.is_empty() {
+        calls.push(call(REMOVE_RECORDS, vec![param(gone)]));
+    }
+}
+
+fn partitions(memory: &Memory, calls: &mut Vec<Call>) {
+    let changed = memory.changed.partitions.iter().filter_map(|id| memory.entry(*id));
+    let (fresh, stored): (Vec<&Entry>, Vec<&Entry>) = changed.partition(|entry| entry.fresh);
+    let numbers =
+        |entries: &[&Entry], of: fn(&Entry) -> i64| -> Vec<i64> { entries.iter().map(|e| of(e)).collect() };
+    let deleted = |entries: &[&Entry]| -> Vec<Option<Vec<u8>>> {
+        let value = |e: &&Entry| (!e.row.deleted.is_empty()).then(|| ranges_value(Some(&e.row.deleted)));
+        entries.iter().map(value).collect()
+    };
+    if !fresh.is_empty() {
+        let names: Vec<String> = fresh.iter().map(|e| e.row.name.to_string()).collect();
+        let params = vec![
+            param(numbers(&fresh, |e| signed(e.row.id.0))),
+            param(numbers(&fresh, |e| signed(e.row.queue.0))),
+            param(names),
+            param(numbers(&fresh, |e| signed(e.row.start.0))),
+            param(numbers(&fresh, |e| signed(e.row.tail.0))),
+            param(numbers(&fresh, |e| e.row.created_at.micros())),
+            param(numbers(&fresh, |e| e.row.first_at.micros())),
+            param(numbers(&fresh, |e| e.row.last_at.micros())),
+            param(deleted(&fresh)),
+            param(numbers(&fresh, |e| signed(e.row.deleted.len()))),
+        ];
+        calls.push(call(CREATE_PARTITIONS, params));
+    }
+    if !stored.is_empty() {
+        let params = vec![
+            param(numbers(&stored, |e| signed(e.row.id.0))),
+            param(numbers(&stored, |e| signed(e.row.start.0))),
+            param(numbers(&stored, |e| signed(e.row.tail.0))),
+            param(numbers(&stored, |e| e.row.first_at.micros())),
+            param(numbers(&stored, |e| e.row.last_at.micros())),
+            param(deleted(&stored)),
+            param(numbers(&stored, |e| signed(e.row.deleted.len()))),
+        ];
+        calls.push(call(CHANGE_PARTITIONS, params));
+    }
+}
+
+fn slots(memory: &Memory, calls: &mut Vec<Call>) {
+    let (mut partitions, mut groups, mut nexts, mut dones) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut lines, mut leases, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    for (partition, group) in &memory.changed.slots {
+        let Some(entry) = memory.entry(*partition) else { continue };
+        let Some(slot) = entry.slots.get(group) else { continue };
+        if memory.structure.group_by_id(*group).is_none() {
+            continue;
+        }
+        partitions.push(signed(partition.0));
+        groups.push(signed(group.0));
+        nexts.push(signed(slot.cursor.next.0));
+        dones.push(signed(slot.done(&entry.row)));
+        lines.push(slot.line);
+        leases.push(slot.cursor.lease.as_ref().map(|lease| lease.id.0));
+        bodies.push(slot.body());
+    }
+    if !partitions.is_empty() {
+        let params = vec![
+            param(partitions),
+            param(groups),
+            param(nexts),
+            param(dones),
+            param(lines),
+            param(leases),
+            param(bodies),
+        ];
+        calls.push(call(PUT_SLOTS, params));
+    }
+}
+
+fn segments(memory: &mut Memory, calls: &mut Vec<Call>) -> Vec<Segment> {
+    let mut open = std::mem::take(&mut memory.closed);
+    open.extend(memory.open.drain());
+    // What is not written yet and trimmed already need not be.
+    open.retain(|(id, open)| memory.entry(*id).is_some_and(|entry| open.end() > entry.row.start));
+    open.sort_by_key(|(partition, open)| (*partition, open.header.base));
+    let (mut partitions, mut bases, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut times, mut bodies, mut segments) = (Vec::new(), Vec::new(), Vec::new());
+    for (partition, mut open) in open {
+        Segment::seal(&open.header, &mut open.bytes);
+        let encoded = Bytes::from(open.bytes);
+        segments.push(Segment::new(partition, open.header, encoded.slice(Segment::BODY_AT..)));
+        partitions.push(signed(partition.0));
+        bases.push(signed(open.header.base.0));
+        counts.push(i32::try_from(open.header.count).unwrap_or(i32::MAX));
+        times.push(open.header.created_at.micros());
+        bodies.push(Raw(encoded));
+    }
+    if !partitions.is_empty() {
+        let params = vec![param(partitions), param(bases), param(counts), param(times), param(bodies)];
+        calls.push(call(PUT_SEGMENTS, params));
+    }
+    let runs: Vec<_> = memory.runs.iter().map(|(_, run)| run).collect();
+    if !runs.is_empty() {
+        let ids: Vec<i64> = runs.iter().map(|run| signed(run.partition.0)).collect();
+        let firsts: Vec<i64> = runs.iter().map(|run| signed(run.first.0)).collect();
+        let untils: Vec<i64> = runs.iter().map(|run| run.until.micros()).collect();
+        let values: Vec<Vec<u8>> = runs.iter().map(|run| run.value()).collect();
+        calls.push(call(PUT_REMEMBERED, vec![param(ids), param(firsts), param(untils), param(values)]));
+    }
+    let trimmed: Vec<(PartitionId, Offset)> =
+        memory.trimmed.iter().map(|(id, start)| (*id, *start)).collect();
+    if !trimmed.is_empty() {
+        let ids: Vec<i64> = trimmed.iter().map(|(id, _)| signed(id.0)).collect();
+        let starts: Vec<i64> = trimmed.iter().map(|(_, start)| signed(start.0)).collect();
+        calls.push(call(TRIM, vec![param(ids), param(starts)]));
+    }
+    segments
+}
+
+fn letters(memory: &Memory, calls: &mut Vec<Call>) {
+    let numbers = |keys: &[&baton_store::DeadLetterKey],
+                   of: fn(&baton_store::DeadLetterKey) -> u64|
+     -> Vec<i64> { keys.iter().map(|key| signed(of(key))).collect() };
+    let (mut put, mut gone) = (Vec::new(), Vec::new());
+    for key in &memory.changed.letters {
+        match memory.letters.get(key) {
+            Some(Some(letter)) if memory.structure.has_queue(key.queue) => put.push(letter),
+            _ => gone.push(key),
+        }
+    }
+    if !gone.is_empty() {
+        let groups: Vec<String> = gone.iter().map(|key| key.group.to_string()).collect();
+        let params = vec![
+            param(numbers(&gone, |key| key.queue.0)),
+            param(numbers(&gone, |key| key.partition.0)),
+            param(numbers(&gone, |key| key.offset.0)),
+            param(groups),
+        ];
+        calls.push(call(REMOVE_LETTERS, params));
+    }
+    if !put.is_empty() {
+        let keys: Vec<_> = put.iter().map(|letter| &letter.key).collect();
+        let groups: Vec<String> = keys.iter().map(|key| key.group.to_string()).collect();
+        let times: Vec<i64> = put.iter().map(|letter| letter.failed_at.micros()).collect();
+        let bodies: Vec<Vec<u8>> = put.iter().map(|letter| json(*letter).into_bytes()).collect();
+        let payloads: Vec<Raw> = put.iter().map(|letter| Raw(letter.payload.clone())).collect();
+        let params = vec![
+            param(numbers(&keys, |key| key.queue.0)),
+            param(numbers(&keys, |key| key.partition.0)),
+            param(numbers(&keys, |key| key.offset.0)),
+            param(groups),
+            param(times),
+            param(bodies),
+            param(payloads),
+        ];
+        calls.push(call(PUT_LETTERS, params));
+    }
+}

@@ -1,0 +1,624 @@
+//! Fetching: everything that a group of decisions misses, in one round trip.
+
+use std::sync::Arc;
+
+use baton_store::{DeadLetter, DeadLetterKey, Error, Group, Partition, Queue, Record, Segment};
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use tokio_postgres::Row;
+
+use crate::clock::{number_of, number_until};
+use crate::link::{Call, Failure, Link, call, moment, param, signed, unsigned};
+use crate::memory::{Later, Memory, Moment, Page};
+use crate::remembered::{Remembered, Run};
+use crate::slot::{Slot, read_ranges};
+use crate::structure::Structure;
+use crate::wanted::{LetterPlace, Wanted};
+
+/// How far ahead of its own beginning a group looks for what becomes ready: longer than it takes to decide.
+const HORIZON: std::time::Duration = std::time::Duration::from_millis(100);
+
+pub const BEGIN: &str = "BEGIN";
+pub const ROLLBACK: &str = "ROLLBACK";
+
+/// The database's time in microseconds, and the numbers of what servers keep in memory.
+pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    (SELECT number FROM versions WHERE name = 'structure'), (SELECT number FROM versions WHERE name = 'records')";
+
+const LOCK_RECORDS: &str = "SELECT number FROM versions WHERE name = 'records' FOR UPDATE";
+
+/// Only by numbers that are known before the first lock: a row that changes while it is waited for is looked at again,
+/// and what stands beside it in a join is then not what it was.
+const PARTITIONS: &str = "
+    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions WHERE id = ANY(
+        $1::bigint[]
+        || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
+            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
+        || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))
+    ORDER BY id FOR UPDATE";
+
+const SLOTS: &str = "
+    SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ANY(
+        $1::bigint[]
+        || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
+            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
+        || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))";
+
+const PAGE: &str = "
+    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions
+    WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3";
+
+const PAGE_SLOTS: &str = "
+    SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id IN (
+        SELECT id FROM partitions WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3)";
+
+const READY: &str = "
+    SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
+    FROM slots s JOIN partitions p ON p.id = s.partition_id
+    WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
+
+/// What is ready for a group, locked by others or not.
+const READY_AT_ALL: &str =
+    "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3";
+
+const LATER: &str =
+    "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line > $2 ORDER BY line LIMIT $3";
+
+const KEPT: &str = "SELECT coalesce(sum(tail - start - deleted_count), 0)::bigint, count(*) FROM partitions WHERE queue_id = $1";
+
+const BACKLOG: &str = "
+    SELECT coalesce(sum(greatest(p.tail - greatest(s.next, p.start) - s.done, 0)), 0)::bigint
+    FROM slots s JOIN partitions p ON p.id = s.partition_id WHERE s.group_id = $1 AND s.line IS NOT NULL";
+
+const LEASED: &str = "SELECT lease_id, partition_id FROM slots WHERE lease_id = ANY($1)";
+
+const REMEMBERED: &str = "
+    SELECT r.partition_id, r.first, r.until, r.hashes FROM unnest($1::bigint[], $2::bigint[]) w (partition_id, first)
+    JOIN remembered r ON r.partition_id = w.partition_id AND r.first >= w.first AND r.until > $3 ORDER BY 1, 2";
+
+const SEGMENTS: &str = "
+    SELECT w.partition_id, w.place, s.body FROM unnest($1::bigint[], $2::bigint[]) w (partition_id, place)
+    LEFT JOIN LATERAL (SELECT base, count, body FROM segments WHERE partition_id = w.partition_id AND base <= w.place
+        ORDER BY base DESC LIMIT 1) s ON s.base + s.count > w.place";
+
+const TIMES: &str = "
+    SELECT w.partition_id, w.place, s.created_at FROM unnest($1::bigint[], $2::bigint[]) w (partition_id, place)
+    LEFT JOIN LATERAL (SELECT created_at FROM segments WHERE partition_id = w.partition_id AND base <= w.place
+        ORDER BY base DESC LIMIT 1) s ON true";
+
+/// Times rise with offsets, so a moment is found by halving; no payload is read.
+const MOMENT: &str = "
+    WITH RECURSIVE halves (low, high) AS (
+        SELECT $2::bigint, $3::bigint
+        UNION ALL
+        SELECT CASE WHEN s.created_at >= $4 THEN h.low ELSE h.low + (h.high - h.low) / 2 + 1 END,
+               CASE WHEN s.created_at >= $4 THEN greatest(s.base, h.low) ELSE h.high END
+        FROM halves h LEFT JOIN LATERAL (
+            SELECT base, created_at FROM segments WHERE partition_id = $1 AND base <= h.low + (h.high - h.low) / 2
+            ORDER BY base DESC LIMIT 1) s ON true
+        WHERE h.low < h.high)
+    SELECT low,
+        (SELECT created_at FROM segments WHERE partition_id = $1 AND base <= low AND low < $3 ORDER BY base DESC LIMIT 1),
+        (SELECT created_at FROM segments WHERE partition_id = $1 AND base < low AND low > $2 ORDER BY base DESC LIMIT 1)
+    FROM halves WHERE low >= high LIMIT 1";
+
+const RECORDS: &str = "SELECT key, version, expires_at, value FROM records WHERE key = ANY($1)";
+
+const RECORD_PAGE: &str = "
+    SELECT key, version, expires_at, value FROM records
+    WHERE key > $1 AND ($2::bytea IS NULL OR key < $2) AND (expires_at IS NULL OR expires_at > $3)
+    ORDER BY key LIMIT $4";
+
+const LETTERS: &str = "
+    SELECT l.queue_id, l.body, l.payload FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
+        w (queue_id, partition_id, place, group_name)
+    JOIN dead_letters l ON l.queue_id = w.queue_id AND l.partition_id = w.partition_id AND l.place = w.place
+        AND l.group_name = w.group_name";
+
+const LETTER_PAGE: &str = "
+    SELECT queue_id, body, payload FROM dead_letters WHERE queue_id = $1 AND failed_at <= $2 AND (failed_at < $2
+        OR partition_id > $3 OR (partition_id = $3 AND (place < $4 OR (place = $4 AND group_name > $5))))
+    ORDER BY failed_at DESC, partition_id, place DESC, group_name LIMIT $6";
+
+const QUEUES: &str = "SELECT body::text FROM queues";
+const GROUPS: &str = "SELECT body::text FROM groups";
+
+/// More numbers for what is new: the sequence moves by as many at once.
+pub const IDS: &str = "SELECT nextval('ids') FROM generate_series(1, $1::bigint)";
+pub const IDS_AT_ONCE: u64 = 64;
+
+/// What can go wrong while fetching.
+#[derive(Debug)]
+pub enum Trouble {
+    Failed(Failure),
+    Damaged(Error),
+}
+
+impl From<Failure> for Trouble {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Damaged(error)
+    }
+}
+
+/// How to fetch for the first time, or again.
+pub struct Round<'a> {
+    pub link: &'a Link,
+    /// Begins the transaction, and takes the lock on records if the last try was in vain.
+    pub first: bool,
+    pub lock_records: bool,
+}
+
+/// The numbers that came along.
+pub struct Versions {
+    pub at: Timestamp,
+    pub structure: i64,
+    pub records: i64,
+}
+
+/// Fetches what `memory` wants.
+pub async fn load(
+    round: Round<'_>,
+    memory: &mut Memory,
+    remembered: &mut Remembered,
+    wait_for_ready: bool,
+) -> Result<(Versions, Versions), Trouble> {
+    let wanted = std::mem::take(&mut memory.wanted);
+    let horizon = number_until(memory.base.after(HORIZON));
+    let mut calls = Calls::default();
+    if round.first {
+        calls.add(BEGIN, Vec::new(), |_, _| Ok(()));
+    }
+    if round.lock_records {
+        calls.add(LOCK_RECORDS, Vec::new(), |_, _| Ok(()));
+    }
+    let before = calls.add(VERSIONS, Vec::new(), |_, _| Ok(()));
+    calls.ids(memory, wanted.ids);
+    calls.partitions(&wanted);
+    for page in &wanted.pages {
+        calls.page(*page);
+    }
+    for (group, count) in &wanted.ready {
+        calls.ready(*group, *count, horizon, wait_for_ready);
+    }
+    for (group, count) in &wanted.later {
+        calls.later(*group, *count, memory.base);
+    }
+    calls.sums(&wanted);
+    calls.leases(&wanted);
+    calls.remembered(&wanted, memory.base);
+    calls.messages(&wanted);
+    calls.records(&wanted, memory.base);
+    calls.letters(&wanted);
+    let after = calls.add(VERSIONS, Vec::new(), |_, _| Ok(()));
+    let (calls, readers) = (calls.calls, calls.readers);
+    let results = round.link.run(calls).await?;
+    let versions = |index: usize| {
+        let row = &results[index][0];
+        Versions { at: moment(row, 0), structure: row.get(1), records: row.get(2) }
+    };
+    let told = (versions(before), versions(after));
+    let mut known = Known { memory, remembered };
+    for (rows, read) in results.into_iter().zip(readers) {
+        read(&mut known, rows)?;
+    }
+    Ok(told)
+}
+
+/// What rows are read into.
+struct Known<'a> {
+    memory: &'a mut Memory,
+    remembered: &'a mut Remembered,
+}
+
+type Reader = Box<dyn FnOnce(&mut Known<'_>, Vec<Row>) -> Result<(), Error> + Send>;
+
+/// Statements, each with what becomes of its rows.
+#[derive(Default)]
+struct Calls {
+    calls: Vec<Call>,
+    readers: Vec<Reader>,
+}
+
+impl Calls {
+    fn add(
+        &mut self,
+        text: &'static str,
+        params: Vec<crate::link::Param>,
+        read: impl FnOnce(&mut Known<'_>, Vec<Row>) -> Result<(), Error> + Send + 'static,
+    ) -> usize {
+        self.calls.push(call(text, params));
+        self.readers.push(Box::new(read));
+        self.calls.len() - 1
+    }
+
+    fn ids(&mut self, memory: &Memory, wanted: u64) {
+        let lacking = (wanted + IDS_AT_ONCE / 2).saturating_sub(memory.ids.len() as u64);
+        if lacking == 0 {
+            return;
+        }
+        self.add(IDS, vec![param(signed(lacking.div_ceil(IDS_AT_ONCE)))], |known, rows| {
+            let firsts = rows.iter().rev().map(|row| unsigned(row, 0));
+            let mut ids: Vec<u64> = firsts.flat_map(|first| (first..first + IDS_AT_ONCE).rev()).collect();
+            ids.append(&mut known.memory.ids);
+            known.memory.ids = ids;
+            Ok(())
+        });
+    }
+
+    fn partitions(&mut self, wanted: &Wanted) {
+        if wanted.partitions.is_empty() && wanted.names.is_empty() && wanted.all_of.is_empty() {
+            return;
+        }
+        let params = || {
+            let (queues, names): (Vec<i64>, Vec<String>) =
+                wanted.names.iter().map(|(queue, name)| (signed(queue.0), name.to_string())).unzip();
+            let ids: Vec<i64> = wanted.partitions.iter().map(|id| signed(id.0)).collect();
+            let whole: Vec<i64> = wanted.all_of.iter().map(|id| signed(id.0)).collect();
+            vec![param(ids), param(queues), param(names), param(whole)]
+        };
+        let (ids, names) = (wanted.partitions.clone(), wanted.names.clone());
+        let whole = wanted.all_of.clone();
+        self.add(PARTITIONS, params(), move |known, rows| {
+            for row in rows {
+                known.memory.load(read_partition(&row)?, true, true);
+            }
+            for id in ids {
+                known.memory.partitions.entry(id).or_insert(None);
+            }
+            for name in names {
+                known.memory.names.entry(name).or_insert(None);
+            }
+            known.memory.all_of.extend(whole);
+            Ok(())
+        });
+        self.add(SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
+    }
+
+    fn page(&mut self, page: (QueueId, Option<PartitionId>, usize)) {
+        let params = || {
+            let (queue, after, limit) = page;
+            let after = after.map_or(-1, |after| signed(after.0));
+            vec![param(signed(queue.0)), param(after), param(i64::try_from(limit).unwrap_or(i64::MAX))]
+        };
+        self.add(PAGE, params(), move |known, rows| {
+            let mut ids = Vec::with_capacity(rows.len());
+            for row in rows {
+                let row = read_partition(&row)?;
+                ids.push(row.id);
+                known.memory.load(row, false, true);
+            }
+            known.memory.pages.insert(page, ids);
+            Ok(())
+        });
+        self.add(PAGE_SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
+    }
+
+    fn ready(&mut self, group: GroupId, count: usize, horizon: i64, wait: bool) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let params = || vec![param(signed(group.0)), param(horizon), param(count)];
+        self.add(READY, params(), move |known, rows| {
+            let line = known.memory.lines.entry(group).or_default();
+            line.asked = line.asked.max(usize::try_from(count).unwrap_or(usize::MAX));
+            let full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= count;
+            let last = rows.last().map(|row| row.get::<_, i64>(12)).filter(|_| full);
+            line.covered = line.covered.max(last.unwrap_or(horizon));
+            for row in &rows {
+                known.memory.load(read_partition(row)?, true, false);
+            }
+            load_slots(known, &rows, 9)
+        });
+        if wait {
+            // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
+            self.add(READY_AT_ALL, params(), move |known, rows| {
+                let until = (horizon, PartitionId(u64::MAX));
+                let line = known.memory.lines.get(&group);
+                let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());
+                if !has_some && let Some(row) = rows.first() {
+                    known.memory.wanted.partitions.insert(PartitionId(unsigned(row, 0)));
+                }
+                Ok(())
+            });
+        }
+    }
+
+    fn later(&mut self, group: GroupId, count: usize, base: Timestamp) {
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        let params = vec![param(signed(group.0)), param(number_of(base)), param(limit)];
+        self.add(LATER, params, move |known, rows| {
+            let places: Vec<(i64, PartitionId)> =
+                rows.iter().map(|row| (row.get(1), PartitionId(unsigned(row, 0)))).collect();
+            let line = known.memory.lines.entry(group).or_default();
+            line.later = Some(Later { all: places.len() < count, places });
+            Ok(())
+        });
+    }
+
+    fn sums(&mut self, wanted: &Wanted) {
+        for queue in wanted.kept.union(&wanted.counts).copied().collect::<Vec<_>>() {
+            self.add(KEPT, vec![param(signed(queue.0))], move |known, rows| {
+                known.memory.kept.insert(queue, unsigned(&rows[0], 0));
+                known.memory.counts.insert(queue, unsigned(&rows[0], 1));
+                Ok(())
+            });
+        }
+        for group in wanted.backlogs.iter().copied() {
+            self.add(BACKLOG, vec![param(signed(group.0))], move |known, rows| {
+                known.memory.backlogs.insert(group, unsigned(&rows[0], 0));
+                Ok(())
+            });
+        }
+    }
+
+    fn leases(&mut self, wanted: &Wanted) {
+        if wanted.leases.is_empty() {
+            return;
+        }
+        let leases: Vec<LeaseId> = wanted.leases.iter().copied().collect();
+        let ids: Vec<uuid::Uuid> = leases.iter().map(|lease| lease.0).collect();
+        self.add(LEASED, vec![param(ids)], move |known, rows| {
+            for lease in leases {
+                known.memory.leases.entry(lease).or_default();
+            }
+            for row in rows {
+                let held = known.memory.leases.entry(LeaseId(row.get(0))).or_default();
+                held.push(PartitionId(unsigned(&row, 1)));
+            }
+            Ok(())
+        });
+    }
+
+    fn remembered(&mut self, wanted: &Wanted, base: Timestamp) {
+        if wanted.remembered.is_empty() {
+            return;
+        }
+        let (ids, firsts): (Vec<i64>, Vec<i64>) =
+            wanted.remembered.iter().map(|(id, first)| (signed(id.0), signed(first.0))).unzip();
+        let partitions: Vec<PartitionId> = wanted.remembered.keys().copied().collect();
+        self.add(REMEMBERED, vec![param(ids), param(firsts), param(base.micros())], move |known, rows| {
+            let mut runs: std::collections::BTreeMap<PartitionId, Vec<Run>> =
+                partitions.into_iter().map(|id| (id, Vec::new())).collect();
+            for row in rows {
+                let id = PartitionId(unsigned(&row, 0));
+                let run = Run::read(id, Offset(unsigned(&row, 1)), moment(&row, 2), row.get(3));
+                runs.entry(id).or_default().push(run);
+            }
+            for (id, runs) in runs {
+                let Some(Some(entry)) = known.memory.partitions.get(&id) else { continue };
+                known.remembered.extend(id, runs, entry.original.tail, known.memory.base);
+            }
+            Ok(())
+        });
+    }
+
+    fn messages(&mut self, wanted: &Wanted) {
+        let pairs = |places: &std::collections::BTreeSet<(PartitionId, Offset)>| {
+            let (ids, offsets): (Vec<i64>, Vec<i64>) =
+                places.iter().map(|(id, offset)| (signed(id.0), signed(offset.0))).unzip();
+            vec![param(ids), param(offsets)]
+        };
+        let place = |row: &Row| (PartitionId(unsigned(row, 0)), Offset(unsigned(row, 1)));
+        if !wanted.segments.is_empty() {
+            self.add(SEGMENTS, pairs(&wanted.segments), move |known, rows| {
+                for row in rows {
+                    let (partition, offset) = place(&row);
+                    match row.get::<_, Option<Vec<u8>>>(2) {
+                        Some(body) => {
+                            let segment = Segment::decode(partition, body.into())?;
+                            known.memory.segments.insert((partition, segment.header.base), segment);
+                        }
+                        None => drop(known.memory.no_segment.insert((partition, offset))),
+                    }
+                }
+                Ok(())
+            });
+        }
+        if !wanted.times.is_empty() {
+            self.add(TIMES, pairs(&wanted.times), move |known, rows| {
+                for row in rows {
+                    let time = row.get::<_, Option<i64>>(2).map(Timestamp::from_micros);
+                    known.memory.times.insert(place(&row), time);
+                }
+                Ok(())
+            });
+        }
+        for (partition, from, to, at) in wanted.moments.iter().copied() {
+            let params = vec![
+                param(signed(partition.0)),
+                param(signed(from.0)),
+                param(signed(to.0)),
+                param(at.micros()),
+            ];
+            self.add(MOMENT, params, move |known, rows| {
+                let Some(row) = rows.first() else { return Ok(()) };
+                let time = |column| row.get::<_, Option<i64>>(column).map(Timestamp::from_micros);
+                let found = Moment {
+                    after: time(2).unwrap_or(Timestamp::MIN),
+                    until: time(1).unwrap_or(Timestamp::MAX),
+                    offset: Offset(unsigned(row, 0)),
+                };
+                known.memory.moments.entry(partition).or_default().push(found);
+                Ok(())
+            });
+        }
+    }
+
+    fn records(&mut self, wanted: &Wanted, base: Timestamp) {
+        if !wanted.records.is_empty() {
+            let keys: Vec<String> = wanted.records.iter().cloned().collect();
+            let bytes: Vec<Vec<u8>> = keys.iter().map(|key| key.clone().into_bytes()).collect();
+            self.add(RECORDS, vec![param(bytes)], move |known, rows| {
+                load_records(known, rows)?;
+                for key in keys {
+                    known.memory.records.entry(key).or_insert(None);
+                }
+                Ok(())
+            });
+        }
+        for (place, limit) in wanted.record_pages.clone() {
+            let (prefix, after) = &place;
+            // The page begins after this: the key given, or whatever comes right before the prefix.
+            let from = match after.as_ref().filter(|after| *after >= prefix) {
+                Some(after) => after.clone().into_bytes(),
+                None => before_prefix(prefix),
+            };
+            let end = after_prefix(prefix);
+            let rows_max = i64::try_from(limit).unwrap_or(i64::MAX);
+            let params = vec![param(from), param(end), param(base.micros()), param(rows_max)];
+            self.add(RECORD_PAGE, params, move |known, rows| {
+                let end = rows.last().map(|row| String::from_utf8_lossy(row.get(0)).into_owned());
+                let page = Page { rows: rows.len(), all: rows.len() < limit, end };
+                load_records(known, rows)?;
+                known.memory.record_pages.insert(place, page);
+                Ok(())
+            });
+        }
+    }
+
+    fn letters(&mut self, wanted: &Wanted) {
+        if !wanted.letters.is_empty() {
+            let keys: Vec<DeadLetterKey> = wanted.letters.iter().cloned().collect();
+            let numbers =
+                |of: fn(&DeadLetterKey) -> u64| -> Vec<i64> { keys.iter().map(|k| signed(of(k))).collect() };
+            let groups: Vec<String> = keys.iter().map(|key| key.group.to_string()).collect();
+            let params = vec![
+                param(numbers(|key| key.queue.0)),
+                param(numbers(|key| key.partition.0)),
+                param(numbers(|key| key.offset.0)),
+                param(groups),
+            ];
+            self.add(LETTERS, params, move |known, rows| {
+                load_letters(known, rows)?;
+                for key in keys {
+                    known.memory.letters.entry(key).or_insert(None);
+                }
+                Ok(())
+            });
+        }
+        for (place, limit) in wanted.letter_pages.clone() {
+            let (queue, after) = &place;
+            let after = after.clone().unwrap_or(LetterPlace {
+                failed_at: std::cmp::Reverse(Timestamp::MAX),
+                partition: PartitionId(0),
+                offset: std::cmp::Reverse(Offset(i64::MAX.cast_unsigned())),
+                group: "".into(),
+            });
+            let params = vec![
+                param(signed(queue.0)),
+                param(after.failed_at.0.micros()),
+                param(signed(after.partition.0)),
+                param(signed(after.offset.0.0)),
+                param(after.group.to_string()),
+                param(i64::try_from(limit).unwrap_or(i64::MAX)),
+            ];
+            self.add(LETTER_PAGE, params, move |known, rows| {
+                let count = rows.len();
+                let end = load_letters(known, rows)?;
+                known.memory.letter_pages.insert(place, Page { rows: count, end, all: count < limit });
+                Ok(())
+            });
+        }
+    }
+}
+
+/// A key that sorts right before every key with this prefix and after every other that does.
+fn before_prefix(prefix: &str) -> Vec<u8> {
+    let mut bytes = prefix.as_bytes().to_vec();
+    // Keys are not empty, and no key ends in a byte that text cannot hold.
+    match bytes.pop() {
+        Some(last) => {
+            bytes.push(last.saturating_sub(1));
+            bytes.extend([0xFF; 4]);
+        }
+        None => return Vec::new(),
+    }
+    bytes
+}
+
+/// The first bytes that sort after every key with this prefix.
+fn after_prefix(prefix: &str) -> Option<Vec<u8>> {
+    let mut bytes = prefix.as_bytes().to_vec();
+    // Text never holds 0xFF, so the last byte can be raised.
+    *bytes.last_mut()? += 1;
+    Some(bytes)
+}
+
+fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Error> {
+    for row in rows {
+        let (partition, group) = (PartitionId(unsigned(row, at)), GroupId(unsigned(row, at + 1)));
+        let (next, line) = (Offset(unsigned(row, at + 2)), row.get(at + 3));
+        let slot = Slot::read(next, line, row.get(at + 4), row.get(at + 5))?;
+        known.memory.load_slot(partition, group, slot);
+    }
+    Ok(())
+}
+
+fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
+    for row in rows {
+        let key =
+            String::from_utf8(row.get(0)).map_err(|_| Error::Corrupt("a record's key is no text".into()))?;
+        let expires_at = row.get::<_, Option<i64>>(2).map(Timestamp::from_micros);
+        let version = unsigned(&row, 1);
+        known.memory.clock.see_number(signed(version));
+        let record = Record { version, expires_at, value: row.get::<_, Vec<u8>>(3).into() };
+        known.memory.records.entry(key).or_insert(Some(record));
+    }
+    Ok(())
+}
+
+fn load_letters(known: &mut Known<'_>, rows: Vec<Row>) -> Result<Option<LetterPlace>, Error> {
+    let mut end = None;
+    for row in rows {
+        let letter: DeadLetter = read_json(row.get(1))?;
+        let letter = DeadLetter { payload: row.get::<_, Vec<u8>>(2).into(), ..letter };
+        end = Some(LetterPlace::new(&letter.key, letter.failed_at));
+        known.memory.letters.entry(letter.key.clone()).or_insert(Some(letter));
+    }
+    Ok(end)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    serde_json::from_slice(bytes).map_err(|e| Error::Corrupt(format!("a row cannot be read: {e}")))
+}
+
+fn read_partition(row: &Row) -> Result<Partition, Error> {
+    let deleted = match row.get::<_, Option<Vec<u8>>>(8) {
+        Some(value) => {
+            read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?
+        }
+        None => Default::default(),
+    };
+    Ok(Partition {
+        id: PartitionId(unsigned(row, 0)),
+        queue: QueueId(unsigned(row, 1)),
+        name: row.get::<_, &str>(2).into(),
+        start: Offset(unsigned(row, 3)),
+        tail: Offset(unsigned(row, 4)),
+        created_at: moment(row, 5),
+        first_at: moment(row, 6),
+        last_at: moment(row, 7),
+        deleted,
+    })
+}
+
+/// All queues and groups.
+pub async fn load_structure(link: &Link) -> Result<Structure, Trouble> {
+    let results = link.run(vec![call(QUEUES, Vec::new()), call(GROUPS, Vec::new())]).await?;
+    let mut structure = Structure::default();
+    for row in &results[0] {
+        let queue: Queue = read_json(row.get::<_, &str>(0).as_bytes())?;
+        structure.put_queue(Arc::new(queue));
+    }
+    for row in &results[1] {
+        let group: Group = read_json(row.get::<_, &str>(0).as_bytes())?;
+        if structure.has_queue(group.queue) {
+            structure.put_group(Arc::new(group));
+        }
+    }
+    Ok(structure)
+}

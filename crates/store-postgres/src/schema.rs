@@ -1,0 +1,234 @@
+//! The schema, and how it comes to be: steps that are applied once each, in order, under a lock.
+//!
+//! Ten servers may start at once: one applies the steps, the others wait for it and find nothing left to do. An
+//! older server goes on beside a newer schema as long as a step only adds; a step that would break it raises
+//! [`OLDEST_READER`], and an older server refuses to start.
+//!
+//! Which indexes exist, and why no other:
+//!
+//! | index | for |
+//! |---|---|
+//! | `queues (id)`, `groups (id)` | changes; every server keeps all of both in memory |
+//! | `queues (name)`, `groups (queue_id, name)` | two servers that create the same one at once: one of them tries again |
+//! | `partitions (id)` | the lock of a partition; its row is narrow and changes in place (HOT) |
+//! | `partitions (queue_id, name)` | from name to number, and two servers that create the same one |
+//! | `slots (partition_id, group_id)` | a group's place; read along with the partition |
+//! | `slots (group_id, line)` where in line | the ready view: what has work, oldest first; nothing else is in it |
+//! | `slots (lease_id)` where leased | renewing and giving back by lease |
+//! | `segments (partition_id, base)` | messages in order; a moment is found by halving |
+//! | `remembered (partition_id, first)` | transaction ids of a partition, from where a server left off |
+//! | `remembered (until)` | forgetting them; new rows always come last |
+//! | `records (key)` | key and prefix |
+//! | `dead_letters (queue_id, partition_id, place, group_name)`, `(queue_id, failed_at)` | one letter; the newest |
+
+use std::time::Duration;
+
+use baton_store::Error;
+use tokio_postgres::Client;
+
+/// What this server writes.
+pub const VERSION: i32 = 1;
+/// The oldest server that can read what this one writes.
+pub const OLDEST_READER: i32 = 1;
+
+/// How long a server waits for another one that is changing the schema.
+const LOCK_WAIT: Duration = Duration::from_secs(60);
+
+/// Step `n` leads from version `n` to `n + 1`.
+const STEPS: [&str; 1] = ["
+CREATE TABLE versions (name text PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 50);
+INSERT INTO versions VALUES ('structure', 0), ('records', 0);
+CREATE SEQUENCE ids INCREMENT BY 64;
+CREATE TABLE servers (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    epoch bigint NOT NULL DEFAULT 0,
+    commits bigint NOT NULL DEFAULT 0,
+    moment bigint NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 20);
+CREATE TABLE queues (
+    id bigint PRIMARY KEY,
+    name text COLLATE \"C\" NOT NULL UNIQUE,
+    body jsonb NOT NULL
+);
+CREATE TABLE groups (
+    id bigint PRIMARY KEY,
+    queue_id bigint NOT NULL,
+    name text COLLATE \"C\" NOT NULL,
+    body jsonb NOT NULL,
+    UNIQUE (queue_id, name)
+);
+CREATE TABLE partitions (
+    id bigint PRIMARY KEY,
+    queue_id bigint NOT NULL,
+    name text COLLATE \"C\" NOT NULL,
+    start bigint NOT NULL,
+    tail bigint NOT NULL,
+    created_at bigint NOT NULL,
+    first_at bigint NOT NULL,
+    last_at bigint NOT NULL,
+    deleted bytea,
+    deleted_count bigint NOT NULL,
+    UNIQUE (queue_id, name)
+) WITH (fillfactor = 60);
+CREATE TABLE slots (
+    partition_id bigint NOT NULL,
+    group_id bigint NOT NULL,
+    next bigint NOT NULL,
+    done bigint NOT NULL,
+    line bigint,
+    lease_id uuid,
+    body bytea NOT NULL,
+    PRIMARY KEY (partition_id, group_id)
+) WITH (fillfactor = 60);
+CREATE INDEX slots_in_line ON slots (group_id, line) WHERE line IS NOT NULL;
+CREATE INDEX slots_leased ON slots (lease_id) WHERE lease_id IS NOT NULL;
+CREATE TABLE segments (
+    partition_id bigint NOT NULL,
+    base bigint NOT NULL,
+    count integer NOT NULL,
+    created_at bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (partition_id, base)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_scale_factor = 0.05);
+ALTER TABLE segments ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE TABLE remembered (
+    partition_id bigint NOT NULL,
+    first bigint NOT NULL,
+    until bigint NOT NULL,
+    hashes bytea NOT NULL,
+    PRIMARY KEY (partition_id, first)
+);
+ALTER TABLE remembered ALTER COLUMN hashes SET STORAGE EXTERNAL;
+CREATE INDEX remembered_until ON remembered (until);
+CREATE TABLE records (
+    key bytea PRIMARY KEY,
+    version bigint NOT NULL,
+    expires_at bigint,
+    value bytea NOT NULL
+) WITH (fillfactor = 70);
+CREATE TABLE dead_letters (
+    queue_id bigint NOT NULL,
+    partition_id bigint NOT NULL,
+    place bigint NOT NULL,
+    group_name text COLLATE \"C\" NOT NULL,
+    failed_at bigint NOT NULL,
+    body bytea NOT NULL,
+    payload bytea NOT NULL,
+    PRIMARY KEY (queue_id, partition_id, place, group_name)
+);
+CREATE INDEX dead_letters_newest ON dead_letters (queue_id, failed_at DESC, partition_id, place DESC, group_name);
+CREATE TABLE leftovers (
+    kind text NOT NULL,
+    id bigint NOT NULL,
+    up_to bigint NOT NULL,
+    since timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+"];
+
+/// Where a schema stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing is there yet.
+    Missing,
+    /// Steps are left to be applied.
+    Behind,
+    /// As this server writes it.
+    Current,
+    /// A newer server wrote it, and this one can still work with it.
+    Ahead,
+}
+
+/// Looks at the schema, or says that this server is too old for it.
+pub async fn check(client: &Client, schema: &str) -> Result<Standing, Error> {
+    let exists = "SELECT to_regclass(quote_ident($1) || '.migrations') IS NOT NULL";
+    let row = client.query_one(exists, &[&schema]).await.map_err(|e| unusable(schema, &e))?;
+    if !row.get::<_, bool>(0) {
+        return Ok(Standing::Missing);
+    }
+    let newest = format!(
+        "SELECT coalesce(max(version), 0), coalesce(max(oldest_reader), 0) FROM {}.migrations",
+        quoted(schema)
+    );
+    let row = client.query_one(&newest, &[]).await.map_err(|e| unusable(schema, &e))?;
+    let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
+    if oldest_reader > VERSION {
+        return Err(Error::Unusable(format!(
+            "the schema {schema:?} was changed by a newer Baton (version {version}); this one reads up to {VERSION}: \
+             run the newer one, or give another schema with --store-schema"
+        )));
+    }
+    Ok(match version.cmp(&VERSION) {
+        std::cmp::Ordering::Less => Standing::Behind,
+        std::cmp::Ordering::Equal => Standing::Current,
+        std::cmp::Ordering::Greater => Standing::Ahead,
+    })
+}
+
+/// Applies the steps that are missing, one transaction for all of them.
+pub async fn migrate(client: &mut Client, schema: &str) -> Result<(), Error> {
+    if matches!(check(client, schema).await?, Standing::Current | Standing::Ahead) {
+        return Ok(());
+    }
+    apply(client, schema).await.map_err(|e| unusable(schema, &e))
+}
+
+async fn apply(client: &mut Client, schema: &str) -> Result<(), tokio_postgres::Error> {
+    // Creating what another server creates at the same moment may fail even with IF NOT EXISTS; then it is there.
+    let create = format!(
+        "CREATE SCHEMA IF NOT EXISTS {0}; CREATE TABLE IF NOT EXISTS {0}.migrations (
+             version integer PRIMARY KEY, oldest_reader integer NOT NULL,
+             applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
+        quoted(schema)
+    );
+    let mut tries = 0;
+    while let Err(error) = client.batch_execute(&create).await {
+        tries += 1;
+        if tries > 20 {
+            return Err(error);
+        }
+        baton_env::sleep(Duration::from_millis(50)).await;
+    }
+    let transaction = client.transaction().await?;
+    let lock = format!(
+        "SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = 0; SET LOCAL search_path = {1};
+         LOCK TABLE migrations IN ACCESS EXCLUSIVE MODE",
+        LOCK_WAIT.as_millis(),
+        quoted(schema)
+    );
+    transaction.batch_execute(&lock).await?;
+    let row = transaction.query_one("SELECT coalesce(max(version), 0) FROM migrations", &[]).await?;
+    let done = usize::try_from(row.get::<_, i32>(0)).unwrap_or(0);
+    for (step, version) in STEPS.iter().zip(1i32..).skip(done) {
+        transaction.batch_execute(step).await?;
+        let note = "INSERT INTO migrations (version, oldest_reader) VALUES ($1, $2)";
+        transaction.execute(note, &[&version, &OLDEST_READER]).await?;
+        tracing::info!(schema, version, "the schema was brought up to date");
+    }
+    transaction.commit().await
+}
+
+fn unusable(schema: &str, error: &tokio_postgres::Error) -> Error {
+    Error::Unusable(format!("the schema {schema:?} cannot be used: {}", crate::link::describe(error)))
+}
+
+/// A name as SQL writes it.
+pub fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_step_to_every_version() {
+        assert_eq!(STEPS.len(), usize::try_from(VERSION).unwrap());
+        const { assert!(OLDEST_READER <= VERSION) };
+    }
+
+    #[test]
+    fn a_name_cannot_end_its_quotes() {
+        assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
+    }
+}

@@ -1,0 +1,370 @@
+//! Opening, the way in, reading messages, and what all parts share.
+
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use baton_env::{Clock, Stopwatch};
+use baton_store::{
+    BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
+};
+use baton_types::{Offset, PartitionId, Timestamp};
+use tokio::sync::{Notify, mpsc};
+use tokio::task::JoinHandle;
+use tokio_postgres::Config;
+
+use crate::link::{self, Failure, Link, call, param, signed};
+use crate::schema::{self, Standing};
+use crate::sweeper;
+use crate::writer::{Input, Writer};
+
+/// Operations that may wait for their group.
+const INTAKE_MAX: usize = 16_384;
+/// When to try again at a full intake, or while the database is away.
+pub const BUSY_FOR: Duration = Duration::from_millis(500);
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The segments of a partition that touch a range, up to a number of bytes. What was trimmed is not told, though
+/// it may not be cleared away yet.
+const READ: &str = "
+    SELECT body FROM (
+        SELECT s.base, s.body, sum(octet_length(s.body)) OVER (ORDER BY s.base) - octet_length(s.body) AS before
+        FROM segments s JOIN partitions p ON p.id = s.partition_id
+        WHERE s.partition_id = $1 AND s.base < $3 AND s.base + s.count > $2 AND s.base + s.count > p.start
+            AND s.base >= coalesce((SELECT max(base) FROM segments WHERE partition_id = $1 AND base <= $2), 0)
+        ORDER BY s.base LIMIT $5) found
+    WHERE before <= $4 ORDER BY base";
+/// Segments looked at in one read.
+const READ_ROWS_MAX: i64 = 1_000;
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct Options {
+    /// Where the database is: `postgres://user:password@host:port/database`, or `host=… user=…`.
+    pub url: String,
+    /// The schema that holds everything; created when missing.
+    pub schema: String,
+    /// Bytes of young messages kept in memory.
+    pub cache_bytes: usize,
+    /// A clock in place of the database's, for tests.
+    pub clock: Option<Arc<dyn Clock>>,
+}
+
+impl Options {
+    /// The usual options for a database.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), schema: "baton".into(), cache_bytes: 64 << 20, clock: None }
+    }
+
+    fn config(&self) -> Result<Config, Error> {
+        let mut config = Config::from_str(&self.url).map_err(|e| {
+            let why = link::describe(&e);
+            Error::Unusable(format!(
+                "the address of the store cannot be read: {why}; give postgres://user@host/database"
+            ))
+        })?;
+        config.connect_timeout(CONNECT_TIMEOUT).keepalives(true).keepalives_idle(Duration::from_secs(10));
+        if config.get_application_name().is_none() {
+            config.application_name("baton");
+        }
+        Ok(config)
+    }
+}
+
+/// Looks at the schema without changing it.
+pub async fn check(options: &Options) -> Result<Standing, Error> {
+    let (client, _) = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
+    schema::check(&client, &options.schema).await
+}
+
+/// Brings the schema up to date.
+pub async fn migrate(options: &Options) -> Result<(), Error> {
+    let (mut client, _) = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
+    schema::migrate(&mut client, &options.schema).await
+}
+
+fn unreachable(failure: &Failure) -> Error {
+    Error::Unusable(format!("PostgreSQL cannot be reached: {failure}"))
+}
+
+/// A store on PostgreSQL.
+pub struct PostgresStore {
+    intake: mpsc::Sender<Input>,
+    shared: Arc<Shared>,
+    reader: tokio::sync::Mutex<Option<Arc<Link>>>,
+    writing: Mutex<Option<JoinHandle<()>>>,
+    sweeping: JoinHandle<()>,
+    closed: AtomicBool,
+}
+
+/// What the parts share.
+pub struct Shared {
+    pub config: Config,
+    pub schema: String,
+    pub cache: Cache,
+    /// Tells the sweeper that there is something to clear away.
+    pub sweep: Notify,
+    clock: Option<Arc<dyn Clock>>,
+    listener: RwLock<Option<Listener>>,
+    now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
+    away: Mutex<Option<String>>,
+    /// Whether the database has been away for long enough that nobody should wait for it.
+    refusing: AtomicBool,
+    commits: AtomicU64,
+    syncs: AtomicU64,
+    operations: AtomicU64,
+    remembered: AtomicU64,
+    commit_micros: Histogram,
+    commit_operations: Histogram,
+}
+
+impl PostgresStore {
+    /// Connects, brings the schema up to date, and starts the store's tasks.
+    pub async fn open(options: Options) -> Result<Self, Error> {
+        migrate(&options).await?;
+        let shared = Arc::new(Shared {
+            config: options.config()?,
+            schema: options.schema,
+            cache: Cache::new(options.cache_bytes),
+            sweep: Notify::new(),
+            clock: options.clock,
+            listener: RwLock::default(),
+            now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
+            away: Mutex::default(),
+            refusing: AtomicBool::new(false),
+            commits: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+            operations: AtomicU64::new(0),
+            remembered: AtomicU64::new(0),
+            commit_micros: Histogram::new(MICROS),
+            commit_operations: Histogram::new(SIZES),
+        });
+        let writer = Writer::open(shared.clone()).await.map_err(|e| unreachable(&e))?;
+        let (intake, received) = mpsc::channel(INTAKE_MAX);
+        let writing = tokio::spawn(writer.run(received));
+        let sweeping = tokio::spawn(sweeper::run(shared.clone()));
+        Ok(Self {
+            intake,
+            shared,
+            reader: tokio::sync::Mutex::default(),
+            writing: Mutex::new(Some(writing)),
+            sweeping,
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    async fn reader(&self) -> Result<Arc<Link>, Failure> {
+        let mut reader = self.reader.lock().await;
+        if let Some(link) = reader.as_ref().filter(|link| !link.is_closed()) {
+            return Ok(link.clone());
+        }
+        let link = Arc::new(Link::open(&self.shared.config, &self.shared.schema).await?);
+        *reader = Some(link.clone());
+        Ok(link)
+    }
+
+    async fn read_stored(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<Segment>, Error> {
+        let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
+        while at < to && bytes <= bytes_max {
+            let rows = self.read_page(partition, at, to, bytes_max - bytes).await.map_err(|failure| {
+                tracing::warn!(%failure, "messages could not be read");
+                Error::Busy(BUSY_FOR)
+            })?;
+            let (before, count) = (found.len(), rows.len());
+            for row in rows {
+                let segment = Segment::decode(partition, row.get::<_, Vec<u8>>(0).into())?;
+                (at, bytes) = (segment.end(), bytes + segment.bytes_len());
+                found.push(segment);
+            }
+            if count < usize::try_from(READ_ROWS_MAX).unwrap_or(0) || found.len() == before {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn read_page(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<tokio_postgres::Row>, Failure> {
+        let link = self.reader().await?;
+        let params = vec![
+            param(signed(partition.0)),
+            param(signed(from.0.min(i64::MAX.cast_unsigned()))),
+            param(signed(to.0.min(i64::MAX.cast_unsigned()))),
+            param(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
+            param(READ_ROWS_MAX),
+        ];
+        Ok(link.run(vec![call(READ, params)]).await?.into_iter().flatten().collect())
+    }
+
+    fn read_cached(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Option<Vec<Segment>> {
+        let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
+        while at < to && bytes <= bytes_max {
+            let segment = self.shared.cache.get(partition, at)?;
+            (at, bytes) = (segment.end(), bytes + segment.bytes_len());
+            found.push(segment);
+        }
+        Some(found)
+    }
+}
+
+impl Shared {
+    /// The store's time as far as it is known without asking.
+    pub fn time(&self, heard: (Timestamp, Stopwatch)) -> Timestamp {
+        match &self.clock {
+            Some(clock) => clock.now(),
+            None => heard.0.after(heard.1.elapsed()),
+        }
+    }
+
+    /// The time of the last decision or later.
+    pub fn now(&self) -> Timestamp {
+        let (last, heard) = *self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        last.max(self.time(heard))
+    }
+
+    pub fn set_now(&self, last: Timestamp, heard: (Timestamp, Stopwatch)) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = (last, heard);
+    }
+
+    /// Notes that the database is away, and why, or that it is back.
+    pub fn set_away(&self, reason: Option<String>) {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*away, &reason) {
+            (None, Some(reason)) => tracing::warn!(reason, "PostgreSQL is away"),
+            (Some(_), None) => tracing::info!("PostgreSQL is back"),
+            _ => {}
+        }
+        *away = reason;
+    }
+
+    pub fn refuse(&self, refusing: bool) {
+        self.refusing.store(refusing, Ordering::Release);
+    }
+
+    pub fn set_remembered(&self, len: usize) {
+        self.remembered.store(len as u64, Ordering::Relaxed);
+    }
+
+    /// Counts a commit that was forced to disk.
+    pub fn observe(&self, operations: usize, took: Duration) {
+        self.commit_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        self.commit_operations.observe(operations as u64);
+    }
+
+    pub fn count(&self, operations: usize, commits: u64, synced: bool) {
+        self.operations.fetch_add(operations as u64, Ordering::Relaxed);
+        self.commits.fetch_add(commits, Ordering::Relaxed);
+        self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
+    }
+
+    pub fn notify(&self, event: Event) {
+        let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(listener) = &*listener {
+            listener(event);
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    fn submit(&self, operation: Box<dyn Operation>) {
+        use mpsc::error::TrySendError::{Closed, Full};
+        if self.closed.load(Ordering::Acquire) {
+            return operation.finish(Err(Error::Closed("it was closed".into())));
+        }
+        if self.shared.refusing.load(Ordering::Acquire) {
+            return operation.finish(Err(Error::Busy(BUSY_FOR)));
+        }
+        match self.intake.try_send(Input::Operation(operation)) {
+            Err(Full(Input::Operation(operation))) => operation.finish(Err(Error::Busy(BUSY_FOR))),
+            Err(Closed(Input::Operation(operation))) => {
+                operation.finish(Err(Error::Closed("it was closed".into())))
+            }
+            _ => {}
+        }
+    }
+
+    fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<Segment>, Error>> {
+        match self.read_cached(partition, from, to, bytes_max) {
+            Some(found) => Box::pin(std::future::ready(Ok(found))),
+            None => Box::pin(self.read_stored(partition, from, to, bytes_max)),
+        }
+    }
+
+    fn listen(&self, listener: Listener) {
+        *self.shared.listener.write().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    fn now(&self) -> Timestamp {
+        self.shared.now()
+    }
+
+    fn statistics(&self) -> Statistics {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Statistics {
+            commits: load(&self.shared.commits),
+            syncs: load(&self.shared.syncs),
+            operations: load(&self.shared.operations),
+            disk_bytes: 0,
+            remembered: load(&self.shared.remembered),
+            commit_micros: self.shared.commit_micros.read(),
+            commit_operations: self.shared.commit_operations.read(),
+        }
+    }
+
+    /// Never: a database that is away comes back.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
+    fn away(&self) -> Option<String> {
+        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
+        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
+        Box::pin(async move {
+            self.closed.store(true, Ordering::Release);
+            // An error means that it has ended already.
+            let _ = self.intake.send(Input::Close).await;
+            if let Some(writing) = writing {
+                writing.await.map_err(|e| Error::Closed(e.to_string()))?;
+            }
+            self.sweeping.abort();
+            Ok(())
+        })
+    }
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.sweeping.abort();
+        if let Some(writing) = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            writing.abort();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Queues and groups: few, read by every decision, changed rarely. Every server keeps all of them in memory.
+//!
+//! A number in the database changes with them. Each group of decisions compares it after it has taken its locks
+//! and reads them anew when it differs; whoever changes them compares it once more while writing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use baton_store::{Group, Queue};
+use baton_types::{GroupId, QueueId, Timestamp};
+use rustc_hash::FxHashMap;
+
+/// All queues and groups.
+#[derive(Clone, Debug, Default)]
+pub struct Structure {
+    queues: FxHashMap<QueueId, Arc<Queue>>,
+    names: FxHashMap<Arc<str>, QueueId>,
+    groups: FxHashMap<GroupId, Arc<Group>>,
+    by_queue: FxHashMap<QueueId, BTreeMap<Arc<str>, GroupId>>,
+}
+
+impl Structure {
+    pub fn queue(&self, name: &str) -> Option<Arc<Queue>> {
+        self.names.get(name).and_then(|id| self.queue_by_id(*id))
+    }
+
+    pub fn queue_by_id(&self, id: QueueId) -> Option<Arc<Queue>> {
+        self.queues.get(&id).cloned()
+    }
+
+    pub fn has_queue(&self, id: QueueId) -> bool {
+        self.queues.contains_key(&id)
+    }
+
+    /// In the order of their creation.
+    pub fn queues(&self) -> Vec<Arc<Queue>> {
+        let mut queues: Vec<_> = self.queues.values().cloned().collect();
+        queues.sort_by_key(|queue| (queue.created_at, queue.id));
+        queues
+    }
+
+    /// Adds or changes a queue; tells what was there.
+    pub fn put_queue(&mut self, queue: Arc<Queue>) -> Option<Arc<Queue>> {
+        self.names.insert(queue.spec.name.clone(), queue.id);
+        self.queues.insert(queue.id, queue)
+    }
+
+    /// Takes out a queue with its groups.
+    pub fn remove_queue(&mut self, id: QueueId) -> (Option<Arc<Queue>>, Vec<Arc<Group>>) {
+        let Some(queue) = self.queues.remove(&id) else { return (None, Vec::new()) };
+        if self.names.get(&queue.spec.name) == Some(&id) {
+            self.names.remove(&queue.spec.name);
+        }
+        let groups = self.by_queue.remove(&id).unwrap_or_default();
+        let groups = groups.into_values().filter_map(|group| self.groups.remove(&group)).collect();
+        (Some(queue), groups)
+    }
+
+    pub fn group(&self, queue: QueueId, name: &str) -> Option<Arc<Group>> {
+        self.by_queue.get(&queue)?.get(name).and_then(|id| self.group_by_id(*id))
+    }
+
+    pub fn group_by_id(&self, id: GroupId) -> Option<Arc<Group>> {
+        self.groups.get(&id).cloned()
+    }
+
+    /// By name.
+    pub fn groups(&self, queue: QueueId) -> Vec<Arc<Group>> {
+        let ids = self.by_queue.get(&queue).into_iter().flat_map(BTreeMap::values);
+        ids.filter_map(|id| self.group_by_id(*id)).collect()
+    }
+
+    /// Adds or changes a group; tells which one of another number it replaced.
+    pub fn put_group(&mut self, group: Arc<Group>) -> Option<Arc<Group>> {
+        let of_queue = self.by_queue.entry(group.queue).or_default();
+        let replaced = of_queue.insert(group.name.clone(), group.id).filter(|id| *id != group.id);
+        self.groups.insert(group.id, group);
+        replaced.and_then(|id| self.groups.remove(&id))
+    }
+
+    pub fn remove_group(&mut self, id: GroupId) -> Option<Arc<Group>> {
+        let group = self.groups.remove(&id)?;
+        if let Some(of_queue) = self.by_queue.get_mut(&group.queue)
+            && of_queue.get(&group.name) == Some(&id)
+        {
+            of_queue.remove(&group.name);
+        }
+        Some(group)
+    }
+
+    /// The latest moment in it.
+    pub fn latest(&self) -> Timestamp {
+        let queues = self.queues.values().map(|queue| queue.created_at);
+        queues.chain(self.groups.values().map(|group| group.subscribed_at)).max().unwrap_or(Timestamp::MIN)
+    }
+}

@@ -1,0 +1,622 @@
+//! The groups: takes in operations, runs each group of them as one database transaction, answers.
+//!
+//! A group costs a fixed small number of round trips, however many operations it has: one that begins and fetches
+//! what all decisions miss, rarely a second one, and one that writes and commits. What arrives meanwhile is the
+//! next group, so groups grow with the load and with the distance to the database.
+//!
+//! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
+//! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
+//! its way from happening later.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_store::{Error, Event, Operation, Stop};
+use baton_types::Timestamp;
+use tokio::sync::mpsc::Receiver;
+
+use crate::clock::Hybrid;
+use crate::flush::{Flush, Note, flush};
+use crate::link::{Failure, Link, call, moment, param};
+use crate::load::{self, ROLLBACK, Round, Trouble};
+use crate::memory::Memory;
+use crate::remembered::Remembered;
+use crate::store::{BUSY_FOR, Shared};
+use crate::structure::Structure;
+use crate::tx::{Missing, Names, PostgresTx};
+
+/// Operations in one group: enough to share a commit, few enough to be decided in a blink.
+const GROUP_OPERATIONS_MAX: usize = 2_048;
+/// Bytes of messages after which a group takes no more operations.
+const GROUP_BYTES_ENOUGH: usize = 16 << 20;
+/// Fetches in one group. Decisions need two or three.
+const ROUNDS_MAX: usize = 64;
+/// How often a group is run that others get in the way of.
+const TRIES_MAX: u32 = 30;
+/// How long a group waits for a database that is away.
+const AWAY_MAX: Duration = Duration::from_secs(2);
+/// How long the outcome of a commit is asked for before its operations are told that it is unknown.
+const UNKNOWN_MAX: Duration = Duration::from_secs(60);
+/// Pauses between tries to connect.
+const RECONNECT_FIRST: Duration = Duration::from_millis(25);
+const RECONNECT_MAX: Duration = Duration::from_secs(1);
+/// Names of partitions kept in memory.
+const NAMES_MAX: usize = 1_000_000;
+/// Transaction ids kept in memory, about 40 bytes each; beyond that all are read again as needed.
+const REMEMBERED_MAX: usize = 5_000_000;
+
+/// Begins a server's row, or takes it over from a connection that was lost: whatever that one still had under
+/// way has either happened by now or never will.
+const TAKE_OVER: &str = "UPDATE servers SET epoch = epoch + 1, seen_at = clock_timestamp() WHERE id = $1
+    RETURNING commits, epoch";
+const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits, epoch";
+const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
+
+/// What the intake brings.
+pub enum Input {
+    Operation(Box<dyn Operation>),
+    Close,
+}
+
+/// One server's way into the database.
+pub struct Writer {
+    shared: Arc<Shared>,
+    link: Option<Link>,
+    clock: Hybrid,
+    /// The database's time at some moment, and the time since.
+    heard: (Timestamp, Stopwatch),
+    structure: Option<(i64, Structure)>,
+    names: Names,
+    names_len: usize,
+    remembered: Remembered,
+    ids: Vec<u64>,
+    server: i64,
+    epoch: i64,
+    commits: i64,
+    /// What is to be told once it is known that a commit happened.
+    parked: Parked,
+}
+
+/// How a group ended, if its commit happened.
+#[derive(Default)]
+struct Parked {
+    outcomes: Vec<Result<(), Error>>,
+    events: Vec<Event>,
+}
+
+/// How a try to run a group ended, other than well.
+enum Setback {
+    /// Others got in the way: again.
+    Again,
+    /// The connection was lost before anything was to be kept: again after connecting.
+    Lost(String),
+    /// The connection was lost around the commit, whose number this is.
+    Unknown(String),
+    /// It cannot work.
+    Failed(Error),
+}
+
+impl From<Failure> for Setback {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            passing if passing.is_passing() => Self::Again,
+            Failure::Lost(reason) => Self::Lost(reason),
+            // A deadline that passed, a full disk, too little memory: trying later may help.
+            refused => {
+                tracing::warn!(error = %refused, "PostgreSQL refused a statement");
+                Self::Failed(Error::Busy(BUSY_FOR))
+            }
+        }
+    }
+}
+
+impl From<Trouble> for Setback {
+    fn from(trouble: Trouble) -> Self {
+        match trouble {
+            Trouble::Failed(failure) => failure.into(),
+            Trouble::Damaged(error) => Self::Failed(error),
+        }
+    }
+}
+
+/// A group that was decided: how each operation ended, what is to be written, and what it rests on.
+struct Decided {
+    memory: Memory,
+    outcomes: Vec<Result<(), Error>>,
+    structure: i64,
+    records: i64,
+}
+
+impl Writer {
+    /// Connects and registers the server.
+    pub async fn open(shared: Arc<Shared>) -> Result<Self, Failure> {
+        let link = Link::open(&shared.config, &shared.schema).await?;
+        let rows = link.run(vec![call(LATEST, Vec::new()), call(load::VERSIONS, Vec::new())]).await?;
+        let (latest, at) = (moment(&rows[0][0], 0), moment(&rows[1][0], 0));
+        let rows = link.run(vec![call(REGISTER, vec![param(latest.micros())])]).await?;
+        let row = &rows[0][0];
+        let (server, commits, epoch) = (row.get(0), row.get(1), row.get(2));
+        let writer = Self {
+            clock: Hybrid::new(latest, server),
+            heard: (at, Stopwatch::start()),
+            link: Some(link),
+            structure: None,
+            names: Names::default(),
+            names_len: 0,
+            remembered: Remembered::default(),
+            ids: Vec::new(),
+            server,
+            epoch,
+            commits,
+            parked: Parked::default(),
+            shared,
+        };
+        writer.tell_time();
+        Ok(writer)
+    }
+
+    /// Runs until told to close.
+    pub async fn run(mut self, mut intake: Receiver<Input>) {
+        let mut waiting = VecDeque::new();
+        loop {
+            let mut closing = false;
+            if waiting.is_empty() {
+                match self.next(&mut intake).await {
+                    Some(Input::Operation(operation)) => waiting.push_back(operation),
+                    Some(Input::Close) | None => closing = true,
+                }
+            }
+            while waiting.len() < GROUP_OPERATIONS_MAX && !closing {
+                match intake.try_recv() {
+                    Ok(Input::Operation(operation)) => waiting.push_back(operation),
+                    Ok(Input::Close) => closing = true,
+                    Err(_) => break,
+                }
+            }
+            self.work(&mut waiting, &mut intake).await;
+            if closing {
+                break;
+            }
+        }
+        // Everything that was taken in is finished.
+        intake.close();
+        while let Ok(input) = intake.try_recv() {
+            if let Input::Operation(operation) = input {
+                waiting.push_back(operation);
+            }
+        }
+        while !waiting.is_empty() {
+            self.work(&mut waiting, &mut intake).await;
+        }
+    }
+
+    /// What comes next. A database that goes away meanwhile is noticed, and waited for.
+    async fn next(&mut self, intake: &mut Receiver<Input>) -> Option<Input> {
+        loop {
+            match &self.link {
+                Some(link) => tokio::select! {
+                    input = intake.recv() => return input,
+                    () = link.ended() => self.link = None,
+                },
+                None => {
+                    let connected = self.connect(Stopwatch::start(), AWAY_MAX, intake).await;
+                    if !connected && intake.is_closed() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs one group and answers it; what does not fit stays.
+    async fn work(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+        let watch = Stopwatch::start();
+        let mut tries = 0;
+        loop {
+            if self.link.as_ref().is_none_or(Link::is_closed) && !self.connect(watch, AWAY_MAX, intake).await
+            {
+                return busy(waiting);
+            }
+            let setback = match self.attempt(waiting, tries).await {
+                Ok(()) => return,
+                Err(setback) => setback,
+            };
+            tries += 1;
+            match setback {
+                Setback::Again if tries < TRIES_MAX => {
+                    let spread = u64::from(tries.min(8)) * 1_000;
+                    let pause = Duration::from_micros(baton_env::random_u64() % spread);
+                    baton_env::sleep(pause).await;
+                    if tries % 5 == 0 {
+                        self.link = None;
+                    }
+                }
+                Setback::Lost(reason) if tries < TRIES_MAX => {
+                    tracing::warn!(reason, "the connection to PostgreSQL was lost");
+                    self.link = None;
+                }
+                Setback::Unknown(reason) => {
+                    tracing::warn!(reason, "the connection to PostgreSQL was lost around a commit");
+                    return self.find_out(waiting, intake).await;
+                }
+                Setback::Failed(error) => {
+                    let first = waiting.drain(..).collect::<Vec<_>>();
+                    return first.into_iter().for_each(|operation| operation.finish(Err(error.clone())));
+                }
+                _ => return busy(waiting),
+            }
+        }
+    }
+
+    /// One try: decides, writes, commits, answers.
+    async fn attempt(
+        &mut self,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        tries: u32,
+    ) -> Result<(), Setback> {
+        let mut decided = match self.decide(waiting, tries).await {
+            Ok(decided) => decided,
+            Err(setback) => {
+                if !matches!(setback, Setback::Lost(_)) {
+                    self.roll_back().await;
+                }
+                return Err(setback);
+            }
+        };
+        let Some(link) = &self.link else { return Err(Setback::Again) };
+        let count = decided.outcomes.len();
+        if !decided.memory.changed.marks.any {
+            let answered: Vec<_> =
+                waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
+            self.shared.count(count, 0, false);
+            self.keep(decided, None);
+            answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
+            self.roll_back().await;
+            return Ok(());
+        }
+        let note = Note {
+            server: self.server,
+            epoch: self.epoch,
+            last: self.commits,
+            structure: decided.structure,
+            records: decided.records,
+        };
+        let mut flush = flush(&mut decided.memory, &note);
+        let calls = std::mem::take(&mut flush.calls);
+        let watch = Stopwatch::start();
+        if let Err((failure, sent)) = link.commit(calls).await {
+            self.structure = None;
+            return match failure {
+                Failure::Lost(reason) if sent => {
+                    let events = std::mem::take(&mut decided.memory.events);
+                    self.parked = Parked { outcomes: decided.outcomes, events };
+                    Err(Setback::Unknown(reason))
+                }
+                failure => {
+                    self.roll_back().await;
+                    Err(failure.into())
+                }
+            };
+        }
+        self.commits += 1;
+        self.shared.count(count, 1, decided.memory.changed.marks.now);
+        if decided.memory.changed.marks.now {
+            self.shared.observe(count, watch.elapsed());
+        }
+        let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
+        let events = std::mem::take(&mut decided.memory.events);
+        self.keep(decided, Some(flush));
+        events.into_iter().for_each(|event| self.shared.notify(event));
+        answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
+        Ok(())
+    }
+
+    /// Runs the decisions until all rows they need are there.
+    async fn decide(
+        &mut self,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        tries: u32,
+    ) -> Result<Decided, Setback> {
+        let Some(link) = &self.link else { return Err(Setback::Again) };
+        let (mut structure_number, structure) = match self.structure.take() {
+            Some(known) => known,
+            None => {
+                let rows = link.run(vec![call(load::VERSIONS, Vec::new())]).await?;
+                (rows[0][0].get(1), load::load_structure(link).await?)
+            }
+        };
+        self.clock.see(structure.latest());
+        let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
+        memory.base = self.shared.time(self.heard);
+        let mut decider = Decider { names: &self.names, shared: &self.shared };
+        decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
+        let (mut outcomes, mut records) = (Vec::new(), None);
+        for round in 0..ROUNDS_MAX {
+            let first = round == 0;
+            let touches_records = !memory.wanted.records.is_empty() || !memory.wanted.record_pages.is_empty();
+            let plan = Round { link, first, lock_records: first && tries > 0 && touches_records };
+            let loaded = load::load(plan, &mut memory, &mut self.remembered, true).await;
+            let (before, after) = match loaded {
+                Ok(told) => told,
+                Err(trouble) => {
+                    self.clock = memory.clock;
+                    return Err(trouble.into());
+                }
+            };
+            if first {
+                self.heard = (before.at, Stopwatch::start());
+                memory.base = self.shared.time(self.heard).max(memory.base);
+            }
+            if after.structure != structure_number {
+                let fresh = load::load_structure(link).await?;
+                memory.clock.see(fresh.latest());
+                let (clock, ids, base) = (memory.clock, std::mem::take(&mut memory.ids), memory.base);
+                memory = Memory::new(clock, fresh, ids);
+                memory.base = base;
+                structure_number = after.structure;
+                outcomes.clear();
+                decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
+                continue;
+            }
+            if touches_records {
+                let noted = *records.get_or_insert(before.records);
+                if before.records != after.records || noted != after.records {
+                    self.clock = memory.clock;
+                    return Err(Setback::Again);
+                }
+            }
+            if !memory.wanted.partitions.is_empty() {
+                // Everything that is ready is held by others.
+                continue;
+            }
+            if decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes) {
+                self.clock = memory.clock;
+                let records = records.unwrap_or(after.records);
+                return Ok(Decided { memory, outcomes, structure: structure_number, records });
+            }
+        }
+        self.clock = memory.clock;
+        tracing::error!("a decision wanted ever more rows");
+        Err(Setback::Failed(Error::Busy(BUSY_FOR)))
+    }
+
+    async fn roll_back(&mut self) {
+        if let Some(link) = &self.link
+            && link.run(vec![call(ROLLBACK, Vec::new())]).await.is_err()
+        {
+            self.link = None;
+        }
+    }
+
+    /// After a commit, or without one: what the next group may rely on.
+    fn keep(&mut self, decided: Decided, flush: Option<Flush>) {
+        let Decided { mut memory, structure, .. } = decided;
+        self.clock = memory.clock;
+        self.tell_time();
+        self.ids = std::mem::take(&mut memory.ids);
+        if let Some(flush) = &flush {
+            let mut inserter = self.shared.cache.inserter();
+            for segment in &flush.segments {
+                inserter.insert(segment.clone());
+            }
+            drop(inserter);
+            self.keep_remembered(&mut memory);
+            for (partition, start) in &memory.trimmed {
+                self.shared.cache.forget(*partition, *start);
+            }
+            if !memory.trimmed.is_empty()
+                || !memory.changed.queues.is_empty()
+                || !memory.changed.groups.is_empty()
+            {
+                self.shared.sweep.notify_one();
+            }
+        }
+        for ((queue, name), id) in memory.names.drain() {
+            let Some(id) = id.filter(|id| matches!(memory.partitions.get(id), Some(Some(_)))) else {
+                continue;
+            };
+            if self.names_len >= NAMES_MAX {
+                self.names.clear();
+                self.names_len = 0;
+            }
+            let added = self.names.entry(queue).or_default().insert(name, id).is_none();
+            self.names_len += usize::from(added);
+        }
+        for queue in &memory.changed.queues {
+            if !memory.structure.has_queue(*queue) {
+                let gone = self.names.remove(queue).map_or(0, |names| names.len());
+                self.names_len -= gone;
+            }
+        }
+        let number = flush.and_then(|flush| flush.structure).unwrap_or(structure);
+        self.structure = Some((number, memory.structure));
+    }
+
+    fn keep_remembered(&mut self, memory: &mut Memory) {
+        let now = memory.base;
+        let mut runs: std::collections::BTreeMap<_, Vec<_>> = std::collections::BTreeMap::new();
+        for (_, run) in memory.runs.drain(..) {
+            runs.entry(run.partition).or_default().push(run);
+        }
+        for id in &memory.changed.partitions {
+            let Some(Some(entry)) = memory.partitions.get(id) else { continue };
+            let (before, tail) = (entry.original.tail, entry.row.tail);
+            match runs.remove(id) {
+                Some(runs) if before.0 == 0 || self.remembered.missing(*id, before).is_none() => {
+                    self.remembered.extend(*id, runs, tail, now);
+                }
+                _ => self.remembered.advance(*id, before, tail),
+            }
+        }
+        if self.remembered.len() > REMEMBERED_MAX {
+            self.remembered.clear();
+        }
+        self.shared.set_remembered(self.remembered.len());
+    }
+
+    fn tell_time(&self) {
+        self.shared.set_now(self.clock.last(), self.heard);
+    }
+
+    /// Connects anew, with growing pauses, and makes sure that nothing is under way from before. Whoever comes
+    /// meanwhile is told to come back later.
+    async fn connect(&mut self, watch: Stopwatch, patience: Duration, intake: &mut Receiver<Input>) -> bool {
+        self.link = None;
+        let mut pause = RECONNECT_FIRST;
+        loop {
+            match self.take_over().await {
+                Ok(()) => return true,
+                Err(failure) => self.shared.set_away(Some(failure.to_string())),
+            }
+            if watch.elapsed() > patience {
+                self.shared.refuse(true);
+                return false;
+            }
+            baton_env::sleep(pause).await;
+            pause = (pause * 2).min(RECONNECT_MAX);
+            let mut late = VecDeque::new();
+            while watch.elapsed() > AWAY_MAX
+                && let Ok(input) = intake.try_recv()
+            {
+                match input {
+                    Input::Operation(operation) => late.push_back(operation),
+                    Input::Close => intake.close(),
+                }
+            }
+            busy(&mut late);
+        }
+    }
+
+    async fn take_over(&mut self) -> Result<(), Failure> {
+        let link = Link::open(&self.shared.config, &self.shared.schema).await?;
+        let rows = link
+            .run(vec![call(TAKE_OVER, vec![param(self.server)]), call(load::VERSIONS, Vec::new())])
+            .await?;
+        match rows[0].first() {
+            Some(row) => (self.commits, self.epoch) = (row.get(0), row.get(1)),
+            None => {
+                // Someone has cleared the row away: it is all the same which one we have.
+                let register = call(REGISTER, vec![param(self.clock.last().micros())]);
+                let rows = link.run(vec![register]).await?;
+                let row = &rows[0][0];
+                (self.server, self.commits, self.epoch) = (row.get(0), row.get(1), row.get(2));
+            }
+        }
+        self.heard = (moment(&rows[1][0], 0), Stopwatch::start());
+        // Another database may answer now, which has not got everything that the last one had.
+        self.structure = None;
+        self.names.clear();
+        self.names_len = 0;
+        self.remembered.clear();
+        self.shared.cache.clear();
+        self.shared.set_away(None);
+        self.shared.refuse(false);
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Asks what became of a commit, and answers its operations.
+    async fn find_out(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+        let (number, server) = (self.commits + 1, self.server);
+        let Parked { outcomes, events } = std::mem::take(&mut self.parked);
+        if !self.connect(Stopwatch::start(), UNKNOWN_MAX, intake).await || self.server != server {
+            let reason = "PostgreSQL went away in the middle of a commit; whether it happened is unknown";
+            for operation in waiting.drain(..outcomes.len()) {
+                operation.finish(Err(Error::Closed(reason.into())));
+            }
+            return busy(waiting);
+        }
+        let happened = self.commits == number;
+        tracing::info!(happened, "found out what became of a commit");
+        if happened {
+            self.shared.count(outcomes.len(), 1, true);
+            events.into_iter().for_each(|event| self.shared.notify(event));
+            for (operation, outcome) in
+                waiting.drain(..outcomes.len()).collect::<Vec<_>>().into_iter().zip(outcomes)
+            {
+                operation.finish(outcome);
+            }
+        }
+        // Otherwise the group is simply run again.
+    }
+}
+
+fn busy(waiting: &mut VecDeque<Box<dyn Operation>>) {
+    for operation in waiting.drain(..) {
+        operation.finish(Err(Error::Busy(BUSY_FOR)));
+    }
+}
+
+/// Runs decisions against memory.
+struct Decider<'a> {
+    names: &'a Names,
+    shared: &'a Shared,
+}
+
+impl Decider<'_> {
+    fn decide(
+        &self,
+        memory: &mut Memory,
+        remembered: &Remembered,
+        operation: &mut Box<dyn Operation>,
+    ) -> Result<(), Stop> {
+        memory.begin();
+        let mut tx = PostgresTx { memory, names: self.names, remembered, cache: &self.shared.cache, ids: 0 };
+        match catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx))) {
+            Ok(outcome) => outcome,
+            Err(thrown) if thrown.is::<Missing>() => Err(Stop::Load),
+            // It is taken back like any other that failed; the others of its group go on.
+            Err(_) => Err(Stop::Failed(Error::Closed("a decision has panicked".into()))),
+        }
+    }
+
+    /// Finds out which rows decisions want, and leaves nothing of them.
+    fn discover<'o>(
+        &mut self,
+        memory: &mut Memory,
+        remembered: &mut Remembered,
+        operations: impl Iterator<Item = &'o mut Box<dyn Operation>>,
+    ) {
+        let marks = memory.changed.marks;
+        for operation in operations {
+            // What it answers now counts for nothing.
+            let _ = self.decide(memory, remembered, operation);
+            memory.take_back();
+        }
+        memory.changed.marks = marks;
+    }
+
+    /// Runs decisions in order until one misses a row; tells whether none did.
+    fn apply(
+        &mut self,
+        memory: &mut Memory,
+        remembered: &mut Remembered,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        outcomes: &mut Vec<Result<(), Error>>,
+    ) -> bool {
+        while outcomes.len() < waiting.len() {
+            let marks = memory.changed.marks;
+            match self.decide(memory, remembered, &mut waiting[outcomes.len()]) {
+                Ok(()) => outcomes.push(Ok(())),
+                Err(Stop::Failed(error)) => {
+                    memory.take_back();
+                    memory.changed.marks = marks;
+                    outcomes.push(Err(error));
+                }
+                Err(Stop::Load) => {
+                    memory.take_back();
+                    memory.changed.marks = marks;
+                    self.discover(memory, remembered, waiting.range_mut(outcomes.len()..));
+                    return false;
+                }
+            }
+            if memory.changed.marks.bytes >= GROUP_BYTES_ENOUGH {
+                return true;
+            }
+        }
+        true
+    }
+}

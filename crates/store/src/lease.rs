@@ -1,0 +1,127 @@
+//! Leases over records: who holds a thing, until when, and the token that proves it.
+//!
+//! One implementation for locks, elections and whatever else has one owner at a time. The lease is one record; its
+//! version is the token, which rises with every acquisition and renewal and never repeats, so whoever shows an old
+//! one can change nothing. Always: at most one live holder per key; only [`Tx::now`] ends a lease; a lease is never
+//! shortened. Not here: waiting for a lease, and how long a holder may trust it (it counts from before it asked).
+//! Start at [`acquire`].
+//!
+//! To do something only as the holder, ask [`fence`] in the decision that does it.
+
+use std::time::Duration;
+
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Record, Stop, Tx, expiry};
+
+/// Who holds a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// The name it gave.
+    pub owner: String,
+    /// When it got the lease.
+    pub since: Timestamp,
+    /// When it last renewed it.
+    pub renewed_at: Timestamp,
+    /// What it must show: higher than every token given for this key before.
+    #[serde(skip)]
+    pub token: u64,
+    /// When the lease ends unless it is renewed.
+    #[serde(skip)]
+    pub until: Timestamp,
+}
+
+impl Holder {
+    /// The holder that a record tells of.
+    pub fn of(record: &Record) -> Result<Self, Error> {
+        let holder: Self = serde_json::from_slice(&record.value)
+            .map_err(|error| Error::Corrupt(format!("a lease cannot be read: {error}")))?;
+        let until = record.expires_at.unwrap_or(Timestamp::MAX);
+        Ok(Self { token: record.version, until, ..holder })
+    }
+}
+
+/// What became of an attempt to take a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// It was free and is now held as told.
+    Taken(Holder),
+    /// The same owner held it already; it now runs for the time asked, or longer, under a new token.
+    Already(Holder),
+    /// Somebody else holds it.
+    Held(Holder),
+}
+
+/// Who holds the lease, if anybody does.
+pub fn holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, Stop> {
+    Ok(tx.record(key)?.map(|record| Holder::of(&record)).transpose()?)
+}
+
+/// Takes the lease for `owner` unless somebody else holds it. Asking again, for instance because the answer was
+/// lost, is answered with what the first attempt took.
+pub fn acquire(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquired, Stop> {
+    let old = tx.record(key)?;
+    match old.as_ref().map(Holder::of).transpose()? {
+        None => {
+            let now = tx.now();
+            let holder =
+                Holder { owner: owner.into(), since: now, renewed_at: now, token: 0, until: now.after(life) };
+            write(tx, key, None, holder).map(Acquired::Taken)
+        }
+        Some(holder) if holder.owner == owner => {
+            extend(tx, key, old.as_ref(), holder, life).map(Acquired::Already)
+        }
+        Some(holder) => Ok(Acquired::Held(holder)),
+    }
+}
+
+/// Lets a lease run for `life` from now, under a new token; `None` when it is not held under `token`. The holder
+/// itself, named by `owner`, may show an older token of its own: the answer that told it the newer one may be lost.
+pub fn renew(
+    tx: &mut dyn Tx,
+    key: &str,
+    token: u64,
+    owner: Option<&str>,
+    life: Duration,
+) -> Result<Option<Holder>, Stop> {
+    let old = tx.record(key)?;
+    let Some(holder) = old.as_ref().map(Holder::of).transpose()? else { return Ok(None) };
+    let is_own_older = token < holder.token && owner == Some(&*holder.owner);
+    if holder.token != token && !is_own_older {
+        return Ok(None);
+    }
+    extend(tx, key, old.as_ref(), holder, life).map(Some)
+}
+
+/// Ends the lease held under `token`; whether it was.
+pub fn release(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
+    let Some(record) = tx.record(key)?.filter(|record| record.version == token) else { return Ok(false) };
+    expiry::remove(tx, key, &record);
+    Ok(true)
+}
+
+/// Whether the lease is held under `token` now.
+pub fn fence(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
+    Ok(tx.record(key)?.is_some_and(|record| record.version == token))
+}
+
+fn extend(
+    tx: &mut dyn Tx,
+    key: &str,
+    old: Option<&Record>,
+    holder: Holder,
+    life: Duration,
+) -> Result<Holder, Stop> {
+    let now = tx.now();
+    let until = holder.until.max(now.after(life));
+    write(tx, key, old, Holder { renewed_at: now, until, ..holder })
+}
+
+fn write(tx: &mut dyn Tx, key: &str, old: Option<&Record>, holder: Holder) -> Result<Holder, Stop> {
+    let value = serde_json::to_vec(&holder)
+        .map_err(|error| Error::Corrupt(format!("a lease cannot be written: {error}")))?;
+    let token = expiry::put(tx, key, old, value.into(), Some(holder.until))?;
+    Ok(Holder { token, ..holder })
+}

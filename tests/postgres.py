@@ -1,0 +1,79 @@
+"""A throw-away PostgreSQL as a process, guarded by the same script that the Rust tests use.
+
+It ends with the tests that started it, because the script notices when its input ends.
+"""
+
+import os
+import pwd
+import socket
+import subprocess
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parent.parent / "crates" / "testing-postgres" / "src" / "postgres.sh"
+
+
+def binaries():
+    """The newest installed PostgreSQL."""
+    installed = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if (path / "initdb").exists()]
+    return max(installed, key=lambda path: int(path.parent.name))
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Postgres:
+    """One that runs until it is closed; `stop` ends it at once, as a power cut would."""
+
+    def __init__(self):
+        self.port = free_port()
+        # PostgreSQL refuses to run as root.
+        user = pwd.getpwnam("postgres") if os.getuid() == 0 else None
+        self.process = subprocess.Popen(
+            ["sh", str(SCRIPT), str(binaries()), str(self.port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/tmp",
+            start_new_session=True,
+            **({"user": user.pw_uid, "group": user.pw_gid} if user else {}),
+        )
+        assert self.hear().startswith("ready")
+
+    def hear(self):
+        return self.process.stdout.readline()
+
+    def say(self, word):
+        self.process.stdin.write(word + "\n")
+        self.process.stdin.flush()
+        return self.hear()
+
+    def stop(self):
+        self.say("stop")
+
+    def start(self):
+        self.say("start")
+
+    @property
+    def url(self):
+        return f"postgres://baton@127.0.0.1:{self.port}/postgres"
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(30)
+
+
+_shared = None
+
+
+def shared():
+    """The address of one that all tests share: the one that BATON_TEST_POSTGRES names, or one of our own."""
+    global _shared
+    port = os.environ.get("BATON_TEST_POSTGRES")
+    if port:
+        return f"postgres://baton@127.0.0.1:{port}/postgres"
+    if _shared is None:
+        _shared = Postgres()
+    return _shared.url
