@@ -60,16 +60,16 @@ def fuzz(server, directory, location, *options):
 
 
 def stage(server, queue):
-    """Something to be found: a queue with two messages, a group that holds one of them, and a dead letter."""
+    """Something to be found: a queue with messages, a group that holds one of them, and a dead letter."""
     server.configure(queue, {"namespace": "shop", "task": "ship"}, retryLimit=0)
-    server.push(queue, {"n": 1}, {"n": 2}, ids=["a", "b"])
+    server.push(queue, {"n": 1}, {"n": 2}, {"n": 3}, ids=["a", "b", "c"])
     first = server.pop(queue)
     server.ack(first, status="failed", error="no stock")
     return server.pop(queue, consumerGroup="late")[0]
 
 
-# What a stranger cannot make succeed, because it needs ids or names of things that exist. `{m}` is a message,
-# `{l}` its lease.
+# What a stranger cannot make succeed, because it needs ids or names of things that exist. `{m}` is a
+# partition, `{q}` its queue, `{l}` a lease on it.
 KNOWING = [
     ("GET", "/api/v1/messages/{partition}/{transaction}", "/api/v1/messages/{m}/b", None),
     ("POST", "/api/v1/messages/{partition}/{transaction}/retry", "/api/v1/messages/{m}/a/retry", None),
@@ -101,6 +101,61 @@ KNOWING = [
         "/api/v1/consumer-groups/late/queues/{q}/partitions/Default/seek",
         {"toEnd": True},
     ),
+    (
+        "POST",
+        "/api/v1/traces",
+        "/api/v1/traces",
+        {"transactionId": "b", "partitionId": "{m}", "traceNames": ["shipping"], "data": {"step": 1}},
+    ),
+    ("GET", "/api/v1/traces/{partition}/{transaction}", "/api/v1/traces/{m}/b", None),
+    ("GET", "/api/v1/traces/by-name/{name}", "/api/v1/traces/by-name/shipping", None),
+    ("POST", "/api/v1/messages/{partition}/{transaction}/dlq", "/api/v1/messages/{m}/c/dlq", {"error": "no"}),
+    ("GET", "/api/v1/resources/queues/{queue}/depth", "/api/v1/resources/queues/{q}/depth?group=late", None),
+    ("PUT", "/api/v1/kv/{namespace}/{key}", "/api/v1/kv/shop/a/b", {"value": [1], "forever": True}),
+    ("GET", "/api/v1/kv/{namespace}/{key}", "/api/v1/kv/shop/a/b", None),
+    (
+        "POST",
+        "/api/v1/kv",
+        "/api/v1/kv",
+        {"operations": [{"op": "getPrefix", "ns": "shop", "prefix": "a"}, {"op": "get", "ns": "shop", "key": "x"}]},
+    ),
+    ("DELETE", "/api/v1/kv/{namespace}/{key}", "/api/v1/kv/shop/a/b", None),
+    (
+        "POST",
+        "/api/v1/locks",
+        "/api/v1/locks",
+        {"operations": [{"op": "acquire", "name": "till", "ttlSeconds": 60}, {"op": "get", "name": "door"}]},
+    ),
+    (
+        "POST",
+        "/api/v1/timers",
+        "/api/v1/timers",
+        {
+            "operations": [
+                {"op": "schedule", "queue": "{q}", "timerKey": "k", "delayMs": 3_600_000, "payload": "bnVsbA=="}
+            ]
+        },
+    ),
+    ("GET", "/api/v1/timers/{queue}", "/api/v1/timers/{q}", None),
+    ("GET", "/api/v1/timers/{queue}/{key}", "/api/v1/timers/{q}/k", None),
+    ("DELETE", "/api/v1/timers/{queue}/{key}", "/api/v1/timers/{q}/k", None),
+    ("POST", "/api/v1/fetch", "/api/v1/fetch", {"entries": [{"queue": "{q}", "offset": 0}]}),
+    ("POST", "/api/v1/partitions/changed", "/api/v1/partitions/changed", {"entries": [{"queue": "{q}"}]}),
+    ("POST", "/api/v1/elections/{group}", "/api/v1/elections/tills", {"action": "join", "workerId": "w"}),
+    ("GET", "/api/v1/elections/{group}", "/api/v1/elections/tills", None),
+    ("GET", "/api/v1/elections", "/api/v1/elections", None),
+    (
+        "POST",
+        "/streams/v1/queries",
+        "/streams/v1/queries",
+        {"name": "sums", "source_queue": "{q}", "config_hash": "h", "reset": True},
+    ),
+    (
+        "POST",
+        "/streams/v1/state/get",
+        "/streams/v1/state/get",
+        {"query_id": "sums", "partition_id": "{m}"},
+    ),
     ("DELETE", "/api/v1/queues/{queue}/clear", "/api/v1/queues/{q}/clear?partition=Default", None),
 ]
 NEED_KNOWLEDGE = {f"{method} {template}" for method, template, _, _ in KNOWING}
@@ -108,11 +163,14 @@ NEED_KNOWLEDGE = {f"{method} {template}" for method, template, _, _ in KNOWING}
 
 def test_who_knows_the_names_gets_what_the_document_says(server, document, queue):
     message = stage(server, queue)
+    known = {"{m}": message["partitionId"], "{l}": message["leaseId"], "{q}": queue}
     for method, template, path, body in KNOWING:
-        path = path.replace("{m}", message["partitionId"]).replace("{l}", message["leaseId"]).replace("{q}", queue)
-        answer = server.call(method, path, **({} if body is None else {"body": body}))
-        assert answer.status == 200, (method, path, answer)
-        described = document["paths"][template][method.lower()]["responses"]["200"]
+        body = json.dumps(body)
+        for name, value in known.items():
+            path, body = path.replace(name, value), body.replace(name, value)
+        answer = server.call(method, path, **({} if body == "null" else {"body": body.encode()}))
+        assert answer.status in (200, 201), (method, path, answer)
+        described = document["paths"][template][method.lower()]["responses"][str(answer.status)]
         schema = described["content"]["application/json"]["schema"]
         jsonschema_rs.validate(schema | {"components": document["components"]}, answer.json)
 
