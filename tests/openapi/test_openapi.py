@@ -150,6 +150,7 @@ KNOWING = [
         "/streams/v1/queries",
         {"name": "sums", "source_queue": "{q}", "config_hash": "h", "reset": True},
     ),
+    ("POST", "/streams/v1/cycle", "/streams/v1/cycle", {"query_id": "sums", "partition_id": "{m}"}),
     (
         "POST",
         "/streams/v1/state/get",
