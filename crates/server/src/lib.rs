@@ -20,6 +20,7 @@ mod json;
 mod members;
 pub mod metrics;
 mod names;
+mod openapi;
 mod path;
 mod process;
 mod query;

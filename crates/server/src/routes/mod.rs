@@ -18,6 +18,7 @@ mod messages;
 mod metrics;
 mod pop;
 mod push;
+mod reference;
 mod resources;
 mod status;
 mod streams;
@@ -156,6 +157,8 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/streams/v1/queries", Access::Write, "Register a stream query.", streams::register),
     route(POST, "/streams/v1/cycle", Access::Write, "State, pushes and an ack of a stream query, all or none.", streams::cycle),
     route(POST, "/streams/v1/state/get", Access::Read, "Read the state of a stream query.", streams::state),
+    route(GET, "/api/openapi.json", Access::Public, "These routes as an OpenAPI document.", reference::document),
+    route(GET, "/api/docs", Access::Public, "The same as a page to read.", reference::page),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
     route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
 ];

@@ -1,0 +1,166 @@
+//! Elections, streams, traces, maintenance and what servers tell each other, described.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use super::describe::{Operation, get, page, post, text, whole};
+use super::shape::{shape, word};
+
+/// The longest wait for news of an election, in milliseconds.
+const ELECTION_WAIT_MS_MAX: u64 = 60_000;
+
+pub(super) fn elections() -> Vec<Operation> {
+    let group = "/api/v1/elections/:group";
+    vec![
+        get("/api/v1/elections").answers(
+            200,
+            "The groups.",
+            shape(json!({"elections": [{
+                "group": "text", "coordinator": "text?", "epochNumber": "whole", "leaseMs": "whole",
+                "stepDown": "flag", "released": "flag",
+            }]})),
+        ),
+        get(group)
+            .query([
+                whole("wait", 0, ELECTION_WAIT_MS_MAX, "Milliseconds to wait for news at most."),
+                text("after", "The `version` that is known; anything else is news."),
+            ])
+            .answers(
+                200,
+                "The group; events of it when the caller accepts those.",
+                shape(json!({
+                    "group": "text", "version": "any", "coordinator": "text?", "epochNumber": "whole",
+                    "leaseMs": "whole", "stepDown": "flag", "released": "flag", "recordVersion": "text?",
+                    "record": "object?", "workers": ["object"],
+                })),
+            )
+            .answers_with(
+                200,
+                "The group; events of it when the caller accepts those.",
+                "text/event-stream",
+                word("text"),
+            ),
+        post(group).body(action()).answers(200, "What it came to.", word("object")),
+    ]
+}
+
+fn action() -> Value {
+    let of = |action: &[&str], members: Value| {
+        let mut schema = shape(members);
+        schema["properties"]["action"] = json!({"enum": action});
+        if let Some(required) = schema["required"].as_array_mut() {
+            required.push("action".into());
+        }
+        schema
+    };
+    json!({"oneOf": [
+        of(&["join", "heartbeat"], json!({"workerId": "text", "incarnation?": "text?", "leaseMs?": "whole?"})),
+        of(&["resign"], json!({"workerId": "text", "incarnation?": "text?", "handoverTo?": "text?"})),
+        of(&["force"], json!({"desiredCoordinator?": "text?"})),
+        of(&["swap"], json!({"version?": "text?", "record": "object"})),
+        of(&["beat"], json!({"record": "object"})),
+        of(&["leave"], json!({"workerId": "text"})),
+    ]})
+}
+
+pub(super) fn streams() -> Vec<Operation> {
+    vec![
+        post("/streams/v1/queries")
+            .body(shape(json!({
+                "name": "name", "source_queue": "name", "config_hash": "name", "sink_queue?": "name?",
+                "reset?": "flag",
+            })))
+            .answers(200, "The query.", shape(json!({
+                "success": true, "query_id": "text", "name": "text", "config_hash": "text", "fresh": "flag",
+                "reset": "flag",
+            })))
+            .answers(409, "It is registered with another configuration.", shape(json!({
+                "success": false, "query_id": "text", "name": "text", "error": "text", "code": "text",
+            }))),
+        post("/streams/v1/cycle")
+            .body(shape(json!({
+                "query_id": "text", "partition_id": "text", "consumer_group?": "name?",
+                "state_ops?": [{"type": "upsert|delete", "key": "text", "value?": "any"}],
+                "push_items?": ["@Push"],
+                "ack?": {
+                    "transactionId": "text", "leaseId?": "text?", "status?": "completed|failed|dlq",
+                    "error?": "text?",
+                },
+                "release_lease?": "flag",
+            })))
+            .answers(200, "All was done, or, with `success` false and an `error`, nothing.", shape(json!({
+                "success": "flag", "query_id": "text", "partition_id": "text", "queueName": "text?",
+                "state_ops_applied": "whole", "push_results": ["object"], "ack_result": "object?",
+                "error?": "text",
+            }))),
+        post("/streams/v1/state/get")
+            .body(shape(json!({
+                "query_id": "text", "partition_id": "text", "keys?": ["text"], "key_prefix?": "text?",
+                "ripe_at_or_before?": "number?",
+            })))
+            .answers(200, "The state.", shape(json!({
+                "success": true, "rows": [{"key": "text", "value": "any", "updated_at": "time"}],
+            }))),
+    ]
+}
+
+pub(super) fn traces() -> Vec<Operation> {
+    vec![
+        post("/api/v1/traces")
+            .body(shape(json!({
+                "transactionId": "text", "partitionId": "text", "consumerGroup?": "name?", "eventType?": "name?",
+                "traceNames?": ["name"], "data": "any",
+            })))
+            .answers(201, "It is kept.", shape(json!({"success": true, "traceId": "uuid"})))
+            .answers_error(StatusCode::NOT_FOUND),
+        get("/api/v1/traces/names").query(page(50)).answers(200, "A page of names.", shape(json!({
+            "trace_names": [{
+                "trace_name": "text", "trace_count": "whole", "message_count": "whole", "last_seen": "time",
+            }],
+            "total": "whole", "pagination": "@Page",
+        }))),
+        get("/api/v1/traces/by-name/:name").query(page(100)).answers(200, "A page of traces.", shape(json!({
+            "traces": ["@Trace"], "total": "whole", "pagination": "@Page",
+        }))),
+        get("/api/v1/traces/:partition/:transaction").answers(
+            200,
+            "The traces; none when there is no such message.",
+            shape(json!({"traces": ["@Trace"]})),
+        ),
+    ]
+}
+
+pub(super) fn maintenance() -> Vec<Operation> {
+    let switch = || shape(json!({"enabled": "flag"}));
+    let shared = |path| {
+        get(path).answers(200, "What it shares.", shape(json!({
+            "enabled": "flag", "running": "flag", "server_id": "text", "transport": {"*": "whole"},
+            "queue_config_cache": {"*": "number"}, "server_health": {"*": "whole"}, "maintenance_mode": "flag",
+            "pop_maintenance_mode": "flag",
+        })))
+    };
+    vec![
+        get("/api/v1/system/maintenance").answers(200, "The modes.", shape(json!({
+            "maintenanceMode": "flag", "popMaintenanceMode": "flag", "draining": "flag",
+            "bufferedMessages": "whole", "bufferHealthy": "flag", "bufferStats": "object",
+        }))),
+        post("/api/v1/system/maintenance").body(switch()).answers(200, "The mode.", shape(json!({
+            "maintenanceMode": "flag", "bufferedMessages": "whole", "bufferHealthy": "flag", "message": "text",
+        }))),
+        get("/api/v1/system/maintenance/pop").answers(200, "The mode.", shape(json!({
+            "popMaintenanceMode": "flag", "message": "text",
+        }))),
+        post("/api/v1/system/maintenance/pop").body(switch()).answers(200, "The mode.", shape(json!({
+            "popMaintenanceMode": "flag", "message": "text",
+        }))),
+        get("/api/v1/status/buffers").answers(200, "What is spooled.", shape(json!({
+            "pending": "whole", "failed": "whole", "dbHealthy": "flag", "worker": "whole",
+        }))),
+        shared("/api/v1/system/shared-state"),
+        shared("/internal/api/shared-state/stats"),
+        shared("/internal/api/inter-instance/stats"),
+        post("/internal/api/notify")
+            .body(shape(json!({"queue": "text"})))
+            .answers(200, "They look.", shape(json!({"status": "text"}))),
+    ]
+}
