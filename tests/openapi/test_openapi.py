@@ -21,6 +21,8 @@ HERE = Path(__file__).resolve().parent
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 EXAMPLES = 8
 RUN_SECONDS = 240
+# The same requests each time: what a route must have answered at least once is then known.
+SEED = 7
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +178,10 @@ def test_who_knows_the_names_gets_what_the_document_says(server, document, queue
         jsonschema_rs.validate(schema | {"components": document["components"]}, answer.json)
 
 
-def test_a_live_server_answers_only_what_the_document_says(document, request, tmp_path):
+def test_a_live_server_answers_only_what_the_document_says(document, tmp_path):
     with Server(tmp_path / "data") as server:
         stage(server, "orders")
-        hold_against(server, document, request.config.option.seed, tmp_path)
+        hold_against(server, document, SEED, tmp_path)
         assert server.stop() == 0, server.text()
     assert "panicked" not in server.text(), server.text()
 
