@@ -1,7 +1,7 @@
 //! Records that go away: written with a moment of expiry, and removed from disk some time after it.
 //!
 //! An expired record counts as absent at once ([`Tx::record`] sees to that); what is here only takes the space
-//! back. Always: each expiring record has one entry under [`DUE`], so a sweep looks at what is due and at nothing
+//! back. Always: each expiring record has one entry under `DUE`, so a sweep looks at what is due and at nothing
 //! else. A key that is written here must not be written with [`Tx::put_record`] beside it. Start at [`put`].
 
 use baton_types::Timestamp;
