@@ -1,8 +1,8 @@
 //! Leases over a store's records: who holds something, under which token, and for how long, decided by the store's
 //! time in one commit.
 //!
-//! There is one implementation of it, for elections on a server, for a leader among servers and for locks. The
-//! record is the same [`Epoch`] that participants without a server compare and set, so both kinds can take part in
+//! For elections on a server and for a leader among servers; locks are simpler (`baton_store::lease`). The record is
+//! the same [`Epoch`] that participants without a server compare and set, so both kinds can take part in
 //! one group: a version that somebody else wrote counts from when a decision first sees it. Always: the token rises
 //! with every change of holder; only [`Tx::now`] ends a lease. Not here: HTTP, and who ought to come first
 //! (`routes::elections` of the server). Start at [`acquire`].

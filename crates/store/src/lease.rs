@@ -1,6 +1,6 @@
 //! Leases over records: who holds a thing, until when, and the token that proves it.
 //!
-//! One implementation for locks, elections and whatever else has one owner at a time. The lease is one record; its
+//! For locks and whatever else has one owner at a time and needs nothing but a store. The lease is one record; its
 //! version is the token, which rises with every acquisition and renewal and never repeats, so whoever shows an old
 //! one can change nothing. Always: at most one live holder per key; only [`Tx::now`] ends a lease; a lease is never
 //! shortened. Not here: waiting for a lease, and how long a holder may trust it (it counts from before it asked).
