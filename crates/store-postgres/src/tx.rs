@@ -232,8 +232,7 @@ impl Tx for PostgresTx<'_> {
         if value.len() > limits::RECORD_BYTES_MAX {
             return Err(Error::TooLarge { bytes: value.len(), max: limits::RECORD_BYTES_MAX }.into());
         }
-        // Read first, so that its version is higher than the one that is there.
-        self.record(key)?;
+        // Higher than the one that is there, for the clock has seen the number of the last commit that wrote records.
         let version = self.fresh_token();
         self.write(Durability::Now);
         self.memory.put_record(key, Some(Record { value, version, expires_at }));
@@ -242,9 +241,6 @@ impl Tx for PostgresTx<'_> {
 
     fn remove_record(&mut self, key: &str) {
         self.write(Durability::Now);
-        if self.record(key).is_err() {
-            break_off();
-        }
         self.memory.put_record(key, None);
     }
 

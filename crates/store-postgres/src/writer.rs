@@ -346,6 +346,7 @@ impl Writer {
                     return Err(trouble.into());
                 }
             };
+            memory.clock.see_number(after.records);
             if first {
                 self.heard = (before.at, Stopwatch::start());
                 memory.base = self.shared.time(self.heard).max(memory.base);
