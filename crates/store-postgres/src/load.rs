@@ -531,11 +531,12 @@ fn before_prefix(prefix: &str) -> Vec<u8> {
     let mut bytes = prefix.as_bytes().to_vec();
     // Keys are not empty, and no key ends in a byte that text cannot hold.
     match bytes.pop() {
+        // Nothing stands between a text and the same text with a zero behind it.
+        None | Some(0) => {}
         Some(last) => {
-            bytes.push(last.saturating_sub(1));
+            bytes.push(last - 1);
             bytes.extend([0xFF; 4]);
         }
-        None => return Vec::new(),
     }
     bytes
 }
