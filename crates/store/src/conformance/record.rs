@@ -114,13 +114,14 @@ pub async fn a_removed_record_is_gone<B: Backend>() {
 
 pub async fn a_scan_tells_a_prefix_in_order<B: Backend>() {
     let mut bench = Bench::<B>::new().await;
-    for key in ["b/2", "a/1", "b/10", "b", "b/1", "c", "b/"] {
+    for key in ["b/2", "a/1", "b/10", "b", "b/1", "c", "b/", "z\0", "z\0y", "z"] {
         put(&bench, key, key).await;
     }
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(scan(&bench, "b/", None, 10).await, ["b/", "b/1", "b/10", "b/2"]);
-        assert_eq!(scan(&bench, "", None, 10).await.len(), 7);
+        assert_eq!(scan(&bench, "z\0", None, 10).await, ["z\0", "z\0y"]);
+        assert_eq!(scan(&bench, "", None, 20).await.len(), 10);
         assert!(scan(&bench, "d", None, 10).await.is_empty());
         assert!(scan(&bench, "b/", None, 0).await.is_empty());
     }
