@@ -1,4 +1,4 @@
-//! What every backend must show: one behaviour suite, written against [`Store`] and [`Tx`](crate::Tx).
+//! What every backend must show: one behaviour suite, written against [`Store`] and [`Tx`].
 //!
 //! A backend says how to open, reopen and crash it ([`Backend`]) and enrols with one line,
 //! `baton_store::conformance!(MyBackend)`, which makes one test of every behaviour here. Always: a behaviour
