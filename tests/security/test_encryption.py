@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton import Server, data_of
+from baton import Server, data_of, eventually
 
 FIRST, SECOND = "1f" * 32, "2e" * 32
 MARKER = "plain-text-marker"
@@ -129,7 +129,7 @@ def test_a_server_that_was_not_given_its_key_refuses_and_loses_nothing(tmp_path)
         server.push("q", f"{MARKER}-1")
         assert server.stop() == 0
     with start(tmp_path) as server:
-        assert "ENCRYPTED QUEUES AND NO KEY" in server.text()
+        eventually(lambda: "ENCRYPTED QUEUES AND NO KEY" in server.text())
         push = server.post("/api/v1/push", {"items": [{"queue": "q", "payload": MARKER}]})
         assert (push.status, push.json["code"]) == (503, "encryption_key_missing"), push
         operations = [{"type": "push", "items": [{"queue": "q", "payload": MARKER}]}]

@@ -156,6 +156,14 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
+impl std::iter::Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        let mut sum = Self::default();
+        all.for_each(|counts| sum += counts);
+        sum
+    }
+}
+
 /// A partition in numbers.
 #[derive(Clone, Debug)]
 pub struct PartitionSummary {

@@ -44,7 +44,7 @@ pub use meter::{Kind, Meters, Tally};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
 pub use seal::{KeyError, Keyring};
-pub use series::{Gauges, KEPT as SERIES_KEPT, Minute};
+pub use series::{Gauges, Minute};
 pub use stream::{
     Cycle, CycleAck, CycleAcked, Cycled, KEY_BYTES_MAX, NewQuery, Registered, StateChange, StateRow,
     VALUE_BYTES_MAX, Wanted,

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::meter::{Meters, Tally};
 
 /// How long a minute is kept.
-pub const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The length of a minute.
 const MINUTE: Duration = Duration::from_secs(60);
 /// What the keys of the records begin with.

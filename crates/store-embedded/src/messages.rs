@@ -13,23 +13,6 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Segments from memory alone, or `None` when one of them is not there.
-    pub fn read_cached(
-        &self,
-        partition: PartitionId,
-        from: Offset,
-        to: Offset,
-        bytes_max: usize,
-    ) -> Option<Vec<Segment>> {
-        let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
-        while at < to && bytes <= bytes_max {
-            let segment = self.cache.get(partition, at)?;
-            (at, bytes) = (segment.end(), bytes + segment.bytes_len());
-            found.push(segment);
-        }
-        Some(found)
-    }
-
     /// Segments from disk.
     pub fn read(
         &self,

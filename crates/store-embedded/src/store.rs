@@ -401,7 +401,7 @@ impl Store for EmbeddedStore {
         to: Offset,
         bytes_max: usize,
     ) -> baton_store::BoxFuture<'_, Result<Vec<Segment>, Error>> {
-        if let Some(found) = self.shared.messages.read_cached(partition, from, to, bytes_max) {
+        if let Some(found) = self.shared.messages.cache.read(partition, from, to, bytes_max) {
             return Box::pin(std::future::ready(Ok(found)));
         }
         let shared = self.shared.clone();

@@ -208,22 +208,6 @@ impl PostgresStore {
         ];
         Ok(link.run(vec![call(READ, params)]).await?.into_iter().flatten().collect())
     }
-
-    fn read_cached(
-        &self,
-        partition: PartitionId,
-        from: Offset,
-        to: Offset,
-        bytes_max: usize,
-    ) -> Option<Vec<Segment>> {
-        let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
-        while at < to && bytes <= bytes_max {
-            let segment = self.shared.cache.get(partition, at)?;
-            (at, bytes) = (segment.end(), bytes + segment.bytes_len());
-            found.push(segment);
-        }
-        Some(found)
-    }
 }
 
 impl Shared {
@@ -309,7 +293,7 @@ impl Store for PostgresStore {
         to: Offset,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>> {
-        match self.read_cached(partition, from, to, bytes_max) {
+        match self.shared.cache.read(partition, from, to, bytes_max) {
             Some(found) => Box::pin(std::future::ready(Ok(found))),
             None => Box::pin(self.read_stored(partition, from, to, bytes_max)),
         }

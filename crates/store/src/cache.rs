@@ -62,6 +62,24 @@ impl Cache {
         (offset < segment.end()).then(|| segment.clone())
     }
 
+    /// The segments from `from` on, as [`Store::read`](crate::Store::read) tells them, or `None` when one of them is
+    /// not here.
+    pub fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Option<Vec<Segment>> {
+        let (mut found, mut at, mut bytes) = (Vec::new(), from, 0);
+        while at < to && bytes <= bytes_max {
+            let segment = self.get(partition, at)?;
+            (at, bytes) = (segment.end(), bytes + segment.bytes_len());
+            found.push(segment);
+        }
+        Some(found)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -75,8 +75,7 @@ impl Broker {
                 counts.completed = counts.completed.saturating_sub(1);
             }
         }
-        let mut counts = Counts::default();
-        partitions.iter().for_each(|partition| counts += partition.counts);
+        let counts: Counts = partitions.iter().map(|partition| partition.counts).sum();
         let summary = QueueSummary { queue: queue.clone(), partitions: partitions.len() as u64, counts };
         Ok((summary, partitions))
     }

@@ -31,17 +31,6 @@ pub(super) fn counters(counts: &Counts) -> Value {
     })
 }
 
-fn plus(a: Counts, b: &Counts) -> Counts {
-    Counts {
-        total: a.total + b.total,
-        pending: a.pending + b.pending,
-        processing: a.processing + b.processing,
-        completed: a.completed + b.completed,
-        failed: a.failed + b.failed,
-        dead_letter: a.dead_letter + b.dead_letter,
-    }
-}
-
 /// Lists queues.
 pub(super) fn queues(call: Call) -> Answer {
     Box::pin(async move {
@@ -100,7 +89,7 @@ pub(super) fn depth(call: Call) -> Answer {
         let partitions = call.broker().depth(queue, group.as_deref()).await?.ok_or_else(queue_not_found)?;
         let rows = partitions.iter().map(|partition| depth_row(&partition.name, &partition.counts));
         let rows = rows.collect::<Vec<_>>();
-        let sum = partitions.iter().fold(Counts::default(), |sum, partition| plus(sum, &partition.counts));
+        let sum: Counts = partitions.iter().map(|partition| partition.counts).sum();
         let with = |wanted: fn(&Counts) -> u64| {
             partitions.iter().filter(|partition| wanted(&partition.counts) > 0).count()
         };
@@ -184,7 +173,9 @@ fn by_label(queues: &[QueueSummary], key: &str, label: fn(&QueueSummary) -> &Arc
     let mut sums: BTreeMap<&str, (u64, u64, Counts)> = BTreeMap::new();
     for queue in queues {
         let sum = sums.entry(label(queue)).or_default();
-        *sum = (sum.0 + 1, sum.1 + queue.partitions, plus(sum.2, &queue.counts));
+        sum.0 += 1;
+        sum.1 += queue.partitions;
+        sum.2 += queue.counts;
     }
     let row = |(label, (queues, partitions, counts)): (&str, (u64, u64, Counts))| {
         json!({
@@ -207,7 +198,7 @@ pub(super) fn overview(call: Call) -> Answer {
         let minutes = call.broker().minutes(now.before(LATELY), now).await?;
         minutes.iter().for_each(|minute| lately += minute.total);
         let per_second = |count: u64| count as f64 / LATELY.as_secs_f64();
-        let counts = queues.iter().fold(Counts::default(), |sum, queue| plus(sum, &queue.counts));
+        let counts: Counts = queues.iter().map(|queue| queue.counts).sum();
         let labels =
             |label: fn(&QueueSummary) -> &Arc<str>| queues.iter().map(label).collect::<BTreeSet<_>>().len();
         Reply::ok(&json!({

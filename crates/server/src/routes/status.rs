@@ -52,8 +52,7 @@ pub(super) fn overview(call: Call) -> Answer {
                 point(at, tally, span, loads.get(&at).copied().unwrap_or_default())
             })
             .collect();
-        let mut counts = Counts::default();
-        queues.iter().for_each(|summary| counts += summary.counts);
+        let counts: Counts = queues.iter().map(|summary| summary.counts).sum();
         let mut total = Tally::default();
         sums.values().for_each(|tally| total += *tally);
         let groups = || numbers.groups.iter().filter(|group| is_shown(&group.queue));
