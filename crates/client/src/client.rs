@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use baton_types::wire;
 use bytes::Bytes;
-use http::Method;
 use http::uri::PathAndQuery;
+use http::{HeaderValue, Method};
 use serde::Serialize;
 
 use crate::connection::{Answer, Call, Connection};
@@ -74,6 +74,7 @@ impl Client {
             timeout: self.connection.timeout,
             repeat: Repeat::Never,
             key: "",
+            once: None,
         };
         self.connection.call(call).await?.read()
     }
@@ -87,7 +88,9 @@ impl Client {
         key: &str,
     ) -> Result<Answer, Error> {
         let timeout = self.connection.timeout;
-        self.connection.call(Call { method, path, body, timeout, repeat: Repeat::Always, key }).await
+        self.connection
+            .call(Call { method, path, body, timeout, repeat: Repeat::Always, key, once: None })
+            .await
     }
 
     /// A POST that may be repeated.
@@ -99,6 +102,20 @@ impl Client {
     ) -> Result<Answer, Error> {
         let body = serde_json::to_vec(body).map_err(Error::Payload)?;
         self.call(Method::POST, path, body.into(), key).await
+    }
+
+    /// A POST that would act twice if it came twice: it carries a key by which the server knows a repetition.
+    pub(crate) async fn post_once(
+        &self,
+        path: PathAndQuery,
+        body: &impl Serialize,
+        key: &str,
+    ) -> Result<Answer, Error> {
+        let body = serde_json::to_vec(body).map_err(Error::Payload)?;
+        let once = HeaderValue::try_from(baton_env::fresh_uuid().to_string()).ok();
+        let timeout = self.connection.timeout;
+        let (method, repeat) = (Method::POST, Repeat::Always);
+        self.connection.call(Call { method, path, body: body.into(), timeout, repeat, key, once }).await
     }
 
     pub(crate) fn connection(&self) -> &Connection {

@@ -11,7 +11,7 @@ use baton_types::{limits, wire};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, RETRY_AFTER};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use serde::Deserialize;
 
@@ -37,6 +37,8 @@ pub(crate) struct Call<'a> {
     pub repeat: Repeat,
     /// Calls with the same key go to the same server; usually the queue's name.
     pub key: &'a str,
+    /// By which the server knows a repetition of a call that would otherwise act twice.
+    pub once: Option<HeaderValue>,
 }
 
 impl Call<'_> {
@@ -45,6 +47,9 @@ impl Call<'_> {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.path.clone());
         *request.headers_mut() = endpoint.headers.clone();
+        if let Some(once) = &self.once {
+            request.headers_mut().insert(HeaderName::from_static("idempotency-key"), once.clone());
+        }
         request
     }
 }

@@ -55,6 +55,7 @@ impl Election {
             timeout: wait + WAIT_GRACE,
             repeat: Repeat::Never,
             key: &self.group,
+            once: None,
         };
         self.client.connection().call(call).await?.read()
     }
@@ -73,6 +74,7 @@ impl Election {
             timeout,
             repeat: Repeat::Never,
             key: &self.group,
+            once: None,
         };
         self.client.connection().call(call).await?.read()
     }

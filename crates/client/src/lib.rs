@@ -1,4 +1,4 @@
-//! The Rust client of Baton: push, pop, consume, ack, transactions and dead letters over HTTP.
+//! The Rust client of Baton: queues, jobs, schedules, workers and elections over HTTP.
 //!
 //! It exists so that a program says what it wants of a queue in one chain of words and leaves retries, failover,
 //! leases and connections to the client. Always: a call that may have reached the server is repeated only when
@@ -44,6 +44,7 @@ mod endpoint;
 mod error;
 mod group;
 mod id;
+mod job;
 mod lease;
 mod message;
 mod path;
@@ -52,7 +53,9 @@ mod pop;
 mod push;
 mod queue;
 mod retry;
+mod schedule;
 mod transaction;
+pub mod worker;
 
 pub use ack::Acknowledgement;
 pub use baton_types::wire::{
@@ -66,10 +69,12 @@ pub use consume::{Consume, Consumed};
 pub use dead_letter::DeadLetters;
 pub use election::Election;
 pub use error::Error;
+pub use job::{Enqueue, Enqueued, Filter, Jobs, LogPage};
 pub use message::{Message, Receipt};
 pub use pop::{Pop, Subscription};
 pub use push::{Confirmation, Push};
 pub use queue::Queue;
+pub use schedule::Schedules;
 pub use serde_json::value::RawValue;
 pub use tokio_util::sync::CancellationToken;
 pub use transaction::Transaction;

@@ -159,6 +159,7 @@ impl Prepared {
             timeout: self.timeout,
             repeat: Repeat::Poll,
             key: self.queue.name(),
+            once: None,
         };
         let answer = self.queue.client().connection().call(call).await?;
         if answer.status == StatusCode::NO_CONTENT || answer.body.is_empty() {

@@ -173,7 +173,9 @@ pub struct Confirmation {
 pub(crate) async fn push(client: &Client, body: Bytes, repeat: Repeat, key: &str) -> Result<Answer, Error> {
     let connection = client.connection();
     let path = PathAndQuery::from_static("/api/v1/push");
-    connection.call(Call { method: Method::POST, path, body, timeout: connection.timeout, repeat, key }).await
+    connection
+        .call(Call { method: Method::POST, path, body, timeout: connection.timeout, repeat, key, once: None })
+        .await
 }
 
 /// Reads no more of the answer than needed to know that all is well.

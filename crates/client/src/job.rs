@@ -1,0 +1,240 @@
+//! Jobs from outside: enqueue them, look at them, call them off, try them again.
+//!
+//! Always: an enqueue carries an idempotency key, so that a repeated call makes no second job. What a job looks like
+//! is the server's word and comes as JSON. Not here: running jobs ([`worker`](crate::worker)). Start at
+//! [`Client::job`].
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use http::uri::PathAndQuery;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::connection::Call;
+use crate::path::Path;
+use crate::retry::Repeat;
+use crate::{Client, Error, Timestamp};
+
+/// What a long poll may take beyond its wait.
+const WAIT_GRACE: Duration = Duration::from_secs(5);
+
+/// A job under construction, sent by [`enqueue`](Self::enqueue).
+#[derive(Clone, Debug)]
+#[must_use = "nothing is enqueued until it is sent"]
+pub struct Enqueue {
+    client: Client,
+    fields: Map<String, Value>,
+    problem: Option<String>,
+}
+
+/// A job that the server has.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Enqueued {
+    /// Its id.
+    pub job_id: String,
+    /// Where it stands.
+    pub state: String,
+    /// Whether it was there already.
+    #[serde(default)]
+    pub deduplicated: bool,
+}
+
+impl Enqueue {
+    fn set(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.fields.insert(name.into(), value.into());
+        self
+    }
+
+    /// Its queue; `default` unless told.
+    pub fn queue(self, queue: impl Into<String>) -> Self {
+        self.set("queue", queue.into())
+    }
+
+    /// Its arguments.
+    pub fn args(mut self, args: &impl Serialize) -> Self {
+        match serde_json::to_value(args) {
+            Ok(args) => self.set("args", args),
+            Err(error) => {
+                self.problem = Some(format!("the arguments are no JSON: {error}"));
+                self
+            }
+        }
+    }
+
+    /// From 0, low, to 3, critical; 1 unless told.
+    pub fn priority(self, priority: u8) -> Self {
+        self.set("priority", priority)
+    }
+
+    /// Runs it so long from now at the earliest.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.set("delayMs", millis(delay))
+    }
+
+    /// Runs it at this moment at the earliest.
+    pub fn run_at(self, at: Timestamp) -> Self {
+        self.set("runAt", at.to_iso_millis())
+    }
+
+    /// How long one execution may take.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.set("timeoutMs", millis(timeout))
+    }
+
+    /// How often it is tried again after a failure.
+    pub fn retries(mut self, retries: u32) -> Self {
+        let retry = self.fields.entry("retry").or_insert_with(|| json!({}));
+        retry["maxRetries"] = retries.into();
+        self
+    }
+
+    /// No second job with this key while the first is not at its end.
+    pub fn unique_key(self, key: impl Into<String>) -> Self {
+        self.set("uniqueKey", key.into())
+    }
+
+    /// At most `limit` jobs with this key run at once.
+    pub fn concurrency_key(self, key: impl Into<String>, limit: u32) -> Self {
+        self.set("concurrencyKey", key.into()).set("concurrencyLimit", limit)
+    }
+
+    /// A word to find it by.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        let tags = self.fields.entry("tags").or_insert_with(|| json!([]));
+        if let Some(tags) = tags.as_array_mut() {
+            tags.push(tag.into().into());
+        }
+        self
+    }
+
+    /// An id of yours that ties it to other things.
+    pub fn correlation_id(self, id: impl Into<String>) -> Self {
+        self.set("correlationId", id.into())
+    }
+
+    /// Anything else that the API knows, under its name there.
+    pub fn field(self, name: &str, value: Value) -> Self {
+        self.set(name, value)
+    }
+
+    /// Sends it.
+    pub async fn enqueue(self) -> Result<Enqueued, Error> {
+        if let Some(problem) = self.problem {
+            return Err(Error::Invalid(problem));
+        }
+        let path = PathAndQuery::from_static("/api/v1/jobs");
+        let answer = self.client.post_once(path, &self.fields, "").await?;
+        answer.read()
+    }
+}
+
+/// Which jobs to list.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Parameters of the listing, as the API names them: `state`, `queue`, `jobType`, `tag`, `scheduleId`, …
+    pub terms: Vec<(&'static str, String)>,
+    /// Where an earlier page ended.
+    pub cursor: Option<String>,
+    /// Jobs of one page.
+    pub limit: Option<u64>,
+}
+
+/// Lines of a job's log.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LogPage {
+    /// The lines, in order.
+    pub lines: Vec<Value>,
+    /// What to ask for the lines after these.
+    #[serde(default)]
+    pub next: Option<Value>,
+}
+
+/// The jobs of a server.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    client: Client,
+}
+
+impl Client {
+    /// A job of this type.
+    pub fn job(&self, job_type: impl Into<String>) -> Enqueue {
+        let fields = Map::from_iter([("jobType".to_owned(), Value::String(job_type.into()))]);
+        Enqueue { client: self.clone(), fields, problem: None }
+    }
+
+    /// The jobs that there are.
+    pub fn jobs(&self) -> Jobs {
+        Jobs { client: self.clone() }
+    }
+
+    /// All workers.
+    pub async fn workers(&self) -> Result<Vec<Value>, Error> {
+        let path = PathAndQuery::from_static("/api/v1/workers");
+        let mut answer: Value = self.call(Method::GET, path, Bytes::new(), "").await?.read()?;
+        Ok(answer["workers"].as_array_mut().map(std::mem::take).unwrap_or_default())
+    }
+}
+
+impl Jobs {
+    fn path(id: &str) -> Path {
+        Path::new("/api/v1/jobs").segment(id)
+    }
+
+    /// One job with its attempts.
+    pub async fn get(&self, id: &str) -> Result<Value, Error> {
+        self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.read()
+    }
+
+    /// A page of jobs, the newest first: `jobs`, and `cursor` when there are more.
+    pub async fn list(&self, filter: &Filter) -> Result<Value, Error> {
+        let mut path = Path::new("/api/v1/jobs");
+        for (name, value) in &filter.terms {
+            path = path.query(name, value);
+        }
+        path = path.maybe("cursor", filter.cursor.as_deref());
+        if let Some(limit) = filter.limit {
+            path = path.number("limit", limit);
+        }
+        self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
+    }
+
+    /// The job once it is at its end, or as it stands when `longest` has passed.
+    pub async fn wait(&self, id: &str, longest: Duration) -> Result<Value, Error> {
+        let call = Call {
+            method: Method::GET,
+            path: Self::path(id).plain("/wait").number("timeoutMs", millis(longest)).build()?,
+            body: Bytes::new(),
+            timeout: longest + WAIT_GRACE,
+            repeat: Repeat::Poll,
+            key: "",
+            once: None,
+        };
+        self.client.connection().call(call).await?.read()
+    }
+
+    /// Calls a job off; `force` does not wait for its worker.
+    pub async fn cancel(&self, id: &str, reason: Option<&str>, force: bool) -> Result<Value, Error> {
+        let path = Self::path(id).plain("/cancel").build()?;
+        self.client.post(path, &json!({"reason": reason, "force": force}), "").await?.read()
+    }
+
+    /// Tries a job again that is at its end.
+    pub async fn retry(&self, id: &str) -> Result<Value, Error> {
+        let path = Self::path(id).plain("/retry").build()?;
+        self.client.post_once(path, &json!({"resetAttempts": true}), "").await?.read()
+    }
+
+    /// Lines of a job's log after a place in it.
+    pub async fn logs(&self, id: &str, after: Option<&str>) -> Result<LogPage, Error> {
+        let path = Self::path(id).plain("/logs").maybe("after", after);
+        self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
+    }
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

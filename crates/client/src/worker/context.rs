@@ -1,0 +1,192 @@
+//! What a handler knows of its job, and how it is heard while it works.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::log::Log;
+use super::wire::{Lease, Level, Progress};
+
+/// Why an execution is to end before its handler is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Somebody called the job off.
+    Cancelled,
+    /// It took longer than it may.
+    TimedOut,
+    /// The worker stops; the job is given back and goes to another.
+    Drained,
+    /// The lease is over, or soon will be: the job belongs to another, or to nobody.
+    Lost,
+}
+
+/// One execution, as the worker keeps it.
+pub(super) struct Execution {
+    pub lease: Lease,
+    pub args: Box<RawValue>,
+    /// Cancelled when the handler is to stop.
+    pub stop: CancellationToken,
+    /// Rung when there is progress to tell soon.
+    pub beat: Arc<Notify>,
+    pub log: Log,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    end: Option<End>,
+    /// On the worker's clock: until when the lease may be relied upon.
+    trusted_until: Duration,
+    progress: Option<Progress>,
+}
+
+impl Execution {
+    pub(super) fn new(mut lease: Lease, trusted_until: Duration, beat: Arc<Notify>, log: Log) -> Self {
+        let args = lease.args.take().unwrap_or_else(|| RawValue::NULL.to_owned());
+        let inner = Mutex::new(Inner { end: None, trusted_until, progress: None });
+        Self { lease, args, stop: CancellationToken::new(), beat, log, inner }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the handler to stop. A lost lease outweighs every other reason; otherwise the first counts.
+    pub(super) fn end(&self, why: End) {
+        let mut inner = self.lock();
+        if inner.end.is_none() || why == End::Lost {
+            inner.end = Some(why);
+        }
+        drop(inner);
+        if why == End::Lost {
+            self.log.gone.cancel();
+        }
+        self.stop.cancel();
+    }
+
+    pub(super) fn ended(&self) -> Option<End> {
+        self.lock().end
+    }
+
+    pub(super) fn trusted_until(&self) -> Duration {
+        self.lock().trusted_until
+    }
+
+    pub(super) fn trust(&self, until: Duration) {
+        let mut inner = self.lock();
+        inner.trusted_until = inner.trusted_until.max(until);
+    }
+
+    /// The progress that has not been told.
+    pub(super) fn take_progress(&self) -> Option<Progress> {
+        self.lock().progress.take()
+    }
+
+    /// Puts progress back that could not be told, unless there is newer.
+    pub(super) fn restore_progress(&self, progress: Progress) {
+        self.lock().progress.get_or_insert(progress);
+    }
+}
+
+/// A job, for the handler that works on it. Cheap to clone.
+#[derive(Clone)]
+pub struct Context {
+    execution: Arc<Execution>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("execution_id", &self.execution_id()).finish_non_exhaustive()
+    }
+}
+
+impl Context {
+    pub(super) fn new(execution: Arc<Execution>) -> Self {
+        Self { execution }
+    }
+
+    /// The job's id.
+    pub fn job_id(&self) -> &str {
+        &self.execution.lease.job_id
+    }
+
+    /// The id of this execution: another try has another.
+    pub fn execution_id(&self) -> &str {
+        &self.execution.lease.execution_id
+    }
+
+    /// Rises with every execution of the job: hand it to whatever the job changes, so that an execution that was
+    /// given up cannot undo the work of a later one.
+    pub fn fence(&self) -> u64 {
+        self.execution.lease.fence
+    }
+
+    /// The job's type.
+    pub fn job_type(&self) -> &str {
+        &self.execution.lease.job_type
+    }
+
+    /// The queue that it came from.
+    pub fn queue(&self) -> &str {
+        &self.execution.lease.queue
+    }
+
+    /// Which try this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.execution.lease.attempt
+    }
+
+    /// How long the job may run; none when that is not limited.
+    pub fn time_limit(&self) -> Option<Duration> {
+        Some(self.execution.lease.deadline_ms).filter(|millis| *millis > 0).map(Duration::from_millis)
+    }
+
+    /// The schedule that made the job.
+    pub fn schedule_id(&self) -> Option<&str> {
+        self.execution.lease.schedule_id.as_deref()
+    }
+
+    /// The nominal time of the schedule's fire, as ISO-8601.
+    pub fn scheduled_for(&self) -> Option<&str> {
+        self.execution.lease.scheduled_for.as_deref()
+    }
+
+    /// The job's arguments as they were sent.
+    pub fn args(&self) -> &RawValue {
+        &self.execution.args
+    }
+
+    /// Cancelled when the handler is to stop, for whatever reason. A handler that goes on is dropped a little later.
+    pub fn cancellation(&self) -> &CancellationToken {
+        &self.execution.stop
+    }
+
+    /// Why the handler is to stop, once it is.
+    pub fn ended(&self) -> Option<End> {
+        self.execution.ended()
+    }
+
+    /// Tells how far the job is. The newest word counts; it is told within about a second.
+    pub fn progress(&self, percent: f64, message: impl Into<String>) {
+        let progress = Progress { percent: percent.clamp(0.0, 100.0), message: message.into() };
+        self.execution.lock().progress = Some(progress);
+        self.execution.beat.notify_one();
+    }
+
+    /// Adds a line to the job's log. Waits when lines come faster than the server takes them.
+    pub async fn log(&self, level: Level, message: impl Into<String>) {
+        self.execution.log.add(level, message.into()).await;
+    }
+
+    /// Adds a line that says what happens.
+    pub async fn info(&self, message: impl Into<String>) {
+        self.log(Level::Info, message).await;
+    }
+
+    /// Adds a line that says what went wrong.
+    pub async fn error(&self, message: impl Into<String>) {
+        self.log(Level::Error, message).await;
+    }
+}

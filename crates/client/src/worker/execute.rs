@@ -1,0 +1,144 @@
+//! One execution, from its lease to its report.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::{Clock, Stopwatch};
+use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+use tokio::task::JoinError;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Failure;
+use super::context::{Context, End, Execution};
+use super::handler::Handled;
+use super::report::{Entry, Verdict};
+use super::session::Session;
+use super::wire::{Outcome, Report};
+
+/// How long a handler that was told to stop may take, before it is dropped.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Bytes of a result: the server keeps no more.
+const RESULT_BYTES_MAX: usize = 256 << 10;
+
+/// Runs a job and reports it.
+pub(super) async fn execute(session: Arc<Session>, execution: Arc<Execution>) {
+    let work = session.handlers().work(Context::new(Arc::clone(&execution)));
+    let mut work = AbortOnDropHandle::new(tokio::spawn(work));
+    let handled = tokio::select! {
+        handled = &mut work => Some(handled),
+        () = end(&session, &execution) => tokio::time::timeout(grace(&session, &execution), &mut work).await.ok(),
+    };
+    // Whatever it holds is let go before anybody else may have the job.
+    drop(work);
+    let verdict = match outcome(execution.ended(), handled.map(handled_or_panicked)) {
+        None => None,
+        Some(outcome) => Some(report(&session, &execution, outcome).await),
+    };
+    session.ended(&execution, verdict);
+}
+
+/// Returns when the handler is to stop.
+async fn end(session: &Session, execution: &Execution) {
+    let (watch, limit) = (Stopwatch::start(), execution.lease.deadline_ms);
+    loop {
+        let trusted = execution.trusted_until().saturating_sub(session.clock().elapsed());
+        let left = Duration::from_millis(limit).saturating_sub(watch.elapsed());
+        if trusted.is_zero() {
+            execution.end(End::Lost);
+        } else if limit > 0 && left.is_zero() {
+            execution.end(End::TimedOut);
+        }
+        let next = if limit > 0 { trusted.min(left) } else { trusted };
+        tokio::select! {
+            () = execution.stop.cancelled() => return,
+            () = baton_env::sleep(next) => {}
+        }
+    }
+}
+
+/// How long the handler may take to stop.
+fn grace(session: &Session, execution: &Execution) -> Duration {
+    match execution.ended() {
+        // Within the margin that the lease is not trusted for.
+        Some(End::Lost) => session.margin() / 2,
+        _ => STOP_GRACE.min(execution.trusted_until().saturating_sub(session.clock().elapsed())),
+    }
+}
+
+fn handled_or_panicked(handled: Result<Handled, JoinError>) -> Handled {
+    handled.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => {
+            Err(Failure::new(format!("the handler panicked: {}", panic_text(&*panic))).kind("panic"))
+        }
+        Err(error) => Err(Failure::new(error.to_string())),
+    })
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+type Told = (Outcome, Option<Box<RawValue>>, Option<Failure>);
+
+/// What to report, given why it was told to stop, if it was, and what the handler returned, if it did.
+fn outcome(end: Option<End>, handled: Option<Handled>) -> Option<Told> {
+    match (end, handled) {
+        (Some(End::Lost), _) => None,
+        (_, Some(Ok(result))) if result.get().len() > RESULT_BYTES_MAX => {
+            let why =
+                format!("a result has at most {RESULT_BYTES_MAX} bytes; keep it elsewhere and return where");
+            Some((Outcome::Failed, None, Some(Failure::permanent(why).kind("result"))))
+        }
+        (_, Some(Ok(result))) => Some((Outcome::Succeeded, Some(result), None)),
+        (None, Some(Err(failure))) => Some((Outcome::Failed, None, Some(failure))),
+        (None, None) => Some((Outcome::Failed, None, Some(Failure::new("the handler did not return")))),
+        (Some(End::Cancelled), _) => Some((Outcome::Cancelled, None, None)),
+        (Some(End::TimedOut), _) => Some((Outcome::TimedOut, None, None)),
+        (Some(End::Drained), _) => Some((Outcome::Released, None, None)),
+    }
+}
+
+async fn report(session: &Session, execution: &Execution, told: Told) -> (Outcome, Verdict) {
+    let gone = execution.log.gone.clone();
+    tokio::select! {
+        () = execution.log.close() => {}
+        () = gone.cancelled() => {}
+    }
+    let (outcome, result, failure) = told;
+    let (verdict, answer) = oneshot::channel();
+    let report = Report {
+        job_id: execution.lease.job_id.clone(),
+        execution_id: execution.lease.execution_id.clone(),
+        fence: execution.lease.fence,
+        outcome,
+        result,
+        error: failure.map(Failure::into_wire),
+    };
+    session.report(Entry { report, verdict }).await;
+    // The lease is renewed meanwhile, so that the job does not go to another while its outcome is on its way.
+    (outcome, answer.await.unwrap_or(Verdict::Untold))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::to_raw_value;
+
+    use super::*;
+
+    #[test]
+    fn what_is_reported_follows_from_why_it_ended_and_what_was_returned() {
+        let done = || Some(Ok(to_raw_value(&1).unwrap()));
+        let failed = || Some(Err(Failure::new("no")));
+        let told = |end, handled| outcome(end, handled).map(|(outcome, ..)| outcome);
+        assert_eq!(told(None, done()), Some(Outcome::Succeeded));
+        assert_eq!(told(None, failed()), Some(Outcome::Failed));
+        assert_eq!(told(Some(End::Cancelled), done()), Some(Outcome::Succeeded));
+        assert_eq!(told(Some(End::Cancelled), failed()), Some(Outcome::Cancelled));
+        assert_eq!(told(Some(End::TimedOut), None), Some(Outcome::TimedOut));
+        assert_eq!(told(Some(End::Drained), failed()), Some(Outcome::Released));
+        assert_eq!(told(Some(End::Lost), done()), None);
+    }
+}

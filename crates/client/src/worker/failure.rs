@@ -1,0 +1,65 @@
+//! Why a handler did not do its work, and whether it is worth another try.
+
+use std::time::Duration;
+
+use super::wire::{Failed, millis};
+
+/// Why a job failed. Any error becomes one with `?`, and is then worth another try.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    kind: String,
+    message: String,
+    retryable: bool,
+    retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure that may be gone at the next try.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { kind: "error".into(), message: message.into(), retryable: true, retry_after: None }
+    }
+
+    /// A failure that no further try will change.
+    pub fn permanent(message: impl Into<String>) -> Self {
+        Self { retryable: false, ..Self::new(message) }
+    }
+
+    /// Says what sort of failure it is, in a word by which failures can be grouped.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = kind.into();
+        self
+    }
+
+    /// Asks for the next try after this time, instead of what the job's policy says.
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// What happened.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(super) fn into_wire(self) -> Failed {
+        Failed {
+            kind: self.kind,
+            message: self.message,
+            retryable: self.retryable,
+            retry_after_ms: self.retry_after.map(millis),
+        }
+    }
+}
+
+// It is no error itself, so that every error can become one.
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(inner) = cause {
+            message = format!("{message}: {inner}");
+            cause = inner.source();
+        }
+        Self::new(message)
+    }
+}

@@ -1,0 +1,182 @@
+//! A job's log on its way to the server: collected for moments, sent in order, each line once.
+//!
+//! Always: lines have rising numbers, so a repeated call adds none twice; a full buffer makes the handler wait, never
+//! drops a line; nothing is started for a job that logs nothing. After a refusal (the lease is over) lines go nowhere.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use super::wire::{Level, Line, Lines};
+use crate::path::Path;
+use crate::{Client, retry};
+
+/// Lines that wait to be sent.
+const WAITING_MAX: usize = 1_000;
+/// Lines of one call.
+const LINES_MAX: usize = 500;
+/// Bytes of one call.
+const CALL_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a line; the server keeps no more.
+const LINE_BYTES_MAX: usize = 16 << 10;
+/// How long lines are collected.
+const COLLECTED_FOR: Duration = Duration::from_millis(200);
+
+enum Entry {
+    Line(Line),
+    /// Answered when everything before it was sent.
+    Flush(oneshot::Sender<()>),
+}
+
+/// Where the lines of one execution go.
+pub(super) struct Log {
+    client: Client,
+    execution_id: String,
+    fence: u64,
+    /// Cancelled when the lease is over.
+    pub gone: CancellationToken,
+    way: Mutex<Way>,
+}
+
+#[derive(Default)]
+enum Way {
+    /// No line came yet.
+    #[default]
+    Unused,
+    Open(mpsc::Sender<Entry>),
+    /// The execution has ended.
+    Closed,
+}
+
+impl Log {
+    pub(super) fn new(client: Client, execution_id: String, fence: u64) -> Self {
+        Self { client, execution_id, fence, gone: CancellationToken::new(), way: Mutex::default() }
+    }
+
+    pub(super) async fn add(&self, level: Level, mut message: String) {
+        if message.len() > LINE_BYTES_MAX {
+            message.truncate(message.floor_char_boundary(LINE_BYTES_MAX));
+        }
+        if let Some(sender) = self.sender() {
+            // The other end is gone only after a refusal.
+            let _ = sender.send(Entry::Line(Line { level, message })).await;
+        }
+    }
+
+    /// Waits until every line was sent; takes no more.
+    pub(super) async fn close(&self) {
+        let way =
+            std::mem::replace(&mut *self.way.lock().unwrap_or_else(PoisonError::into_inner), Way::Closed);
+        let Way::Open(sender) = way else { return };
+        let (sent, all_sent) = oneshot::channel();
+        if sender.send(Entry::Flush(sent)).await.is_ok() {
+            let _ = all_sent.await;
+        }
+    }
+
+    fn sender(&self) -> Option<mpsc::Sender<Entry>> {
+        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*way {
+            Way::Open(sender) => Some(sender.clone()),
+            Way::Closed => None,
+            Way::Unused => {
+                let (sender, receiver) = mpsc::channel(WAITING_MAX);
+                let target = Target {
+                    client: self.client.clone(),
+                    execution_id: self.execution_id.clone(),
+                    fence: self.fence,
+                    gone: self.gone.clone(),
+                };
+                tokio::spawn(target.send_all(receiver));
+                *way = Way::Open(sender.clone());
+                Some(sender)
+            }
+        }
+    }
+}
+
+/// Where lines are sent.
+struct Target {
+    client: Client,
+    execution_id: String,
+    fence: u64,
+    gone: CancellationToken,
+}
+
+impl Target {
+    async fn send_all(self, mut entries: mpsc::Receiver<Entry>) {
+        let (mut next_seq, mut waiting) = (0, Vec::with_capacity(LINES_MAX));
+        while entries.recv_many(&mut waiting, LINES_MAX).await > 0 {
+            collect(&mut entries, &mut waiting).await;
+            let (mut flushed, mut lines) = (Vec::new(), Vec::with_capacity(waiting.len()));
+            for entry in waiting.drain(..) {
+                match entry {
+                    Entry::Line(line) => lines.push(line),
+                    Entry::Flush(sent) => flushed.push(sent),
+                }
+            }
+            for part in parts(&lines) {
+                if !self.send(&Lines { fence: self.fence, first_seq: next_seq, lines: part }).await {
+                    return;
+                }
+                next_seq += part.len() as u64;
+            }
+            for sent in flushed {
+                // Nobody may wait any more.
+                let _ = sent.send(());
+            }
+        }
+    }
+
+    /// Sends lines until the server has them or wants none.
+    async fn send(&self, lines: &Lines<'_>) -> bool {
+        let mut tries = 0;
+        while !self.gone.is_cancelled() {
+            let path = Path::new("/api/v1/executions").segment(&self.execution_id).plain("/logs").build();
+            let Ok(path) = path else { return false };
+            match self.client.post(path, lines, "").await {
+                Ok(_) => return true,
+                Err(error) if error.is_temporary() => {
+                    let wait = retry::wait(tries, &error, baton_env::random_u64());
+                    let _ = tokio::time::timeout(wait, self.gone.cancelled()).await;
+                    tries += 1;
+                }
+                Err(error) => {
+                    tracing::warn!(execution_id = self.execution_id, %error, "the log is not wanted");
+                    return false;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Waits a moment for more lines, unless there are enough or somebody waits for them to be sent.
+async fn collect(entries: &mut mpsc::Receiver<Entry>, waiting: &mut Vec<Entry>) {
+    if waiting.len() >= LINES_MAX || waiting.iter().any(|entry| matches!(entry, Entry::Flush(_))) {
+        return;
+    }
+    baton_env::sleep(COLLECTED_FOR).await;
+    while waiting.len() < LINES_MAX
+        && let Ok(entry) = entries.try_recv()
+    {
+        waiting.push(entry);
+    }
+}
+
+/// The lines in runs that a call can carry.
+fn parts(mut lines: &[Line]) -> impl Iterator<Item = &[Line]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |line: &&Line| {
+            bytes += line.message.len();
+            bytes <= CALL_BYTES_MAX
+        };
+        let count = lines.iter().take_while(fits).count();
+        let (part, rest) = lines.split_at(count);
+        lines = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}

@@ -1,0 +1,226 @@
+//! Workers: programs that take jobs, run them and say what became of them.
+//!
+//! A worker registers, leases as many jobs as it has room for, and beats for them until each is reported. Always: a
+//! lease is trusted from before it was asked for, on a clock of this machine, and a job whose lease cannot be renewed
+//! is stopped before it ends; what was lost is not reported; a stop lets running jobs end, and gives back what does
+//! not; a handler that does not stop when told is dropped. Not here: when a job is tried again (the server decides),
+//! exactly-once effects (a worker that dies between work and report sees the job run again: use the fence).
+//! Start at [`Worker`]; `session` holds what runs.
+
+mod context;
+mod execute;
+mod failure;
+mod handler;
+mod log;
+mod report;
+mod session;
+mod wire;
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+pub use context::{Context, End};
+pub use failure::Failure;
+pub use handler::{Handled, Next, Working};
+pub use session::Worked;
+pub use wire::Level;
+
+use handler::Handlers;
+
+use crate::{Client, Error};
+
+/// The queue of a worker that names none.
+const QUEUE: &str = "default";
+/// Jobs at once unless told.
+const CONCURRENCY: usize = 10;
+/// Jobs at once at most; more are more processes' work.
+const CONCURRENCY_MAX: usize = 10_000;
+/// How long running jobs may go on after the signal to stop.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// A worker under construction; [`run`](Self::run) starts it.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let server = baton_server::testing().await?;
+/// # let baton = baton_client::Client::new(server.url())?;
+/// use baton_client::{CancellationToken, worker::Failure};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Mail {
+///     to: String,
+/// }
+///
+/// let job = baton.job("email.send").args(&Mail { to: "a@example.com".into() }).enqueue().await?;
+///
+/// let stop = CancellationToken::new();
+/// # let stopped = stop.clone();
+/// baton
+///     .worker()
+///     .handle("email.send", move |mail: Mail, context| {
+///         # let stop = stopped.clone();
+///         async move {
+///             context.info(format!("sending to {}", mail.to)).await;
+///             context.progress(50.0, "half way");
+///             # stop.cancel();
+///             Ok::<_, Failure>("sent")
+///         }
+///     })
+///     .stop_on(stop)
+///     .run()
+///     .await?;
+/// let job = baton.jobs().get(&job.job_id).await?;
+/// assert_eq!(job["state"], "completed");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "nothing is worked on until it is run"]
+#[derive(Clone)]
+pub struct Worker {
+    client: Client,
+    name: String,
+    queues: Vec<String>,
+    labels: Vec<String>,
+    concurrency: usize,
+    drain: Duration,
+    stop: CancellationToken,
+    handlers: Handlers,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker")
+            .field("name", &self.name)
+            .field("queues", &self.queues)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// A worker of this server.
+    pub fn worker(&self) -> Worker {
+        Worker {
+            client: self.clone(),
+            name: "worker".into(),
+            queues: Vec::new(),
+            labels: Vec::new(),
+            concurrency: CONCURRENCY,
+            drain: DRAIN,
+            stop: CancellationToken::new(),
+            handlers: Handlers::default(),
+        }
+    }
+}
+
+impl Worker {
+    /// A name for people; two workers may share it.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Serves this queue, and others that are named; `default` when none is.
+    pub fn queue(mut self, queue: impl Into<String>) -> Self {
+        self.queues.push(queue.into());
+        self
+    }
+
+    /// Adds a word by which people find this worker.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.labels.push(label.into());
+        self
+    }
+
+    /// Runs this many jobs at once; 10 unless told.
+    pub fn concurrency(mut self, jobs: usize) -> Self {
+        self.concurrency = jobs;
+        self
+    }
+
+    /// How long running jobs may go on after the signal to stop, before they are given back; 30 seconds unless told.
+    pub fn drain(mut self, longest: Duration) -> Self {
+        self.drain = longest;
+        self
+    }
+
+    /// Stops when this token is cancelled.
+    pub fn stop_on(mut self, token: CancellationToken) -> Self {
+        self.stop = token;
+        self
+    }
+
+    /// Stops at SIGTERM and at SIGINT.
+    pub fn stop_on_signals(self) -> Result<Self, Error> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let listen =
+            |kind| signal(kind).map_err(|error| Error::Invalid(format!("cannot hear signals: {error}")));
+        let (mut terminate, mut interrupt) =
+            (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let stop = self.stop.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            stop.cancel();
+        });
+        Ok(self)
+    }
+
+    /// Works on jobs of this type. `Ok` completes a job with a result, `Err` fails it.
+    pub fn handle<A, R, F, W>(mut self, job_type: impl Into<String>, handler: F) -> Self
+    where
+        A: DeserializeOwned + Send,
+        R: Serialize,
+        F: Fn(A, Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<R, Failure>> + Send + 'static,
+    {
+        self.handlers.add(job_type.into(), handler);
+        self
+    }
+
+    /// Works on jobs of every type that has no handler of its own.
+    pub fn handle_any<F, W>(mut self, handler: F) -> Self
+    where
+        F: Fn(Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Handled> + Send + 'static,
+    {
+        self.handlers.set_any(handler);
+        self
+    }
+
+    /// Wraps every handler: sees the job before it and the outcome after it, and may change both. The first that is
+    /// added is the outermost.
+    pub fn wrap<F, W>(mut self, middleware: F) -> Self
+    where
+        F: Fn(Context, Next) -> W + Send + Sync + 'static,
+        W: Future<Output = Handled> + Send + 'static,
+    {
+        self.handlers.wrap(middleware);
+        self
+    }
+
+    /// Works until stopped. A server that is not there at the start is an error; one that goes away later is waited
+    /// for.
+    pub async fn run(mut self) -> Result<Worked, Error> {
+        if self.handlers.is_empty() {
+            return Err(Error::Invalid("a worker needs a handler".into()));
+        }
+        if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
+            let given = self.concurrency;
+            return Err(Error::Invalid(format!(
+                "concurrency is between 1 and {CONCURRENCY_MAX}, not {given}"
+            )));
+        }
+        if self.queues.is_empty() {
+            self.queues.push(QUEUE.into());
+        }
+        session::run(self).await
+    }
+}

@@ -1,0 +1,81 @@
+//! Outcomes on their way to the server: those that come together go in one call, and each until it is answered.
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use tokio::sync::{mpsc, oneshot};
+
+use super::wire::{Report, Reported, Reports};
+use crate::{Client, Error, retry};
+
+/// Outcomes of one call.
+const REPORTS_MAX: usize = 500;
+/// The longest that an outcome is tried to be told: the lease is over long before.
+const TRIED_FOR: Duration = Duration::from_secs(120);
+
+/// What the server says to an outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Accepted,
+    /// The execution was given up before; the job runs, or ran, elsewhere.
+    Refused,
+    /// Nobody could be told.
+    Untold,
+}
+
+pub(super) struct Entry {
+    pub report: Report,
+    pub verdict: oneshot::Sender<Verdict>,
+}
+
+/// Reports until all senders are gone.
+pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
+    let mut batch = Vec::with_capacity(REPORTS_MAX);
+    while entries.recv_many(&mut batch, REPORTS_MAX).await > 0 {
+        let (reports, answers): (Vec<_>, Vec<_>) =
+            batch.drain(..).map(|entry| (entry.report, entry.verdict)).unzip();
+        let verdicts = tell(&client, &reports).await;
+        for (answer, verdict) in answers.into_iter().zip(verdicts) {
+            // Whoever gave up waiting knows that the lease is over.
+            let _ = answer.send(verdict);
+        }
+    }
+}
+
+async fn tell(client: &Client, reports: &[Report]) -> Vec<Verdict> {
+    let watch = baton_env::Stopwatch::start();
+    let mut tries = 0;
+    loop {
+        match post(client, reports).await {
+            Ok(items) => {
+                let verdict = |item: &super::wire::ReportedItem| match (item.ok, item.code.as_deref()) {
+                    (true, _) => Verdict::Accepted,
+                    (false, code) => {
+                        tracing::warn!(code, "an outcome was refused");
+                        Verdict::Refused
+                    }
+                };
+                return items.iter().map(verdict).collect();
+            }
+            Err(error) if error.is_temporary() && watch.elapsed() < TRIED_FOR => {
+                tracing::warn!(%error, "cannot report; trying again");
+                baton_env::sleep(retry::wait(tries, &error, baton_env::random_u64())).await;
+                tries += 1;
+            }
+            Err(error) => {
+                tracing::error!(%error, "outcomes could not be reported");
+                return vec![Verdict::Untold; reports.len()];
+            }
+        }
+    }
+}
+
+async fn post(client: &Client, reports: &[Report]) -> Result<Vec<super::wire::ReportedItem>, Error> {
+    let path = PathAndQuery::from_static("/api/v1/executions:report");
+    let answer = client.post(path, &Reports { items: reports }, "").await?;
+    let items = answer.read::<Reported>()?.items;
+    if items.len() != reports.len() {
+        return Err(answer.odd(format!("{} verdicts on {} outcomes", items.len(), reports.len())));
+    }
+    Ok(items)
+}
