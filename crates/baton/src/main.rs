@@ -15,7 +15,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, elect, elections, migrate, pop, push, queues, serve, tail};
+use commands::{
+    completions, elect, elections, job, migrate, pop, push, queues, schedule, serve, tail, worker, workers,
+};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -34,6 +36,8 @@ Examples:
   baton pop orders --wait 10              take one, wait up to 10 seconds for it
   baton tail orders                       watch what is pushed, without taking it from anybody
   baton queues                            list queues and how much waits in them
+  baton job enqueue backup                enqueue a job
+  baton worker --exec ./backup.sh         run a command for each job
   baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time";
 
 /// What to do.
@@ -49,6 +53,14 @@ enum Command {
     Tail(tail::Args),
     /// List queues, or show one.
     Queues(queues::Args),
+    /// Enqueue jobs, look at them, call them off, try them again.
+    Job(job::Args),
+    /// Make jobs come by themselves.
+    Schedule(schedule::Args),
+    /// Run a shell command for each job.
+    Worker(worker::Args),
+    /// List workers.
+    Workers(workers::Args),
     /// Run a command only while this process coordinates a group.
     Elect(elect::Args),
     /// List election groups and who coordinates them.
@@ -85,6 +97,10 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Pop(args) => pop::run(args).await,
             Command::Tail(args) => tail::run(args).await,
             Command::Queues(args) => queues::run(args).await,
+            Command::Job(args) => job::run(args).await,
+            Command::Schedule(args) => schedule::run(args).await,
+            Command::Worker(args) => worker::run(args).await,
+            Command::Workers(args) => workers::run(args).await,
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,

@@ -3,11 +3,25 @@
 pub mod completions;
 pub mod elect;
 pub mod elections;
+pub mod job;
 pub mod migrate;
 pub mod pop;
 pub mod push;
 pub mod queues;
+pub mod schedule;
 pub mod serve;
 mod start;
+mod table;
 pub mod tail;
 mod target;
+pub mod worker;
+pub mod workers;
+
+use std::time::Duration;
+
+use anyhow::Context;
+
+/// A number of seconds that was given for `what`.
+fn seconds(what: &str, given: f64) -> anyhow::Result<Duration> {
+    Duration::try_from_secs_f64(given).with_context(|| format!("{what} is a number of seconds, not {given}"))
+}

@@ -24,19 +24,24 @@ const RESULT_BYTES_MAX: usize = 256 << 10;
 
 /// Runs a job and reports it.
 pub(super) async fn execute(session: Arc<Session>, execution: Arc<Execution>) {
-    let work = session.handlers().work(Context::new(Arc::clone(&execution)));
-    let mut work = AbortOnDropHandle::new(tokio::spawn(work));
-    let handled = tokio::select! {
-        handled = &mut work => Some(handled),
-        () = end(&session, &execution) => tokio::time::timeout(grace(&session, &execution), &mut work).await.ok(),
-    };
-    // Whatever it holds is let go before anybody else may have the job.
-    drop(work);
-    let verdict = match outcome(execution.ended(), handled.map(handled_or_panicked)) {
+    // One that came while the worker drains is not begun.
+    let handled = if execution.ended().is_some() { None } else { handle(&session, &execution).await };
+    let verdict = match outcome(execution.ended(), handled) {
         None => None,
         Some(outcome) => Some(report(&session, &execution, outcome).await),
     };
     session.ended(&execution, verdict);
+}
+
+/// Lets the handler work until it returns, or until it does not although it was told to stop.
+async fn handle(session: &Session, execution: &Arc<Execution>) -> Option<Handled> {
+    let work = session.handlers().work(Context::new(Arc::clone(execution)));
+    let mut work = AbortOnDropHandle::new(tokio::spawn(work));
+    let handled = tokio::select! {
+        handled = &mut work => Some(handled),
+        () = end(session, execution) => tokio::time::timeout(grace(session, execution), &mut work).await.ok(),
+    };
+    handled.map(handled_or_panicked)
 }
 
 /// Returns when the handler is to stop.

@@ -75,6 +75,14 @@ impl Handlers {
         self.by_type.insert(job_type, handler);
     }
 
+    pub(super) fn add_raw<F, W>(&mut self, job_type: String, handler: F)
+    where
+        F: Fn(Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Handled> + Send + 'static,
+    {
+        self.by_type.insert(job_type, Arc::new(move |context| Box::pin(handler(context))));
+    }
+
     pub(super) fn set_any<F, W>(&mut self, handler: F)
     where
         F: Fn(Context) -> W + Send + Sync + 'static,

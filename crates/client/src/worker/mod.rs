@@ -185,6 +185,16 @@ impl Worker {
         self
     }
 
+    /// Works on jobs of this type, with their arguments as they were sent and a result that is JSON already.
+    pub fn handle_raw<F, W>(mut self, job_type: impl Into<String>, handler: F) -> Self
+    where
+        F: Fn(Context) -> W + Send + Sync + 'static,
+        W: Future<Output = Handled> + Send + 'static,
+    {
+        self.handlers.add_raw(job_type.into(), handler);
+        self
+    }
+
     /// Works on jobs of every type that has no handler of its own.
     pub fn handle_any<F, W>(mut self, handler: F) -> Self
     where

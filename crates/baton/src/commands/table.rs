@@ -1,0 +1,21 @@
+//! Tables of what a server tells as JSON.
+
+use comfy_table::Table;
+use comfy_table::presets::UTF8_BORDERS_ONLY;
+use serde_json::Value;
+
+/// A table with these columns.
+pub fn new(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_BORDERS_ONLY).set_header(header.iter().copied());
+    table
+}
+
+/// A value for people: a text without its quotes, and nothing for what is absent.
+pub fn text(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,202 @@
+//! `baton worker`: runs a shell command for each job.
+//!
+//! The command gets the job's arguments on stdin and what else there is to know in its environment; what it prints
+//! becomes the job's log, and its exit code the outcome. Always: a command that must stop (cancelled, out of time, or
+//! left over after a drain) gets TERM, with everything that it started, and KILL a little later; the job is reported
+//! only after the command is gone. What no supervisor can do is end a command when it is killed itself: the command
+//! should hand BATON_FENCE to whatever it changes. Start at [`run`].
+
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_client::worker::{Context, End, Failure, Handled, Level};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+use tokio::process::{Child, Command};
+
+use super::target::Target;
+
+/// How long a command that was told to stop may take before it is killed.
+const KILL_AFTER: Duration = Duration::from_secs(5);
+/// Bytes of a line of the log; a longer one is cut in pieces.
+const LINE_BYTES_MAX: u64 = 16 << 10;
+/// How long what a command left behind may hold its output open.
+const OUTPUT_AFTER: Duration = Duration::from_secs(1);
+
+/// Run a shell command for each job.
+///
+/// The command gets the job's arguments, a JSON value, on stdin, and finds BATON_JOB_ID, BATON_JOB_TYPE,
+/// BATON_ATTEMPT, BATON_EXECUTION_ID, BATON_FENCE and, for a job of a schedule, BATON_SCHEDULE_ID and
+/// BATON_SCHEDULED_FOR in its environment. What it prints becomes the job's log. Exit code 0 completes the job, any
+/// other fails it, and it is tried again as its policy says. At SIGTERM and Ctrl-C running commands may finish.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  baton worker --type backup --exec './backup.sh'
+  baton worker --queue mail --concurrency 4 --exec 'jq -r .to | xargs send-mail'
+  baton schedule put nightly --cron '0 3 * * *' --type backup    gives the first one something to do")]
+pub struct Args {
+    /// The command, for `sh -c`
+    #[arg(long, value_name = "COMMAND")]
+    exec: String,
+
+    /// Serve this queue; may be given several times
+    #[arg(long, short, value_name = "NAME", default_value = "default")]
+    queue: Vec<String>,
+
+    /// Take jobs of this type only; may be given several times
+    #[arg(long = "type", value_name = "TYPE")]
+    job_type: Vec<String>,
+
+    /// Run this many commands at once
+    #[arg(long, short, value_name = "COUNT", default_value_t = 1)]
+    concurrency: usize,
+
+    /// A name for people
+    #[arg(long, value_name = "NAME", default_value = "baton worker")]
+    name: String,
+
+    /// Seconds that running commands get after SIGTERM, before they are stopped and their jobs given back
+    #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
+    grace: f64,
+
+    #[command(flatten)]
+    target: Target,
+}
+
+/// Works until told to stop.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let client = args.target.client()?;
+    let mut worker = client
+        .worker()
+        .name(args.name.as_str())
+        .concurrency(args.concurrency)
+        .drain(super::seconds("--grace", args.grace)?)
+        .stop_on_signals()?;
+    worker = args.queue.iter().fold(worker, |worker, queue| worker.queue(queue.as_str()));
+    let command: Arc<str> = args.exec.as_str().into();
+    let handle = move |context: Context| execute(Arc::clone(&command), context);
+    worker = if args.job_type.is_empty() {
+        worker.handle_any(handle)
+    } else {
+        let types = args.job_type.iter();
+        types.fold(worker, |worker, job_type| worker.handle_raw(job_type.as_str(), handle.clone()))
+    };
+    eprintln!("working on {}; Ctrl-C ends it", args.queue.join(", "));
+    let worked = worker.run().await?;
+    eprintln!(
+        "{} completed, {} failed, {} given back, {} lost",
+        worked.succeeded, worked.failed, worked.released, worked.lost
+    );
+    Ok(())
+}
+
+/// Runs the command for one job.
+async fn execute(command: Arc<str>, context: Context) -> Handled {
+    let mut child = spawn(&command, &context)
+        .map_err(|error| Failure::new(format!("cannot start the command: {error}")).kind("not_started"))?;
+    let mut group = Group(child.id());
+    if let Some(mut stdin) = child.stdin.take() {
+        let args = context.args().get().as_bytes().to_vec();
+        // A command need not read its arguments.
+        tokio::spawn(async move { drop(stdin.write_all(&args).await) });
+    }
+    let output = tokio::spawn(follow(child.stdout.take(), Level::Info, context.clone()));
+    let errors = tokio::spawn(follow(child.stderr.take(), Level::Warn, context.clone()));
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = context.cancellation().cancelled() => stop(&mut child).await,
+    };
+    // Its number may soon be another's. What it left running on its own account goes on, as under cron.
+    group.0 = None;
+    // A process that the command left behind may hold the other ends.
+    let last = async { (output.await.unwrap_or_default(), errors.await.unwrap_or_default()) };
+    let (_, last_error) = tokio::time::timeout(OUTPUT_AFTER, last).await.unwrap_or_default();
+    outcome(status?, context.ended(), last_error)
+}
+
+fn outcome(status: ExitStatus, ended: Option<End>, last_error: Option<String>) -> Handled {
+    if ended.is_some() {
+        return Err(Failure::new("the command was stopped").kind("stopped"));
+    }
+    if status.success() {
+        return Ok(to_raw_value(&json!({"exitCode": 0}))?);
+    }
+    let said = last_error.map(|line| format!(": {line}")).unwrap_or_default();
+    Err(Failure::new(format!("exit code {}{said}", code(status))).kind("exit"))
+}
+
+fn spawn(command: &str, context: &Context) -> std::io::Result<Child> {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(command);
+    let attempt = context.attempt().to_string();
+    let fence = context.fence().to_string();
+    let environment = [
+        ("BATON_JOB_ID", Some(context.job_id())),
+        ("BATON_JOB_TYPE", Some(context.job_type())),
+        ("BATON_QUEUE", Some(context.queue())),
+        ("BATON_ATTEMPT", Some(&attempt)),
+        ("BATON_EXECUTION_ID", Some(context.execution_id())),
+        ("BATON_FENCE", Some(&fence)),
+        ("BATON_SCHEDULE_ID", context.schedule_id()),
+        ("BATON_SCHEDULED_FOR", context.scheduled_for()),
+    ];
+    shell.envs(environment.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell.process_group(0).kill_on_drop(true).spawn()
+}
+
+/// Makes lines of the log of what the command prints; tells the last one.
+async fn follow(from: Option<impl AsyncRead + Unpin>, level: Level, context: Context) -> Option<String> {
+    let mut reader = BufReader::new(from?);
+    let (mut last, mut line) = (None, Vec::new());
+    loop {
+        line.clear();
+        let mut limited = tokio::io::AsyncReadExt::take(&mut reader, LINE_BYTES_MAX);
+        if limited.read_until(b'\n', &mut line).await.ok()? == 0 {
+            return last;
+        }
+        let text = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
+        context.log(level, text.clone()).await;
+        if !text.trim().is_empty() {
+            last = Some(text);
+        }
+    }
+}
+
+/// Ends the command and what it started.
+async fn stop(child: &mut Child) -> std::io::Result<ExitStatus> {
+    let id = child.id();
+    signal(id, Signal::TERM);
+    if let Ok(status) = tokio::time::timeout(KILL_AFTER, child.wait()).await {
+        return status;
+    }
+    signal(id, Signal::KILL);
+    child.wait().await
+}
+
+/// The processes of a command that has not ended. They do not outlive a handler that is dropped.
+struct Group(Option<u32>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        signal(self.0, Signal::KILL);
+    }
+}
+
+fn signal(id: Option<u32>, signal: Signal) {
+    let pid = id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // One that has ended needs no signal.
+        let _ = kill_process_group(pid, signal);
+    }
+}
+
+/// The exit code, as a shell reports it.
+fn code(status: ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
