@@ -16,6 +16,7 @@ mod report;
 mod session;
 mod wire;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -86,7 +87,7 @@ pub struct Worker {
     client: Client,
     name: String,
     queues: Vec<String>,
-    labels: Vec<String>,
+    labels: BTreeMap<String, String>,
     concurrency: usize,
     drain: Duration,
     stop: CancellationToken,
@@ -109,7 +110,7 @@ impl Client {
             client: self.clone(),
             name: "worker".into(),
             queues: Vec::new(),
-            labels: Vec::new(),
+            labels: BTreeMap::new(),
             concurrency: CONCURRENCY,
             drain: DRAIN,
             stop: CancellationToken::new(),
@@ -131,9 +132,9 @@ impl Worker {
         self
     }
 
-    /// Adds a word by which people find this worker.
-    pub fn label(mut self, label: impl Into<String>) -> Self {
-        self.labels.push(label.into());
+    /// Says something of this worker for people to find it by.
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(name.into(), value.into());
         self
     }
 

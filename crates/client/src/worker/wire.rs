@@ -12,8 +12,8 @@ pub(super) struct Registration<'a> {
     pub queues: &'a [String],
     pub job_types: Vec<&'a str>,
     pub max_concurrency: usize,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub labels: &'a [String],
+    
+    pub labels: &'a std::collections::BTreeMap<String, String>,
     pub version: &'a str,
 }
 
