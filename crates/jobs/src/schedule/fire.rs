@@ -10,7 +10,6 @@ use crate::book::{Book, Halt};
 use crate::cancel;
 use crate::enqueue::{self, Enqueued};
 use crate::error::Error;
-use crate::id::JobId;
 use crate::queue;
 use crate::spec::NewJob;
 
@@ -50,30 +49,18 @@ pub fn look(book: &mut Book<'_>) -> Result<Due, Halt> {
     Ok(due)
 }
 
-/// What firing came to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fired {
-    /// The nominal times that jobs were made for.
-    pub jobs: Vec<Timestamp>,
-    /// Whether some fires were missed.
-    pub is_misfire: bool,
-    /// Fires that made no job because of the last one.
-    pub overlapped: u64,
-}
-
 /// Fires a schedule if something of it is due. Nothing is decided twice: what was fired for lies before `next`, which
-/// moves in the same commit.
-pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Fired, Halt> {
-    let Some(mut schedule) = find(book, id)? else { return Ok(Fired::default()) };
-    if !schedule.spec.enabled {
-        return Ok(Fired::default());
-    }
+/// moves in the same commit. Tells the nominal times that jobs were made for.
+pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
+    let Some(mut schedule) = find(book, id)?.filter(|schedule| schedule.spec.enabled) else {
+        return Ok(Vec::new());
+    };
     let (now, calendar) = (book.now(), schedule.calendar()?);
     let is_active = is_active(book, &schedule)?;
     let Some(plan) = plan(&schedule, &calendar, now, is_active) else {
         let look_at = next_look(&schedule, now);
         write(book, id, &mut schedule, look_at)?;
-        return Ok(Fired::default());
+        return Ok(Vec::new());
     };
     if plan.replaces
         && let Some(job) = schedule.last_job
@@ -83,9 +70,13 @@ pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Fired, Halt> {
     let jobs = plan.jobs.iter().map(|fire| schedule.spec.job(id, *fire)).collect();
     let made = make(book, jobs)?;
     settle(&mut schedule, &plan, now, &made);
+    let counts = &mut book.news.counts;
+    counts.fired.extend(plan.jobs.iter().map(|fire| now.since(*fire)));
+    counts.misfires += u64::from(plan.is_misfire);
+    counts.overlapped += plan.overlapped;
     let look_at = next_look(&schedule, now);
     write(book, id, &mut schedule, look_at)?;
-    Ok(Fired { jobs: plan.jobs, is_misfire: plan.is_misfire, overlapped: plan.overlapped })
+    Ok(plan.jobs)
 }
 
 /// Whether the last job is under way. Only asked where it matters.
@@ -141,7 +132,7 @@ pub fn postpone(book: &mut Book<'_>, id: &str, why: &str) -> Result<(), Halt> {
 
 /// Fires now, besides, whether the schedule is paused or not; the overlap policy holds. Tells the job, or none when it
 /// waits for the last one to end.
-pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Option<JobId>, Halt> {
+pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Vec<Enqueued>, Halt> {
     let mut schedule = expect(book, id)?;
     let now = book.now();
     if is_active(book, &schedule)? {
@@ -154,7 +145,7 @@ pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Option<JobId>, Halt> {
                 schedule.waiting.get_or_insert(now);
                 let look_at = next_look(&schedule, now);
                 write(book, id, &mut schedule, look_at)?;
-                return Ok(None);
+                return Ok(Vec::new());
             }
             Overlap::Replace => {
                 if let Some(job) = schedule.last_job {
@@ -170,29 +161,17 @@ pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Option<JobId>, Halt> {
     schedule.last_fire = Some(LastFire { at: now, fired_at: now, outcome: FireOutcome::Fired });
     let look_at = schedule.indexed;
     write(book, id, &mut schedule, look_at)?;
-    Ok(schedule.last_job)
+    Ok(made)
 }
 
-/// What a back-fill comes to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backfilled {
-    /// The nominal times.
-    pub fires: Vec<Timestamp>,
-    /// The jobs, in the same order; none when it was only asked what there is.
-    pub jobs: Vec<JobId>,
-    /// Whether there are more nominal times.
-    pub is_cut: bool,
-}
-
-/// Makes a job for each nominal time of a stretch, or only tells them. The overlap policy does not hold.
-pub fn backfill(
+/// The nominal times of a stretch of the past, and whether there are more than `max`.
+pub fn stretch(
     book: &mut Book<'_>,
     id: &str,
     (from, to): (Timestamp, Timestamp),
     max: usize,
-    is_dry: bool,
-) -> Result<Backfilled, Halt> {
-    let mut schedule = expect(book, id)?;
+) -> Result<(Vec<Timestamp>, bool), Halt> {
+    let schedule = expect(book, id)?;
     if max == 0 || max > BACKFILL_MAX {
         return Err(Error::invalid(format!("max is 1 to {BACKFILL_MAX}")).into());
     }
@@ -200,19 +179,19 @@ pub fn backfill(
         return Err(Error::invalid("from comes before to, and to lies in the past").into());
     }
     let calendar = schedule.calendar()?;
-    let mut fires: Vec<_> = calendar
-        .upcoming(from.before(Duration::from_micros(1)))
-        .take_while(|fire| *fire <= to)
-        .take(max + 1)
-        .collect();
+    let fires = calendar.upcoming(from.before(Duration::from_micros(1))).take_while(|fire| *fire <= to);
+    let mut fires: Vec<_> = fires.take(max + 1).collect();
     let is_cut = fires.len() > max;
     fires.truncate(max);
-    if is_dry {
-        return Ok(Backfilled { fires, jobs: Vec::new(), is_cut });
-    }
+    Ok((fires, is_cut))
+}
+
+/// Makes a job for each of these nominal times. The overlap policy does not hold.
+pub fn backfill(book: &mut Book<'_>, id: &str, fires: &[Timestamp]) -> Result<Vec<Enqueued>, Halt> {
+    let mut schedule = expect(book, id)?;
     let made = make(book, fires.iter().map(|fire| schedule.spec.job_now(id, *fire)).collect())?;
     schedule.jobs += made.len() as u64;
     let look_at = schedule.indexed;
     write(book, id, &mut schedule, look_at)?;
-    Ok(Backfilled { fires, jobs: made.iter().map(|job| job.job_id).collect(), is_cut })
+    Ok(made)
 }

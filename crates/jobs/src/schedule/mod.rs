@@ -7,7 +7,9 @@
 //! other, and is tried again; a paused one does nothing. Not here: when the moments are
 //! ([`calendar`](crate::calendar)), what a fire comes to ([`plan`]). Start at [`fire::look`].
 
+pub(crate) mod duty;
 pub mod fire;
+mod handle;
 pub mod plan;
 mod spec;
 
@@ -290,9 +292,7 @@ fn write(
         }
         schedule.indexed = look_at;
     }
-    if let Some(at) = look_at {
-        book.news.due = Some(book.news.due.map_or(at, |first| first.min(at)));
-    }
+    book.news.fires = true;
     let value = serde_json::to_vec(schedule)
         .map_err(|error| StoreError::Corrupt(format!("a schedule cannot be written: {error}")))?;
     book.put(schedule_key(id), value, None);

@@ -86,7 +86,12 @@ mod tests {
 
     fn outcome(plan: Plan) -> (Vec<i64>, bool, Option<i64>, u64) {
         let second = |at: Timestamp| at.micros() / 1_000_000 - START;
-        (plan.jobs.into_iter().map(second).collect(), plan.replaces, plan.waiting.map(second), plan.overlapped)
+        (
+            plan.jobs.into_iter().map(second).collect(),
+            plan.replaces,
+            plan.waiting.map(second),
+            plan.overlapped,
+        )
     }
 
     #[test]

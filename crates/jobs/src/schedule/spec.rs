@@ -188,7 +188,8 @@ impl ScheduleSpec {
             let (start, end) = (spec.start_at, spec.end_at);
             (spec.kind, spec.cron.clone(), spec.every_ms, spec.at, spec.time_zone.clone(), start, end)
         };
-        moments(self) == moments(other) && (self.dst_gap, self.dst_overlap) == (other.dst_gap, other.dst_overlap)
+        moments(self) == moments(other)
+            && (self.dst_gap, self.dst_overlap) == (other.dst_gap, other.dst_overlap)
     }
 
     /// See `misfireGraceMs`.
@@ -213,7 +214,15 @@ impl ScheduleSpec {
         let args = Bytes::copy_from_slice(args.get().as_bytes());
         let (schedule_id, scheduled_for) = (Some(schedule.to_owned()), Some(fire));
         let spec = Spec { schedule_id, scheduled_for, ..spec.clone() };
-        NewJob { queue: queue.clone(), spec, args, priority: *priority, when: When::Now, unique: None, depends_on: Vec::new() }
+        NewJob {
+            queue: queue.clone(),
+            spec,
+            args,
+            priority: *priority,
+            when: When::Now,
+            unique: None,
+            depends_on: Vec::new(),
+        }
     }
 }
 
@@ -232,8 +241,16 @@ pub struct Template {
 
 /// What of a job a schedule does not decide.
 const TEMPLATE_FIELDS: [&str; 10] = [
-    "jobType", "queue", "priority", "args", "timeoutMs", "retry", "concurrencyKey", "concurrencyLimit",
-    "correlationId", "tags",
+    "jobType",
+    "queue",
+    "priority",
+    "args",
+    "timeoutMs",
+    "retry",
+    "concurrencyKey",
+    "concurrencyLimit",
+    "correlationId",
+    "tags",
 ];
 
 #[derive(Deserialize)]
@@ -248,11 +265,13 @@ impl Template {
         let wrong = |error: serde_json::Error| Error::Invalid(format!("job: {error}"));
         let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).map_err(wrong)?;
         if let Some(other) = fields.keys().find(|name| !TEMPLATE_FIELDS.contains(&name.as_str())) {
-            let problem = format!("job: a schedule's jobs have no {other:?}; they have {}", TEMPLATE_FIELDS.join(", "));
+            let problem =
+                format!("job: a schedule's jobs have no {other:?}; they have {}", TEMPLATE_FIELDS.join(", "));
             return Err(Error::Invalid(problem));
         }
         let queue = fields.remove("queue").map(|queue| serde_json::from_str(queue.get()).map_err(wrong));
-        let priority = fields.remove("priority").map(|given| serde_json::from_str(given.get()).map_err(wrong));
+        let priority =
+            fields.remove("priority").map(|given| serde_json::from_str(given.get()).map_err(wrong));
         let priority = match priority.transpose()? {
             None => Some(NORMAL),
             Some(Priority::Number(number)) => Some(number),
@@ -262,7 +281,8 @@ impl Template {
             }
         };
         let args = fields.remove("args").unwrap_or_else(|| RawValue::NULL.to_owned());
-        let spec = serde_json::to_string(&fields).and_then(|text| serde_json::from_str(&text)).map_err(wrong)?;
+        let spec =
+            serde_json::to_string(&fields).and_then(|text| serde_json::from_str(&text)).map_err(wrong)?;
         let template = Self {
             queue: queue.transpose()?.unwrap_or_else(|| QUEUE.into()),
             priority: priority.unwrap_or(u8::MAX),
@@ -319,7 +339,10 @@ mod tests {
         let text = r#"{"kind": "cron", "cron": "0 3 * * *", "timeZone": "europe/berlin", "startAt": "2026-01-01T00:00:00Z",
             "job": {"jobType": "backup", "args": {"b": 1, "a": 12345678901234567890}, "priority": "high", "timeoutMs": 7}}"#;
         let spec = parse(text).unwrap();
-        assert_eq!((spec.time_zone.as_str(), spec.misfire_grace_ms, spec.enabled), ("Europe/Berlin", 60_000, true));
+        assert_eq!(
+            (spec.time_zone.as_str(), spec.misfire_grace_ms, spec.enabled),
+            ("Europe/Berlin", 60_000, true)
+        );
         let job = spec.job("nightly", Timestamp::from_micros(5));
         assert_eq!(&job.args[..], br#"{"b": 1, "a": 12345678901234567890}"#);
         assert_eq!((job.queue.as_str(), job.priority, job.spec.timeout_ms), ("default", 2, 7));
@@ -334,16 +357,40 @@ mod tests {
         let table = [
             (r#"{"kind": "cron", "cron": "0 3 * * *"}"#, "missing field `job`"),
             (r#"{"kind": "cron", "job": {"jobType": "t"}}"#, "of kind cron has cron"),
-            (r#"{"kind": "interval", "everyMs": 5000, "cron": "@daily", "job": {"jobType": "t"}}"#, "none of the others"),
-            (r#"{"kind": "interval", "everyMs": 5, "job": {"jobType": "t"}}"#, "everyMs: an interval is at least"),
-            (r#"{"kind": "cron", "cron": "0 3 * *", "job": {"jobType": "t"}}"#, "cron: an expression has 5 fields"),
-            (r#"{"kind": "cron", "cron": "@daily", "timeZone": "Berlin", "job": {"jobType": "t"}}"#, "did you mean"),
+            (
+                r#"{"kind": "interval", "everyMs": 5000, "cron": "@daily", "job": {"jobType": "t"}}"#,
+                "none of the others",
+            ),
+            (
+                r#"{"kind": "interval", "everyMs": 5, "job": {"jobType": "t"}}"#,
+                "everyMs: an interval is at least",
+            ),
+            (
+                r#"{"kind": "cron", "cron": "0 3 * *", "job": {"jobType": "t"}}"#,
+                "cron: an expression has 5 fields",
+            ),
+            (
+                r#"{"kind": "cron", "cron": "@daily", "timeZone": "Berlin", "job": {"jobType": "t"}}"#,
+                "did you mean",
+            ),
             (r#"{"kind": "once", "at": "soon", "job": {"jobType": "t"}}"#, "ISO-8601"),
-            (r#"{"kind": "cron", "cron": "@daily", "retries": 1, "job": {"jobType": "t"}}"#, "unknown field `retries`"),
-            (r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": "t", "delayMs": 5}}"#, "have no \"delayMs\""),
+            (
+                r#"{"kind": "cron", "cron": "@daily", "retries": 1, "job": {"jobType": "t"}}"#,
+                "unknown field `retries`",
+            ),
+            (
+                r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": "t", "delayMs": 5}}"#,
+                "have no \"delayMs\"",
+            ),
             (r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": ""}}"#, "jobType"),
-            (r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": "t", "priority": "urgent"}}"#, "priority is 0 to 3"),
-            (r#"{"kind": "cron", "cron": "@daily", "jitterMs": 90000000, "job": {"jobType": "t"}}"#, "jitterMs is at most"),
+            (
+                r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": "t", "priority": "urgent"}}"#,
+                "priority is 0 to 3",
+            ),
+            (
+                r#"{"kind": "cron", "cron": "@daily", "jitterMs": 90000000, "job": {"jobType": "t"}}"#,
+                "jitterMs is at most",
+            ),
         ];
         for (text, said) in table {
             let problem = parse(text).unwrap_err();
