@@ -12,7 +12,7 @@ pub(super) struct Registration<'a> {
     pub queues: &'a [String],
     pub job_types: Vec<&'a str>,
     pub max_concurrency: usize,
-    
+
     pub labels: &'a std::collections::BTreeMap<String, String>,
     pub version: &'a str,
 }

@@ -1,0 +1,137 @@
+//! `/api/v1/schedules/…`: jobs that come by themselves.
+//!
+//! Always: a schedule is answered with its next fires, so that whoever sets it sees what was understood; a change can
+//! be made dependent on the `revision` that was read. Start at [`put`].
+
+use baton_jobs::schedule::{Schedule, ScheduleSpec, fire::BACKFILL_MAX};
+use baton_types::Timestamp;
+use baton_types::limits::PAGE_ROWS_MAX;
+use http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::call::{Answer, Call};
+use crate::error::{Error, Kind};
+use crate::members::Members;
+use crate::reply::Reply;
+
+/// Schedules of a page that does not say how many.
+const PAGE: u64 = 100;
+/// Fires of a back-fill that does not say how many.
+const BACKFILL: u64 = 100;
+
+fn show(call: &Call, id: &str, schedule: &Schedule) -> Value {
+    schedule.show(id, call.broker().store().now())
+}
+
+/// The revision that a change depends on.
+fn revision(call: &Call) -> Result<Option<u64>, Error> {
+    let query = call.query()?;
+    let given = query.text("revision").map(|text| text.parse());
+    given.transpose().map_err(|_| Error::invalid("revision is the number that the schedule was read with"))
+}
+
+/// Creates or changes a schedule.
+pub(super) fn put(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let (id, body) = (call.take_parameter(0), call.body()?);
+        let text = std::str::from_utf8(&body).map_err(|_| Error::new(Kind::BadBody, "the body is not UTF-8"))?;
+        let spec = ScheduleSpec::parse(text)?;
+        let revision = revision(&call)?;
+        let (schedule, is_new) = call.jobs().put_schedule(id.clone(), spec, revision).await?;
+        let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+        Reply::of(status, &show(&call, &id, &schedule))
+    })
+}
+
+/// One schedule.
+pub(super) fn one(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let id = call.take_parameter(0);
+        let schedule = call.jobs().schedule(id.clone()).await?;
+        Reply::ok(&show(&call, &id, &schedule))
+    })
+}
+
+/// A page of schedules.
+pub(super) fn list(call: Call) -> Answer {
+    Box::pin(async move {
+        let (limit, after) = {
+            let query = call.query()?;
+            (query.number("limit", 1, PAGE_ROWS_MAX as u64).unwrap_or(PAGE), query.owned("cursor"))
+        };
+        let limit = usize::try_from(limit).unwrap_or(PAGE_ROWS_MAX);
+        let (schedules, more) = call.jobs().schedules(after, limit).await?;
+        let cursor = schedules.last().map(|(id, _)| id.clone()).filter(|_| more);
+        let shown: Vec<_> = schedules.iter().map(|(id, schedule)| show(&call, id, schedule)).collect();
+        Reply::ok(&json!({"schedules": shown, "cursor": cursor}))
+    })
+}
+
+/// Removes a schedule.
+pub(super) fn delete(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let (id, revision) = (call.take_parameter(0), revision(&call)?);
+        call.jobs().remove_schedule(id, revision).await?;
+        Ok(Reply::nothing())
+    })
+}
+
+/// Fires now.
+pub(super) fn trigger(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let (id, key) = (call.take_parameter(0), call.idempotency_key());
+        let job = call.jobs().trigger_schedule(id, key).await?;
+        Reply::of(
+            StatusCode::CREATED,
+            &json!({"jobId": job.map(|job| job.job_id), "state": job.map(|job| job.state), "waiting": job.is_none()}),
+        )
+    })
+}
+
+/// Stops firing.
+pub(super) fn pause(call: Call) -> Answer {
+    enable(call, false)
+}
+
+/// Goes on firing.
+pub(super) fn resume(call: Call) -> Answer {
+    enable(call, true)
+}
+
+fn enable(mut call: Call, enabled: bool) -> Answer {
+    Box::pin(async move {
+        let id = call.take_parameter(0);
+        let schedule = call.jobs().enable_schedule(id.clone(), enabled).await?;
+        Reply::ok(&show(&call, &id, &schedule))
+    })
+}
+
+/// Fires for a stretch of the past.
+pub(super) fn backfill(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let (id, body, key) = (call.take_parameter(0), call.body()?, call.idempotency_key());
+        let (from, to, max, is_dry) = read_backfill(&body)?;
+        let (fires, is_cut) = call.jobs().schedule_stretch(id.clone(), (from, to), max).await?;
+        let shown: Vec<_> = fires.iter().copied().map(Timestamp::to_iso_millis).collect();
+        let jobs =
+            if is_dry { Vec::new() } else { call.jobs().backfill_schedule(id, fires, key).await? };
+        let jobs: Vec<_> = jobs.iter().map(|job| job.job_id).collect();
+        Reply::ok(&json!({"fires": shown, "jobIds": jobs, "truncated": is_cut, "dryRun": is_dry}))
+    })
+}
+
+fn read_backfill(body: &[u8]) -> Result<(Timestamp, Timestamp, usize, bool), Error> {
+    let members = std::str::from_utf8(body).ok().and_then(Members::of);
+    let members = members.ok_or_else(|| Error::new(Kind::BadBody, "the body must be an object with from and to"))?;
+    let moment = |name: &str| {
+        let text: String = members.need(name, "a time such as 2026-11-15T18:34:07Z")?;
+        text.parse::<Timestamp>().map_err(|error| format!("{name}: {error}"))
+    };
+    let max: u64 = members.get("max", "a whole number").map_err(Error::invalid)?.unwrap_or(BACKFILL);
+    if !(1..=BACKFILL_MAX as u64).contains(&max) {
+        return Err(Error::invalid(format!("max is 1 to {BACKFILL_MAX}")));
+    }
+    let (from, to) = (moment("from").map_err(Error::invalid)?, moment("to").map_err(Error::invalid)?);
+    let is_dry = members.flag("dryRun").map_err(Error::invalid)?;
+    Ok((from, to, usize::try_from(max).unwrap_or(BACKFILL_MAX), is_dry))
+}
