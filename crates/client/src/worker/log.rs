@@ -56,8 +56,9 @@ impl Log {
     }
 
     pub(super) async fn add(&self, level: Level, mut message: String) {
-        if message.len() > LINE_BYTES_MAX {
-            message.truncate(message.floor_char_boundary(LINE_BYTES_MAX));
+        let fits = |end: &usize| message.is_char_boundary(*end);
+        if let Some(end) = (0..=LINE_BYTES_MAX.min(message.len())).rev().find(fits) {
+            message.truncate(end);
         }
         if let Some(sender) = self.sender() {
             // The other end is gone only after a refusal.
