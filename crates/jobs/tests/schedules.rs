@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use baton_jobs::schedule::{FireOutcome, Schedule, ScheduleSpec};
@@ -264,7 +264,7 @@ proptest! {
         runtime.block_on(async {
             let wanted = || every(10, &format!(r#", "overlap": "{overlap}", "misfire": "{misfire}""#));
             let fleet = Fleet::new(wanted()).await;
-            let (mut seen, mut running, mut triggered) = (Vec::new(), Vec::new(), BTreeSet::new());
+            let (mut seen, mut running, mut triggered) = (Vec::new(), Vec::new(), HashSet::new());
             for step in steps {
                 match step {
                     Step::Wait(seconds) => {

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_env::{BootClock, Clock};
+use baton_env::{BootClock, Clock, Stopwatch};
 use http::Method;
+use serde_json::Value;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -29,6 +30,8 @@ use crate::{Client, Error};
 const WAIT: Duration = Duration::from_secs(20);
 /// What a long poll may take beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
+/// The shortest time between two calls that find nothing, for servers that answer at once although asked to wait.
+const EMPTY_LEASE_MIN: Duration = Duration::from_millis(100);
 /// Jobs of one call.
 const LEASES_MAX: usize = 1_000;
 /// Outcomes that wait to be reported.
@@ -120,7 +123,7 @@ impl Tally {
 pub(super) struct Session {
     client: Client,
     id: String,
-    incarnation: u64,
+    incarnation: Value,
     heartbeat: Duration,
     concurrency: usize,
     drain: Duration,
@@ -145,7 +148,7 @@ impl Session {
         Arc::new(Self {
             client: worker.client.clone(),
             id: registered.worker_id.clone(),
-            incarnation: registered.incarnation,
+            incarnation: registered.incarnation.clone(),
             heartbeat: Duration::from_millis(registered.heartbeat_ms.max(100)),
             concurrency: worker.concurrency,
             drain: worker.drain,
@@ -201,7 +204,13 @@ impl Session {
             };
             let Ok(place) = place else { return Ok(()) };
             let max = (1 + places.available_permits()).min(LEASES_MAX);
+            let asked = Stopwatch::start();
             match self.lease(max).await {
+                Ok(leased) if leased.is_empty() => {
+                    failures = 0;
+                    let rest = EMPTY_LEASE_MIN.saturating_sub(asked.elapsed());
+                    let _ = tokio::time::timeout(rest, self.over()).await;
+                }
                 Ok(leased) => {
                     failures = 0;
                     let mut place = Some(place);
@@ -312,7 +321,7 @@ impl Session {
         let running = executions.iter().zip(&told).map(pulse).collect();
         let asked_at = self.clock.elapsed();
         let body =
-            serde_json::to_vec(&Beat { incarnation: self.incarnation, running }).map_err(Error::Payload)?;
+            serde_json::to_vec(&Beat { incarnation: &self.incarnation, running }).map_err(Error::Payload)?;
         let call = Call {
             method: Method::POST,
             path: self.path("/heartbeat")?,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 #[derive(Debug, Serialize)]
@@ -21,7 +22,9 @@ pub(super) struct Registration<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Registered {
     pub worker_id: String,
-    pub incarnation: u64,
+    /// Given back with every beat, as it came.
+    #[serde(default)]
+    pub incarnation: Value,
     pub heartbeat_ms: u64,
 }
 
@@ -69,8 +72,8 @@ pub(super) struct Progress {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Beat {
-    pub incarnation: u64,
+pub(super) struct Beat<'a> {
+    pub incarnation: &'a Value,
     pub running: Vec<Pulse>,
 }
 

@@ -7,3 +7,4 @@ mod calls;
 mod consume;
 mod retry;
 mod support;
+mod worker;
