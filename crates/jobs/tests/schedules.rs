@@ -60,12 +60,12 @@ impl Fleet {
 
 /// The nominal times of jobs, in seconds after the start.
 fn fires(jobs: &[Leased]) -> Vec<i64> {
-    let second = |job: &Leased| (job.spec.scheduled_for.unwrap().micros() - START.micros()) / 1_000_000;
+    let second = |job: &Leased| (job.spec.scheduled_for.unwrap().micros() - at(0).micros()) / 1_000_000;
     jobs.iter().map(second).collect()
 }
 
 fn at(second: i64) -> Timestamp {
-    Timestamp::from_micros(START.micros() + second * 1_000_000)
+    Timestamp::from_micros(START.millis() * 1000 + second * 1_000_000)
 }
 
 #[tokio::test]

@@ -161,6 +161,8 @@ impl ScheduleSpec {
                 overlap: self.dst_overlap,
             },
             (Kind::Interval, (None, Some(millis), None)) => {
+                // What is shown has milliseconds, so that is what counts.
+                let created_at = Timestamp::from_micros(created_at.millis() * 1000);
                 let anchor = self.start_at.map_or(created_at, |start| start.0);
                 Rule::Interval(Interval::new(Duration::from_millis(millis), anchor)?)
             }
