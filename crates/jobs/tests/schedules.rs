@@ -106,7 +106,9 @@ async fn two_weeks_of_downtime_make_one_job_a_hundred_or_none() {
 async fn a_schedule_that_fires_once_does_so_and_ends() {
     let once = |at: Timestamp| spec(&format!(r#""kind": "once", "at": "{}""#, at.to_iso_micros()));
     let fleet = Fleet::new(once(at(30))).await;
-    assert_eq!(fires(&fleet.wait(30).await), [30]);
+    let jobs = fleet.wait(30).await;
+    assert_eq!(fires(&jobs), [30]);
+    fleet.report(&jobs, Outcome::Succeeded).await;
     assert_eq!(fires(&fleet.wait(1000).await), [0i64; 0]);
     assert_eq!(fleet.schedule().await.next, None);
     assert_eq!(fleet.bench.store_keys("jobs/fire/").await, Vec::<String>::new());
@@ -132,9 +134,9 @@ async fn overlap_queue_one_lets_one_fire_wait() {
     let first = fleet.wait(10).await;
     for _ in 0..3 {
         assert_eq!(fires(&fleet.wait(10).await), [0i64; 0]);
+        fleet.bench.beat(fleet.worker, &first).await;
     }
     assert_eq!(fleet.schedule().await.waiting, Some(at(20)));
-    fleet.bench.beat(fleet.worker, &first).await;
     fleet.report(&first, Outcome::Succeeded).await;
     let second = fleet.wait(1).await;
     assert_eq!(fires(&second), [20]);
@@ -168,11 +170,15 @@ async fn putting_the_same_schedule_again_loses_and_repeats_nothing() {
     let fleet = Fleet::new(every(10, "")).await;
     fleet.bench.advance(10);
     assert_eq!(fleet.put(every(10, "")).await.revision, 2);
-    assert_eq!(fires(&fleet.wait(0).await), [10]);
+    let jobs = fleet.wait(0).await;
+    assert_eq!(fires(&jobs), [10]);
+    fleet.report(&jobs, Outcome::Succeeded).await;
     fleet.put(every(10, "")).await;
     assert_eq!(fires(&fleet.wait(0).await), [0i64; 0]);
     fleet.put(every(7, "")).await;
-    assert_eq!(fires(&fleet.wait(4).await), [14]);
+    let jobs = fleet.wait(4).await;
+    assert_eq!(fires(&jobs), [14]);
+    fleet.report(&jobs, Outcome::Succeeded).await;
     let stale = fleet.bench.jobs.put_schedule("s".into(), every(9, ""), Some(1)).await;
     assert!(matches!(stale, Err(Error::Conflict { code: "revision", .. })), "{stale:?}");
     fleet.bench.jobs.remove_schedule("s".into(), None).await.unwrap();
@@ -252,11 +258,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
 
     #[test]
     fn no_nominal_time_is_fired_for_twice_whatever_happens(
-        steps in prop::collection::vec(step(), 1..40),
+        steps in prop::collection::vec(step(), 10..40),
         overlap in prop::sample::select(vec!["allow", "skip", "queue_one", "replace"]),
         misfire in prop::sample::select(vec!["once", "all", "skip"]),
     ) {
@@ -264,12 +270,13 @@ proptest! {
         runtime.block_on(async {
             let wanted = || every(10, &format!(r#", "overlap": "{overlap}", "misfire": "{misfire}""#));
             let fleet = Fleet::new(wanted()).await;
-            let (mut seen, mut running, mut triggered) = (Vec::new(), Vec::new(), HashSet::new());
+            let (mut seen, mut running, mut known) = (Vec::new(), Vec::new(), HashSet::new());
             for step in steps {
                 match step {
                     Step::Wait(seconds) => {
                         let jobs = fleet.wait(seconds).await;
-                        let fired = jobs.iter().filter(|job| job.attempt == 1 && !triggered.contains(&job.id));
+                        // One that was lost comes again, and one that was triggered is nobody's nominal time.
+                        let fired = jobs.iter().filter(|job| known.insert(job.id));
                         seen.extend(fired.map(|job| job.spec.scheduled_for.unwrap()));
                         running.extend(jobs);
                     }
@@ -282,7 +289,7 @@ proptest! {
                     Step::PutAgain => drop(fleet.put(ScheduleSpec { enabled: true, ..wanted() }).await),
                     Step::Trigger => {
                         if let Ok(Some(job)) = fleet.bench.jobs.trigger_schedule("s".into(), None).await {
-                            triggered.insert(job.job_id);
+                            known.insert(job.job_id);
                         }
                     }
                 }
