@@ -47,6 +47,7 @@
 //! What nobody asks for (jobs that become due, leases that run out, retention) is done by one node, the holder of
 //! `jobs/leader`, in `duties`; each such commit is guarded by the lease's token.
 
+mod audit;
 pub mod beat;
 pub mod book;
 mod bulk;
