@@ -29,12 +29,12 @@ HANDLERS = {"greet": greet}
 
 def run(job):
     me = {"jobId": job["jobId"], "executionId": job["executionId"], "fence": job["fence"]}
-    seq = 0
+    seq = 1
 
     def log(message):
         nonlocal seq
         lines = [{"level": "info", "message": message}]
-        post(f"/executions/{job['executionId']}/logs", {"fence": job["fence"], "firstSeq": seq, "lines": lines})
+        post(f"/executions/{job['executionId']}/logs", {"firstSeq": seq, "lines": lines})
         seq += 1
 
     try:

@@ -36,6 +36,9 @@ class Jobs:
     def get(self, job_id):
         return self.call("GET", f"/jobs/{job_id}")
 
+    def result(self, job_id):
+        return self.call("GET", f"/jobs/{job_id}/result")
+
     def await_state(self, job_id, *states, seconds=60):
         """The job, once it is in one of these states."""
 
@@ -61,9 +64,9 @@ class Jobs:
         while True:
             page = self.call("GET", f"/jobs?scheduleId={schedule}&limit=500{cursor}")
             found += page["jobs"]
-            if not page.get("cursor"):
+            if not page["nextCursor"]:
                 return found
-            cursor = f"&cursor={page['cursor']}"
+            cursor = f"&cursor={page['nextCursor']}"
 
 
 class Programs:

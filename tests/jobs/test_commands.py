@@ -21,7 +21,7 @@ def test_a_job_from_the_command_line_to_its_end(jobs, programs, name):
     code, said, _ = programs.baton("job", "retry", job)
     assert code == 0
     assert jobs.await_state(job)["state"] == "completed"
-    assert len(jobs.get(job)["attempts"]) == 2
+    assert len(jobs.get(job)["history"]) == 2
 
 
 def programs_baton():

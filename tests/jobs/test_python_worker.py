@@ -14,11 +14,11 @@ def test_a_worker_in_plain_python_runs_jobs_and_ends_well(jobs, programs, name):
     worker = programs.start(sys.executable, WORKER, name)
     for number, job in enumerate(done):
         ended = jobs.await_state(job)
-        assert (ended["state"], ended["result"]) == ("completed", {"greeted": number})
+        assert (ended["state"], jobs.result(ended["jobId"])) == ("completed", {"greeted": number})
     assert jobs.messages(done[3]) == ["hello 3"]
     failed = jobs.await_state(wrong)
     assert failed["state"] == "failed"
-    assert failed["attempts"][0]["error"]["type"] == "KeyError"
+    assert failed["history"][0]["error"]["type"] == "KeyError"
     worker.send_signal(signal.SIGTERM)
     said, _ = worker.communicate(timeout=60)
     assert worker.returncode == 0, said

@@ -19,7 +19,7 @@ def test_a_command_gets_the_arguments_and_its_output_becomes_the_log(jobs, progr
     job = jobs.enqueue("t", {"to": "a"}, queue=name)
     programs.worker('cat; echo; echo "$BATON_JOB_TYPE $BATON_ATTEMPT $BATON_FENCE"; echo oops >&2', "--queue", name)
     ended = jobs.await_state(job)
-    assert (ended["state"], ended["result"]) == ("completed", {"exitCode": 0})
+    assert (ended["state"], jobs.result(ended["jobId"])) == ("completed", {"exitCode": 0})
     lines = jobs.messages(job)
     assert sorted(lines) == sorted(['{"to": "a"}', f"t 1 {ended['attempts'][0]['executionId'].split('.')[1]}", "oops"])
 
@@ -29,7 +29,7 @@ def test_an_exit_code_fails_the_job_and_it_is_tried_again(jobs, programs, name):
     programs.worker('echo "try $BATON_ATTEMPT" >&2; exit $((5 - BATON_ATTEMPT))', "--queue", name)
     ended = jobs.await_state(job)
     assert ended["state"] == "failed"
-    errors = [attempt["error"]["message"] for attempt in ended["attempts"]]
+    errors = [attempt["error"]["message"] for attempt in ended["history"]]
     assert errors == ["exit code 4: try 1", "exit code 3: try 2"]
 
 
@@ -105,4 +105,4 @@ def test_a_frozen_worker_cannot_report_what_another_has_done(jobs, programs, nam
     assert ended["state"] == "completed"
     first.send_signal(signal.SIGCONT)
     time.sleep(1)
-    assert [attempt["outcome"] for attempt in jobs.get(job)["attempts"]] == ["lost", "succeeded"]
+    assert [attempt["outcome"] for attempt in jobs.get(job)["history"]] == ["lost", "succeeded"]

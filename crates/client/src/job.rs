@@ -148,9 +148,12 @@ pub struct Filter {
 pub struct LogPage {
     /// The lines, in order.
     pub lines: Vec<Value>,
-    /// What to ask for the lines after these.
-    #[serde(default)]
-    pub next: Option<Value>,
+    /// The place of the last of them, for asking for those after it.
+    pub after: u64,
+    /// Whether there are more.
+    pub more: bool,
+    /// Where the job stands.
+    pub state: String,
 }
 
 /// The jobs of a server.
@@ -189,7 +192,13 @@ impl Jobs {
         self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.read()
     }
 
-    /// A page of jobs, the newest first: `jobs`, and `cursor` when there are more.
+    /// What a job came to.
+    pub async fn result(&self, id: &str) -> Result<Value, Error> {
+        let path = Self::path(id).plain("/result").build()?;
+        self.client.call(Method::GET, path, Bytes::new(), "").await?.read()
+    }
+
+    /// A page of jobs, the newest first: `jobs`, and `nextCursor` when there are more.
     pub async fn list(&self, filter: &Filter) -> Result<Value, Error> {
         let mut path = Path::new("/api/v1/jobs");
         for (name, value) in &filter.terms {
@@ -229,8 +238,8 @@ impl Jobs {
     }
 
     /// Lines of a job's log after a place in it.
-    pub async fn logs(&self, id: &str, after: Option<&str>) -> Result<LogPage, Error> {
-        let path = Self::path(id).plain("/logs").maybe("after", after);
+    pub async fn logs(&self, id: &str, after: u64) -> Result<LogPage, Error> {
+        let path = Self::path(id).plain("/logs").number("after", after);
         self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
     }
 }

@@ -37,7 +37,7 @@ impl Schedules {
         self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.read()
     }
 
-    /// A page of schedules by id: `schedules`, and `cursor` when there are more.
+    /// A page of schedules by id: `schedules`, and `nextCursor` when there are more.
     pub async fn list(&self, cursor: Option<&str>) -> Result<Value, Error> {
         let path = Path::new("/api/v1/schedules").maybe("cursor", cursor).build()?;
         self.client.call(Method::GET, path, Bytes::new(), "").await?.read()

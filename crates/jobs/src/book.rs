@@ -314,6 +314,15 @@ impl<'t> Book<'t> {
         Ok(&self.page(at)?.chunk.slots)
     }
 
+    /// The slots of a chunk, and under which moment it stands in the order of time.
+    pub fn chunk_as_stored(
+        &mut self,
+        at: (PartitionId, u64),
+    ) -> Result<(Vec<Slot>, Option<Timestamp>), Halt> {
+        let chunk = &self.page(at)?.chunk;
+        Ok((chunk.slots.clone(), chunk.indexed))
+    }
+
     /// What is known of a job; `None` when it is forgotten or never was.
     pub fn slot(&mut self, place: Place) -> Result<Option<&Slot>, Halt> {
         let slot = self.page(place.chunk())?.chunk.slots.get(place.index());

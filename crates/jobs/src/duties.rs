@@ -29,6 +29,9 @@ const FAILED: Duration = Duration::from_millis(500);
 /// How often history is trimmed.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
 
+/// What a guarded decision is refused with.
+pub const NOT_LEADER: &str = "not_leader";
+
 /// Something the leader does.
 pub trait Duty: Send + Sync {
     /// Its name, for the log.
@@ -58,6 +61,14 @@ pub async fn keep(shared: Arc<Shared>) {
     }
 }
 
+/// Runs the duties that the time calls for until nothing is due; tells whether this node could lead.
+pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
+    let Some(term) = take(shared).await else { return Ok(false) };
+    while Schedules.run(shared, &term).await?.is_zero() {}
+    while Clock.run(shared, &term).await?.is_zero() {}
+    Ok(true)
+}
+
 async fn take(shared: &Arc<Shared>) -> Option<Term> {
     let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
     match run(&*shared.store, move |tx| leader::take(tx, &node, sole)).await {
@@ -81,6 +92,7 @@ async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term) {
             }
             *pause = match duty.run(shared, &term).await {
                 Ok(pause) => pause,
+                Err(Error::Conflict { code: NOT_LEADER, .. }) => return,
                 Err(error) => {
                     tracing::warn!(%error, duty = duty.name(), "a duty failed; it will be tried again");
                     FAILED

@@ -25,7 +25,7 @@ use crate::error::Error;
 use crate::head::QueueSettings;
 use crate::id::{ExecutionId, JobId, Place, WorkerId};
 use crate::idempotency;
-use crate::leader::Term;
+use crate::leader::{self, Term};
 use crate::lease::{self, Grant, Granted};
 use crate::limits::{LEASE_BYTES_MAX, LEASE_JOBS_MAX, PAGE_MAX, WAIT_MAX};
 use crate::machine::Cancelled;
@@ -35,7 +35,8 @@ use crate::queue::{self, QueueView};
 use crate::report::{self, Report, Reported};
 use crate::spec::{NewJob, Spec, check_name};
 use crate::state::{Outcome, State};
-use crate::wait::Bells;
+use crate::view::JobView;
+use crate::wait::{Bells, Watch};
 use crate::worker::{self, Desired, NewWorker, Worker};
 
 /// How a server runs jobs.
@@ -49,6 +50,8 @@ pub struct Options {
     pub policy: Policy,
     /// How often a worker that waits looks by itself.
     pub look_every: Duration,
+    /// Whether this node may run the duties.
+    pub duties: bool,
 }
 
 impl Default for Options {
@@ -58,6 +61,7 @@ impl Default for Options {
             sole: false,
             policy: Policy::default(),
             look_every: Duration::from_secs(1),
+            duties: true,
         }
     }
 }
@@ -155,7 +159,7 @@ impl Shared {
         let policy = self.options.policy;
         let decided = run(&*self.store, move |tx| {
             if !term.guard(tx)? {
-                return Ok(Err(Error::conflict("not_leader", "this node does not lead any more")));
+                return Ok(Err(Error::conflict(duties::NOT_LEADER, "this node does not lead any more")));
             }
             decide(tx, policy, &mut rule)
         })
@@ -258,7 +262,9 @@ impl Jobs {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
-        shared.tasks.spawn(duties::keep(Arc::clone(&shared)));
+        if shared.options.duties {
+            shared.tasks.spawn(duties::keep(Arc::clone(&shared)));
+        }
         Self { shared }
     }
 
@@ -268,6 +274,63 @@ impl Jobs {
         self.shared.bells.wake_all();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
+    }
+
+    /// Takes the lead, if it can be had, and does everything that is due now; tells whether it led.
+    pub async fn sweep(&self) -> Result<bool, Error> {
+        duties::once(&self.shared).await
+    }
+
+    /// Waits until a job has ended, or for so long; tells how it stands.
+    pub async fn wait(&self, id: JobId, wait: Duration) -> Result<JobView, Error> {
+        let (wait, watch) = (wait.min(WAIT_MAX), Stopwatch::start());
+        let Some(place) = id.place() else { return Err(Error::no_job(id)) };
+        let watching = self.shared.bells.watch(place);
+        loop {
+            let bell = watching.bell();
+            let mut ring = Box::pin(bell.notified());
+            ring.as_mut().enable();
+            let job = self.get(id).await?;
+            let left = wait.saturating_sub(watch.elapsed());
+            if job.state.is_terminal() || left.is_zero() || self.shared.stop.is_cancelled() {
+                return Ok(job);
+            }
+            tokio::select! {
+                () = ring => {}
+                () = baton_env::sleep(left.min(self.shared.options.look_every)) => {}
+            }
+        }
+    }
+
+    /// Hears of a job's changes on this server. How long to wait for one is up to the caller: another server may have
+    /// changed it, of which nothing is heard.
+    pub fn watch(&self, place: Place) -> Watch {
+        self.shared.bells.watch(place)
+    }
+
+    /// How often somebody who waits for news should look by himself.
+    pub fn look_every(&self) -> Duration {
+        self.shared.options.look_every
+    }
+
+    /// How many watch jobs on this server.
+    pub fn watchers(&self) -> usize {
+        self.shared.bells.watchers()
+    }
+
+    /// The store's time, roughly.
+    pub fn now(&self) -> Timestamp {
+        self.shared.store.now()
+    }
+
+    /// What holds unless a job says otherwise.
+    pub fn policy(&self) -> Policy {
+        self.shared.options.policy
+    }
+
+    /// Who leads, and under which token.
+    pub async fn leader(&self) -> Result<Option<baton_store::lease::Holder>, Error> {
+        Ok(run(&*self.shared.store, leader::look).await?)
     }
 
     /// What was counted on this server.
@@ -519,9 +582,4 @@ async fn any(mut rings: Vec<std::pin::Pin<Box<tokio::sync::futures::OwnedNotifie
         false => std::task::Poll::Pending,
     })
     .await;
-}
-
-/// Where a job is, for those who only have its id.
-pub(crate) fn place_of(id: JobId) -> Result<Place, Error> {
-    id.place().ok_or_else(|| Error::no_job(id))
 }

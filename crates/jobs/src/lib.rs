@@ -49,12 +49,15 @@
 //! What nobody asks for (jobs that become due, leases that run out, retention) is done by one node, the holder of
 //! `jobs/leader`, in `duties`; each such commit is guarded by the lease's token.
 
+mod audit;
 pub mod beat;
 pub mod book;
+mod bulk;
 pub mod calendar;
 mod cancel;
 mod chunk;
 mod codec;
+mod dead_letter;
 pub mod due;
 mod duties;
 mod end;
@@ -70,6 +73,7 @@ mod lane;
 mod leader;
 mod lease;
 pub mod limits;
+mod log;
 pub mod machine;
 mod meter;
 mod permit;
@@ -77,14 +81,18 @@ mod policy;
 mod queue;
 mod report;
 pub mod schedule;
+mod search;
 mod spec;
 mod state;
+mod view;
 mod wait;
 mod worker;
 
 pub use beat::{Beat, Heard, Held, Progress, ProgressAt};
 pub use book::{Book, Halt, News};
+pub use bulk::{Action, Done};
 pub use chunk::{CHUNK, Slot};
+pub use dead_letter::DeadLetters;
 pub use enqueue::Enqueued;
 pub use error::Error;
 pub use head::{QueueSettings, Rate};
@@ -92,11 +100,15 @@ pub use history::JobError;
 pub use id::{ExecutionId, JobId, Place, WorkerId};
 pub use jobs::{Jobs, Leased, Leases, Options, Registered};
 pub use leader::Term;
+pub use log::{Level, Line, LogPage, LogQuery, Logged, NewLine, NewLines};
 pub use machine::Cancelled;
 pub use meter::Numbers;
 pub use policy::Policy;
 pub use queue::{HIDDEN, QueueView};
 pub use report::{Report, Reported};
+pub use search::{Filter, Page};
 pub use spec::{Dependency, NORMAL, NewJob, OnConflict, PRIORITIES, Retry, Spec, Unique, UniqueScope, When};
 pub use state::{Outcome, State, WaitReason};
+pub use view::{Attempt, JobDetail, JobView};
+pub use wait::Watch;
 pub use worker::{Desired, NewWorker, Worker};

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
+use baton_jobs::Jobs;
 use baton_queue::Broker;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +19,8 @@ use crate::server::Options;
 pub struct App {
     /// The queues.
     pub broker: Broker,
+    /// The jobs.
+    pub jobs: Jobs,
     /// Who may call; nobody is asked when there is none.
     pub auth: Option<Arc<Auth>>,
     /// How the server was told to behave.
@@ -34,10 +37,12 @@ pub struct App {
 
 impl App {
     pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
+        let jobs = Jobs::start(Arc::clone(broker.store()), options.jobs.clone());
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
             elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             broker,
+            jobs,
             auth,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),

@@ -71,6 +71,10 @@ pub enum Kind {
     TimerTooFar,
     /// A value or payload is larger than it may be.
     PayloadTooLarge,
+    /// Things are not as this needs them to be.
+    Conflict,
+    /// There are as many of something as there may be.
+    LimitReached,
     /// A mistake of ours.
     Internal,
 }
@@ -256,6 +260,18 @@ pub const TABLE: &[Row] = &[
         StatusCode::PAYLOAD_TOO_LARGE,
         "payload_too_large",
         "Keep the value smaller, or keep it elsewhere and store where it is; `detail` names the bound.",
+    ),
+    row(
+        Kind::Conflict,
+        StatusCode::CONFLICT,
+        "conflict",
+        "Things are not as the call needs them; `reason` says in which way. Look again before repeating it.",
+    ),
+    row(
+        Kind::LimitReached,
+        StatusCode::TOO_MANY_REQUESTS,
+        "limit_reached",
+        "There are as many as there may be; the text names what. Remove some, or use another queue.",
     ),
     row(
         Kind::Internal,

@@ -61,6 +61,8 @@ pub struct Options {
     pub auth: Option<auth::Options>,
     /// What to serve HTTPS with; without this it is HTTP.
     pub certificate: Option<Certificate>,
+    /// How jobs are run.
+    pub jobs: baton_jobs::Options,
 }
 
 impl Default for Options {
@@ -144,6 +146,7 @@ impl Server {
         tracker.close();
         // Each connection keeps to the deadline itself.
         let finish = async {
+            app.jobs.shutdown().await;
             app.broker.shutdown().await;
             tracker.wait().await;
         };

@@ -27,6 +27,10 @@ pub struct Place {
     pub query: String,
     /// Whether a stream of events is wanted.
     pub wants_events: bool,
+    /// What it may be repeated under.
+    pub idempotency_key: Option<String>,
+    /// The last event that the peer has seen.
+    pub last_event_id: Option<String>,
     /// Who sends it.
     pub caller: Caller,
 }
@@ -71,7 +75,10 @@ pub fn find(head: &Head<'_>, auth: Option<&Auth>) -> Result<Place, Reply> {
     };
     let parameters = segments.decoded().map_err(Error::into_reply)?;
     let (query, wants_events) = (head.query.to_owned(), head.wants_events);
-    Ok(Place { handler: route.handler, parameters, query, wants_events, caller })
+    let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+    let (idempotency_key, last_event_id) = (text(head.idempotency_key), text(head.last_event_id));
+    let handler = route.handler;
+    Ok(Place { handler, parameters, query, wants_events, idempotency_key, last_event_id, caller })
 }
 
 /// Starts a handler.

@@ -65,6 +65,18 @@ pub struct Settings {
     pub retention_interval: Duration,
     /// How long traces are kept.
     pub trace_retention: Duration,
+    /// How long a worker may be silent before its jobs are given to others.
+    pub job_lease: Duration,
+    /// How often a worker is asked to be heard.
+    pub job_heartbeat: Duration,
+    /// How long a worker has to end a cancelled job.
+    pub job_cancel_grace: Duration,
+    /// How long completed and cancelled jobs are kept.
+    pub job_completed_retention: Duration,
+    /// How long failed jobs, dead letters and history are kept.
+    pub job_failed_retention: Duration,
+    /// How long a job waits before it counts as one priority higher.
+    pub job_ageing: Duration,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
     /// What is logged.
@@ -103,6 +115,12 @@ impl Default for Settings {
             default_timeout: Duration::from_millis(30_000),
             retention_interval: Duration::from_millis(2000),
             trace_retention: Duration::from_secs(7 * 24 * 3600),
+            job_lease: baton_jobs::limits::LEASE,
+            job_heartbeat: baton_jobs::limits::HEARTBEAT,
+            job_cancel_grace: baton_jobs::limits::CANCEL_GRACE,
+            job_completed_retention: baton_jobs::limits::COMPLETED_FOR,
+            job_failed_retention: baton_jobs::limits::FAILED_FOR,
+            job_ageing: baton_jobs::limits::AGEING,
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
             security: Security::default(),
@@ -319,6 +337,66 @@ pub const TABLE: &[Setting] = &[
         show: |s| show_millis(s.trace_retention),
     },
     Setting {
+        name: "job_lease_ms",
+        flag: "job-lease-ms",
+        env: "BATON_JOB_LEASE_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a worker may be silent before its jobs are given to others.",
+        set: |s, text| set(&mut s.job_lease, text, positive_millis),
+        show: |s| show_millis(s.job_lease),
+    },
+    Setting {
+        name: "job_heartbeat_ms",
+        flag: "job-heartbeat-ms",
+        env: "BATON_JOB_HEARTBEAT_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How often workers are asked to be heard; well below the lease.",
+        set: |s, text| set(&mut s.job_heartbeat, text, positive_millis),
+        show: |s| show_millis(s.job_heartbeat),
+    },
+    Setting {
+        name: "job_cancel_grace_ms",
+        flag: "job-cancel-grace-ms",
+        env: "BATON_JOB_CANCEL_GRACE_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a worker has to end a cancelled job before it is taken away.",
+        set: |s, text| set(&mut s.job_cancel_grace, text, positive_millis),
+        show: |s| show_millis(s.job_cancel_grace),
+    },
+    Setting {
+        name: "job_completed_retention_ms",
+        flag: "job-completed-retention-ms",
+        env: "BATON_JOB_COMPLETED_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long completed and cancelled jobs are kept.",
+        set: |s, text| set(&mut s.job_completed_retention, text, positive_millis),
+        show: |s| show_millis(s.job_completed_retention),
+    },
+    Setting {
+        name: "job_failed_retention_ms",
+        flag: "job-failed-retention-ms",
+        env: "BATON_JOB_FAILED_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long failed jobs, dead letters and the history of jobs are kept.",
+        set: |s, text| set(&mut s.job_failed_retention, text, positive_millis),
+        show: |s| show_millis(s.job_failed_retention),
+    },
+    Setting {
+        name: "job_ageing_ms",
+        flag: "job-ageing-ms",
+        env: "BATON_JOB_AGEING_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a job waits before it counts as one priority higher.",
+        set: |s, text| set(&mut s.job_ageing, text, positive_millis),
+        show: |s| show_millis(s.job_ageing),
+    },
+    Setting {
         name: "shutdown_deadline_ms",
         flag: "shutdown-deadline-ms",
         env: "BATON_SHUTDOWN_DEADLINE_MS",
@@ -498,6 +576,29 @@ impl Settings {
             shutdown_deadline: self.shutdown_deadline,
             auth: self.security.auth(),
             certificate: self.security.certificate(),
+            jobs: self.jobs(),
+        }
+    }
+
+    /// How jobs are run.
+    pub fn jobs(&self) -> baton_jobs::Options {
+        let sole = self.store == EMBEDDED;
+        baton_jobs::Options {
+            // Of this start: a server that comes back is not the one that held a lease before.
+            node: format!("{}-{:x}", self.node_id, baton_env::random_u64()).into(),
+            sole,
+            policy: baton_jobs::Policy {
+                lease: self.job_lease,
+                heartbeat: self.job_heartbeat,
+                cancel_grace: self.job_cancel_grace,
+                completed_for: self.job_completed_retention,
+                cancelled_for: self.job_completed_retention,
+                failed_for: self.job_failed_retention,
+                ageing: self.job_ageing,
+            },
+            // Nobody else can change what a worker waits for, where there is nobody else.
+            look_every: Duration::from_secs(if sole { 5 } else { 1 }),
+            duties: true,
         }
     }
 

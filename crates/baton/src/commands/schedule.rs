@@ -244,7 +244,7 @@ async fn list(target: &Target) -> anyhow::Result<()> {
                 ]);
             }
         }
-        match page["cursor"].as_str() {
+        match page["nextCursor"].as_str() {
             Some(next) => cursor = Some(next.to_owned()),
             None => break,
         }

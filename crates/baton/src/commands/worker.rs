@@ -137,7 +137,6 @@ fn spawn(command: &str, context: &Context) -> std::io::Result<Child> {
     let environment = [
         ("BATON_JOB_ID", Some(context.job_id())),
         ("BATON_JOB_TYPE", Some(context.job_type())),
-        ("BATON_QUEUE", Some(context.queue())),
         ("BATON_ATTEMPT", Some(&attempt)),
         ("BATON_EXECUTION_ID", Some(context.execution_id())),
         ("BATON_FENCE", Some(&fence)),

@@ -35,7 +35,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 words(&worker["jobTypes"]),
                 format!("{} of {}", text(&worker["running"]), text(&worker["maxConcurrency"])),
                 text(&worker["state"]),
-                text(&worker["lastSeenAt"]),
+                text(&worker["seenAt"]),
             ]);
         }
         output.text(table)?;

@@ -128,11 +128,6 @@ impl Context {
         &self.execution.lease.job_type
     }
 
-    /// The queue that it came from.
-    pub fn queue(&self) -> &str {
-        &self.execution.lease.queue
-    }
-
     /// Which try this is, from 1.
     pub fn attempt(&self) -> u32 {
         self.execution.lease.attempt
@@ -140,7 +135,7 @@ impl Context {
 
     /// How long the job may run; none when that is not limited.
     pub fn time_limit(&self) -> Option<Duration> {
-        Some(self.execution.lease.deadline_ms).filter(|millis| *millis > 0).map(Duration::from_millis)
+        self.execution.lease.deadline_ms.map(Duration::from_millis)
     }
 
     /// The schedule that made the job.

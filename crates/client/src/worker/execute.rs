@@ -46,19 +46,18 @@ async fn handle(session: &Session, execution: &Arc<Execution>) -> Option<Handled
 
 /// Returns when the handler is to stop.
 async fn end(session: &Session, execution: &Execution) {
-    let (watch, limit) = (Stopwatch::start(), execution.lease.deadline_ms);
+    let (watch, limit) = (Stopwatch::start(), execution.lease.deadline_ms.map(Duration::from_millis));
     loop {
         let trusted = execution.trusted_until().saturating_sub(session.clock().elapsed());
-        let left = Duration::from_millis(limit).saturating_sub(watch.elapsed());
+        let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(watch.elapsed()));
         if trusted.is_zero() {
             execution.end(End::Lost);
-        } else if limit > 0 && left.is_zero() {
+        } else if left.is_zero() {
             execution.end(End::TimedOut);
         }
-        let next = if limit > 0 { trusted.min(left) } else { trusted };
         tokio::select! {
             () = execution.stop.cancelled() => return,
-            () = baton_env::sleep(next) => {}
+            () = baton_env::sleep(trusted.min(left)) => {}
         }
     }
 }

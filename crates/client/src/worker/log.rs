@@ -34,7 +34,6 @@ enum Entry {
 pub(super) struct Log {
     client: Client,
     execution_id: String,
-    fence: u64,
     /// Cancelled when the lease is over.
     pub gone: CancellationToken,
     way: Mutex<Way>,
@@ -51,8 +50,8 @@ enum Way {
 }
 
 impl Log {
-    pub(super) fn new(client: Client, execution_id: String, fence: u64) -> Self {
-        Self { client, execution_id, fence, gone: CancellationToken::new(), way: Mutex::default() }
+    pub(super) fn new(client: Client, execution_id: String) -> Self {
+        Self { client, execution_id, gone: CancellationToken::new(), way: Mutex::default() }
     }
 
     pub(super) async fn add(&self, level: Level, mut message: String) {
@@ -87,7 +86,6 @@ impl Log {
                 let target = Target {
                     client: self.client.clone(),
                     execution_id: self.execution_id.clone(),
-                    fence: self.fence,
                     gone: self.gone.clone(),
                 };
                 tokio::spawn(target.send_all(receiver));
@@ -102,13 +100,12 @@ impl Log {
 struct Target {
     client: Client,
     execution_id: String,
-    fence: u64,
     gone: CancellationToken,
 }
 
 impl Target {
     async fn send_all(self, mut entries: mpsc::Receiver<Entry>) {
-        let (mut next_seq, mut waiting) = (0, Vec::with_capacity(LINES_MAX));
+        let (mut next_seq, mut waiting) = (1, Vec::with_capacity(LINES_MAX));
         while entries.recv_many(&mut waiting, LINES_MAX).await > 0 {
             collect(&mut entries, &mut waiting).await;
             let (mut flushed, mut lines) = (Vec::new(), Vec::with_capacity(waiting.len()));
@@ -119,7 +116,7 @@ impl Target {
                 }
             }
             for part in parts(&lines) {
-                if !self.send(&Lines { fence: self.fence, first_seq: next_seq, lines: part }).await {
+                if !self.send(&Lines { first_seq: next_seq, lines: part }).await {
                     return;
                 }
                 next_seq += part.len() as u64;

@@ -184,7 +184,6 @@ impl Session {
             }
         }
         drop(beating);
-        self.leave().await;
         Ok(Over::Stopped)
     }
 
@@ -276,7 +275,7 @@ impl Session {
         trusted_until: Duration,
         place: Option<OwnedSemaphorePermit>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let log = Log::new(self.client.clone(), lease.execution_id.clone(), lease.fence);
+        let log = Log::new(self.client.clone(), lease.execution_id.clone());
         let execution = Arc::new(Execution::new(lease, trusted_until, Arc::clone(&self.beat), log));
         self.running().insert(execution.lease.job_id.clone(), Arc::clone(&execution));
         if self.draining.is_cancelled() {
@@ -359,8 +358,13 @@ impl Session {
                 execution.end(End::Cancelled);
             }
         }
-        if beaten.desired_state == "draining" {
-            self.draining.cancel();
+        match beaten.desired_state.as_str() {
+            "draining" => self.draining.cancel(),
+            "stopping" => {
+                self.draining.cancel();
+                executions.iter().for_each(|execution| execution.end(End::Drained));
+            }
+            _ => {}
         }
     }
 
@@ -368,15 +372,6 @@ impl Session {
         let told = async { self.client.post(self.path("/drain")?, &serde_json::json!({}), &self.id).await };
         if let Err(error) = told.await {
             tracing::debug!(%error, "the server was not told of the drain");
-        }
-    }
-
-    /// Says that this worker is gone.
-    async fn leave(&self) {
-        let left =
-            async { self.client.call(Method::DELETE, self.path("")?, bytes::Bytes::new(), &self.id).await };
-        if let Err(error) = left.await {
-            tracing::debug!(%error, "the server was not told of the end");
         }
     }
 

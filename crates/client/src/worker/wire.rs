@@ -48,12 +48,10 @@ pub(super) struct Lease {
     pub execution_id: String,
     pub fence: u64,
     pub lease_ms: u64,
-    /// How long it may run; zero when that is not limited.
+    /// How long it may run; none when that is not limited.
     #[serde(default)]
-    pub deadline_ms: u64,
+    pub deadline_ms: Option<u64>,
     pub job_type: String,
-    #[serde(default)]
-    pub queue: String,
     #[serde(default)]
     pub args: Option<Box<RawValue>>,
     #[serde(default)]
@@ -152,7 +150,6 @@ pub(super) struct ReportedItem {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Lines<'a> {
-    pub fence: u64,
     pub first_seq: u64,
     pub lines: &'a [Line],
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::fire::{self, DUE_MAX};
 use crate::due;
-use crate::duties::Duty;
+use crate::duties::{Duty, NOT_LEADER};
 use crate::error::Error;
 use crate::jobs::Shared;
 use crate::leader::Term;
@@ -65,8 +65,8 @@ async fn fire_one(shared: Arc<Shared>, term: Term, id: String) -> Result<(), Err
             return Ok(());
         }
         Err(Error::Store(error)) => return Err(error.into()),
-        Err(Error::Conflict { code: "not_leader", message }) => {
-            return Err(Error::Conflict { code: "not_leader", message });
+        Err(Error::Conflict { code: NOT_LEADER, message }) => {
+            return Err(Error::Conflict { code: NOT_LEADER, message });
         }
         Err(error) => error.to_string(),
     };

@@ -155,6 +155,9 @@ impl<'s> Connection<'s> {
         let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
+        let mut place = place;
+        let take = |place: &mut Place| (place.idempotency_key.take(), place.last_event_id.take());
+        let (key, last_event) = place.as_mut().map(take).unwrap_or_default();
         let admitted = match place {
             Ok(Place { handler, parameters, query, caller: Caller::Known(caller), .. }) => {
                 Ok((handler, parameters, query, caller))
@@ -184,6 +187,7 @@ impl<'s> Connection<'s> {
         };
         let call =
             Call::new(Arc::clone(&self.app), parameters, query, body, caller).wanting_events(wants_events);
+        let call = call.repeating(key, last_event);
         let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer).await,
             Err(reply) => Some(reply),

@@ -61,6 +61,10 @@ pub struct Head<'b> {
     pub wants_events: bool,
     /// The value of `Authorization`.
     pub authorization: Option<&'b [u8]>,
+    /// The value of `Idempotency-Key`.
+    pub idempotency_key: Option<&'b [u8]>,
+    /// The value of `Last-Event-ID`.
+    pub last_event_id: Option<&'b [u8]>,
     /// Bytes of the head itself.
     pub bytes: usize,
 }
@@ -93,6 +97,8 @@ impl<'b> Head<'b> {
             expects_continue: noted.expects_continue && version == Version::Http11,
             wants_events: noted.wants_events,
             authorization: noted.authorization,
+            idempotency_key: noted.idempotency_key,
+            last_event_id: noted.last_event_id,
             bytes: length,
         }))
     }
@@ -147,6 +153,8 @@ fn split_target(target: &str) -> Result<(&str, &str), Error> {
 #[derive(Default)]
 struct Noted<'b> {
     authorization: Option<&'b [u8]>,
+    idempotency_key: Option<&'b [u8]>,
+    last_event_id: Option<&'b [u8]>,
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -172,6 +180,8 @@ impl<'b> Noted<'b> {
                     self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
                 }
             }
+            13 if is("last-event-id") => self.last_event_id = Some(header.value),
+            15 if is("idempotency-key") => self.idempotency_key = Some(header.value),
             13 if is("authorization") => {
                 let repeated = self.authorization.replace(header.value).is_some();
                 if repeated {
@@ -245,6 +255,8 @@ mod tests {
             expects_continue: true,
             wants_events: false,
             authorization: Some(b"Bearer x"),
+            idempotency_key: None,
+            last_event_id: None,
             bytes: text.len() - 5,
         };
         assert_eq!(parse(text), Ok(Some(expected)));

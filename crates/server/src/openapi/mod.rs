@@ -14,6 +14,7 @@ mod messages;
 mod queue;
 mod records;
 mod resources;
+mod schedules;
 mod shape;
 mod status;
 mod system;
@@ -43,6 +44,7 @@ fn subjects() -> Vec<Subject> {
         ("messages", "Looking at messages, and dead letters.", messages::operations()),
         ("groups", "Consumer groups: how far they are, and moving them.", groups::operations()),
         ("records", "Records, locks, timers, and reading without a lease.", records::operations()),
+        ("schedules", "Jobs that come by themselves.", schedules::operations()),
         ("elections", "Who coordinates a group.", system::elections()),
         ("streams", "The server's part of stream processing.", system::streams()),
         ("traces", "What consumers say about messages.", system::traces()),

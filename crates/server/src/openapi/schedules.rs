@@ -38,8 +38,10 @@ fn shown() -> Value {
 
 pub(super) fn operations() -> Vec<Operation> {
     let schedule = "/api/v1/schedules/:schedule";
-    let revision = || whole("revision", 0, u64::MAX, "Only if the schedule has this revision; 0 if it must be new.");
-    let answer = |help: &'static str| move |operation: Operation| operation.answers(200, help, shape(shown()));
+    let revision =
+        || whole("revision", 0, u64::MAX, "Only if the schedule has this revision; 0 if it must be new.");
+    let answer =
+        |help: &'static str| move |operation: Operation| operation.answers(200, help, shape(shown()));
     vec![
         get("/api/v1/schedules")
             .query([
@@ -48,8 +50,8 @@ pub(super) fn operations() -> Vec<Operation> {
             ])
             .answers(
                 200,
-                "Schedules, by id; with a `cursor` when there are more.",
-                shape(json!({"schedules": [shown()], "cursor": "text?"})),
+                "Schedules, by id; with a `nextCursor` when there are more.",
+                shape(json!({"schedules": [shown()], "nextCursor": "text?"})),
             ),
         answer("The schedule with its next five fires.")(get(schedule)),
         put(schedule)

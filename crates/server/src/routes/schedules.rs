@@ -9,6 +9,7 @@ use baton_types::limits::PAGE_ROWS_MAX;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::jobs::enqueue::idempotency_key as key;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::members::Members;
@@ -20,7 +21,7 @@ const PAGE: u64 = 100;
 const BACKFILL: u64 = 100;
 
 fn show(call: &Call, id: &str, schedule: &Schedule) -> Value {
-    schedule.show(id, call.broker().store().now())
+    schedule.show(id, call.jobs().now())
 }
 
 /// The revision that a change depends on.
@@ -34,7 +35,8 @@ fn revision(call: &Call) -> Result<Option<u64>, Error> {
 pub(super) fn put(mut call: Call) -> Answer {
     Box::pin(async move {
         let (id, body) = (call.take_parameter(0), call.body()?);
-        let text = std::str::from_utf8(&body).map_err(|_| Error::new(Kind::BadBody, "the body is not UTF-8"))?;
+        let text =
+            std::str::from_utf8(&body).map_err(|_| Error::new(Kind::BadBody, "the body is not UTF-8"))?;
         let spec = ScheduleSpec::parse(text)?;
         let revision = revision(&call)?;
         let (schedule, is_new) = call.jobs().put_schedule(id.clone(), spec, revision).await?;
@@ -63,7 +65,7 @@ pub(super) fn list(call: Call) -> Answer {
         let (schedules, more) = call.jobs().schedules(after, limit).await?;
         let cursor = schedules.last().map(|(id, _)| id.clone()).filter(|_| more);
         let shown: Vec<_> = schedules.iter().map(|(id, schedule)| show(&call, id, schedule)).collect();
-        Reply::ok(&json!({"schedules": shown, "cursor": cursor}))
+        Reply::ok(&json!({"schedules": shown, "nextCursor": cursor}))
     })
 }
 
@@ -79,7 +81,7 @@ pub(super) fn delete(mut call: Call) -> Answer {
 /// Fires now.
 pub(super) fn trigger(mut call: Call) -> Answer {
     Box::pin(async move {
-        let (id, key) = (call.take_parameter(0), call.idempotency_key());
+        let (id, key) = (call.take_parameter(0), key(&call)?);
         let job = call.jobs().trigger_schedule(id, key).await?;
         Reply::of(
             StatusCode::CREATED,
@@ -109,12 +111,11 @@ fn enable(mut call: Call, enabled: bool) -> Answer {
 /// Fires for a stretch of the past.
 pub(super) fn backfill(mut call: Call) -> Answer {
     Box::pin(async move {
-        let (id, body, key) = (call.take_parameter(0), call.body()?, call.idempotency_key());
+        let (id, body, key) = (call.take_parameter(0), call.body()?, key(&call)?);
         let (from, to, max, is_dry) = read_backfill(&body)?;
         let (fires, is_cut) = call.jobs().schedule_stretch(id.clone(), (from, to), max).await?;
         let shown: Vec<_> = fires.iter().copied().map(Timestamp::to_iso_millis).collect();
-        let jobs =
-            if is_dry { Vec::new() } else { call.jobs().backfill_schedule(id, fires, key).await? };
+        let jobs = if is_dry { Vec::new() } else { call.jobs().backfill_schedule(id, fires, key).await? };
         let jobs: Vec<_> = jobs.iter().map(|job| job.job_id).collect();
         Reply::ok(&json!({"fires": shown, "jobIds": jobs, "truncated": is_cut, "dryRun": is_dry}))
     })
@@ -122,7 +123,8 @@ pub(super) fn backfill(mut call: Call) -> Answer {
 
 fn read_backfill(body: &[u8]) -> Result<(Timestamp, Timestamp, usize, bool), Error> {
     let members = std::str::from_utf8(body).ok().and_then(Members::of);
-    let members = members.ok_or_else(|| Error::new(Kind::BadBody, "the body must be an object with from and to"))?;
+    let members =
+        members.ok_or_else(|| Error::new(Kind::BadBody, "the body must be an object with from and to"))?;
     let moment = |name: &str| {
         let text: String = members.need(name, "a time such as 2026-11-15T18:34:07Z")?;
         text.parse::<Timestamp>().map_err(|error| format!("{name}: {error}"))

@@ -75,7 +75,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 shown.add_row(row(job));
             }
         }
-        match page["cursor"].as_str() {
+        match page["nextCursor"].as_str() {
             Some(cursor) => filter.cursor = Some(cursor.to_owned()),
             None => break,
         }
@@ -92,5 +92,5 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn row(job: &Value) -> [String; 6] {
-    ["jobId", "jobType", "queue", "state", "attempt", "createdAt"].map(|name| text(&job[name]))
+    ["jobId", "jobType", "queue", "state", "attempts", "createdAt"].map(|name| text(&job[name]))
 }

@@ -33,27 +33,19 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let jobs = args.target.client()?.jobs();
     let mut output = Output::new(args.target.json);
-    let mut after: Option<String> = None;
-    let mut is_at_end = !args.follow;
+    let mut after = 0;
     loop {
-        let page = jobs.logs(&args.id, after.as_deref()).await?;
+        let page = jobs.logs(&args.id, after).await?;
         for line in &page.lines {
             show(&mut output, line)?;
         }
         output.flush()?;
-        if let Some(next) = page.next.as_ref().filter(|next| !next.is_null()) {
-            after = Some(text(next));
-        }
-        if !page.lines.is_empty() {
-            continue;
-        }
-        if is_at_end {
+        after = page.after;
+        let is_at_end = matches!(page.state.as_str(), "completed" | "failed" | "timed_out" | "cancelled");
+        if !page.more && (!args.follow || is_at_end) {
             return Ok(());
         }
-        // Looked at before the lines, so that none that came before the end is missed.
-        let state = jobs.get(&args.id).await?["state"].clone();
-        is_at_end = matches!(state.as_str(), Some("completed" | "failed" | "timed_out" | "cancelled"));
-        if !is_at_end {
+        if !page.more {
             baton_env::sleep(REST).await;
         }
     }

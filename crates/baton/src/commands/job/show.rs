@@ -17,7 +17,7 @@ pub struct Args {
 }
 
 /// What is told of a job, in this order, as far as it is there.
-const FIELDS: [(&str, &str); 15] = [
+const FIELDS: [(&str, &str); 14] = [
     ("jobType", "type"),
     ("queue", "queue"),
     ("state", "state"),
@@ -32,12 +32,15 @@ const FIELDS: [(&str, &str); 15] = [
     ("concurrencyKey", "concurrency key"),
     ("correlationId", "correlation id"),
     ("args", "arguments"),
-    ("result", "result"),
 ];
 
 /// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
-    let job = args.target.client()?.jobs().get(&args.id).await?;
+    let jobs = args.target.client()?.jobs();
+    let mut job = jobs.get(&args.id).await?;
+    if job["hasResult"] == true {
+        job["result"] = jobs.result(&args.id).await?;
+    }
     let mut output = Output::new(args.target.json);
     if output.is_json() {
         output.json(&job)?;
@@ -55,6 +58,9 @@ fn show(job: &Value, output: &mut Output) -> anyhow::Result<()> {
             fields.add_row([label.to_owned(), text(&job[name])]);
         }
     }
+    if !job["result"].is_null() {
+        fields.add_row(["result".to_owned(), text(&job["result"])]);
+    }
     if !job["progress"].is_null() {
         let progress = &job["progress"];
         fields.add_row([
@@ -63,7 +69,7 @@ fn show(job: &Value, output: &mut Output) -> anyhow::Result<()> {
         ]);
     }
     output.text(fields)?;
-    let attempts = job["attempts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let attempts = job["history"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !attempts.is_empty() {
         let mut rows = table::new(&["attempt", "worker", "started", "ended", "outcome", "error"]);
         for attempt in attempts {

@@ -1,0 +1,98 @@
+//! A store in a temporary directory whose clock the test holds in its hand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::ManualClock;
+use baton_jobs::{
+    Beat, Enqueued, Held, JobId, Jobs, Leased, NewJob, NewWorker, Options, Outcome, Report, Reported,
+    WorkerId,
+};
+use baton_store::Store;
+use baton_store_embedded::EmbeddedStore;
+use baton_types::Timestamp;
+
+/// Jobs on a store of their own.
+pub struct Bench {
+    pub jobs: Jobs,
+    pub clock: Arc<ManualClock>,
+    pub store: Arc<EmbeddedStore>,
+    _directory: tempfile::TempDir,
+}
+
+pub const START: Timestamp = Timestamp::from_micros(1_794_767_647_638_487);
+
+#[allow(dead_code, reason = "each test file uses some of it")]
+impl Bench {
+    pub fn new() -> Self {
+        Self::with(Options { sole: true, duties: false, ..Options::default() })
+    }
+
+    pub fn with(options: Options) -> Self {
+        // Memory, where there is such a place: what is tested here is not the disk.
+        let memory = std::path::Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
+        let directory = directory.unwrap();
+        let clock = Arc::new(ManualClock::new(START));
+        let store = Arc::new(
+            EmbeddedStore::open(baton_store_embedded::Options {
+                clock: clock.clone(),
+                min_free_disk: 0,
+                ..baton_store_embedded::Options::new(directory.path())
+            })
+            .unwrap(),
+        );
+        let jobs = Jobs::start(Arc::clone(&store) as Arc<dyn Store>, options);
+        Self { jobs, clock, store, _directory: directory }
+    }
+
+    pub fn advance(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+    }
+
+    pub async fn enqueue(&self, job: NewJob) -> Enqueued {
+        self.jobs.enqueue(vec![job], None).await.unwrap()[0]
+    }
+
+    pub async fn worker(&self, queues: &[&str]) -> WorkerId {
+        let told = NewWorker {
+            name: "w".into(),
+            queues: queues.iter().map(|queue| (*queue).to_owned()).collect(),
+            max_concurrency: 10,
+            ..NewWorker::default()
+        };
+        self.jobs.register(told).await.unwrap().worker
+    }
+
+    pub async fn lease(&self, worker: WorkerId, max: usize) -> Vec<Leased> {
+        self.jobs.lease(worker, max, Duration::ZERO).await.unwrap().jobs
+    }
+
+    pub async fn report(&self, leased: &Leased, outcome: Outcome) -> Reported {
+        let report = Report::new(leased.id, leased.execution.fence, outcome);
+        self.jobs.report(vec![report]).await.unwrap()[0]
+    }
+
+    pub async fn beat(&self, worker: WorkerId, leased: &[Leased]) -> baton_jobs::Heard {
+        let running =
+            leased.iter().map(|one| Held { job: one.id, fence: one.execution.fence, progress: None });
+        self.jobs.heartbeat(Beat { worker, running: running.collect() }).await.unwrap()
+    }
+
+    /// Lets the clock's duty do everything that is due now.
+    pub async fn settle(&self) {
+        self.jobs.sweep().await.unwrap();
+    }
+
+    /// The keys of records that begin with `prefix`.
+    pub async fn store_keys(&self, prefix: &str) -> Vec<String> {
+        let prefix = prefix.to_owned();
+        let rows =
+            baton_store::run(&*self.store, move |tx| tx.records(&prefix, None, 100_000)).await.unwrap();
+        rows.into_iter().map(|(key, _)| key).collect()
+    }
+
+    pub async fn state(&self, id: JobId) -> String {
+        self.jobs.get(id).await.unwrap().state.word().to_owned()
+    }
+}
