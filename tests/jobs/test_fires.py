@@ -8,7 +8,7 @@ import pytest
 
 import postgres
 from baton import Server, eventually
-from conftest import Jobs
+from fleet import Jobs
 
 SCHEDULES = 5
 
