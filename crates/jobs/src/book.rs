@@ -430,50 +430,23 @@ impl<'t> Book<'t> {
 
     /// Writes everything; tells what it is news of.
     pub fn commit(mut self) -> Result<News, Stop> {
-        let settled = self.settle();
-        let trims = match settled {
-            Ok(trims) => trims,
-            Err(Halt::Stop(stop)) => return Err(stop),
-            Err(Halt::Refused(error)) => return Err(StoreError::Corrupt(error.to_string()).into()),
-        };
-        for (partition, appends) in std::mem::take(&mut self.appends) {
-            if !appends.block.is_empty() {
-                self.tx.append(partition, &appends.block, Duration::ZERO);
-            }
-        }
-        for (partition, start) in trims {
-            self.tx.trim(partition, Offset(start))?;
-        }
-        for (at, page) in &self.pages {
-            if page.dirty && !page.chunk.slots.is_empty() {
-                let bytes = page.chunk.encode();
-                self.tx.put_record(&key::chunk(at.0, at.1), bytes.into(), None)?;
-            } else if page.dirty && page.stored {
-                self.tx.remove_record(&key::chunk(at.0, at.1));
-            }
-        }
-        for (partition, (head, dirty)) in &mut self.heads {
-            if *dirty {
-                self.tx.put_record(&key::head(*partition), head.encode().into(), None)?;
-            }
-        }
-        for (partition, (kinds, dirty)) in &self.kinds {
-            if *dirty {
-                let bytes = serde_json::to_vec(kinds).unwrap_or_default();
-                self.tx.put_record(&key::kinds(*partition), bytes.into(), None)?;
-            }
-        }
-        for (key, (value, expires_at)) in std::mem::take(&mut self.writes) {
-            let old = self.read.get(&key).and_then(Option::as_ref);
-            match value {
-                Some(value) => drop(expiry::put(self.tx, &key, old, value, expires_at)?),
-                None => match old {
-                    Some(old) => expiry::remove(self.tx, &key, old),
-                    None => self.tx.remove_record(&key),
-                },
-            }
-        }
-        Ok(self.news)
+        let trims = self.settled()?;
+        let Self { tx, heads, kinds, pages, read, writes, appends, news, .. } = self;
+        Changes { heads, kinds, pages, read, writes, appends, trims, news }.write(tx)
+    }
+
+    /// What is to be written, for a decision that has other things to write, too.
+    pub fn close(mut self) -> Result<Changes, Stop> {
+        let trims = self.settled()?;
+        let Self { heads, kinds, pages, read, writes, appends, news, .. } = self;
+        Ok(Changes { heads, kinds, pages, read, writes, appends, trims, news })
+    }
+
+    fn settled(&mut self) -> Result<Vec<(PartitionId, u64)>, Stop> {
+        self.settle().map_err(|halt| match halt {
+            Halt::Stop(stop) => stop,
+            Halt::Refused(error) => StoreError::Corrupt(error.to_string()).into(),
+        })
     }
 
     /// Works out what follows from the changed slots; tells what can be trimmed.
@@ -520,6 +493,62 @@ impl<'t> Book<'t> {
         }
         self.news.ready.extend(ready.into_iter().filter(|(_, jobs)| *jobs > 0));
         Ok(trims.into_iter().collect())
+    }
+}
+
+/// What a book has come to, before it is written.
+pub struct Changes {
+    heads: BTreeMap<PartitionId, (Head, bool)>,
+    kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
+    pages: BTreeMap<(PartitionId, u64), Page>,
+    read: BTreeMap<String, Option<Record>>,
+    writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
+    appends: BTreeMap<PartitionId, Appends>,
+    trims: Vec<(PartitionId, u64)>,
+    news: News,
+}
+
+impl Changes {
+    /// Writes everything; tells what it is news of.
+    pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, Stop> {
+        for (partition, appends) in self.appends {
+            if !appends.block.is_empty() {
+                tx.append(partition, &appends.block, Duration::ZERO);
+            }
+        }
+        for (partition, start) in self.trims {
+            tx.trim(partition, Offset(start))?;
+        }
+        for (at, page) in &self.pages {
+            if page.dirty && !page.chunk.slots.is_empty() {
+                let bytes = page.chunk.encode();
+                tx.put_record(&key::chunk(at.0, at.1), bytes.into(), None)?;
+            } else if page.dirty && page.stored {
+                tx.remove_record(&key::chunk(at.0, at.1));
+            }
+        }
+        for (partition, (head, dirty)) in &mut self.heads {
+            if *dirty {
+                tx.put_record(&key::head(*partition), head.encode().into(), None)?;
+            }
+        }
+        for (partition, (kinds, dirty)) in &self.kinds {
+            if *dirty {
+                let bytes = serde_json::to_vec(kinds).unwrap_or_default();
+                tx.put_record(&key::kinds(*partition), bytes.into(), None)?;
+            }
+        }
+        for (key, (value, expires_at)) in self.writes {
+            let old = self.read.get(&key).and_then(Option::as_ref);
+            match value {
+                Some(value) => drop(expiry::put(tx, &key, old, value, expires_at)?),
+                None => match old {
+                    Some(old) => expiry::remove(tx, &key, old),
+                    None => tx.remove_record(&key),
+                },
+            }
+        }
+        Ok(self.news)
     }
 }
 

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::beat::{Beat, Heard, beat};
-use crate::book::{Book, Halt, News};
+use crate::book::{Book, Changes, Halt, News};
 use crate::cancel;
 use crate::duties;
 use crate::enqueue::{self, Enqueued};
@@ -105,6 +105,25 @@ pub struct Leased {
     pub spec: Spec,
     /// Its arguments.
     pub args: Bytes,
+}
+
+/// See [`Jobs::within`].
+#[derive(Clone, Debug)]
+pub struct Within {
+    placed: Vec<(PartitionId, NewJob)>,
+    policy: Policy,
+}
+
+impl Within {
+    /// Reads what is needed, without writing; or says why the jobs are refused.
+    pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Error>, Stop> {
+        let mut book = Book::new(tx, self.policy);
+        match enqueue::add_all(&mut book, &self.placed) {
+            Ok(enqueued) => Ok(Ok((enqueued, book.close()?))),
+            Err(Halt::Refused(error)) => Ok(Err(error)),
+            Err(Halt::Stop(stop)) => Err(stop),
+        }
+    }
 }
 
 /// What a worker is told when it registers.
@@ -358,6 +377,16 @@ impl Jobs {
                 idempotency::once(book, key.as_deref(), |book| enqueue::add_all(book, &placed))
             })
             .await
+    }
+
+    /// Jobs that are to be accepted within a decision that does other things, too.
+    pub async fn within(&self, jobs: Vec<NewJob>) -> Result<Within, Error> {
+        Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.options.policy })
+    }
+
+    /// Wakes and counts after such a decision.
+    pub fn spread(&self, news: &News) {
+        self.shared.spread(news);
     }
 
     /// Calls a job off.

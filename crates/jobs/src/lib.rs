@@ -89,7 +89,7 @@ mod wait;
 mod worker;
 
 pub use beat::{Beat, Heard, Held, Progress, ProgressAt};
-pub use book::{Book, Halt, News};
+pub use book::{Book, Changes, Halt, News};
 pub use bulk::{Action, Done};
 pub use chunk::{CHUNK, Slot};
 pub use dead_letter::DeadLetters;
@@ -98,7 +98,7 @@ pub use error::Error;
 pub use head::{QueueSettings, Rate};
 pub use history::JobError;
 pub use id::{ExecutionId, JobId, Place, WorkerId};
-pub use jobs::{Jobs, Leased, Leases, Options, Registered};
+pub use jobs::{Jobs, Leased, Leases, Options, Registered, Within};
 pub use leader::Term;
 pub use log::{Level, Line, LogPage, LogQuery, Logged, NewLine, NewLines};
 pub use machine::Cancelled;

@@ -50,5 +50,5 @@ pub use stream::{
     VALUE_BYTES_MAX, Wanted,
 };
 pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
-pub use transaction::{Step, StepResult, Transaction, TransactionResult};
+pub use transaction::{Refusal, Ridden, Rider, Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

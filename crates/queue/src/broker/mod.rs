@@ -483,6 +483,7 @@ impl Broker {
             required_leases: transaction.required_leases,
             kv: transaction.kv,
             timers: transaction.timers,
+            rider: transaction.rider,
         });
         let sealer = Arc::clone(&self.shared.sealer);
         let decide =

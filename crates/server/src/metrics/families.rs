@@ -87,6 +87,23 @@ pub const FAMILIES: &[Family] = &[
     family("baton_store_remembered_ids", Gauge, "", "Transaction ids remembered to recognise repeated pushes."),
     family("baton_store_commit_seconds", Histogram, "", "How long a commit took that was forced to disk."),
     family("baton_store_commit_operations", Histogram, "", "How many decisions such a commit kept."),
+    family("baton_jobs", Gauge, "queue, state", "Jobs of a queue by state."),
+    family("baton_job_oldest_age_seconds", Gauge, "queue", "How long the oldest dispatched job has waited."),
+    family("baton_jobs_enqueued_total", Counter, "", "Jobs accepted by this server."),
+    family("baton_jobs_deduplicated_total", Counter, "", "Jobs whose unique key another job had."),
+    family("baton_jobs_leased_total", Counter, "", "Jobs given to workers."),
+    family("baton_job_executions_total", Counter, "outcome", "Executions that ended, by outcome; `lost` are leases that ran out."),
+    family("baton_job_stale_fences_total", Counter, "", "What was refused because the worker's time with the job was over."),
+    family("baton_job_dead_letters_total", Counter, "", "Jobs that failed for good."),
+    family("baton_jobs_forgotten_total", Counter, "", "Jobs forgotten after their retention."),
+    family("baton_job_log_lines_total", Counter, "", "Lines of logs kept."),
+    family("baton_job_log_lines_dropped_total", Counter, "", "Lines of logs beyond what is kept of an execution."),
+    family("baton_job_leader_terms_total", Counter, "", "How often this node began to run the duties of jobs."),
+    family("baton_schedule_misfires_total", Counter, "", "Looks at schedules that found missed fires."),
+    family("baton_schedule_overlapped_total", Counter, "", "Fires of schedules that made no job because of the last one."),
+    family("baton_schedule_lateness_seconds", Histogram, "", "How late fires of schedules made their jobs."),
+    family("baton_job_pickup_seconds", Histogram, "", "How long due jobs waited for a worker."),
+    family("baton_job_run_seconds", Histogram, "", "How long executions took."),
 ];
 
 /// A family by name.

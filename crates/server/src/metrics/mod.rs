@@ -31,6 +31,7 @@ pub async fn render(app: &App) -> Result<String, Error> {
     counted(&mut page, app);
     last_minute(&mut page, app, &minutes);
     queues(&mut page, &numbers);
+    jobs(&mut page, app).await?;
     store(&mut page, app);
     Ok(page.finish())
 }
@@ -160,6 +161,38 @@ fn queues(page: &mut Exposition, numbers: &Numbers) {
     for group in &numbers.groups {
         page.labelled("baton_group_leases", &[("queue", &group.queue), ("group", &group.name)], group.leases);
     }
+}
+
+async fn jobs(page: &mut Exposition, app: &App) -> Result<(), Error> {
+    let queues = app.jobs.queues().await?;
+    for queue in &queues {
+        for (state, count) in &queue.counts {
+            page.labelled("baton_jobs", &[("queue", &queue.name), ("state", state)], count);
+        }
+    }
+    for queue in &queues {
+        let age = Duration::from_millis(queue.oldest_ms).as_secs_f64();
+        page.labelled("baton_job_oldest_age_seconds", &[("queue", &queue.name)], age);
+    }
+    let numbers = app.jobs.numbers();
+    page.one("baton_jobs_enqueued_total", numbers.enqueued);
+    page.one("baton_jobs_deduplicated_total", numbers.deduplicated);
+    page.one("baton_jobs_leased_total", numbers.leased);
+    for (outcome, count) in &numbers.outcomes {
+        page.labelled("baton_job_executions_total", &[("outcome", outcome.word())], count);
+    }
+    page.one("baton_job_stale_fences_total", numbers.stale);
+    page.one("baton_job_dead_letters_total", numbers.dead);
+    page.one("baton_jobs_forgotten_total", numbers.forgotten);
+    page.one("baton_job_log_lines_total", numbers.lines);
+    page.one("baton_job_log_lines_dropped_total", numbers.lines_dropped);
+    page.one("baton_job_leader_terms_total", numbers.terms);
+    page.one("baton_schedule_misfires_total", numbers.misfires);
+    page.one("baton_schedule_overlapped_total", numbers.overlapped);
+    page.histogram("baton_schedule_lateness_seconds", &[], &numbers.lateness, 1e6);
+    page.histogram("baton_job_pickup_seconds", &[], &numbers.pickup, 1e6);
+    page.histogram("baton_job_run_seconds", &[], &numbers.run, 1e6);
+    Ok(())
 }
 
 fn store(page: &mut Exposition, app: &App) {

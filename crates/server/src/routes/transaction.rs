@@ -1,18 +1,23 @@
-//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers that happen together or not at all.
+//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers, and jobs, that happen together or not at
+//! all.
 //!
 //! Always: a rollback is status 200 with `success: false` and the reason, as clients expect; only a request that
 //! cannot be read is an error. An ack that names no lease is fenced by the one lease that the rest of the request
 //! names. Start at [`transaction`], then [`Plan::read`].
 
-use baton_queue::{AckItem, LeaseClaim, PushBatch, Step, StepResult, Transaction, TransactionResult};
+use std::sync::Arc;
+
+use baton_jobs::{Enqueued, NewJob};
+use baton_queue::{AckItem, LeaseClaim, PushBatch, Rider, Step, StepResult, Transaction, TransactionResult};
 use baton_types::LeaseId;
 use baton_types::limits::BATCH_ITEMS_MAX;
 use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::ack::{self, RawAck};
+use super::jobs::rider::JobRider;
 use super::push::{Item, RawItem};
-use super::{kv, timers};
+use super::{jobs, kv, timers};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, Text, lenient};
@@ -24,6 +29,7 @@ lenient! {
         "requiredLeases" => required_leases: List<Text<'a>>,
         "kv" => kv: List<&'a RawValue>,
         "timers" => timers: List<&'a RawValue>,
+        "jobs" => jobs: List<&'a RawValue>,
         "positions" => positions: List<serde::de::IgnoredAny>,
     }
 }
@@ -41,6 +47,7 @@ struct Plan<'a> {
     steps: Vec<Planned<'a>>,
     kv: Vec<kv::Named>,
     timers: Vec<timers::Named>,
+    jobs: Vec<NewJob>,
     required: Vec<Option<LeaseId>>,
     /// The type of an operation that we do not know, which rolls everything back.
     unknown: Option<String>,
@@ -60,7 +67,10 @@ impl<'a> Plan<'a> {
         }
         let kv = kv::operations(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
         let timers = timers::read(&riders(body.timers, "timers must be a list")?)?;
-        let has_riders = !kv.is_empty() || !timers.is_empty();
+        let jobs = riders(body.jobs, "jobs must be a list")?;
+        let job = |raw: &&RawValue| jobs::enqueue::read(raw.get().as_bytes(), "a job")?.checked();
+        let jobs = jobs.iter().map(job).collect::<Result<Vec<_>, Error>>()?;
+        let has_riders = !kv.is_empty() || !timers.is_empty() || !jobs.is_empty();
         let operations = match body.operations {
             List::Not if has_riders => Vec::new(),
             operations => operations.required("operations array required")?,
@@ -68,7 +78,8 @@ impl<'a> Plan<'a> {
         if operations.is_empty() && !has_riders {
             return Err(Error::invalid("operations array cannot be empty"));
         }
-        let mut plan = Self { kv, timers, required: required(body.required_leases)?, ..Self::default() };
+        let mut plan =
+            Self { kv, timers, jobs, required: required(body.required_leases)?, ..Self::default() };
         for raw in operations {
             plan.add(raw)?;
         }
@@ -135,6 +146,7 @@ impl<'a> Plan<'a> {
             required_leases: self.required.clone(),
             kv: self.kv.iter().map(|named| named.step.clone()).collect(),
             timers: self.timers.iter().map(|named| named.by(producer)).collect(),
+            rider: None,
         })
     }
 
@@ -187,18 +199,32 @@ fn items<'a>(listed: List<RawItem<'a>>, operation: &'a [u8]) -> Result<Vec<Item<
 pub(super) fn transaction(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let plan = Plan::read(&body)?;
+        let mut plan = Plan::read(&body)?;
+        let rider = match std::mem::take(&mut plan.jobs) {
+            jobs if jobs.is_empty() => None,
+            jobs => Some(Arc::new(JobRider::new(call.jobs(), jobs).await?)),
+        };
         let result = match &plan.unknown {
             Some(kind) => {
                 TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
             }
-            None => call.broker().transaction(plan.transaction(call.caller())?).await?,
+            None => {
+                let mut transaction = plan.transaction(call.caller())?;
+                transaction.rider = rider.clone().map(|rider| rider as Arc<dyn Rider>);
+                call.broker().transaction(transaction).await?
+            }
         };
-        Ok(Reply::json(StatusCode::OK, write(&plan, &result)))
+        let mut enqueued = Vec::new();
+        if let Some(rider) = rider.filter(|_| result.error.is_none()) {
+            let news;
+            (enqueued, news) = rider.came_to();
+            call.jobs().spread(&news);
+        }
+        Ok(Reply::json(StatusCode::OK, write(&plan, &result, &enqueued)))
     })
 }
 
-fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
+fn write(plan: &Plan<'_>, result: &TransactionResult, enqueued: &[Enqueued]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + plan.steps.len() * 256);
     out.extend_from_slice(b"{\"transactionId\":");
     json::uuid(&mut out, baton_env::fresh_uuid());
@@ -230,6 +256,18 @@ fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
         out.extend_from_slice(b",\"opIndex\":");
         json::number(&mut out, place as u64);
         timers::write(&mut out, named, outcome);
+        out.push(b'}');
+    }
+    for (place, enqueued) in enqueued.iter().enumerate() {
+        begin(&mut out, &mut index, "job");
+        out.extend_from_slice(b",\"opIndex\":");
+        json::number(&mut out, place as u64);
+        out.extend_from_slice(b",\"jobId\":");
+        json::uuid(&mut out, enqueued.job_id.as_uuid());
+        out.extend_from_slice(b",\"state\":");
+        json::string(&mut out, enqueued.state.word());
+        out.extend_from_slice(b",\"deduplicated\":");
+        json::boolean(&mut out, enqueued.deduplicated);
         out.push(b'}');
     }
     out.extend_from_slice(b"]}");
@@ -363,7 +401,7 @@ mod tests {
             Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
         let result = TransactionResult { results, ..TransactionResult::default() };
-        let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
+        let answer: Value = serde_json::from_slice(&write(&plan, &result, &[])).unwrap();
         let summary: Vec<_> = answer["results"]
             .as_array()
             .unwrap()
@@ -383,7 +421,7 @@ mod tests {
         let refused = (Some("no".into()), Some("duplicate"));
         let result =
             TransactionResult { error: refused.0, reason: refused.1, ..TransactionResult::default() };
-        let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
+        let answer: Value = serde_json::from_slice(&write(&plan, &result, &[])).unwrap();
         assert_eq!((&answer["success"], &answer["error"]), (&false.into(), &"no".into()));
         assert_eq!((&answer["reason"], &answer["results"]), (&"duplicate".into(), &Value::Array(vec![])));
     }

@@ -10,6 +10,7 @@ pub(super) mod executions;
 pub(super) mod logs;
 pub(super) mod queues;
 pub(super) mod read;
+pub(super) mod rider;
 pub(super) mod workers;
 
 use baton_jobs::{JobDetail, JobError, JobId, JobView};
