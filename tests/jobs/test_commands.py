@@ -17,7 +17,7 @@ def test_a_job_from_the_command_line_to_its_end(jobs, programs, name):
     programs.worker("echo one; sleep 0.5; echo two", "--queue", name)
     said, _ = follower.communicate(timeout=60)
     assert follower.returncode == 0, said
-    assert [line.split("  ")[-1] for line in said.splitlines()] == ["one", "two"]
+    assert [line.split()[-1] for line in said.splitlines()] == ["one", "two"]
     code, said, _ = programs.baton("job", "retry", job)
     assert code == 0
     assert jobs.await_state(job)["state"] == "completed"

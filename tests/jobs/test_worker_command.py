@@ -21,7 +21,7 @@ def test_a_command_gets_the_arguments_and_its_output_becomes_the_log(jobs, progr
     ended = jobs.await_state(job)
     assert (ended["state"], jobs.result(ended["jobId"])) == ("completed", {"exitCode": 0})
     lines = jobs.messages(job)
-    assert sorted(lines) == sorted(['{"to": "a"}', f"t 1 {ended['attempts'][0]['executionId'].split('.')[1]}", "oops"])
+    assert sorted(lines) == sorted(['{"to": "a"}', f"t 1 {ended['history'][0]['executionId'].split('.')[1]}", "oops"])
 
 
 def test_an_exit_code_fails_the_job_and_it_is_tried_again(jobs, programs, name):
@@ -102,7 +102,7 @@ def test_a_frozen_worker_cannot_report_what_another_has_done(jobs, programs, nam
     eventually(lambda: len(out.read_text().splitlines()) == 2, 60)
     (tmp_path / "out.go").touch()
     ended = jobs.await_state(job)
-    assert ended["state"] == "completed"
+    assert ended["state"] == "completed", ended
     first.send_signal(signal.SIGCONT)
     time.sleep(1)
     assert [attempt["outcome"] for attempt in jobs.get(job)["history"]] == ["lost", "succeeded"]

@@ -26,8 +26,8 @@ use crate::path::Path;
 use crate::retry::{self, Repeat};
 use crate::{Client, Error};
 
-/// How long one call for jobs waits at the server.
-const WAIT: Duration = Duration::from_secs(20);
+/// How long one call for jobs waits at the server, at most.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// What a long poll may take beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
 /// The shortest time between two calls that find nothing, for servers that answer at once although asked to wait.
@@ -125,6 +125,8 @@ pub(super) struct Session {
     id: String,
     incarnation: Value,
     heartbeat: Duration,
+    /// How long one call for jobs waits. A lease is trusted from before the call, so this is a part of it only.
+    wait: Duration,
     concurrency: usize,
     drain: Duration,
     handlers: Handlers,
@@ -150,6 +152,7 @@ impl Session {
             id: registered.worker_id.clone(),
             incarnation: registered.incarnation.clone(),
             heartbeat: Duration::from_millis(registered.heartbeat_ms.max(100)),
+            wait: WAIT_MAX.min(Duration::from_millis(registered.lease_ms) / 3),
             concurrency: worker.concurrency,
             drain: worker.drain,
             handlers: worker.handlers.clone(),
@@ -241,13 +244,13 @@ impl Session {
     /// One call for jobs. A worker that drains meanwhile says so, upon which the server lets the call end: to hang up
     /// instead might lose jobs that are on their way.
     async fn lease(&self, max: usize) -> Result<Vec<(Lease, Duration)>, Error> {
-        let body = serde_json::to_vec(&Ask { max, wait_ms: millis(WAIT) }).map_err(Error::Payload)?;
+        let body = serde_json::to_vec(&Ask { max, wait_ms: millis(self.wait) }).map_err(Error::Payload)?;
         let asked_at = self.clock.elapsed();
         let call = Call {
             method: Method::POST,
             path: self.path("/lease")?,
             body: body.into(),
-            timeout: WAIT + WAIT_GRACE,
+            timeout: self.wait + WAIT_GRACE,
             repeat: Repeat::Unsent,
             key: &self.id,
             once: None,

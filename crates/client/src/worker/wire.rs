@@ -26,6 +26,7 @@ pub(super) struct Registered {
     #[serde(default)]
     pub incarnation: Value,
     pub heartbeat_ms: u64,
+    pub lease_ms: u64,
 }
 
 #[derive(Debug, Serialize)]

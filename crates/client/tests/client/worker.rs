@@ -35,7 +35,10 @@ async fn server(jobs: Value, lease_ms: u64, beats: Beats) -> TestServer {
             Reply::Json(200, json!({"items": items.collect::<Vec<_>>()}))
         }
         _ if seen.is("/logs") || seen.is("/drain") => Reply::Json(200, json!({})),
-        _ => Reply::Json(201, json!({"workerId": "w-1", "incarnation": 5, "heartbeatMs": 100})),
+        _ => Reply::Json(
+            201,
+            json!({"workerId": "w-1", "incarnation": 5, "heartbeatMs": 100, "leaseMs": lease_ms}),
+        ),
     })
     .await
 }
@@ -299,7 +302,7 @@ async fn a_worker_that_is_forgotten_registers_again() {
             if count.fetch_add(1, Ordering::SeqCst) == 2 {
                 stopped.cancel();
             }
-            Reply::Json(201, json!({"workerId": "w-1", "heartbeatMs": 100}))
+            Reply::Json(201, json!({"workerId": "w-1", "heartbeatMs": 100, "leaseMs": 30_000}))
         }
         _ => Reply::Json(200, json!({})),
     })
