@@ -14,7 +14,6 @@ use crate::id::{JobId, Place};
 use crate::jobs::Jobs;
 use crate::key;
 use crate::limits::LOSSES_MAX;
-use crate::permit;
 use crate::state::State;
 
 /// All slots of all queues.
@@ -98,7 +97,7 @@ fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) ->
         }
     }
     for (hash, (held, mut waiting)) in keys {
-        let known = permit::look(book, hash)?;
+        let known = book.permit(hash)?;
         if known.held != held || held > known.limit.max(1) {
             wrong.push(format!(
                 "key {hash:x}: {held} hold one of {}, {} are counted",
