@@ -152,15 +152,6 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
         {
             wrong.push(format!("{id} is no dead letter though it says so"));
         }
-        if slot.has_dependents {
-            let dependents = crate::end::dependents(book, *place)?;
-            let blocked = |place: &&Place| slots.get(place).is_some_and(|slot| slot.blockers > 0);
-            if dependents.iter().filter(blocked).count() == 0
-                && dependents.iter().any(|one| waits(slots, *one))
-            {
-                wrong.push(format!("{id} has dependents that do not wait for it"));
-            }
-        }
     }
     Ok(())
 }

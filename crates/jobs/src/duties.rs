@@ -6,6 +6,7 @@
 //! duties decide (`due` and its like).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
@@ -138,13 +139,17 @@ impl Duty for Clock {
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
             let term = term.clone();
+            // Whatever becomes due from here on rings, until it is known when to look again.
+            shared.next_due.store(i64::MAX, Ordering::SeqCst);
             let (swept, now) = shared
                 .decide_guarded(term, |book| {
                     let swept = due::sweep(book)?;
                     Ok((swept, book.now()))
                 })
                 .await?;
-            Ok(due::pause(now, swept.next, TICK))
+            let pause = due::pause(now, swept.next, TICK);
+            shared.next_due.store(now.after(pause).micros(), Ordering::SeqCst);
+            Ok(pause)
         })
     }
 }
