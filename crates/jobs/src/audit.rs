@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use baton_store::Stop;
 use baton_types::PartitionId;
 
 use crate::book::{Book, Halt};
@@ -46,7 +47,7 @@ fn audit_queue(
 ) -> Result<(), Halt> {
     let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
     let mut counts = [0; State::COUNT];
-    for number in head.first..end.div_ceil(CHUNK) {
+    for number in head.removed.end..end.div_ceil(CHUNK) {
         let (here, indexed) = book.chunk_as_stored((partition, number))?;
         if here.is_empty() && !head.removed.contains(number) {
             wrong.push(format!("chunk {number} of {partition} is missing"));
@@ -55,6 +56,9 @@ fn audit_queue(
             && book.record(&key::due(at, partition, number))?.is_none()
         {
             wrong.push(format!("chunk {number} of {partition} has no due entry at {at}"));
+        }
+        if head.freed.contains(number) && here.iter().any(|slot| !slot.is_free()) {
+            wrong.push(format!("chunk {number} of {partition} is freed and needed"));
         }
         for (index, slot) in here.into_iter().enumerate() {
             let place = Place::new(partition, number * CHUNK + index as u64);
@@ -133,6 +137,10 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
     for (place, slot) in slots.iter().filter(|(_, slot)| slot.state != State::Gone) {
         let id = JobId::new(slot.created_at, *place);
         let in_line = slot.permit.is_some_and(|permit| permit.in_line);
+        match book.spec(*place) {
+            Err(Halt::Stop(Stop::Failed(error))) => wrong.push(format!("{id} has no specification: {error}")),
+            other => drop(other?),
+        }
         if slot.state == State::Pending && slot.blockers == 0 && !slot.is_doomed && !in_line {
             wrong.push(format!("{id} waits for nothing"));
         }

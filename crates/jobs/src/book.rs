@@ -489,7 +489,14 @@ impl<'t> Book<'t> {
             let newest = page.chunk.slots.last().map(|slot| slot.created_at);
             *head_dirty |= place_in_lanes(head, at.1, &after, newest);
             page.before = after;
-            let spent = page.chunk.slots.len() as u64 == CHUNK && page.chunk.slots.iter().all(Slot::is_spent);
+            let is_full = page.chunk.slots.len() as u64 == CHUNK;
+            let spent = is_full && page.chunk.slots.iter().all(Slot::is_spent);
+            if is_full && !head.freed.contains(at.1) && page.chunk.slots.iter().all(Slot::is_free) {
+                *head_dirty = true;
+                if head.freed.insert(at.1) {
+                    trims.insert(at.0, head.freed.end * CHUNK);
+                }
+            }
             let due = page.chunk.slots.iter().filter_map(Slot::due).min();
             let moves = page.swept || due.is_some_and(|due| page.chunk.indexed.is_none_or(|at| due < at));
             if moves || spent {
@@ -508,9 +515,7 @@ impl<'t> Book<'t> {
             if spent {
                 page.chunk.slots.clear();
                 *head_dirty = true;
-                if head.remove_chunk(at.1) {
-                    trims.insert(at.0, head.first * CHUNK);
-                }
+                head.removed.insert(at.1);
             }
         }
         for (hash, (known, dirty)) in &self.permits {

@@ -54,6 +54,7 @@ mod bulk;
 mod cancel;
 mod chunk;
 mod codec;
+mod compact;
 mod dead_letter;
 pub mod due;
 mod duties;

@@ -113,6 +113,15 @@ impl Bench {
         rows.into_iter().map(|(key, _)| key).collect()
     }
 
+    /// Messages kept for jobs.
+    pub async fn kept(&self) -> u64 {
+        let kept = |tx: &mut dyn baton_store::Tx| match tx.queue(baton_jobs::HIDDEN)? {
+            Some(queue) => tx.kept(queue.id),
+            None => Ok(0),
+        };
+        baton_store::run(&*self.store, kept).await.unwrap()
+    }
+
     pub async fn state(&self, id: JobId) -> String {
         self.jobs.get(id).await.unwrap().state.word().to_owned()
     }
