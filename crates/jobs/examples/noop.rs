@@ -1,9 +1,10 @@
-//! How many jobs that do nothing get through, end to end, on an embedded store: enqueued, leased and reported in
-//! batches by several producers and workers at once, without HTTP.
+//! How many jobs that do nothing get through, end to end: enqueued, leased and reported in batches by several producers
+//! and workers at once, without HTTP.
 //!
-//! `cargo run --release -p baton-jobs --example noop -- [DIRECTORY] [JOBS] [BATCH]` prints a table: a burn-down of what
-//! was enqueued before, a steady state with producers and workers together, the same with a limit per key, and what a
-//! million jobs for tomorrow cost today.
+//! `cargo run --release -p baton-jobs --example noop -- [STORE] [JOBS] [BATCH]` prints a table: a burn-down of what was
+//! enqueued before, a steady state with producers and workers together, the same with a limit per key, and what a million
+//! jobs for tomorrow cost today. The store is a directory, or `postgres`, which starts one from the binaries of the
+//! machine and compares with a table that has a row per job and is read with SKIP LOCKED, in the same batches.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark may panic and prints")]
 
@@ -107,15 +108,85 @@ fn tomorrow(_: usize, job: &mut NewJob) {
     job.when = When::After(Duration::from_secs(24 * 3600));
 }
 
+/// A queue as one would write it in SQL: a row per job, taken with SKIP LOCKED, completed with an update.
+mod rows {
+    use super::*;
+
+    const CREATE: &str = "CREATE TABLE plain_jobs (id bigserial PRIMARY KEY, state smallint NOT NULL DEFAULT 0,
+        kind text NOT NULL, args text NOT NULL, attempts int NOT NULL DEFAULT 0, leased_until timestamptz, worker text,
+        created_at timestamptz NOT NULL DEFAULT now(), ended_at timestamptz);
+        CREATE INDEX plain_jobs_waiting ON plain_jobs (id) WHERE state = 0";
+    const ADD: &str =
+        "INSERT INTO plain_jobs (kind, args) SELECT 'noop', '{}' FROM generate_series(1, $1::bigint)";
+    const TAKE: &str = "UPDATE plain_jobs SET state = 1, attempts = attempts + 1, worker = $2,
+        leased_until = now() + interval '30 s' WHERE id IN (SELECT id FROM plain_jobs WHERE state = 0 ORDER BY id LIMIT $1
+        FOR UPDATE SKIP LOCKED) RETURNING id, kind, args";
+    const DONE: &str =
+        "UPDATE plain_jobs SET state = 2, ended_at = now(), leased_until = NULL WHERE id = ANY($1)";
+
+    async fn connect(url: &str) -> tokio_postgres::Client {
+        let (client, connection) = tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    pub async fn run(url: &str, count: usize, batch: usize) {
+        connect(url).await.batch_execute(CREATE).await.unwrap();
+        let (begun, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut tasks = Vec::new();
+        for _ in 0..PRODUCERS {
+            let (client, begun) = (connect(url).await, Arc::clone(&begun));
+            tasks.push(tokio::spawn(async move {
+                while begun.fetch_add(batch, Ordering::Relaxed) < count {
+                    client.execute(ADD, &[&i64::try_from(batch).unwrap()]).await.unwrap();
+                }
+            }));
+        }
+        for _ in 0..WORKERS {
+            let (client, done) = (connect(url).await, Arc::clone(&done));
+            tasks.push(tokio::spawn(async move {
+                while done.load(Ordering::Relaxed) < count {
+                    let rows = client.query(TAKE, &[&i64::try_from(batch).unwrap(), &"w"]).await.unwrap();
+                    let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+                    if ids.is_empty() {
+                        baton_env::sleep(Duration::from_millis(2)).await;
+                        continue;
+                    }
+                    done.fetch_add(ids.len(), Ordering::Relaxed);
+                    client.execute(DONE, &[&ids]).await.unwrap();
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+async fn open(place: &str) -> Arc<dyn Store> {
+    if place == "postgres" {
+        let url =
+            tokio::task::spawn_blocking(|| baton_testing_postgres::Postgres::shared().url()).await.unwrap();
+        let options = baton_store_postgres::Options::new(url);
+        return Arc::new(baton_store_postgres::PostgresStore::open(options).await.unwrap());
+    }
+    Arc::new(EmbeddedStore::open(baton_store_embedded::Options::new(place)).unwrap())
+}
+
 #[tokio::main]
 async fn main() {
     let mut arguments = std::env::args().skip(1);
-    let directory = arguments.next().unwrap_or_else(|| "./noop-data".into());
+    let place = arguments.next().unwrap_or_else(|| "./noop-data".into());
     let count = arguments.next().map_or(300_000, |text| text.parse().unwrap());
     let batch = arguments.next().map_or(500, |text| text.parse().unwrap());
-    let store = Arc::new(EmbeddedStore::open(baton_store_embedded::Options::new(directory)).unwrap());
-    let jobs =
-        Jobs::start(Arc::clone(&store) as Arc<dyn Store>, Options { sole: true, ..Options::default() });
+    let store = open(&place).await;
+    if place == "postgres" {
+        let url = baton_testing_postgres::Postgres::shared().url();
+        let watch = Stopwatch::start();
+        rows::run(&url, count, batch).await;
+        told("a row per job, SKIP LOCKED", count, watch);
+    }
+    let jobs = Jobs::start(Arc::clone(&store), Options { sole: true, ..Options::default() });
     let bench = Bench { jobs: jobs.clone(), batch };
 
     let watch = Stopwatch::start();

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use baton_store::Stop;
 use baton_types::PartitionId;
 
 use crate::book::{Book, Halt};
@@ -14,7 +15,6 @@ use crate::id::{JobId, Place};
 use crate::jobs::Jobs;
 use crate::key;
 use crate::limits::LOSSES_MAX;
-use crate::permit;
 use crate::state::State;
 
 /// All slots of all queues.
@@ -47,7 +47,7 @@ fn audit_queue(
 ) -> Result<(), Halt> {
     let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
     let mut counts = [0; State::COUNT];
-    for number in head.first..end.div_ceil(CHUNK) {
+    for number in head.removed.end..end.div_ceil(CHUNK) {
         let (here, indexed) = book.chunk_as_stored((partition, number))?;
         if here.is_empty() && !head.removed.contains(number) {
             wrong.push(format!("chunk {number} of {partition} is missing"));
@@ -56,6 +56,9 @@ fn audit_queue(
             && book.record(&key::due(at, partition, number))?.is_none()
         {
             wrong.push(format!("chunk {number} of {partition} has no due entry at {at}"));
+        }
+        if head.freed.contains(number) && here.iter().any(|slot| !slot.is_free()) {
+            wrong.push(format!("chunk {number} of {partition} is freed and needed"));
         }
         for (index, slot) in here.into_iter().enumerate() {
             let place = Place::new(partition, number * CHUNK + index as u64);
@@ -98,7 +101,7 @@ fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) ->
         }
     }
     for (hash, (held, mut waiting)) in keys {
-        let known = permit::look(book, hash)?;
+        let known = book.permit(hash)?;
         if known.held != held || held > known.limit.max(1) {
             wrong.push(format!(
                 "key {hash:x}: {held} hold one of {}, {} are counted",
@@ -134,6 +137,10 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
     for (place, slot) in slots.iter().filter(|(_, slot)| slot.state != State::Gone) {
         let id = JobId::new(slot.created_at, *place);
         let in_line = slot.permit.is_some_and(|permit| permit.in_line);
+        match book.spec(*place) {
+            Err(Halt::Stop(Stop::Failed(error))) => wrong.push(format!("{id} has no specification: {error}")),
+            other => drop(other?),
+        }
         if slot.state == State::Pending && slot.blockers == 0 && !slot.is_doomed && !in_line {
             wrong.push(format!("{id} waits for nothing"));
         }
@@ -152,15 +159,6 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
             && book.record(&key::dead(at, id))?.is_none()
         {
             wrong.push(format!("{id} is no dead letter though it says so"));
-        }
-        if slot.has_dependents {
-            let dependents = crate::end::dependents(book, *place)?;
-            let blocked = |place: &&Place| slots.get(place).is_some_and(|slot| slot.blockers > 0);
-            if dependents.iter().filter(blocked).count() == 0
-                && dependents.iter().any(|one| waits(slots, *one))
-            {
-                wrong.push(format!("{id} has dependents that do not wait for it"));
-            }
         }
     }
     Ok(())

@@ -12,6 +12,7 @@ use std::time::Duration;
 use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx, expiry};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
+use rustc_hash::FxHashMap;
 
 use crate::chunk::{CHUNK, Chunk, Slot};
 use crate::error::Error;
@@ -20,6 +21,7 @@ use crate::id::{JobId, Place};
 use crate::key;
 use crate::lane::{Lane, Ranges};
 use crate::limits::KINDS_MAX;
+use crate::permit::Key;
 use crate::policy::Policy;
 use crate::spec::Spec;
 use crate::state::State;
@@ -138,6 +140,7 @@ pub struct Book<'t> {
     heads: BTreeMap<PartitionId, (Head, bool)>,
     kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
     pages: BTreeMap<(PartitionId, u64), Page>,
+    permits: FxHashMap<u64, (Key, bool)>,
     read: BTreeMap<String, Option<Record>>,
     writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     appends: BTreeMap<PartitionId, Appends>,
@@ -154,6 +157,7 @@ impl<'t> Book<'t> {
             heads: BTreeMap::new(),
             kinds: BTreeMap::new(),
             pages: BTreeMap::new(),
+            permits: FxHashMap::default(),
             read: BTreeMap::new(),
             writes: BTreeMap::new(),
             appends: BTreeMap::new(),
@@ -272,6 +276,32 @@ impl<'t> Book<'t> {
             }
         }
         Ok(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    // Concurrency keys.
+
+    /// What is known of a concurrency key.
+    pub fn permit(&mut self, hash: u64) -> Result<Key, Halt> {
+        if let Some((known, _)) = self.permits.get(&hash) {
+            return Ok(*known);
+        }
+        let value = self.record(&key::permit(hash))?;
+        let known = value.map(|value| Key::decode(&value)).transpose()?.unwrap_or_default();
+        self.permits.insert(hash, (known, false));
+        Ok(known)
+    }
+
+    /// Fetches several at once.
+    pub fn want_permits(&mut self, mut hashes: Vec<u64>) -> Result<(), Halt> {
+        hashes.sort_unstable();
+        hashes.dedup();
+        let keys: Vec<String> = hashes.into_iter().map(key::permit).collect();
+        self.want(keys.iter().map(String::as_str))
+    }
+
+    /// Changes one.
+    pub fn put_permit(&mut self, hash: u64, known: Key) {
+        self.permits.insert(hash, (known, true));
     }
 
     // Slots.
@@ -467,7 +497,14 @@ impl<'t> Book<'t> {
             let newest = page.chunk.slots.last().map(|slot| slot.created_at);
             *head_dirty |= place_in_lanes(head, at.1, &after, newest);
             page.before = after;
-            let spent = page.chunk.slots.len() as u64 == CHUNK && page.chunk.slots.iter().all(Slot::is_spent);
+            let is_full = page.chunk.slots.len() as u64 == CHUNK;
+            let spent = is_full && page.chunk.slots.iter().all(Slot::is_spent);
+            if is_full && !head.freed.contains(at.1) && page.chunk.slots.iter().all(Slot::is_free) {
+                *head_dirty = true;
+                if head.freed.insert(at.1) {
+                    trims.insert(at.0, head.freed.end * CHUNK);
+                }
+            }
             let due = page.chunk.slots.iter().filter_map(Slot::due).min();
             let moves = page.swept || due.is_some_and(|due| page.chunk.indexed.is_none_or(|at| due < at));
             if moves || spent {
@@ -486,9 +523,13 @@ impl<'t> Book<'t> {
             if spent {
                 page.chunk.slots.clear();
                 *head_dirty = true;
-                if head.remove_chunk(at.1) {
-                    trims.insert(at.0, head.first * CHUNK);
-                }
+                head.removed.insert(at.1);
+            }
+        }
+        for (hash, (known, dirty)) in &self.permits {
+            if *dirty {
+                let value = (!known.is_idle()).then(|| known.encode().into());
+                self.writes.insert(key::permit(*hash), (value, None));
             }
         }
         self.news.ready.extend(ready.into_iter().filter(|(_, jobs)| *jobs > 0));

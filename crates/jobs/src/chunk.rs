@@ -140,6 +140,11 @@ impl Slot {
         self.state == State::Gone && self.spec.is_none() && !self.permit.is_some_and(|permit| permit.in_line)
     }
 
+    /// Whether the message in its place is not needed: nothing is there, or it stands elsewhere.
+    pub fn is_free(&self) -> bool {
+        (self.state == State::Gone) == self.spec.is_none()
+    }
+
     /// When something is due that nobody will ask for.
     pub fn due(&self) -> Option<Timestamp> {
         match self.state {

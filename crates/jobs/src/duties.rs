@@ -6,12 +6,14 @@
 //! duties decide (`due` and its like).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_store::{BoxFuture, run};
 use baton_types::PartitionId;
 
+use crate::compact::compact;
 use crate::due;
 use crate::error::Error;
 use crate::jobs::Shared;
@@ -28,6 +30,9 @@ const TICK: Duration = Duration::from_secs(1);
 const FAILED: Duration = Duration::from_millis(500);
 /// How often history is trimmed.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
+
+/// Chunks of one queue that are moved before the other duties have their turn.
+const COMPACTED_MAX: usize = 100;
 
 /// What a guarded decision is refused with.
 pub const NOT_LEADER: &str = "not_leader";
@@ -66,6 +71,7 @@ pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
     let Some(term) = take(shared).await else { return Ok(false) };
     while Schedules.run(shared, &term).await?.is_zero() {}
     while Clock.run(shared, &term).await?.is_zero() {}
+    Trim.run(shared, &term).await?;
     Ok(true)
 }
 
@@ -140,18 +146,22 @@ impl Duty for Clock {
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
             let term = term.clone();
+            // Whatever becomes due from here on rings, until it is known when to look again.
+            shared.next_due.store(i64::MAX, Ordering::SeqCst);
             let (swept, now) = shared
                 .decide_guarded(term, |book| {
                     let swept = due::sweep(book)?;
                     Ok((swept, book.now()))
                 })
                 .await?;
-            Ok(due::pause(now, swept.next, TICK))
+            let pause = due::pause(now, swept.next, TICK);
+            shared.next_due.store(now.after(pause).micros(), Ordering::SeqCst);
+            Ok(pause)
         })
     }
 }
 
-/// History that nobody can see any more.
+/// History that nobody can see any more, and space that a few old jobs hold.
 struct Trim;
 
 impl Duty for Trim {
@@ -159,10 +169,17 @@ impl Duty for Trim {
         "trim"
     }
 
-    fn run<'a>(&'a self, shared: &'a Arc<Shared>, _: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
+    fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
             for partition in shared.all_queues().await? {
                 trim(shared, partition).await?;
+                for _ in 0..COMPACTED_MAX {
+                    let moved =
+                        shared.decide_guarded(term.clone(), move |book| compact(book, partition)).await?;
+                    if moved == 0 {
+                        break;
+                    }
+                }
             }
             Ok(TRIM_EVERY)
         })

@@ -55,20 +55,20 @@ pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Ve
 
 /// Fetches at once what jobs will need one after the other.
 fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), Halt> {
-    let (mut keys, mut chunks, mut last) = (Vec::new(), Vec::new(), None);
+    let (mut keys, mut chunks, mut permits, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
     for (partition, job) in jobs {
         if last.replace(*partition) != Some(*partition) {
             chunks.push(book.next_place(*partition)?.chunk());
             keys.push(key::kinds(*partition));
         }
         keys.extend(job.unique.iter().map(|unique| key::unique(key::unique_hash(*partition, &unique.key))));
-        keys.extend(job.spec.concurrency_key.iter().map(|text| key::permit(key::permit_hash(text))));
+        permits.extend(job.spec.concurrency_key.iter().map(|text| key::permit_hash(text)));
     }
     chunks.sort_unstable();
     chunks.dedup();
-    let fetched = book.want_chunks(&chunks);
-    book.want(keys.iter().map(String::as_str))?;
-    fetched
+    let fetched =
+        [book.want_chunks(&chunks), book.want_permits(permits), book.want(keys.iter().map(String::as_str))];
+    fetched.into_iter().collect()
 }
 
 /// Accepts one job; `before` are those of the same call.

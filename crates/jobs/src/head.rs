@@ -38,6 +38,45 @@ pub struct QueueSettings {
     pub rate_limit: Option<Rate>,
 }
 
+/// A set of chunks that grows from the beginning of a queue, with gaps.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix {
+    /// All before this one are in it.
+    pub end: u64,
+    /// Those after it that are.
+    pub beyond: Ranges,
+}
+
+impl Prefix {
+    /// Whether a chunk is in it.
+    pub fn contains(&self, number: u64) -> bool {
+        number < self.end || self.beyond.contains(number)
+    }
+
+    /// Adds a chunk; tells whether the end moved.
+    pub fn insert(&mut self, number: u64) -> bool {
+        if number < self.end {
+            return false;
+        }
+        self.beyond.insert(number);
+        let before = self.end;
+        while self.beyond.first() == Some(self.end) {
+            self.beyond.remove(self.end);
+            self.end += 1;
+        }
+        self.end > before
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        out.number(self.end);
+        self.beyond.encode(out);
+    }
+
+    fn decode(from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { end: from.number()?, beyond: Ranges::decode(from)? })
+    }
+}
+
 /// The head of one queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
@@ -53,10 +92,10 @@ pub struct Head {
     pub counts: [u64; State::COUNT],
     /// Parts of a job, in millionths, that the rate allows now; and when that was so.
     pub bucket: (u64, Timestamp),
-    /// The first chunk that is kept, and later ones that are not.
-    pub first: u64,
-    /// See `first`.
-    pub removed: Ranges,
+    /// Chunks whose slots are not kept any more.
+    pub removed: Prefix,
+    /// Chunks whose messages are not needed any more: their jobs are gone, or their specifications stand elsewhere.
+    pub freed: Prefix,
     /// Dispatched jobs.
     pub lanes: Vec<Lane>,
 }
@@ -74,8 +113,8 @@ impl Head {
             settings: QueueSettings::default(),
             counts: [0; State::COUNT],
             bucket: (0, Timestamp::default()),
-            first: 0,
-            removed: Ranges::default(),
+            removed: Prefix::default(),
+            freed: Prefix::default(),
             lanes: Vec::new(),
         }
     }
@@ -126,17 +165,6 @@ impl Head {
         had.saturating_add(u64::try_from(gained).unwrap_or(u64::MAX)).min(full)
     }
 
-    /// Notes that all jobs of a chunk are forgotten; tells whether the queue now begins later.
-    pub fn remove_chunk(&mut self, number: u64) -> bool {
-        self.removed.insert(number);
-        let before = self.first;
-        while self.removed.first() == Some(self.first) {
-            self.removed.remove(self.first);
-            self.first += 1;
-        }
-        self.first > before
-    }
-
     /// The head as it is stored.
     pub fn encode(&mut self) -> Vec<u8> {
         self.lanes.retain(|lane| !lane.chunks.is_empty());
@@ -152,8 +180,8 @@ impl Head {
         self.counts.iter().for_each(|count| out.number(*count));
         out.number(self.bucket.0);
         out.moment(self.bucket.1, Timestamp::default());
-        out.number(self.first);
         self.removed.encode(&mut out);
+        self.freed.encode(&mut out);
         out.number(self.lanes.len() as u64);
         self.lanes.iter().for_each(|lane| lane.encode(&mut out));
         out.0
@@ -176,9 +204,10 @@ impl Head {
             *count = from.number()?;
         }
         let bucket = (from.number()?, from.moment(Timestamp::default())?);
-        let (first, removed, lanes) = (from.number()?, Ranges::decode(&mut from)?, from.number()?);
+        let (removed, freed) = (Prefix::decode(&mut from)?, Prefix::decode(&mut from)?);
+        let lanes = from.number()?;
         let lanes = (0..lanes).map(|_| Lane::decode(&mut from)).collect::<Result<_, Error>>()?;
-        Ok(Self { name, history, created_at, settings, counts, bucket, first, removed, lanes })
+        Ok(Self { name, history, created_at, settings, counts, bucket, removed, freed, lanes })
     }
 }
 
@@ -224,10 +253,11 @@ mod tests {
 
     #[test]
     fn a_queue_begins_at_the_first_chunk_that_is_kept() {
-        let mut head = head(QueueSettings::default());
-        assert!(!head.remove_chunk(1));
-        assert!(head.remove_chunk(0));
-        assert_eq!(head.first, 2);
-        assert!(head.removed.is_empty());
+        let mut removed = Prefix::default();
+        assert!(!removed.insert(1));
+        assert!(removed.contains(1) && !removed.contains(0));
+        assert!(removed.insert(0));
+        assert_eq!((removed.end, removed.beyond.len()), (2, 0));
+        assert!(!removed.insert(1), "it was there");
     }
 }

@@ -3,7 +3,7 @@
 //! It finds out which queue a request means, runs the rule, reads what was granted, and wakes who waits. The rules are
 //! in the modules beside it; HTTP is not known here.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use baton_store::{Stop, Store, Tx, run};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -82,6 +82,8 @@ pub struct Shared {
     pub(crate) alarm: Notify,
     rung: AtomicBool,
     rung_for_schedules: AtomicBool,
+    /// When the clock will be looked at anyway, in microseconds.
+    pub(crate) next_due: AtomicI64,
     /// Queues never change their number.
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
     pub(crate) stop: CancellationToken,
@@ -195,7 +197,7 @@ impl Shared {
             self.bells.ready(*partition, *jobs);
         }
         self.bells.changed(&news.changed);
-        if news.due.is_some() {
+        if news.due.is_some_and(|due| due.micros() < self.next_due.load(Ordering::SeqCst)) {
             self.rung.store(true, Ordering::SeqCst);
             self.alarm.notify_one();
         }
@@ -277,6 +279,7 @@ impl Jobs {
             alarm: Notify::new(),
             rung: AtomicBool::new(false),
             rung_for_schedules: AtomicBool::new(false),
+            next_due: AtomicI64::new(i64::MAX),
             queues: RwLock::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -489,33 +492,69 @@ impl Jobs {
         self.shared.decide(move |book| worker::want(book, id, desired, grace_ms)).await
     }
 
-    /// Up to `max` jobs for a worker; waits for the first of them.
+    /// Up to `max` jobs for a worker; waits for the first of them. When the caller is gone before it hears of them, they
+    /// go back at once and for free.
     pub async fn lease(&self, worker: WorkerId, max: usize, wait: Duration) -> Result<Leases, Error> {
-        let (max, wait, watch) = (max.clamp(1, LEASE_JOBS_MAX), wait.min(WAIT_MAX), Stopwatch::start());
-        let known = self.worker(worker).await?;
-        let bells: Vec<_> =
-            known.partitions.iter().map(|number| self.shared.bells.queue(PartitionId(*number))).collect();
+        let (caller, answer) = oneshot::channel();
+        let (jobs, max, wait) = (self.clone(), max.clamp(1, LEASE_JOBS_MAX), wait.min(WAIT_MAX));
+        self.shared.tasks.spawn(jobs.lease_for(caller, worker, max, wait));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(baton_store::Error::Closed("the server is stopping".into()).into()))
+    }
+
+    async fn lease_for(
+        self,
+        mut caller: oneshot::Sender<Result<Leases, Error>>,
+        worker: WorkerId,
+        max: usize,
+        wait: Duration,
+    ) {
+        let leases = match self.granted(&mut caller, worker, max, wait).await {
+            Ok(grant) => self.deliver(grant).await,
+            Err(error) => Err(error),
+        };
+        if let Err(Ok(unheard)) = caller.send(leases) {
+            let back = |leased: &Leased| Report::new(leased.id, leased.execution.fence, Outcome::Released);
+            let reports: Vec<_> = unheard.jobs.iter().map(back).collect();
+            if !reports.is_empty()
+                && let Err(error) = self.report(reports).await
+            {
+                tracing::debug!(%error, "jobs that nobody took were not given back");
+            }
+        }
+    }
+
+    /// Looks for jobs until there are some, the time is over or the caller is gone.
+    async fn granted(
+        &self,
+        caller: &mut oneshot::Sender<Result<Leases, Error>>,
+        worker: WorkerId,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Grant, Error> {
+        let watch = Stopwatch::start();
+        // The first look is made without listening, which is enough where there is work.
+        let mut bells: Vec<Arc<Notify>> = Vec::new();
         loop {
-            let rings = bells.iter().map(|bell| {
-                let mut ring = Box::pin(Arc::clone(bell).notified_owned());
-                ring.as_mut().enable();
-                ring
-            });
-            let rings: Vec<_> = rings.collect();
+            let rings: Vec<_> = bells.iter().map(listening).collect();
             let grant = self.shared.decide(move |book| lease::lease(book, worker, max)).await?;
             let left = wait.saturating_sub(watch.elapsed());
-            if !grant.jobs.is_empty()
-                || grant.desired != Desired::Active
-                || left.is_zero()
-                || self.shared.stop.is_cancelled()
-            {
-                return self.deliver(grant).await;
+            let is_over = left.is_zero() || self.shared.stop.is_cancelled() || caller.is_closed();
+            if !grant.jobs.is_empty() || grant.desired != Desired::Active || is_over {
+                return Ok(grant);
+            }
+            if bells.is_empty() {
+                bells = grant.queues.iter().map(|queue| self.shared.bells.queue(*queue)).collect();
+                continue;
             }
             let soon = grant.allowed_in.unwrap_or(self.shared.options.look_every);
             let soon = soon.min(self.shared.options.look_every).min(left).max(Duration::from_millis(1));
             tokio::select! {
                 () = any(rings) => {}
                 () = baton_env::sleep(soon) => {}
+                () = caller.closed() => {}
+                () = self.shared.stop.cancelled() => {}
             }
         }
     }
@@ -604,8 +643,17 @@ fn leased(id: JobId, job: &Granted, spec: Spec, args: Bytes, policy: &Policy) ->
     }
 }
 
+type Ring = std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>;
+
+/// Hears the bell from now on.
+fn listening(bell: &Arc<Notify>) -> Ring {
+    let mut ring = Box::pin(Arc::clone(bell).notified_owned());
+    ring.as_mut().enable();
+    ring
+}
+
 /// Returns when one of the bells rings.
-async fn any(mut rings: Vec<std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>>) {
+async fn any(mut rings: Vec<Ring>) {
     std::future::poll_fn(|cx| match rings.iter_mut().any(|ring| ring.as_mut().poll(cx).is_ready()) {
         true => std::task::Poll::Ready(()),
         false => std::task::Poll::Pending,

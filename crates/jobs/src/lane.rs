@@ -16,6 +16,11 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// How many are in it.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|(start, end)| end - start).sum()
+    }
+
     /// The first.
     pub fn first(&self) -> Option<u64> {
         self.0.first().map(|(start, _)| *start)

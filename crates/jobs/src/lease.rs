@@ -52,6 +52,8 @@ pub struct Grant {
     pub more: Vec<PartitionId>,
     /// When a queue's rate allows the next job.
     pub allowed_in: Option<Duration>,
+    /// The queues that were looked at.
+    pub queues: Vec<PartitionId>,
 }
 
 /// A lane of one of the queues.
@@ -65,7 +67,7 @@ pub fn lease(book: &mut Book<'_>, id: WorkerId, max: usize) -> Result<Grant, Hal
     let mut worker = worker::expect(book, id)?;
     let now = book.now();
     let partitions: Vec<PartitionId> = worker.partitions.iter().copied().map(PartitionId).collect();
-    let mut grant = Grant { desired: worker.desired, ..Grant::default() };
+    let mut grant = Grant { desired: worker.desired, queues: partitions.clone(), ..Grant::default() };
     if worker.desired == Desired::Active {
         fetch_heads(book, &partitions, !worker.told.job_types.is_empty())?;
         take(book, &partitions, &worker.told.job_types, id, max, &mut grant)?;

@@ -16,7 +16,7 @@
 //! - Its *specification* (type, arguments, policy) is a message of a partition, one partition for each job queue, in
 //!   a hidden queue of the store. So a batch of a thousand jobs is one packed segment. The job's id is that place.
 //! - Its *slot* (state, fence, lease, attempts: what changes) stands in a *chunk*: one record for
-//!   [`CHUNK`](chunk::CHUNK) neighbours. A batch that is leased or reported together changes a few records.
+//!   [`CHUNK`] neighbours. A batch that is leased or reported together changes a few records.
 //! - Its *attempts* that did not simply succeed, and its result, are entries of a second partition, the queue's
 //!   history; each points to the one before.
 //!
@@ -57,6 +57,7 @@ pub mod calendar;
 mod cancel;
 mod chunk;
 mod codec;
+mod compact;
 mod dead_letter;
 pub mod due;
 mod duties;

@@ -10,7 +10,6 @@ use baton_types::PartitionId;
 use crate::book::{Book, Halt};
 use crate::codec::{Reader, Writer};
 use crate::id::Place;
-use crate::key;
 use crate::state::State;
 
 /// What is kept of a key.
@@ -25,7 +24,12 @@ pub struct Key {
 }
 
 impl Key {
-    fn encode(&self) -> Vec<u8> {
+    /// Whether nobody holds it or waits for it, so that nothing has to be kept.
+    pub fn is_idle(&self) -> bool {
+        self.held == 0 && self.line.is_none()
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
         out.number(self.limit.into());
         out.number(self.held.into());
@@ -36,7 +40,7 @@ impl Key {
         out.0
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
         let mut from = Reader(bytes);
         let (limit, held) = (from.small()?, from.small()?);
         let line =
@@ -50,26 +54,13 @@ fn read_place(from: &mut Reader<'_>) -> Result<Place, StoreError> {
     Ok(Place::new(partition, from.number()?))
 }
 
-/// What is known of a key.
-pub fn look(book: &mut Book<'_>, hash: u64) -> Result<Key, Halt> {
-    let value = book.record(&key::permit(hash))?;
-    Ok(value.map(|value| Key::decode(&value)).transpose()?.unwrap_or_default())
-}
-
-fn put(book: &mut Book<'_>, hash: u64, key: &Key) {
-    match key.held == 0 && key.line.is_none() {
-        true => book.remove(key::permit(hash)),
-        false => book.put(key::permit(hash), key.encode(), None),
-    }
-}
-
 /// Takes a permit for a job, or puts it in the line; tells whether it has one. The limit is that of the last job.
 pub fn take(book: &mut Book<'_>, place: Place) -> Result<bool, Halt> {
     let Some(permit) = book.slot(place)?.and_then(|slot| slot.permit) else { return Ok(true) };
     if permit.held {
         return Ok(true);
     }
-    let mut known = look(book, permit.key)?;
+    let mut known = book.permit(permit.key)?;
     known.limit = permit.limit;
     let free = known.held < known.limit && known.line.is_none();
     if free {
@@ -82,7 +73,7 @@ pub fn take(book: &mut Book<'_>, place: Place) -> Result<bool, Halt> {
         }
         known.line = Some((known.line.map_or(place, |(first, _)| first), place));
     }
-    put(book, permit.key, &known);
+    book.put_permit(permit.key, known);
     if let Some(permit) = &mut book.slot_mut(place)?.permit {
         permit.held = free;
         permit.in_line |= !free;
@@ -97,7 +88,7 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
         return Ok(());
     }
     let hash = permit.key;
-    let mut known = look(book, hash)?;
+    let mut known = book.permit(hash)?;
     known.held = known.held.saturating_sub(1);
     while known.held < known.limit
         && let Some((first, last)) = known.line
@@ -118,7 +109,7 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
         }
         known.line = next.filter(|_| first != last).map(|next| (next, last));
     }
-    put(book, hash, &known);
+    book.put_permit(hash, known);
     Ok(())
 }
 

@@ -154,7 +154,7 @@ fn by_queue(
             Some(start) => start,
             None => book.next_place(partition)?.offset.0,
         };
-        let first = book.head(partition)?.first * CHUNK;
+        let first = book.head(partition)?.removed.end * CHUNK;
         let kind = match &filter.job_type {
             Some(name) => match book.kinds(partition)?.iter().zip(0u32..).find(|(kind, _)| ***kind == **name)
             {

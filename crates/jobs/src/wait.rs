@@ -70,7 +70,7 @@ impl Bells {
     }
 }
 
-/// See [`Bells::watch`].
+/// Hears of one job, for as long as it is kept.
 #[derive(Debug)]
 pub struct Watch {
     bell: Arc<Notify>,

@@ -62,14 +62,15 @@ struct Run {
 }
 
 impl Run {
-    async fn new(seed: u64) -> Self {
+    async fn new(seed: u64, on_postgres: bool) -> Self {
         let policy = Policy {
             completed_for: Duration::from_secs(100_000_000),
             cancelled_for: Duration::from_secs(100_000_000),
             failed_for: Duration::from_secs(100_000_000),
             ..Policy::default()
         };
-        let bench = Bench::with(Options { sole: true, duties: false, policy, ..Options::default() });
+        let options = Options { sole: true, duties: false, policy, ..Options::default() };
+        let bench = if on_postgres { Bench::on_postgres(options).await } else { Bench::with(options) };
         let mut workers = Vec::new();
         for _ in 0..3 {
             workers.push(bench.worker(&QUEUES).await);
@@ -382,8 +383,8 @@ impl Run {
     }
 }
 
-async fn run(seed: u64, steps: usize) -> HashMap<&'static str, u32> {
-    let mut run = Run::new(seed).await;
+async fn run(seed: u64, steps: usize, on_postgres: bool) -> HashMap<&'static str, u32> {
+    let mut run = Run::new(seed, on_postgres).await;
     for _ in 0..steps {
         run.step().await;
     }
@@ -402,7 +403,7 @@ async fn whatever_happens_in_whatever_order_the_invariants_hold() {
     let mut done = HashMap::<&str, u32>::new();
     for seed in seeds {
         println!("seed {seed}");
-        for (what, times) in run(seed, 150).await {
+        for (what, times) in run(seed, 150, false).await {
             *done.entry(what).or_default() += times;
         }
     }
@@ -410,4 +411,10 @@ async fn whatever_happens_in_whatever_order_the_invariants_hold() {
     for what in ["enqueued", "leased", "accepted", "stale", "cancelled", "retried", "said"] {
         assert!(done.get(what).copied().unwrap_or(0) > 10, "{what}: {done:?}");
     }
+}
+
+#[tokio::test]
+async fn the_same_holds_on_postgres() {
+    let done = run(1, 100, true).await;
+    assert!(done.get("accepted").copied().unwrap_or(0) > 5, "{done:?}");
 }

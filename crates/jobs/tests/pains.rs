@@ -13,7 +13,6 @@ use baton_jobs::{
     OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope, WaitReason, When,
     limits,
 };
-use baton_store::Store;
 use common::Bench;
 
 fn job(queue: &str) -> NewJob {
@@ -464,14 +463,14 @@ async fn a_node_that_led_once_changes_nothing() {
     let old = bench.jobs.leader().await.unwrap().unwrap();
     bench.advance(31);
     let other = baton_jobs::Jobs::start(
-        bench.store.clone() as std::sync::Arc<dyn Store>,
+        bench.store.clone(),
         baton_jobs::Options { sole: false, duties: false, ..baton_jobs::Options::default() },
     );
     assert!(other.sweep().await.unwrap(), "the lease had run out");
     let new = other.leader().await.unwrap().unwrap();
     assert!(new.token > old.token && new.owner != old.owner);
     let patient = baton_jobs::Jobs::start(
-        bench.store.clone() as std::sync::Arc<dyn Store>,
+        bench.store.clone(),
         baton_jobs::Options { sole: false, duties: false, ..baton_jobs::Options::default() },
     );
     assert!(!patient.sweep().await.unwrap(), "there is one leader");

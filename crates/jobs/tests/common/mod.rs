@@ -16,8 +16,21 @@ use baton_types::Timestamp;
 pub struct Bench {
     pub jobs: Jobs,
     pub clock: Arc<ManualClock>,
-    pub store: Arc<EmbeddedStore>,
-    _directory: tempfile::TempDir,
+    pub store: Arc<dyn Store>,
+    _directory: Option<tempfile::TempDir>,
+}
+
+/// A PostgreSQL's schema as a server would open it.
+#[allow(dead_code, reason = "each test file uses some of it")]
+pub async fn postgres(schema: &str, clock: Option<Arc<ManualClock>>) -> Arc<dyn Store> {
+    let url = tokio::task::spawn_blocking(|| baton_testing_postgres::Postgres::shared().url()).await.unwrap();
+    let clock = clock.map(|clock| clock as Arc<dyn baton_env::Clock>);
+    let options = baton_store_postgres::Options {
+        schema: schema.into(),
+        clock,
+        ..baton_store_postgres::Options::new(url)
+    };
+    Arc::new(baton_store_postgres::PostgresStore::open(options).await.unwrap())
 }
 
 pub const START: Timestamp = Timestamp::from_micros(1_794_767_647_638_487);
@@ -34,7 +47,7 @@ impl Bench {
         let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let directory = directory.unwrap();
         let clock = Arc::new(ManualClock::new(START));
-        let store = Arc::new(
+        let store: Arc<dyn Store> = Arc::new(
             EmbeddedStore::open(baton_store_embedded::Options {
                 clock: clock.clone(),
                 min_free_disk: 0,
@@ -42,8 +55,16 @@ impl Bench {
             })
             .unwrap(),
         );
-        let jobs = Jobs::start(Arc::clone(&store) as Arc<dyn Store>, options);
-        Self { jobs, clock, store, _directory: directory }
+        let jobs = Jobs::start(Arc::clone(&store), options);
+        Self { jobs, clock, store, _directory: Some(directory) }
+    }
+
+    /// The same on a schema of its own in a PostgreSQL that all tests share.
+    pub async fn on_postgres(options: Options) -> Self {
+        let clock = Arc::new(ManualClock::new(START));
+        let store = postgres(&format!("jobs {}", baton_env::fresh_uuid()), Some(clock.clone())).await;
+        let jobs = Jobs::start(Arc::clone(&store), options);
+        Self { jobs, clock, store, _directory: None }
     }
 
     pub fn advance(&self, seconds: u64) {
@@ -90,6 +111,15 @@ impl Bench {
         let rows =
             baton_store::run(&*self.store, move |tx| tx.records(&prefix, None, 100_000)).await.unwrap();
         rows.into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// Messages kept for jobs.
+    pub async fn kept(&self) -> u64 {
+        let kept = |tx: &mut dyn baton_store::Tx| match tx.queue(baton_jobs::HIDDEN)? {
+            Some(queue) => tx.kept(queue.id),
+            None => Ok(0),
+        };
+        baton_store::run(&*self.store, kept).await.unwrap()
     }
 
     pub async fn state(&self, id: JobId) -> String {

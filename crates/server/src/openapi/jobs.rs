@@ -145,8 +145,8 @@ fn jobs() -> Vec<Operation> {
             .answers_with(200, "A page of lines, or events.", "text/event-stream", json!({"type": "string"})),
         post("/api/v1/jobs/:job/cancel")
             .body_or_none(shape(json!({"reason?": "text", "force?": "flag"})))
-            .answers(200, "It was called off.", shape(json!({"jobId": "uuid", "state": "cancelled"})))
-            .answers(202, "Its worker was asked to stop.", shape(json!({"jobId": "uuid", "state": "cancelling"}))),
+            .answers(200, "It was called off.", shape(json!({"jobId": "uuid", "state": STATES})))
+            .answers(202, "Its worker was asked to stop.", shape(json!({"jobId": "uuid", "state": STATES}))),
         post("/api/v1/jobs/:job/retry")
             .body_or_none(shape(json!({"resetAttempts?": "flag", "args?": "any"})))
             .answers(200, "It will be tried again.", shape(json!({"jobId": "uuid", "state": STATES}))),
