@@ -79,7 +79,7 @@ fn pop(path: &'static str) -> Operation {
     get(path)
         .query([
             whole("batch", 1, POP_BATCH_MAX.into(), "Messages at most."),
-            whole("partitions", 1, POP_PARTITIONS_MAX.into(), "Partitions at most; 1 unless given, or as many as `batch` with `conflation`."),
+            whole("partitions", 1, POP_PARTITIONS_MAX.into(), "Partitions at most; 1 unless given, or as many as `batch`, up to 64, with `conflation`."),
             text("consumerGroup", "The group that consumes; each group gets every message."),
             flag("wait", "Wait for messages when there are none."),
             whole("timeout", 0, wait_max, "Milliseconds to wait at most."),

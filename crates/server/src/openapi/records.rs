@@ -75,7 +75,7 @@ pub(super) fn operations() -> Vec<Operation> {
             .answers(200, "As many entries as were asked for.", shape(json!({
                 "entries": [{
                     "queue": "text", "partition": "text", "offset": "whole?", "ts": "time?",
-                    "highWatermark": "whole", "logStartOffset": "whole", "error?": "UNKNOWN_TOPIC_OR_PARTITION",
+                    "highWatermark": "whole", "logStartOffset": "whole", "error?": "text",
                 }],
             }))),
         post("/api/v1/partitions/changed")

@@ -21,6 +21,8 @@ use crate::server::Options;
 
 /// Messages of a pop that leaves the choice to the server.
 const AUTOPILOT_BATCH: u32 = 200;
+/// Partitions of a pop that leaves their number to the server.
+const CHOSEN_PARTITIONS_MAX: u32 = 64;
 /// The pause that is advised to those who ask again and again without waiting.
 const AUTOPILOT_PAUSE_MS: u64 = 100;
 
@@ -90,7 +92,7 @@ impl Chosen {
     /// Chooses what was not given: partitions are shared out among those who wait.
     fn by(request: &mut PopRequest, query: &Query<'_>, waiters: usize) -> Self {
         if query.text("partitions").is_none() && !request.conflation {
-            let share = POP_PARTITIONS_MAX / u32::try_from(waiters + 1).unwrap_or(u32::MAX);
+            let share = CHOSEN_PARTITIONS_MAX / u32::try_from(waiters + 1).unwrap_or(u32::MAX);
             request.partitions = share.max(1);
         }
         Self { partitions: request.partitions, batch: request.batch }
@@ -110,7 +112,7 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
     let default_batch = if query.flag("autopilot") { AUTOPILOT_BATCH } else { options.default_batch_size };
     let batch = batch.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_batch);
     let partitions = query.number("partitions", 1, POP_PARTITIONS_MAX.into());
-    let default_partitions = if conflation { batch.min(POP_PARTITIONS_MAX) } else { 1 };
+    let default_partitions = if conflation { batch.min(CHOSEN_PARTITIONS_MAX) } else { 1 };
     Ok(PopRequest {
         target,
         group: group.to_owned(),
@@ -361,7 +363,7 @@ mod tests {
         assert_eq!(refusal("conflation=true"), "conflation needs a consumerGroup");
         assert!(refusal("conflation=true&consumerGroup=g&autoAck=true").contains("exclude each other"));
         let pop = request("conflation=true&consumerGroup=g&batch=90").unwrap();
-        assert_eq!((pop.conflation, pop.batch, pop.partitions), (true, 90, POP_PARTITIONS_MAX));
+        assert_eq!((pop.conflation, pop.batch, pop.partitions), (true, 90, CHOSEN_PARTITIONS_MAX));
         assert!(request("frames=true").is_ok());
         assert!(request(&format!("consumerGroup={}", "g".repeat(256))).is_err());
     }
