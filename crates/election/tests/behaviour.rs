@@ -170,7 +170,7 @@ async fn a_process_holds_many_groups_by_one_lease(store: &Arc<dyn Store>) {
     let (before, renewals) = (record(1).await, held[1].status().counters.renewals);
     let renewed = async {
         while held[1].status().counters.renewals < renewals + 8 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            baton_env::sleep(Duration::from_millis(100)).await;
         }
     };
     tokio::time::timeout(PATIENCE, renewed).await.expect("renewals in time");
@@ -284,7 +284,7 @@ async fn what_a_process_holds_is_respected_over_http() {
     let renewals = held.status().counters.renewals;
     while held.status().counters.renewals < renewals + 8 {
         assert!(!other.is_coordinator());
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        baton_env::sleep(Duration::from_millis(100)).await;
     }
     assert!(held.is_coordinator());
     held.stop().await;

@@ -14,8 +14,8 @@ use baton_types::Timestamp;
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::meter::PushCount;
 use crate::maintenance::Detour;
+use crate::meter::PushCount;
 use crate::push::{self, PushBatch};
 use crate::seal::{Sealer, is_sealed};
 
@@ -326,11 +326,7 @@ fn postponed(timer: &Timer, now: Timestamp, error: String) -> Timer {
 }
 
 /// Pushes the messages of timers, all or none; how many timers that were.
-fn push_all(
-    tx: &mut dyn Tx,
-    timers: &[&Timer],
-    way: &Way,
-) -> Result<Result<PushCount, crate::Error>, Stop> {
+fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<PushCount, crate::Error>, Stop> {
     let mut batch = PushBatch::default();
     batch.detour = way.detour.clone();
     for timer in timers {

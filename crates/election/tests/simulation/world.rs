@@ -625,6 +625,7 @@ impl World {
 
     /// The first of the two writes of a claim that takes a term from a process: returns what there is to do if there is
     /// no such write, or else what is left to do, which is nothing if it was refused.
+    #[expect(clippy::result_large_err, reason = "both ways are usual")]
     fn fence(&mut self, asked: Asked) -> Result<Asked, Option<Asked>> {
         let Asked::Machine(Effect::Swap(Some(expected), record), own) = asked else { return Ok(asked) };
         let (version, process) = call::parted(&expected);
