@@ -113,7 +113,7 @@ fn show(service: &Value, output: &mut Output) -> anyhow::Result<()> {
             shortened(&worker["revoking"]),
         ]);
     }
-    for column in [0, 1, 2, 4, 5].into_iter().filter_map(|at| table.column_mut(at)) {
+    for (_, column) in table.column_iter_mut().enumerate().filter(|(at, _)| *at != 3) {
         column.set_cell_alignment(CellAlignment::Left);
     }
     output.text(table)?;
