@@ -33,7 +33,8 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize, default: u32| arguments.get(at).map_or(default, |text| text.parse().unwrap());
     let allocation = arguments.get(5).map_or("contiguous", String::as_str);
-    let (workers, shards, seconds, told) = (number(1, 10_000), number(2, 100_000), number(3, 30), number(4, 1_000));
+    let (workers, shards, seconds, told) =
+        (number(1, 10_000), number(2, 100_000), number(3, 30), number(4, 1_000));
     spread(shards, told, Allocation::Contiguous);
     spread(shards, told, Allocation::Sticky);
     let Some(program) = arguments.first() else { return };
@@ -73,7 +74,10 @@ fn spread(shards: u32, workers: u32, allocation: Allocation) {
         })
         .collect();
     times.sort();
-    println!("{shards} shards over {workers} workers spread anew, {allocation:?}: {:?} (median of 11)", times[5]);
+    println!(
+        "{shards} shards over {workers} workers spread anew, {allocation:?}: {:?} (median of 11)",
+        times[5]
+    );
 }
 
 struct Server {
@@ -93,7 +97,8 @@ impl Server {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let address = lines.map_while(Result::ok).find_map(|line| line.split("tcp://").nth(1).map(str::to_owned));
+        let address =
+            lines.map_while(Result::ok).find_map(|line| line.split("tcp://").nth(1).map(str::to_owned));
         Self { child, address: address.unwrap(), _data: data }
     }
 
@@ -127,6 +132,11 @@ struct Counts {
 }
 
 async fn beat(server: &Server, workers: u32, shards: u32, seconds: u32) {
+    let before = server.processor();
+    let watch = Stopwatch::start();
+    baton_env::sleep(Duration::from_secs(5)).await;
+    let idle = (server.processor() - before) / watch.elapsed().as_secs_f64();
+    println!("without workers: {:.1} % of a core", idle * 100.0);
     let counts = Arc::new(Counts::default());
     let watch = Stopwatch::start();
     begin(server, "beating", 0..workers, shards, &counts).await;
@@ -187,14 +197,22 @@ async fn begin(server: &Server, service: &str, ids: std::ops::Range<u32>, shards
         let place = Arc::clone(&beginning).acquire_owned().await.unwrap();
         let (address, service, counts) = (server.address.clone(), service.to_owned(), Arc::clone(counts));
         tokio::spawn(async move {
-            let data = format!("\"serviceName\":\"{service}\",\"workerId\":\"w{id:06}\",\"maxShardCount\":{shards}");
+            let data =
+                format!("\"serviceName\":\"{service}\",\"workerId\":\"w{id:06}\",\"maxShardCount\":{shards}");
             let mut worker = Worker::connect(&address).await;
             worker.send(&format!("{{\"type\":\"register\",\"data\":{{{data}}}}}")).await;
-            worker.receive().await;
+            if !worker.receive().await {
+                return;
+            }
             counts.joined.fetch_add(1, Ordering::Relaxed);
             counts.assignments.fetch_add(1, Ordering::Relaxed);
             drop(place);
-            worker.beat(&format!("{{\"type\":\"heartbeat\",\"data\":{{{data},\"assignedShards\":[]}}}}"), &counts).await;
+            worker
+                .beat(
+                    &format!("{{\"type\":\"heartbeat\",\"data\":{{{data},\"assignedShards\":[]}}}}"),
+                    &counts,
+                )
+                .await;
         });
     }
 }
@@ -218,28 +236,32 @@ impl Worker {
         stream.write_all(ready).await.unwrap();
         stream.read_exact(&mut greeting).await.unwrap();
         let mut worker = Self { stream, buffer: Vec::new() };
-        assert!(worker.frame().await.0 & 4 != 0, "no READY");
+        assert!(worker.frame().await.is_some_and(|(flags, _)| flags & 4 != 0), "no READY");
         worker
     }
 
+    /// Sends; a server that has ended is noticed when nothing comes back.
     async fn send(&mut self, text: &str) {
         let mut frame = vec![0x02];
         frame.extend((text.len() as u64).to_be_bytes());
         frame.extend(text.as_bytes());
-        self.stream.write_all(&frame).await.unwrap();
+        let _ = self.stream.write_all(&frame).await;
     }
 
-    /// The next frame, from what was read or yet to be read; what is read is not lost when this is given up.
-    async fn frame(&mut self) -> (u8, Vec<u8>) {
+    /// The next frame, from what was read or yet to be read; what is read is not lost when this is given up. `None` when
+    /// the server has ended.
+    async fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             if let Some((flags, from, length)) = self.head()
                 && self.buffer.len() >= from + length
             {
                 let body = self.buffer[from..from + length].to_vec();
                 self.buffer.drain(..from + length);
-                return (flags, body);
+                return Some((flags, body));
             }
-            assert!(self.stream.read_buf(&mut self.buffer).await.unwrap() > 0, "the server has hung up");
+            if self.stream.read_buf(&mut self.buffer).await.unwrap_or(0) == 0 {
+                return None;
+            }
         }
     }
 
@@ -252,19 +274,19 @@ impl Worker {
         Some((flags, 9, usize::try_from(u64::from_be_bytes(length.try_into().unwrap())).unwrap()))
     }
 
-    /// Waits for a message; answers pings meanwhile.
-    async fn receive(&mut self) {
+    /// Waits for a message, and answers pings meanwhile; whether one came before the end.
+    async fn receive(&mut self) -> bool {
         loop {
-            let (flags, body) = self.frame().await;
+            let Some((flags, body)) = self.frame().await else { return false };
             if flags & 4 == 0 {
                 assert!(body.starts_with(b"{\"type\":\"assignment\""), "{}", String::from_utf8_lossy(&body));
-                return;
+                return true;
             }
             if let Some(ping) = body.strip_prefix(b"\x04PING") {
                 let mut pong = vec![0x04, u8::try_from(5 + ping.len() - 2).unwrap()];
                 pong.extend(b"\x04PONG");
                 pong.extend(&ping[2..]);
-                self.stream.write_all(&pong).await.unwrap();
+                let _ = self.stream.write_all(&pong).await;
             }
         }
     }
@@ -278,7 +300,10 @@ impl Worker {
                     due.reset(BEAT);
                     self.send(message).await;
                 }
-                () = self.receive() => {
+                received = self.receive() => {
+                    if !received {
+                        return;
+                    }
                     counts.assignments.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -111,9 +111,7 @@ fn shares(count: u32, candidates: &[Candidate], holds: &[u32]) -> Vec<u32> {
         shares[at] = u32::try_from(share).unwrap_or(u32::MAX);
     }
     let remainder = |at: usize| left * weight(at) % weights;
-    open.sort_by(|a, b| {
-        remainder(*b).cmp(&remainder(*a)).then(holds[*b].cmp(&holds[*a])).then(a.cmp(b))
-    });
+    open.sort_by(|a, b| remainder(*b).cmp(&remainder(*a)).then(holds[*b].cmp(&holds[*a])).then(a.cmp(b)));
     let rest = usize::try_from(left - given).unwrap_or(usize::MAX);
     open.iter().take(rest).for_each(|at| shares[*at] += 1);
     shares

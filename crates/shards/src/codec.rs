@@ -221,8 +221,45 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{Allocation, Beat, Request, Rules};
+
+    fn service(joins: &[(u8, bool, u32)]) -> Service {
+        let rules = Rules {
+            allocation: Allocation::Sticky,
+            timeout: Duration::from_secs(15),
+            forget_after: Duration::from_secs(60),
+            rebalance_interval: Duration::ZERO,
+        };
+        let mut service = Service::default();
+        for (at, (worker, leased, count)) in (1i64..).zip(joins) {
+            let now = Timestamp::from_micros(at);
+            let session = leased.then(|| format!("s{at}").into());
+            let capacity = (at % 3 == 0).then_some(*count);
+            let beat = Beat {
+                registers: true,
+                session,
+                capacity,
+                count: Some(*count),
+                ..Beat::of(format!("w{worker}"))
+            };
+            service.apply(&Request::Beat(beat), &rules, now).unwrap();
+            service.settle(&rules, now);
+        }
+        service
+    }
 
     proptest! {
+        #[test]
+        fn a_service_is_read_back(joins in proptest::collection::vec((0u8..6, any::<bool>(), 0u32..300), 0..20)) {
+            let service = service(&joins);
+            let bytes = encode(&service);
+            prop_assert_eq!(&decode(&bytes).unwrap(), &service);
+            for end in 0..bytes.len().min(40) {
+                prop_assert!(decode(&bytes[..end]).is_err() || end > 8);
+            }
+        }
+
+
         #[test]
         fn beats_are_read_back(at in 0i64..i64::MAX, workers in proptest::collection::vec(any::<u32>(), 0..50)) {
             let at = Timestamp::from_micros(at);

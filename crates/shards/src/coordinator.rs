@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::keeper::{Input, Keeper, Pulse};
 use crate::limits::{INBOX_MAX, SERVICES_MAX, WATCHERS_MAX};
+use crate::record;
 use crate::request::{Refusal, Request};
 use crate::service::{Rules, Worker};
 use crate::view::{Snapshot, View};
-use crate::record;
 
 /// How shards are looked after.
 #[derive(Clone, Copy, Debug)]

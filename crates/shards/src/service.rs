@@ -183,7 +183,7 @@ impl Service {
         worker.timeout = rules.timeout;
         worker.weight = beat.weight.unwrap_or(worker.weight);
         worker.capacity = beat.capacity.or(worker.capacity);
-        worker.draining = beat.draining.unwrap_or(worker.draining && !beat.registers);
+        worker.draining = beat.draining.unwrap_or(worker.draining);
         self.unsettled |= before != (worker.status, worker.weight, worker.capacity, worker.draining);
         if let Some(count) = beat.count.filter(|count| *count != worker.reported) {
             worker.reported = count;
@@ -352,8 +352,7 @@ impl Service {
                 waiting = true;
                 continue;
             }
-            let leased =
-                self.workers.get(&shard.owner).is_some_and(|worker| worker.session.is_some());
+            let leased = self.workers.get(&shard.owner).is_some_and(|worker| worker.session.is_some());
             if leased {
                 shard.revoking = true;
                 *told.entry(shard.owner).or_insert(0) += 1;
@@ -371,7 +370,9 @@ impl Service {
             }
             shard.owner = wanted;
         }
-        while self.shards.len() > self.count as usize && self.shards.last().is_some_and(|shard| shard.owner == 0) {
+        while self.shards.len() > self.count as usize
+            && self.shards.last().is_some_and(|shard| shard.owner == 0)
+        {
             self.shards.pop();
         }
         for (number, revoking) in &told {

@@ -65,7 +65,9 @@ impl Message {
     /// Reads a message as it comes over ZeroMQ: `{"type", "data"}`.
     pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
         let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|problem| {
-            Refusal::Invalid(format!("not a message ({problem}): send {{\"type\":\"register\",\"data\":{{…}}}}"))
+            Refusal::Invalid(format!(
+                "not a message ({problem}): send {{\"type\":\"register\",\"data\":{{…}}}}"
+            ))
         })?;
         let data = envelope.data.ok_or_else(|| Refusal::Invalid("data is missing".into()))?;
         let mut data: Data<'_> = serde_json::from_str(data.get())
@@ -102,7 +104,9 @@ fn beat(
 ) -> Result<Beat, Refusal> {
     let count = data.max_shard_count.as_ref().map(whole).transpose()?;
     if registers && count.is_none() {
-        return Err(Refusal::Invalid("maxShardCount is missing: how many shards does the service have?".into()));
+        return Err(Refusal::Invalid(
+            "maxShardCount is missing: how many shards does the service have?".into(),
+        ));
     }
     if let Some(weight) = data.weight.filter(|weight| !(1..=WEIGHT_MAX).contains(weight)) {
         return Err(Refusal::Invalid(format!("weight is {weight}: give 1 to {WEIGHT_MAX}")));
@@ -135,9 +139,10 @@ fn held(
     if list.is_none() && ranges.is_none() {
         return Ok(None);
     }
-    let list: Option<Vec<u32>> = list.map(|list| serde_json::from_str(list.get())).transpose().map_err(|problem| {
-        Refusal::Invalid(format!("assignedShards is not a list of shard numbers: {problem}"))
-    })?;
+    let list: Option<Vec<u32>> =
+        list.map(|list| serde_json::from_str(list.get())).transpose().map_err(|problem| {
+            Refusal::Invalid(format!("assignedShards is not a list of shard numbers: {problem}"))
+        })?;
     let mut all: Vec<(u32, u32)> = ranges.map(Vec::from).unwrap_or_default();
     let numbers = list.into_iter().chain(releasing).flatten().collect();
     all.extend(Ranges::of(numbers).iter());
@@ -320,7 +325,9 @@ mod tests {
         assert!(refused(r#"{"type":"x","data":{"serviceName":"s","workerId":"w"}}"#).contains("\"x\""));
         assert!(refused(r#"{"type":"register","data":{"serviceName":"s"}}"#).contains("workerId is missing"));
         let with = |count: &str| {
-            format!(r#"{{"type":"register","data":{{"serviceName":"s","workerId":"w","maxShardCount":{count}}}}}"#)
+            format!(
+                r#"{{"type":"register","data":{{"serviceName":"s","workerId":"w","maxShardCount":{count}}}}}"#
+            )
         };
         for count in ["-1", "2.5", "1e300", "4294967296"] {
             assert!(refused(&with(count)).contains("maxShardCount"), "{count}");

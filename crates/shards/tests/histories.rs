@@ -80,7 +80,10 @@ impl Model {
                 let mut applied = before.clone();
                 applied.apply(request, &self.rules, self.now).unwrap();
                 let seen = applied.worker(number).unwrap().seen;
-                assert!(seen >= before.worker(number).unwrap().seen && !applied.unsettled, "a routine changes nothing");
+                assert!(
+                    seen >= before.worker(number).unwrap().seen && !applied.unsettled,
+                    "a routine changes nothing"
+                );
                 Ok(number)
             }
             None => self.service.apply(request, &self.rules, self.now),
@@ -159,13 +162,18 @@ impl Model {
 
     fn check_always(&self) {
         for shard in self.service.shards() {
-            assert!(shard.owner == 0 || self.service.worker(shard.owner).is_some(), "an owner that is not there");
+            assert!(
+                shard.owner == 0 || self.service.worker(shard.owner).is_some(),
+                "an owner that is not there"
+            );
         }
         for (number, worker) in self.service.workers() {
             let revoking =
                 self.service.shards().iter().filter(|shard| shard.owner == number && shard.revoking).count();
             assert_eq!(revoking, worker.revoking as usize);
-            assert!(worker.status != Status::Inactive || self.service.shards().iter().all(|s| s.owner != number));
+            assert!(
+                worker.status != Status::Inactive || self.service.shards().iter().all(|s| s.owner != number)
+            );
         }
     }
 
@@ -280,7 +288,10 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
     for worker in 0..4 {
         model.take(&Step::Leave { worker });
         model.take(&Step::Register { worker, leased: false, count: 40 });
-        assert!(model.service.shards().iter().all(|shard| shard.owner != 0), "nobody waits for a shard that is free");
+        assert!(
+            model.service.shards().iter().all(|shard| shard.owner != 0),
+            "nobody waits for a shard that is free"
+        );
     }
     let during = moves(&model) - before;
     model.now = model.now.after(Duration::from_secs(31));
@@ -295,6 +306,10 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
         hasty.take(&Step::Register { worker, leased: false, count: 40 });
     }
     let patient = moves(&model) - before;
-    assert!(patient < moves(&hasty) - start, "{patient} ({during} of them at once), {}", moves(&hasty) - start);
+    assert!(
+        patient < moves(&hasty) - start,
+        "{patient} ({during} of them at once), {}",
+        moves(&hasty) - start
+    );
     model.check_settled();
 }

@@ -295,7 +295,8 @@ impl World {
     /// Believes that whoever was told to stop has stopped.
     fn release_for_them(&mut self) {
         let now = self.moment();
-        let told: Vec<_> = self.service.workers().filter(|(_, w)| w.revoking > 0).map(|(n, w)| (n, w.clone())).collect();
+        let told: Vec<_> =
+            self.service.workers().filter(|(_, w)| w.revoking > 0).map(|(n, w)| (n, w.clone())).collect();
         for (number, worker) in told.into_iter().filter(|(_, worker)| worker.status == Status::Active) {
             let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
             let beat = Beat {
@@ -332,7 +333,9 @@ impl World {
             .map(|(number, worker)| (number, (Arc::clone(&worker.id), worker.session.clone().unwrap())))
             .collect();
         for (number, key) in news {
-            let (Some(place), Some(after)) = (self.places.get(&key).copied(), self.journey()) else { continue };
+            let (Some(place), Some(after)) = (self.places.get(&key).copied(), self.journey()) else {
+                continue;
+            };
             let assignment = self.assignment(number, None);
             self.at(after, Event::Answer(place, Ok(assignment)));
         }
@@ -367,7 +370,8 @@ impl World {
         }
         process.generation = assignment.generation;
         let granted: BTreeMap<u32, u64> = assignment.grants.iter().copied().collect();
-        let lost: Vec<u32> = process.uses.keys().copied().filter(|shard| !granted.contains_key(shard)).collect();
+        let lost: Vec<u32> =
+            process.uses.keys().copied().filter(|shard| !granted.contains_key(shard)).collect();
         process.uses.extend(granted);
         let mut stops = Vec::new();
         for shard in lost {
@@ -468,7 +472,12 @@ fn runs(broken: Broken, seeds: u64) -> (u64, u64) {
     for seed in 0..seeds {
         let allocation = if seed % 2 == 0 { Allocation::Sticky } else { Allocation::Contiguous };
         let world = World::new(seed, broken, allocation).run();
-        assert!(world.faults > 100 && world.used > 10_000, "seed {seed}: {} faults, {} uses", world.faults, world.used);
+        assert!(
+            world.faults > 100 && world.used > 10_000,
+            "seed {seed}: {} faults, {} uses",
+            world.faults,
+            world.used
+        );
         assert!(world.moved.len() > SHARDS as usize * 3, "seed {seed}: {} grants", world.moved.len());
         overlaps += world.overlaps;
         caught += u64::from(world.overlaps > 0);

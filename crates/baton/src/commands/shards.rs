@@ -143,7 +143,9 @@ fn map(count: u64, workers: &[Value], colours: bool) -> String {
         for run in line.chunk_by(|a, b| a == b) {
             let letters: String = run.iter().map(|owner| owner.map_or('.', letter)).collect();
             match run[0].filter(|_| colours) {
-                Some(place) => text.push_str(&format!("\x1b[38;5;{}m{letters}\x1b[0m", COLOURS[place % COLOURS.len()])),
+                Some(place) => {
+                    text.push_str(&format!("\x1b[38;5;{}m{letters}\x1b[0m", COLOURS[place % COLOURS.len()]))
+                }
                 None => text.push_str(&letters),
             }
         }
@@ -163,11 +165,13 @@ fn text(value: &Value) -> &str {
 /// Ranges as people write them, the first few of them.
 fn shortened(ranges: &Value) -> String {
     let all = ranges.as_array().map_or(&[][..], Vec::as_slice);
-    let mut words: Vec<String> = all
-        .iter()
-        .take(6)
-        .map(|range| if range[0] == range[1] { range[0].to_string() } else { format!("{}-{}", range[0], range[1]) })
-        .collect();
+    let mut words: Vec<String> =
+        all.iter()
+            .take(6)
+            .map(|range| {
+                if range[0] == range[1] { range[0].to_string() } else { format!("{}-{}", range[0], range[1]) }
+            })
+            .collect();
     if all.len() > words.len() {
         words.push(format!("… ({} runs)", all.len()));
     }
@@ -192,7 +196,8 @@ mod tests {
 
     #[test]
     fn a_map_has_a_letter_for_each_shard_and_a_dot_for_nobody() {
-        let workers = [json!({"shards": [[0, 2]], "revoking": [[5, 5]]}), json!({"shards": [[3, 3]], "revoking": []})];
+        let workers =
+            [json!({"shards": [[0, 2]], "revoking": [[5, 5]]}), json!({"shards": [[3, 3]], "revoking": []})];
         assert_eq!(map(7, &workers, false), "AAAB.A.");
         assert!(map(7, &workers, true).contains("\x1b[38;5;39mAAA\x1b[0m"));
         assert_eq!(map(0, &workers, false), "");

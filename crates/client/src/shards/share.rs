@@ -124,8 +124,12 @@ impl Share {
 
     fn give_up(&mut self, which: impl Fn(&BTreeMap<u32, u64>, u32, u64) -> bool) -> Vec<u32> {
         let granted = &self.granted;
-        let lost: Vec<u32> =
-            self.used.iter().filter(|(shard, token)| which(granted, **shard, **token)).map(|(s, _)| *s).collect();
+        let lost: Vec<u32> = self
+            .used
+            .iter()
+            .filter(|(shard, token)| which(granted, **shard, **token))
+            .map(|(s, _)| *s)
+            .collect();
         for shard in &lost {
             self.used.remove(shard);
             self.stopping.insert(*shard);

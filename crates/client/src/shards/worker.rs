@@ -69,7 +69,10 @@ pub struct ShardWorkerBuilder {
 
 impl fmt::Debug for ShardWorkerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShardWorkerBuilder").field("id", &self.id).field("count", &self.count).finish_non_exhaustive()
+        f.debug_struct("ShardWorkerBuilder")
+            .field("id", &self.id)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
     }
 }
 
@@ -301,7 +304,9 @@ impl Driver {
         loop {
             let millis = u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX);
             let path = shards.path().query("worker", &self.builder.id).number("wait", millis);
-            let Ok(path) = path.number("after", generation).build() else { return std::future::pending().await };
+            let Ok(path) = path.number("after", generation).build() else {
+                return std::future::pending().await;
+            };
             let call = Call {
                 method: Method::GET,
                 path,
@@ -356,7 +361,8 @@ impl Driver {
     /// Tells the program. Shards that it has stopped using come back through `stopped`.
     fn tell(&self, change: Change, in_order: bool) {
         for shard in change.lost {
-            let (ending, done) = ((self.builder.on_lost)(Lost { shard, in_order }), self.stopped_sender.clone());
+            let (ending, done) =
+                ((self.builder.on_lost)(Lost { shard, in_order }), self.stopped_sender.clone());
             tokio::spawn(async move {
                 ending.await;
                 // The worker may have been dropped meanwhile.

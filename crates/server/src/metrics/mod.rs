@@ -177,7 +177,9 @@ fn shards(page: &mut Exposition, app: &App) {
         ("baton_shards_moves_total", |snapshot, _| snapshot.service.moves as f64),
         ("baton_shards_beats_total", |_, pulse| pulse.beats.load(Ordering::Relaxed) as f64),
         ("baton_shards_refusals_total", |_, pulse| pulse.refusals.load(Ordering::Relaxed) as f64),
-        ("baton_shards_heartbeat_lag_seconds", |_, pulse| pulse.lag_micros.load(Ordering::Relaxed) as f64 / 1e6),
+        ("baton_shards_heartbeat_lag_seconds", |_, pulse| {
+            pulse.lag_micros.load(Ordering::Relaxed) as f64 / 1e6
+        }),
     ];
     for (name, field) in fields {
         for (service, snapshot, pulse) in &services {

@@ -18,7 +18,10 @@ pub(super) fn operations() -> Vec<Operation> {
             .query([
                 text("worker", "Only what this worker has."),
                 whole("wait", 0, WAIT_MS_MAX, "Milliseconds to wait for news at most."),
-                text("after", "The `version`, or of a worker the `generation`, that is known; anything else is news."),
+                text(
+                    "after",
+                    "The `version`, or of a worker the `generation`, that is known; anything else is news.",
+                ),
             ])
             .answers(200, found, word("object"))
             .answers_with(200, found, "text/event-stream", word("text"))

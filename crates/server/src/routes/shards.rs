@@ -34,7 +34,8 @@ struct Action {
 pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let services = call.app().shards.list().await?;
-        let rows: Vec<Value> = services.iter().map(|(name, snapshot)| wire::summary(name, snapshot)).collect();
+        let rows: Vec<Value> =
+            services.iter().map(|(name, snapshot)| wire::summary(name, snapshot)).collect();
         Reply::ok(&json!({"services": rows}))
     })
 }

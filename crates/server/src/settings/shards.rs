@@ -114,7 +114,11 @@ pub(super) const LISTEN: Setting = setting(
     |s| if s.shards.listen.is_off() { "off".into() } else { show_listen(&s.shards.listen) },
 );
 pub(super) const TIMEOUT: Setting = setting(
-    ["shards_heartbeat_timeout_seconds", "shards-heartbeat-timeout-seconds", "BATON_SHARDS_HEARTBEAT_TIMEOUT_SECONDS"],
+    [
+        "shards_heartbeat_timeout_seconds",
+        "shards-heartbeat-timeout-seconds",
+        "BATON_SHARDS_HEARTBEAT_TIMEOUT_SECONDS",
+    ],
     &["HEARTBEAT_TIMEOUT_SECONDS"],
     "SECONDS",
     "How long a worker of shards may be silent before it counts as gone. It is also the lease of workers that have one.",
@@ -245,7 +249,8 @@ fn allocation(text: &str) -> Result<Allocation, String> {
 }
 
 fn most(text: &str) -> Result<u32, String> {
-    number(text).and_then(|max| if max > SHARDS_MAX { Err(format!("it is at most {SHARDS_MAX}")) } else { Ok(max) })
+    number(text)
+        .and_then(|max| if max > SHARDS_MAX { Err(format!("it is at most {SHARDS_MAX}")) } else { Ok(max) })
 }
 
 fn secret_key(text: &str) -> Result<Secret, String> {

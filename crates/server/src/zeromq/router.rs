@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use omq_tokio::{
-    CurveKeypair, CurvePublicKey, CurveSecretKey, CurveServerOptions, IdentitySocket, Message, Options, Socket,
-    SocketType,
+    CurveKeypair, CurvePublicKey, CurveSecretKey, CurveServerOptions, IdentitySocket, Message, Options,
+    Socket, SocketType,
 };
 
 /// Bytes of one message: a beat that lists some hundred thousand shards.
@@ -23,9 +23,9 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// Peers that greet at the same time.
 const HANDSHAKES_MAX: usize = 4_096;
 /// How often a silent peer is asked whether it is there.
-const PING_INTERVAL: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// How long it may take to say so.
-const PING_MAX: Duration = Duration::from_secs(15);
+const PING_MAX: Duration = Duration::from_secs(30);
 /// Messages that wait for one peer.
 const WAITING_MAX: u32 = 64;
 
@@ -41,7 +41,11 @@ pub struct Router {
 impl Router {
     /// Binds `endpoint`, and tells where that is. With a secret key only peers that know the public one, and whose own
     /// is among `clients` if there are any, can connect.
-    pub async fn bind(endpoint: &str, secret: Option<&str>, clients: &[String]) -> Result<(Self, String), String> {
+    pub async fn bind(
+        endpoint: &str,
+        secret: Option<&str>,
+        clients: &[String],
+    ) -> Result<(Self, String), String> {
         let mut options = Options::new()
             .max_message_size(MESSAGE_BYTES_MAX)
             .recv_rate_limit(MESSAGES_PER_SECOND, BURST)
@@ -56,7 +60,8 @@ impl Router {
             let keys = clients.iter().map(|key| public_key(key)).collect::<Result<Vec<_>, _>>()?;
             let mut curve = CurveServerOptions::new();
             if !keys.is_empty() {
-                curve = curve.authenticator(move |peer| keys.iter().any(|key| *key.as_bytes() == peer.public_key));
+                curve = curve
+                    .authenticator(move |peer| keys.iter().any(|key| *key.as_bytes() == peer.public_key));
             }
             let pair = CurveKeypair { public: secret.derive_public(), secret };
             options = options.curve_server_with_options(pair, curve);
@@ -86,11 +91,13 @@ pub fn public_of(secret: &str) -> Result<String, String> {
 }
 
 fn secret_key(text: &str) -> Result<CurveSecretKey, String> {
-    CurveSecretKey::from_z85(text).map_err(|_| "give 40 characters of Z85, as zmq.curve_keypair() makes them".into())
+    CurveSecretKey::from_z85(text)
+        .map_err(|_| "give 40 characters of Z85, as zmq.curve_keypair() makes them".into())
 }
 
 fn public_key(text: &str) -> Result<CurvePublicKey, String> {
-    CurvePublicKey::from_z85(text).map_err(|_| format!("{text:?} is no public key: give 40 characters of Z85"))
+    CurvePublicKey::from_z85(text)
+        .map_err(|_| format!("{text:?} is no public key: give 40 characters of Z85"))
 }
 
 /// Whether a text is a secret key.
