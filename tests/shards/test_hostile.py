@@ -49,6 +49,7 @@ def error_of(peer):
         (b'{"type":"register","data":{"serviceName":"s","workerId":"w","maxShardCount":1e99}}', "INVALID_MESSAGE", "whole"),
         (b'{"type":"drain","data":{"serviceName":"s","workerId":"nobody"}}', "UNKNOWN_WORKER", "nobody"),
     ],
+    ids=range(10),
 )
 def test_what_is_wrong_is_said(shards, message, code, words):
     peer = dealer(address(shards))
