@@ -16,6 +16,7 @@ mod queue;
 mod records;
 mod resources;
 mod shape;
+mod shards;
 mod status;
 mod system;
 
@@ -47,6 +48,7 @@ fn subjects() -> Vec<Subject> {
         ("jobs", "Work that is accepted, run by a worker, and tried again.", jobs::operations()),
         ("workers", "What workers say and hear.", jobs::workers()),
         ("elections", "Who coordinates a group.", system::elections()),
+        ("shards", "Which worker has which shard of a service.", shards::operations()),
         ("streams", "The server's part of stream processing.", system::streams()),
         ("traces", "What consumers say about messages.", system::traces()),
         ("resources", "What there is, counted; deleting and emptying queues.", resources::operations()),
