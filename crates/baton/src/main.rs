@@ -16,7 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    completions, elect, elections, job, migrate, pop, push, queues, schedule, serve, tail, worker, workers,
+    completions, elect, elections, job, migrate, pop, push, queues, schedule, serve, shards, tail, worker,
+    workers,
 };
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
@@ -38,7 +39,8 @@ Examples:
   baton queues                            list queues and how much waits in them
   baton job enqueue backup                enqueue a job
   baton worker --exec ./backup.sh         run a command for each job
-  baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time";
+  baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time
+  baton shards orders                     see which worker has which shard";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -65,6 +67,8 @@ enum Command {
     Elect(elect::Args),
     /// List election groups and who coordinates them.
     Elections(elections::Args),
+    /// List services and how their shards are spread, or show one.
+    Shards(shards::Args),
     /// Bring the schema of a PostgreSQL up to date, or see whether it is.
     Migrate(migrate::Args),
     /// Measure a server.
@@ -103,6 +107,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Workers(args) => workers::run(args).await,
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
+            Command::Shards(args) => shards::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),

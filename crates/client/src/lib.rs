@@ -54,6 +54,7 @@ mod push;
 mod queue;
 mod retry;
 mod schedule;
+mod shards;
 mod transaction;
 pub mod worker;
 
@@ -76,5 +77,6 @@ pub use push::{Confirmation, Push};
 pub use queue::Queue;
 pub use schedule::Schedules;
 pub use serde_json::value::RawValue;
+pub use shards::{Gained, Lost, ShardWorker, ShardWorkerBuilder, Shards};
 pub use tokio_util::sync::CancellationToken;
 pub use transaction::Transaction;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use baton_store::Stop;
 use baton_types::PartitionId;
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::chunk::{CHUNK, Slot};
 use crate::error::Error;
 use crate::id::{JobId, Place};
@@ -47,7 +47,7 @@ fn audit_queue(
 ) -> Result<(), Halt> {
     let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
     let mut counts = [0; State::COUNT];
-    for number in head.removed.end..end.div_ceil(CHUNK) {
+    each(head.removed.end..end.div_ceil(CHUNK), |number| {
         let (here, indexed) = book.chunk_as_stored((partition, number))?;
         if here.is_empty() && !head.removed.contains(number) {
             wrong.push(format!("chunk {number} of {partition} is missing"));
@@ -76,7 +76,8 @@ fn audit_queue(
             }
             slots.insert(place, slot);
         }
-    }
+        Ok(())
+    })?;
     // Places of forgotten chunks are in no count.
     counts[State::Gone as usize] = head.counts[State::Gone as usize];
     if counts != head.counts {
@@ -100,7 +101,7 @@ fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) ->
             wrong.push(format!("{place:?} is {:?} and holds a permit: {}", slot.state, permit.held));
         }
     }
-    for (hash, (held, mut waiting)) in keys {
+    each(keys, |(hash, (held, mut waiting))| {
         let known = book.permit(hash)?;
         if known.held != held || held > known.limit.max(1) {
             wrong.push(format!(
@@ -124,7 +125,8 @@ fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) ->
         if held < known.limit && !line.is_empty() && line.iter().any(|place| waits(slots, *place)) {
             wrong.push(format!("key {hash:x}: {held} of {} are held and somebody waits", known.limit));
         }
-    }
+        Ok(())
+    })?;
     Ok(())
 }
 
@@ -134,7 +136,7 @@ fn waits(slots: &Slots, place: Place) -> bool {
 
 /// What holds for each job by itself.
 fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
-    for (place, slot) in slots.iter().filter(|(_, slot)| slot.state != State::Gone) {
+    each(slots.iter().filter(|(_, slot)| slot.state != State::Gone), |(place, slot)| {
         let id = JobId::new(slot.created_at, *place);
         let in_line = slot.permit.is_some_and(|permit| permit.in_line);
         match book.spec(*place) {
@@ -160,6 +162,7 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
         {
             wrong.push(format!("{id} is no dead letter though it says so"));
         }
-    }
+        Ok(())
+    })?;
     Ok(())
 }

@@ -53,6 +53,25 @@ impl From<Error> for Halt {
     }
 }
 
+/// Takes a step for each item. One that misses a row does not keep the others from saying what they miss, so that the
+/// store fetches everything together; the rule is then run again from the start.
+pub fn each<T, R>(
+    items: impl IntoIterator<Item = T>,
+    mut step: impl FnMut(T) -> Result<R, Halt>,
+) -> Result<Vec<R>, Halt> {
+    let (mut done, mut missing) = (Vec::new(), false);
+    for item in items {
+        match step(item) {
+            Ok(answer) => done.push(answer),
+            Err(Halt::Stop(Stop::Load)) => missing = true,
+            // After a miss nothing that a step says counts.
+            Err(_) if missing => {}
+            Err(other) => return Err(other),
+        }
+    }
+    if missing { Err(Halt::Stop(Stop::Load)) } else { Ok(done) }
+}
+
 /// What waits for a commit: who is to be woken by it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
@@ -337,6 +356,11 @@ impl<'t> Book<'t> {
             self.pages.insert(at, Page { chunk, before, stored, dirty: false, swept: false });
         }
         self.pages.get_mut(&at).ok_or_else(|| StoreError::Corrupt("a chunk is missing".into()).into())
+    }
+
+    /// Whether a chunk has been looked at.
+    pub fn has_chunk(&self, at: (PartitionId, u64)) -> bool {
+        self.pages.contains_key(&at)
     }
 
     /// The slots of a chunk.

@@ -1,5 +1,6 @@
 //! Doing the same to many jobs: a page at a time, so that nothing else waits long.
 
+use crate::book::{Halt, each};
 use crate::cancel;
 use crate::error::Error;
 use crate::id::JobId;
@@ -77,18 +78,20 @@ impl Jobs {
         self.shared
             .decide(move |book| {
                 book.want_places(ids.iter().filter_map(|id| id.place()))?;
-                let mut changed = 0;
-                for id in &ids {
-                    let Some(place) = book.find(*id)? else { continue };
+                let changed = each(&ids, |id| {
+                    let Some(place) = book.find(*id)? else { return Ok(0) };
                     let state = book.slot(place)?.map_or(State::Gone, |slot| slot.state);
                     let did = match action {
                         Action::Cancel => cancel::cancel(book, *id, false, None)? != Cancelled::TooLate,
-                        Action::Retry if state.is_terminal() => cancel::retry(book, *id, true, None).is_ok(),
+                        Action::Retry if state.is_terminal() => match cancel::retry(book, *id, true, None) {
+                            Err(Halt::Refused(_)) => false,
+                            other => other.map(|_| true)?,
+                        },
                         Action::Retry => false,
                     };
-                    changed += u64::from(did);
-                }
-                Ok(changed)
+                    Ok(u64::from(did))
+                })?;
+                Ok(changed.into_iter().sum())
             })
             .await
     }

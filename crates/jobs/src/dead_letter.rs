@@ -1,6 +1,6 @@
 //! Dead letters: jobs that failed for good, the newest first, and their second chance.
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::cancel;
 use crate::error::Error;
 use crate::id::JobId;
@@ -48,14 +48,14 @@ impl Jobs {
         self.shared
             .decide(move |book| {
                 book.want_places(jobs.iter().filter_map(|job| job.place()))?;
-                let mut replayed = 0;
-                for job in &jobs {
-                    if is_dead(book, *job)? {
+                let replayed = each(&jobs, |job| {
+                    let is_dead = is_dead(book, *job)?;
+                    if is_dead {
                         cancel::retry(book, *job, true, None)?;
-                        replayed += 1;
                     }
-                }
-                Ok(replayed)
+                    Ok(usize::from(is_dead))
+                })?;
+                Ok(replayed.into_iter().sum())
             })
             .await
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use baton_types::{PartitionId, Timestamp};
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::cancel::leave_spec;
 use crate::chunk::{CHUNK, Slot};
 use crate::end;
@@ -49,13 +49,13 @@ pub fn sweep(book: &mut Book<'_>) -> Result<Swept, Halt> {
     }
     let chunks: Vec<_> = due.iter().map(|(_, at)| *at).collect();
     book.want_chunks(&chunks)?;
-    for (entry, at) in due {
+    each(due, |(entry, at)| {
         if book.chunk(at)?.is_empty() {
             book.remove(entry);
-            continue;
+            return Ok(());
         }
-        sweep_chunk(book, at)?;
-    }
+        sweep_chunk(book, at)
+    })?;
     Ok(Swept { chunks: chunks.len(), next })
 }
 
@@ -65,7 +65,7 @@ fn sweep_chunk(book: &mut Book<'_>, at: (PartitionId, u64)) -> Result<(), Halt> 
     let is_due = |slot: &Slot| slot.due().is_some_and(|due| due <= now);
     let slots = book.chunk(at)?.iter().enumerate().filter(|(_, slot)| is_due(slot));
     let places: Vec<_> = slots.map(|(index, _)| Place::new(at.0, at.1 * CHUNK + index as u64)).collect();
-    places.into_iter().try_for_each(|place| act(book, place))
+    each(places, |place| act(book, place)).map(drop)
 }
 
 /// Does what is due for one job.

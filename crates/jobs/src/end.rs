@@ -7,7 +7,7 @@
 use baton_store::Error as StoreError;
 use baton_types::PartitionId;
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::codec::{Reader, Writer};
 use crate::id::Place;
 use crate::key;
@@ -107,10 +107,10 @@ fn tell_dependents(book: &mut Book<'_>, place: Place, completed: bool) -> Result
     let places = dependents(book, place)?;
     book.remove(key::after(place));
     book.want_places(places.iter().copied())?;
-    for place in places {
-        let Some(slot) = book.slot(place)? else { continue };
+    each(places, |place| {
+        let Some(slot) = book.slot(place)? else { return Ok(()) };
         if slot.state != State::Pending || slot.blockers == 0 {
-            continue;
+            return Ok(());
         }
         let slot = book.slot_mut(place)?;
         slot.blockers -= 1;
@@ -121,6 +121,7 @@ fn tell_dependents(book: &mut Book<'_>, place: Place, completed: bool) -> Result
         } else if slot.blockers == 0 && !slot.is_doomed {
             ready(book, place)?;
         }
-    }
+        Ok(())
+    })?;
     Ok(())
 }

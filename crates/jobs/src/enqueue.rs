@@ -3,7 +3,7 @@
 use baton_types::{PartitionId, Timestamp};
 use serde::Serialize;
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::chunk::{Permit, Slot};
 use crate::end;
 use crate::error::Error;
@@ -46,10 +46,11 @@ pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Ve
     book.admit(jobs.iter().map(|(_, job)| job.args.len()).sum())?;
     prefetch(book, jobs)?;
     let mut accepted = Vec::with_capacity(jobs.len());
-    for (partition, job) in jobs {
+    each(jobs, |(partition, job)| {
         let enqueued = add(book, *partition, job, &accepted)?;
         accepted.push(enqueued);
-    }
+        Ok(())
+    })?;
     Ok(accepted)
 }
 
@@ -174,8 +175,7 @@ fn holder(book: &mut Book<'_>, partition: PartitionId, unique: &Unique) -> Resul
 // Dependencies.
 
 fn parents(book: &mut Book<'_>, job: &NewJob, before: &[Enqueued]) -> Result<Vec<Place>, Halt> {
-    let mut parents = Vec::with_capacity(job.depends_on.len());
-    for dependency in &job.depends_on {
+    let mut parents = each(&job.depends_on, |dependency| {
         let id = match dependency {
             Dependency::Job(id) => *id,
             Dependency::Item(index) => {
@@ -187,8 +187,8 @@ fn parents(book: &mut Book<'_>, job: &NewJob, before: &[Enqueued]) -> Result<Vec
             }
         };
         let place = book.find(id)?;
-        parents.push(place.ok_or_else(|| Error::invalid(format!("dependsOn names {id}, which is no job")))?);
-    }
+        Ok(place.ok_or_else(|| Error::invalid(format!("dependsOn names {id}, which is no job")))?)
+    })?;
     parents.sort_unstable();
     parents.dedup();
     Ok(parents)

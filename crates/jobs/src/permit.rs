@@ -12,6 +12,9 @@ use crate::codec::{Reader, Writer};
 use crate::id::Place;
 use crate::state::State;
 
+/// Chunks of a line that are fetched ahead.
+const LINE_CHUNKS: u64 = 32;
+
 /// What is kept of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
@@ -93,6 +96,7 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     while known.held < known.limit
         && let Some((first, last)) = known.line
     {
+        fetch_line(book, first, last)?;
         let slot = book.slot_mut(first)?;
         let next = slot.permit.as_mut().and_then(|permit| {
             permit.in_line = false;
@@ -111,6 +115,14 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     }
     book.put_permit(hash, known);
     Ok(())
+}
+
+/// Fetches who is likely to be next along with the first: a line stands mostly in the order of its queue.
+fn fetch_line(book: &mut Book<'_>, first: Place, last: Place) -> Result<(), Halt> {
+    let (partition, number) = first.chunk();
+    let end = if last.partition == partition { last.chunk().1 } else { number };
+    let ahead: Vec<_> = (number..=end.min(number + LINE_CHUNKS)).map(|number| (partition, number)).collect();
+    if book.has_chunk((partition, number)) { Ok(()) } else { book.want_chunks(&ahead) }
 }
 
 #[cfg(test)]

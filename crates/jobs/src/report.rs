@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::end;
 use crate::error::Error;
 use crate::history::{self, JobError};
@@ -71,7 +71,7 @@ pub fn check(reports: &[Report]) -> Result<(), Error> {
 /// Takes reports in, one answer for each.
 pub fn report(book: &mut Book<'_>, reports: &[Report]) -> Result<Vec<Reported>, Halt> {
     book.want_places(reports.iter().filter_map(|report| report.job.place()))?;
-    reports.iter().map(|report| one(book, report)).collect()
+    each(reports, |report| one(book, report))
 }
 
 fn one(book: &mut Book<'_>, report: &Report) -> Result<Reported, Halt> {

@@ -88,11 +88,12 @@ async fn a_forgotten_queue_takes_no_records() {
 #[tokio::test]
 async fn one_old_job_does_not_keep_what_came_after_it() {
     let bench = Bench::new();
-    let worker = bench.worker(&["q"]).await;
     let year = Duration::from_secs(365 * 24 * 3600);
     let old =
         bench.enqueue(NewJob { when: When::After(year), ..NewJob::new("q", "t", "\"old\"") }).await.job_id;
     for _ in 0..5 {
+        // A worker that was silent for a day is forgotten, too.
+        let worker = bench.worker(&["q"]).await;
         bench.jobs.enqueue((0..1000).map(|_| NewJob::new("q", "t", "{}")).collect(), None).await.unwrap();
         let leased = bench.lease(worker, 1000).await;
         let reports = leased.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
@@ -105,6 +106,6 @@ async fn one_old_job_does_not_keep_what_came_after_it() {
     assert_eq!(bench.jobs.audit().await.unwrap(), Vec::<String>::new());
     bench.clock.advance(year);
     bench.settle().await;
-    let leased = bench.lease(worker, 1).await;
+    let leased = bench.lease(bench.worker(&["q"]).await, 1).await;
     assert_eq!((leased[0].id, &leased[0].args[..]), (old, &b"\"old\""[..]));
 }

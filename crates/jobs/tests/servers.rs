@@ -90,3 +90,28 @@ async fn one_server_leads_and_another_follows_when_it_leaves() {
     }
     panic!("nobody leads");
 }
+
+/// What many jobs need one by one is fetched together, or a commit would take as many round trips as there are jobs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_jobs_with_many_keys_is_one_commit() {
+    let schema = format!("jobs {}", baton_env::fresh_uuid());
+    let jobs = server(&schema).await;
+    let limited = |number: usize| {
+        let mut job = NewJob::new("q", "t", "{}");
+        job.spec.concurrency_key = Some(format!("tenant-{number}"));
+        job
+    };
+    jobs.enqueue((0..300).map(limited).collect(), None).await.unwrap();
+    let told = NewWorker { name: "w".into(), queues: vec!["q".into()], ..NewWorker::default() };
+    let worker = jobs.register(told).await.unwrap().worker;
+    let leased = jobs.lease(worker, 300, Duration::ZERO).await.unwrap().jobs;
+    assert_eq!(leased.len(), 300);
+    let outcome = |number: usize| if number.is_multiple_of(2) { Outcome::Succeeded } else { Outcome::Failed };
+    let report = |(number, one): (usize, &baton_jobs::Leased)| {
+        Report::new(one.id, one.execution.fence, outcome(number))
+    };
+    let answers = jobs.report(leased.iter().enumerate().map(report).collect()).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Reported::Accepted(_))));
+    assert_eq!(jobs.audit().await.unwrap(), Vec::<String>::new());
+    jobs.shutdown().await;
+}

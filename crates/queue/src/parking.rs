@@ -4,6 +4,7 @@
 //! follows is decided while the push is still being synced, and its answer leaves together with the push's.
 //! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -150,6 +151,11 @@ impl Parking {
         let answer = granted.await.unwrap_or(Ok(None));
         leaving.has_been_answered();
         answer
+    }
+
+    /// How many pops wait for each queue.
+    pub fn by_queue(&self) -> BTreeMap<String, u64> {
+        self.lock().by_queue()
     }
 
     pub fn statistics(&self) -> WaitStatistics {

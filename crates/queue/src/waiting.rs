@@ -8,7 +8,7 @@
 //!
 //! Start at [`Waiters::park`] and [`Waiters::take_due`].
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use baton_store::Event;
@@ -313,6 +313,17 @@ impl<W> Waiters<W> {
     pub fn take_line(&mut self, line: LineId) -> Vec<W> {
         let waiting = self.lines.get(&line).map(|line| line.waiting.clone()).unwrap_or_default();
         waiting.into_iter().filter_map(|id| self.cancel(id)).collect()
+    }
+
+    /// How many wait for each queue; those that wait for any queue with a label are not among them.
+    pub fn by_queue(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for line in self.lines.values() {
+            if let Some(queue) = line.key.target.queue().filter(|_| !line.waiting.is_empty()) {
+                *counts.entry(queue.to_owned()).or_insert(0) += line.waiting.len() as u64;
+            }
+        }
+        counts
     }
 
     pub fn statistics(&self) -> WaitStatistics {

@@ -75,6 +75,8 @@ pub enum Kind {
     Conflict,
     /// There are as many of something as there may be.
     LimitReached,
+    /// Another life of the worker has registered since.
+    FencedSession,
     /// A mistake of ours.
     Internal,
 }
@@ -274,6 +276,12 @@ pub const TABLE: &[Row] = &[
         "There are as many as there may be; the text names what. Remove some, or use another queue.",
     ),
     row(
+        Kind::FencedSession,
+        StatusCode::CONFLICT,
+        "fenced_session",
+        "Another process uses this worker's id: stop using its shards, and register under an id of your own.",
+    ),
+    row(
         Kind::Internal,
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal",
@@ -423,6 +431,22 @@ impl From<baton_queue::Error> for Error {
                 Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::ShuttingDown, message) }
             }
             Queue::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<baton_shards::Refusal> for Error {
+    fn from(refusal: baton_shards::Refusal) -> Self {
+        use baton_shards::Refusal;
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::Invalid(_) | Refusal::TooMuch(_) => Self::invalid(message),
+            Refusal::Fenced(_) => Self::new(Kind::FencedSession, message),
+            Refusal::UnknownWorker(_) | Refusal::UnknownService(_) => Self::not_found(message),
+            Refusal::Full(_) => Self::overloaded(message),
+            Refusal::Store(_) => {
+                Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::StoreBusy, message) }
+            }
         }
     }
 }

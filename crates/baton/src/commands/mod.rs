@@ -10,6 +10,7 @@ pub mod push;
 pub mod queues;
 pub mod schedule;
 pub mod serve;
+pub mod shards;
 mod start;
 mod table;
 pub mod tail;

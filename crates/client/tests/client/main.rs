@@ -6,5 +6,6 @@ mod buffer;
 mod calls;
 mod consume;
 mod retry;
+mod shards;
 mod support;
 mod worker;

@@ -9,7 +9,7 @@ mod file;
 #[cfg(feature = "http")]
 mod http;
 mod memory;
-#[cfg(any(feature = "aws", feature = "azure", feature = "gcp"))]
+#[cfg(feature = "objects")]
 mod object;
 mod open;
 #[cfg(feature = "postgres")]
@@ -26,7 +26,7 @@ pub use file::FileStore;
 #[cfg(feature = "http")]
 pub use http::HttpStore;
 pub use memory::MemoryStore;
-#[cfg(any(feature = "aws", feature = "azure", feature = "gcp"))]
+#[cfg(feature = "objects")]
 pub use object::ObjectStore;
 pub use open::{OpenError, open};
 #[cfg(feature = "postgres")]
@@ -72,6 +72,12 @@ impl Error {
             source = cause.source();
         }
         Self(text)
+    }
+}
+
+impl std::fmt::Debug for dyn Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Store")
     }
 }
 

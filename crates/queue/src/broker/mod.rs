@@ -14,6 +14,7 @@ mod records;
 mod stream;
 mod trace;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +26,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::dead_letters::Causes;
 use self::maintenance::Keeper;
-pub use self::reads::{FetchEntry, Fetched};
+pub use self::reads::{FetchEntry, Fetched, Marks};
 pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
@@ -172,6 +174,11 @@ impl Broker {
         self.shared.parking.statistics()
     }
 
+    /// How many pops wait for each queue.
+    pub fn waiting_by_queue(&self) -> BTreeMap<String, u64> {
+        self.shared.parking.by_queue()
+    }
+
     /// Answers every parked pop with nothing and takes no new ones.
     pub async fn shutdown(&self) {
         self.shared.stop.cancel();
@@ -315,6 +322,7 @@ impl Broker {
     /// Reads what was granted.
     async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
         let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
+        let conflation = granted.decided.conflation;
         for range in &granted.decided.claims {
             let (mut messages, complete) =
                 self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
@@ -340,7 +348,7 @@ impl Broker {
             });
         }
         granted.accept();
-        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims };
+        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims, conflation };
         self.shared.meters.popped(&popped, self.shared.store.now());
         Ok((!popped.claims.is_empty()).then_some(popped))
     }
@@ -483,6 +491,7 @@ impl Broker {
             required_leases: transaction.required_leases,
             kv: transaction.kv,
             timers: transaction.timers,
+            positions: transaction.positions,
             rider: transaction.rider,
         });
         let sealer = Arc::clone(&self.shared.sealer);

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_queue::{Kind, Minute, Numbers, Tally};
+use baton_shards::{Pulse, Snapshot, Status};
 
 use crate::app::App;
 use crate::error::Error;
@@ -32,6 +33,8 @@ pub async fn render(app: &App) -> Result<String, Error> {
     last_minute(&mut page, app, &minutes);
     queues(&mut page, &numbers);
     jobs(&mut page, app).await?;
+    shards(&mut page, app);
+    elections(&mut page, app).await?;
     store(&mut page, app);
     Ok(page.finish())
 }
@@ -90,6 +93,7 @@ fn counted(page: &mut Exposition, app: &App) {
         }
     }
     page.one("baton_expired_messages_total", all.expired);
+    page.one("baton_timers_fired_total", meters.timers());
     for kind in Kind::ALL {
         let durations = meters.durations(kind);
         page.histogram("baton_request_duration_seconds", &[("kind", kind.name())], &durations, 1e6);
@@ -192,6 +196,55 @@ async fn jobs(page: &mut Exposition, app: &App) -> Result<(), Error> {
     page.histogram("baton_schedule_lateness_seconds", &[], &numbers.lateness, 1e6);
     page.histogram("baton_job_pickup_seconds", &[], &numbers.pickup, 1e6);
     page.histogram("baton_job_run_seconds", &[], &numbers.run, 1e6);
+    Ok(())
+}
+
+fn shards(page: &mut Exposition, app: &App) {
+    let services = app.shards.pulses();
+    type Field = (&'static str, fn(&Snapshot, &Pulse) -> f64);
+    let fields: [Field; 8] = [
+        ("baton_shards", |snapshot, _| snapshot.service.count.into()),
+        ("baton_shards_unassigned", |snapshot, _| snapshot.unassigned.into()),
+        ("baton_shards_revoking", |snapshot, _| {
+            snapshot.service.workers().map(|(_, worker)| f64::from(worker.revoking)).sum()
+        }),
+        ("baton_shards_generation", |snapshot, _| snapshot.service.generation as f64),
+        ("baton_shards_moves_total", |snapshot, _| snapshot.service.moves as f64),
+        ("baton_shards_beats_total", |_, pulse| pulse.beats.load(Ordering::Relaxed) as f64),
+        ("baton_shards_refusals_total", |_, pulse| pulse.refusals.load(Ordering::Relaxed) as f64),
+        ("baton_shards_heartbeat_lag_seconds", |_, pulse| {
+            pulse.lag_micros.load(Ordering::Relaxed) as f64 / 1e6
+        }),
+    ];
+    for (name, field) in fields {
+        for (service, snapshot, pulse) in &services {
+            page.labelled(name, &[("service", service)], field(snapshot, pulse));
+        }
+    }
+    let statuses = [("active", Status::Active), ("inactive", Status::Inactive), ("fenced", Status::Fenced)];
+    for (service, snapshot, _) in &services {
+        for (word, status) in statuses {
+            let count = snapshot.service.workers().filter(|(_, worker)| worker.status == status).count();
+            page.labelled("baton_shards_workers", &[("service", service), ("status", word)], count);
+        }
+    }
+}
+
+async fn elections(page: &mut Exposition, app: &App) -> Result<(), Error> {
+    let present = app.elections.present().await?;
+    page.one("baton_election_groups", present.groups);
+    page.one("baton_election_coordinated_groups", present.coordinated);
+    page.one("baton_election_watchers", present.watchers);
+    let counts = &app.elections.counts;
+    for (name, count) in [
+        ("baton_election_heartbeats_total", &counts.heartbeats),
+        ("baton_election_terms_total", &counts.terms),
+        ("baton_election_releases_total", &counts.releases),
+        ("baton_election_conflicts_total", &counts.conflicts),
+        ("baton_election_unsteady_total", &counts.unsteady),
+    ] {
+        page.one(name, count.load(Ordering::Relaxed));
+    }
     Ok(())
 }
 

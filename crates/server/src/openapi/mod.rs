@@ -17,6 +17,7 @@ mod records;
 mod resources;
 mod schedules;
 mod shape;
+mod shards;
 mod status;
 mod system;
 
@@ -49,6 +50,7 @@ fn subjects() -> Vec<Subject> {
         ("workers", "What workers say and hear.", jobs::workers()),
         ("schedules", "Jobs that come by themselves.", schedules::operations()),
         ("elections", "Who coordinates a group.", system::elections()),
+        ("shards", "Which worker has which shard of a service.", shards::operations()),
         ("streams", "The server's part of stream processing.", system::streams()),
         ("traces", "What consumers say about messages.", system::traces()),
         ("resources", "What there is, counted; deleting and emptying queues.", resources::operations()),

@@ -22,6 +22,7 @@ mod push;
 mod reference;
 mod resources;
 mod schedules;
+mod shards;
 mod status;
 mod streams;
 mod system;
@@ -101,6 +102,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
     route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
     route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch),
+    route(POST, "/api/v1/fetch/offsets", Access::Read, "Find offsets by time.", fetch::offsets),
     route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
     route(GET, "/api/v1/messages/:partition/:transaction", Access::Read, "One message with its payload.", messages::detail),
@@ -162,6 +164,9 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/dead-letters:replay", Access::Write, "Give dead letters another try.", jobs::dead_letters::replay_many),
     route(POST, "/api/v1/dead-letters/:job/replay", Access::Write, "Give a dead letter another try.", jobs::dead_letters::replay),
     route(DELETE, "/api/v1/dead-letters/:job", Access::Write, "Take a dead letter from the list.", jobs::dead_letters::delete),
+    route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
+    route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look),
+    route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
