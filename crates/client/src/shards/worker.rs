@@ -314,6 +314,7 @@ impl Driver {
                 timeout: WAIT + WAIT_GRACE,
                 repeat: Repeat::Never,
                 key: &shards.service,
+                once: None,
             };
             match shards.client.connection().call(call).await.and_then(|answer| answer.read::<Value>()) {
                 Ok(shown) if shown["generation"].as_u64().is_some_and(|now| now > generation) => return,
