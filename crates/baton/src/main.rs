@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, elect, elections, migrate, pop, push, queues, serve, tail};
+use commands::{cluster, completions, elect, elections, migrate, pop, push, queues, serve, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -53,6 +53,8 @@ enum Command {
     Elect(elect::Args),
     /// List election groups and who coordinates them.
     Elections(elections::Args),
+    /// Show the servers of a cluster, how busy they are, and who serves what.
+    Cluster(cluster::Args),
     /// Bring the schema of a PostgreSQL up to date, or see whether it is.
     Migrate(migrate::Args),
     /// Measure a server.
@@ -87,6 +89,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Queues(args) => queues::run(args).await,
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
+            Command::Cluster(args) => cluster::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),

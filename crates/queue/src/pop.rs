@@ -13,10 +13,11 @@ use baton_store::{
     Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
 };
 use baton_store::{Error, Stop, Tx};
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, QueueId, Timestamp};
+use baton_types::{LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
 use crate::push::ensure_queue;
+use crate::waiting::Place;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
 const WINDOWS_MAX: u32 = 10;
@@ -85,6 +86,9 @@ pub struct PopRequest {
     pub lease: Option<Duration>,
     /// Where the group begins if it is new.
     pub subscription: Subscription,
+    /// The lease to take, if somebody has chosen one, so that whoever waits for the answer can give back what it never
+    /// got.
+    pub attempt: Option<LeaseId>,
 }
 
 /// What a pop found. All claims share one lease.
@@ -115,8 +119,8 @@ pub struct Claim {
 #[derive(Debug, Default)]
 pub struct Decided {
     pub claims: Vec<Range>,
-    /// The queues that were looked at, with the group's number there.
-    pub looked_at: Vec<(QueueId, GroupId)>,
+    /// The queues that were looked at.
+    pub looked_at: Vec<Place>,
     /// The partition, when one was named and exists.
     pub partition: Option<PartitionId>,
     /// When something becomes available without any further event, counted from the decision.
@@ -242,7 +246,7 @@ fn pop_any(
     }
     let due = tx.next_available(group.id)?;
     note_due(tx, due, decided);
-    decided.looked_at.push((queue.id, group.id));
+    decided.looked_at.push(Place { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     Ok(())
 }
 
@@ -256,7 +260,7 @@ fn pop_one(
     decided: &mut Decided,
 ) -> Result<(), Stop> {
     let group = subscribe(tx, queue, request)?;
-    decided.looked_at.push((queue.id, group.id));
+    decided.looked_at.push(Place { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
     decided.partition = Some(partition.id);
     let available_at =

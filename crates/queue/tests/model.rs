@@ -325,6 +325,7 @@ impl Run<'_> {
             wait: None,
             lease: None,
             subscription: Subscription::All,
+            attempt: None,
         };
         let popped = self.subject.broker().pop(request).await.unwrap();
         let Some(popped) = popped else {
@@ -457,6 +458,7 @@ impl Run<'_> {
                     wait: None,
                     lease: None,
                     subscription: Subscription::All,
+                    attempt: None,
                 };
                 let Some(popped) = self.subject.broker().pop(request).await.unwrap() else { break };
                 for claim in &popped.claims {

@@ -61,6 +61,7 @@ impl Bench {
             wait: None,
             lease: None,
             subscription: Subscription::All,
+            attempt: None,
         };
         self.broker.pop(request).await.unwrap()
     }

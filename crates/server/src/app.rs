@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use baton_cluster::Cluster;
 use baton_env::Stopwatch;
 use baton_queue::Broker;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +25,8 @@ pub struct App {
     pub options: Options,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
+    /// The other servers, if there may be any.
+    pub cluster: Option<Cluster>,
     /// The elections.
     pub(crate) elections: Arc<Elections>,
     started: Stopwatch,
@@ -33,12 +36,18 @@ pub struct App {
 }
 
 impl App {
-    pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
+    pub(crate) fn new(
+        broker: Broker,
+        options: Options,
+        auth: Option<Arc<Auth>>,
+        cluster: Option<Cluster>,
+    ) -> Self {
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
             elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             broker,
             auth,
+            cluster,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),

@@ -10,6 +10,7 @@ use baton_queue::Broker;
 
 use crate::app::App;
 use crate::body::Received;
+use crate::cluster::{Origin, Routed};
 use crate::error::Error;
 use crate::query::Query;
 use crate::reply::Reply;
@@ -29,6 +30,7 @@ pub struct Call {
     body: Option<Received>,
     caller: Option<Arc<str>>,
     wants_events: bool,
+    origin: Option<Box<Origin>>,
 }
 
 impl Call {
@@ -39,12 +41,23 @@ impl Call {
         body: Received,
         caller: Option<Arc<str>>,
     ) -> Self {
-        Self { app, parameters, query, body: Some(body), caller, wants_events: false }
+        Self { app, parameters, query, body: Some(body), caller, wants_events: false, origin: None }
     }
 
     /// The same request, which wants a stream of events if `wants_events`.
     pub(crate) fn wanting_events(self, wants_events: bool) -> Self {
         Self { wants_events, ..self }
+    }
+
+    /// The same request, which came as `origin` says.
+    pub(crate) fn from(self, origin: Option<Box<Origin>>) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// What the cluster needs to know, if there are other servers.
+    pub(crate) fn routed(&mut self) -> Option<Box<Routed>> {
+        let origin = self.origin.take()?;
+        Some(Box::new(Routed::new(self.app.cluster.clone()?, self.app.broker.clone(), *origin)))
     }
 
     /// Whether the answer should be a stream of events.

@@ -71,6 +71,10 @@ pub enum Kind {
     TimerTooFar,
     /// A value or payload is larger than it may be.
     PayloadTooLarge,
+    /// A request was passed on by a server of another cluster.
+    Misdirected,
+    /// The server that a write was passed on to did not answer, and it may have happened.
+    OutcomeUnknown,
     /// A mistake of ours.
     Internal,
 }
@@ -256,6 +260,18 @@ pub const TABLE: &[Row] = &[
         StatusCode::PAYLOAD_TOO_LARGE,
         "payload_too_large",
         "Keep the value smaller, or keep it elsewhere and store where it is; `detail` names the bound.",
+    ),
+    row(
+        Kind::Misdirected,
+        StatusCode::MISDIRECTED_REQUEST,
+        "misdirected",
+        "A server of another cluster passed this on; nothing was changed. Check `advertise` and `peers` of both.",
+    ),
+    row(
+        Kind::OutcomeUnknown,
+        StatusCode::GATEWAY_TIMEOUT,
+        "outcome_unknown",
+        "Another server of the cluster went away before it answered. The write may or may not have happened: look before repeating it.",
     ),
     row(
         Kind::Internal,

@@ -12,6 +12,7 @@ mod app;
 pub mod auth;
 mod body;
 mod call;
+mod cluster;
 pub mod docs;
 mod elections;
 pub mod error;
@@ -34,6 +35,7 @@ mod timeline;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};
+pub use cluster::Options as ClusterOptions;
 pub use reply::Reply;
 pub use server::{BindError, Certificate, Options, Server};
 pub use settings::Settings;

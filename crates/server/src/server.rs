@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use baton_cluster::Gossip;
 use baton_queue::{Broker, Subscription};
 use baton_tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -20,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::auth::{self, Auth};
+use crate::cluster;
 use crate::http1::{Connection, Stream};
 
 /// Connections that the operating system holds for us while we are busy or at the limit.
@@ -61,6 +63,8 @@ pub struct Options {
     pub auth: Option<auth::Options>,
     /// What to serve HTTPS with; without this it is HTTP.
     pub certificate: Option<Certificate>,
+    /// How to take part in a cluster; without this the server is alone.
+    pub cluster: Option<cluster::Options>,
 }
 
 impl Default for Options {
@@ -94,15 +98,18 @@ pub enum BindError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] baton_tls::Error),
+    /// The server cannot take part in the cluster.
+    #[error("{0}")]
+    Cluster(String),
 }
 
 /// A server that is bound to its address.
-#[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     app: Arc<App>,
     identity: Option<Identity>,
+    gossip: Option<Gossip>,
 }
 
 impl Server {
@@ -118,7 +125,16 @@ impl Server {
         if !address.ip().is_loopback() {
             warn_of_strangers(address, auth.is_some(), identity.is_some());
         }
-        Ok(Self { listener, address, app: Arc::new(App::new(broker, options, auth)), identity })
+        let (cluster, gossip) = match &options.cluster {
+            Some(wanted) => {
+                let scheme = if identity.is_some() { "https" } else { "http" };
+                let joined = cluster::join(wanted, &options.node_id, scheme, address, &broker).await;
+                joined.map(|(cluster, gossip)| (Some(cluster), Some(gossip))).map_err(BindError::Cluster)?
+            }
+            None => (None, None),
+        };
+        let app = Arc::new(App::new(broker, options, auth, cluster));
+        Ok(Self { listener, address, app, identity, gossip })
     }
 
     /// The address it is bound to.
@@ -133,8 +149,11 @@ impl Server {
 
     /// Serves until `shutdown`, then finishes what is under way.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { listener, app, identity, .. } = self;
+        let Self { listener, app, identity, gossip, .. } = self;
         let tracker = TaskTracker::new();
+        if let Some(gossip) = gossip {
+            tracker.spawn(gossip.run(shutdown.clone()));
+        }
         if let Some(auth) = &app.auth {
             tracker.spawn(Arc::clone(auth).run(shutdown.clone()));
         }

@@ -5,6 +5,7 @@
 //! (file, then environment, then flags); a name that is not known or a value that does not fit is an error that
 //! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
 
+mod cluster;
 mod security;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use baton_queue::Subscription;
 
+pub use cluster::Cluster;
 pub use security::{Secret, Security};
 
 use crate::server;
@@ -71,6 +73,8 @@ pub struct Settings {
     pub log: String,
     /// Who may call, and what is encrypted.
     pub security: Security,
+    /// The other servers.
+    pub cluster: Cluster,
 }
 
 /// Where a new group begins that does not say where.
@@ -106,6 +110,7 @@ impl Default for Settings {
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
             security: Security::default(),
+            cluster: Cluster::default(),
         }
     }
 }
@@ -358,6 +363,25 @@ pub const TABLE: &[Setting] = &[
     security::TLS_CERT,
     security::TLS_KEY,
     security::ENCRYPTION_KEYS,
+    cluster::PEERS,
+    cluster::GOSSIP_ENABLED,
+    cluster::GOSSIP_LISTEN,
+    cluster::GOSSIP_SECRET,
+    cluster::GOSSIP_HEARTBEAT_MS,
+    cluster::GOSSIP_DEAD_AFTER_MS,
+    cluster::ADVERTISE,
+    cluster::COORDINATOR_ENABLED,
+    cluster::COORDINATOR_CA,
+    cluster::COORDINATOR_FORWARD_THRESHOLD,
+    cluster::COORDINATOR_TIMEOUT_MS,
+    cluster::COORDINATOR_CONNECT_TIMEOUT_MS,
+    cluster::COORDINATOR_CIRCUIT_FAILURES,
+    cluster::COORDINATOR_CIRCUIT_RETRY_MS,
+    cluster::AFFINITY_TTL_MS,
+    cluster::AFFINITY_MIGRATE_THRESHOLD,
+    cluster::AFFINITY_BREAK_THRESHOLD,
+    cluster::AFFINITY_MIGRATE_MIN_IMPROVEMENT,
+    cluster::QUEUE_AFFINITY_THRESHOLD,
 ];
 
 /// A setting that cannot be taken over.
@@ -383,6 +407,9 @@ pub enum Error {
         /// What would fit.
         problem: String,
     },
+    /// Settings that do not fit together.
+    #[error("{0}")]
+    Together(String),
     /// The file cannot be read.
     #[error("cannot read the settings in {}: {problem}", .path.display())]
     File {
@@ -410,7 +437,20 @@ impl Settings {
         for (name, value) in flags {
             settings.set("flag", &name, &value)?;
         }
+        settings.check_cluster().map_err(Error::Together)?;
+        settings.name_itself();
         Ok(settings)
+    }
+
+    /// Servers of a cluster need names of their own, so one that was given none is called after its machine.
+    fn name_itself(&mut self) {
+        if self.cluster_options().is_none() || self.node_id != Self::default().node_id {
+            return;
+        }
+        let port = self.listen.rsplit_once(':').map_or("", |(_, port)| port);
+        if let Some(host) = cluster::host_name() {
+            self.node_id = format!("{host}:{port}");
+        }
     }
 
     /// Changes the setting called `name`; `place` tells the reader of an error where it was given.
@@ -498,6 +538,7 @@ impl Settings {
             shutdown_deadline: self.shutdown_deadline,
             auth: self.security.auth(),
             certificate: self.security.certificate(),
+            cluster: self.cluster_options(),
         }
     }
 
@@ -695,6 +736,35 @@ mod tests {
         for (name, value) in malformed {
             assert!(refusal("", &[], &[(name, value)]).contains(name), "{name} {value}");
         }
+    }
+
+    #[test]
+    fn the_settings_of_the_coordinator_go_by_their_old_names_too() {
+        let old = [
+            ("QUEEN_COORDINATOR_ENABLED", "true"),
+            ("QUEEN_UDP_PEERS", "queen-1:6634, queen-2:6634"),
+            ("QUEEN_UDP_NOTIFY_PORT", "6633"),
+            ("QUEEN_COORDINATOR_FORWARD_THRESHOLD", "0.2"),
+            ("QUEEN_COORDINATOR_TIMEOUT_MS", "4000"),
+            ("QUEEN_AFFINITY_TTL_MS", "1000"),
+            ("QUEEN_AFFINITY_MIGRATE_THRESHOLD", "0.5"),
+            ("QUEEN_AFFINITY_BREAK_THRESHOLD", "0.8"),
+            ("QUEEN_AFFINITY_MIGRATE_MIN_IMPROVEMENT", "0.1"),
+            ("QUEEN_QUEUE_AFFINITY_THRESHOLD", "3"),
+        ];
+        let settings = Settings { store: "postgres://h/d".into(), ..load("", &old, &[]).unwrap() };
+        let options = settings.server().cluster.unwrap();
+        assert_eq!(options.peers, ["queen-1:6634", "queen-2:6634"]);
+        assert_eq!((options.listen.as_str(), options.routes), ("0.0.0.0:6633", true));
+        assert_eq!((options.timeout, options.policy.queue_affinity_threshold), (Duration::from_secs(4), 3));
+        let thresholds = options.policy.thresholds;
+        assert_eq!((thresholds.forward, thresholds.migrate, thresholds.break_at), (0.2, 0.5, 0.8));
+        assert_eq!((thresholds.min_improvement, thresholds.ttl), (0.1, Duration::from_secs(1)));
+        assert!(Settings::default().server().cluster.is_none(), "a server is alone unless told");
+        let refused = Settings::load(None, pairs(&[("BATON_PEERS", "a:1")]), pairs(&[]));
+        assert!(refused.unwrap_err().to_string().contains("postgres"));
+        let named = Settings::load(None, pairs(&[]), pairs(&[("peers", "a:1"), ("store", "postgres://h/d")]));
+        assert_ne!(named.unwrap().node_id, Settings::default().node_id);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use baton_types::{LeaseId, QUEUE_MODE, Timestamp};
 use http::StatusCode;
 
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::Error;
 use crate::json;
 use crate::names;
@@ -25,13 +26,13 @@ const AUTOPILOT_BATCH: u32 = 200;
 /// Pops from any partition of a queue.
 pub(super) fn queue(mut call: Call) -> Answer {
     let target = Target::Queue(call.take_parameter(0));
-    answer(&call, Ok(target))
+    answer(call, Ok(target))
 }
 
 /// Pops from one partition.
 pub(super) fn partition(mut call: Call) -> Answer {
     let target = Target::Partition { queue: call.take_parameter(0), partition: call.take_parameter(1) };
-    answer(&call, Ok(target))
+    answer(call, Ok(target))
 }
 
 /// Pops from any queue with the labels given.
@@ -43,22 +44,32 @@ pub(super) fn labels(call: Call) -> Answer {
         }
         Ok(Target::Labels { namespace, task })
     });
-    answer(&call, target)
+    answer(call, target)
 }
 
-fn answer(call: &Call, target: Result<Target, Error>) -> Answer {
+fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
     let request = target.and_then(|target| parse(target, &call.query()?, &call.app().options));
-    let broker = call.broker().clone();
+    let (broker, routed) = (call.broker().clone(), call.routed());
     Box::pin(async move {
-        let request = request.map_err(Error::of_pop)?;
+        let mut request = request.map_err(Error::of_pop)?;
+        let mut mark = Mark::default();
+        if let Some(routed) = routed {
+            // Boxed, so that a parked pop does not hold it.
+            match Box::pin(routed.pop(&mut request)).await {
+                Way::Answered(reply) => return Ok(reply),
+                Way::Here(here) => mark = here,
+            }
+        }
         let group = request.group.clone();
         let popped = broker.pop(request).await.map_err(|e| Error::from(e).of_pop())?;
-        Ok(match popped {
+        let reply = match popped {
             Some(popped) if popped.claims.iter().any(|claim| !claim.messages.is_empty()) => {
+                mark.note(&popped);
                 Reply::json(StatusCode::OK, write(&popped, &group))
             }
             _ => Reply::nothing(),
-        })
+        };
+        Ok(mark.on(reply))
     })
 }
 
@@ -84,6 +95,7 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
         subscription: subscription(group, query, options)?,
+        attempt: None,
     })
 }
 

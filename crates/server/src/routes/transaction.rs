@@ -5,8 +5,8 @@
 //! names. Start at [`transaction`], then [`Plan::read`].
 
 use baton_queue::{AckItem, LeaseClaim, PushBatch, Step, StepResult, Transaction, TransactionResult};
-use baton_types::LeaseId;
 use baton_types::limits::BATCH_ITEMS_MAX;
+use baton_types::{LeaseId, PartitionId};
 use http::StatusCode;
 use serde_json::value::RawValue;
 
@@ -14,6 +14,7 @@ use super::ack::{self, RawAck};
 use super::push::{Item, RawItem};
 use super::{kv, timers};
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, Text, lenient};
 use crate::reply::Reply;
@@ -138,6 +139,19 @@ impl<'a> Plan<'a> {
         })
     }
 
+    /// The first queue that is pushed to, and the first partition of which something is acked.
+    fn place(&self) -> (Option<&str>, Option<PartitionId>) {
+        let queue = self.steps.iter().find_map(|step| match step {
+            Planned::Push(items) => items.first().map(|item| &*item.queue),
+            Planned::Ack(_) => None,
+        });
+        let partition = self.steps.iter().find_map(|step| match step {
+            Planned::Ack(item) => item.partition,
+            Planned::Push(_) => None,
+        });
+        (queue, partition)
+    }
+
     /// How many acks and messages there are, which is where the results of riders begin.
     fn len(&self) -> usize {
         self.steps.iter().map(Planned::len).sum()
@@ -188,13 +202,21 @@ pub(super) fn transaction(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
         let plan = Plan::read(&body)?;
+        let mut mark = Mark::default();
+        if let Some(routed) = call.routed() {
+            let (queue, partition) = plan.place();
+            match Box::pin(routed.transaction(queue, partition, &body)).await? {
+                Way::Answered(reply) => return Ok(reply),
+                Way::Here(here) => mark = here,
+            }
+        }
         let result = match &plan.unknown {
             Some(kind) => {
                 TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
             }
             None => call.broker().transaction(plan.transaction(call.caller())?).await?,
         };
-        Ok(Reply::json(StatusCode::OK, write(&plan, &result)))
+        Ok(mark.on(Reply::json(StatusCode::OK, write(&plan, &result))))
     })
 }
 
