@@ -139,7 +139,7 @@ class Waiting:
     """Pops that wait on a server, to make it busy or to be there for a queue."""
 
     def __init__(self, node, queue, count, group="waiting", seconds=60):
-        query = urlencode({"wait": "true", "timeout": seconds * 1000, "consumerGroup": group})
+        query = urlencode({"wait": "true", "timeout": seconds * 1000, "consumerGroup": group, "subscriptionMode": "new"})
         head = f"GET /api/v1/pop/queue/{queue}?{query} HTTP/1.1\r\nHost: baton\r\nX-Forwarded-By: a-test\r\n\r\n"
         self.sockets = []
         for _ in range(count):

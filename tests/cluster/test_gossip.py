@@ -5,8 +5,9 @@ import socket
 import subprocess
 import time
 
-from baton import Background, Server, binary, eventually, pop_path
-from nodes import STAY
+import pytest
+
+from baton import Background, Refused, Server, binary, eventually, pop_path
 
 # Looking again by itself takes longer than any test waits, so what is woken was told.
 PATIENT = ["--pop-wait-initial-interval-ms", "60000", "--pop-wait-max-interval-ms", "60000"]
@@ -103,13 +104,11 @@ def test_servers_with_another_secret_or_another_database_are_strangers(cluster, 
 
 
 def test_peers_need_a_store_that_can_be_shared(tmp_path):
-    refused = subprocess.run(
-        [binary(), "serve", "--listen", "127.0.0.1:0", "--data", tmp_path / "d", "--peers", "127.0.0.1:1"],
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    assert refused.returncode != 0 and "postgres" in refused.stderr
+    alone = Server(tmp_path / "data", "--peers", "127.0.0.1:1")
+    alone.store = []
+    with pytest.raises(Refused) as refused:
+        alone.start()
+    assert "postgres://" in refused.value.output
 
 
 def test_a_server_that_is_alone_sees_itself(server):
