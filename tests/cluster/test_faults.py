@@ -25,7 +25,8 @@ class Load:
         self.accepted, self.acked, self.again, self.slowest = set(), set(), [], 0.0
         self.usable = {name: True for name in nodes.nodes}
         self.threads = [threading.Thread(target=self._produce, args=(name,), daemon=True) for name in nodes.nodes]
-        self.threads += [threading.Thread(target=self._consume, args=(name,), daemon=True) for name in nodes.nodes]
+        # Nobody waits on c, so what is pushed there is passed on.
+        self.threads += [threading.Thread(target=self._consume, args=(name,), daemon=True) for name in "abab"]
         for thread in self.threads:
             thread.start()
 

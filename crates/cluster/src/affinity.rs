@@ -2,8 +2,8 @@
 //!
 //! Consumers of a group that poll one server share one line there and find its memory warm. So a key stays where it
 //! is until that server is overloaded, and moves so that the cluster does not swing: a busy server is left with a
-//! probability, each key is judged only as often as loads can have changed, and none moves more than twice in five
-//! minutes. Always: the same inputs give the same answer (the dice are an input). Deliberately absent: agreement with
+//! probability, each key is judged only as often as loads can have changed, what has moved counts before heartbeats
+//! show it, and no key moves more than twice in five minutes. Always: the same inputs give the same answer (the dice are an input). Deliberately absent: agreement with
 //! other servers; each keeps its own table, and who was forwarded to serves. Start at [`judge`], then
 //! [`Affinities::route`].
 
@@ -157,10 +157,24 @@ impl Affinity {
     }
 }
 
+/// How much of what has moved is not in the loads yet after another heartbeat; loads are smoothed the same way.
+const UNSEEN: f64 = 0.7;
+/// What a key that is assigned is taken to weigh at most.
+const ASSIGNED_WEIGHT_MAX: f64 = 0.01;
+
 /// The affinities that one server knows.
 #[derive(Debug, Default)]
 pub struct Affinities {
     keys: FxHashMap<Box<str>, Affinity>,
+    servers: FxHashMap<Arc<str>, Served>,
+}
+
+/// What one server serves.
+#[derive(Debug, Default)]
+struct Served {
+    keys: usize,
+    /// What its load will rise or fall by, once heartbeats show what has moved.
+    drift: f64,
 }
 
 impl Affinities {
@@ -169,10 +183,11 @@ impl Affinities {
         &mut self,
         now: Duration,
         key: &str,
-        is_calm: impl FnOnce(&str) -> bool,
+        is_calm: impl FnOnce(&str, &dyn Fn(f64) -> f64) -> bool,
     ) -> Option<Arc<str>> {
         let affinity = self.keys.get_mut(key)?;
-        if !is_calm(&affinity.server) {
+        let drift = self.servers.get(&affinity.server).map_or(0.0, |served| served.drift);
+        if !is_calm(&affinity.server, &|told| told + drift) {
             return None;
         }
         affinity.used = now;
@@ -191,8 +206,8 @@ impl Affinities {
         dice: impl FnOnce() -> f64,
     ) -> (Arc<str>, Step) {
         let Some(affinity) = self.keys.get_mut(key) else {
-            let server = choose(thresholds, candidates, local, key).map_or(local, |(id, _)| id);
-            self.assign(now, key, server);
+            let (server, load) = choose(thresholds, candidates, local, key).unwrap_or((local, 0.0));
+            self.assign(now, key, server, load);
             return (Arc::clone(server), Step::Assigned);
         };
         affinity.used = now;
@@ -213,31 +228,69 @@ impl Affinities {
             Verdict::Migrate => Step::Migrated,
             Verdict::Break => Step::Broken,
         };
+        let from = Arc::clone(&affinity.server);
         affinity.move_to(now, server);
+        // The keys that are known here stand for those that are not, so each counts for more than it weighs: other
+        // servers move theirs at the same time.
+        let weight = self.weight(&from, *load);
+        self.serve(&from, -1, -weight);
+        self.serve(server, 1, weight);
         (Arc::clone(server), step)
     }
 
-    fn assign(&mut self, now: Duration, key: &str, server: &Arc<str>) {
+    fn assign(&mut self, now: Duration, key: &str, server: &Arc<str>, load: f64) {
         if self.keys.len() < AFFINITIES_MAX {
+            let weight = self.weight(server, load).min(ASSIGNED_WEIGHT_MAX);
+            self.serve(server, 1, weight);
             let server = Arc::clone(server);
             let affinity = Affinity { server, used: now, judged: now, moves: 0, counted: now, requests: 1 };
             self.keys.insert(key.into(), affinity);
         }
     }
 
+    /// What a key of a server with this load weighs.
+    fn weight(&self, server: &str, load: f64) -> f64 {
+        load / self.count(server).max(1) as f64
+    }
+
+    fn serve(&mut self, server: &Arc<str>, keys: isize, weight: f64) {
+        let served = self.servers.entry(Arc::clone(server)).or_default();
+        served.keys = served.keys.saturating_add_signed(keys);
+        served.drift += weight;
+    }
+
+    /// The load of a server that said it is `told`, with what has moved since.
+    pub fn expected(&self, server: &str, told: f64) -> f64 {
+        (told + self.servers.get(server).map_or(0.0, |served| served.drift)).max(0.0)
+    }
+
+    /// A server has told its load again, so less of what has moved is missing in it.
+    pub fn told(&mut self, server: &str) {
+        if let Some(served) = self.servers.get_mut(server) {
+            served.drift *= UNSEEN;
+        }
+    }
+
     /// Forgets what nobody uses; how many keys that were.
     pub fn expire(&mut self, now: Duration, ttl: Duration) -> usize {
-        self.forget_if(|_, affinity| now >= affinity.used + ttl)
+        self.forget_if(|affinity| now >= affinity.used + ttl)
     }
 
     /// Forgets the keys of a server that is gone; how many.
     pub fn forget_server(&mut self, server: &str) -> usize {
-        self.forget_if(|_, affinity| *affinity.server == *server)
+        self.forget_if(|affinity| *affinity.server == *server)
     }
 
-    fn forget_if(&mut self, goes: impl Fn(&str, &Affinity) -> bool) -> usize {
-        let before = self.keys.len();
-        self.keys.retain(|key, affinity| !goes(key, affinity));
+    fn forget_if(&mut self, goes: impl Fn(&Affinity) -> bool) -> usize {
+        let (before, servers) = (self.keys.len(), &mut self.servers);
+        self.keys.retain(|_, affinity| {
+            let goes = goes(affinity);
+            if goes && let Some(served) = servers.get_mut(&affinity.server) {
+                served.keys = served.keys.saturating_sub(1);
+            }
+            !goes
+        });
+        servers.retain(|_, served| served.keys > 0);
         before - self.keys.len()
     }
 
@@ -248,7 +301,7 @@ impl Affinities {
 
     /// How many there are to a server.
     pub fn count(&self, server: &str) -> usize {
-        self.keys.values().filter(|affinity| *affinity.server == *server).count()
+        self.servers.get(server).map_or(0, |served| served.keys)
     }
 
     /// The most used ones: key, server, requests.
@@ -390,6 +443,27 @@ mod tests {
         assert_eq!(table.route(at(2), [0.5, 0.1, 0.2], 0.0), ("b".into(), Step::Hit));
         assert_eq!(table.affinities.forget_server("b"), 1);
         assert_eq!(table.route(at(3), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), Step::Assigned));
+    }
+
+    #[test]
+    fn what_has_moved_counts_before_it_shows() {
+        let (mut table, ids) = (Affinities::default(), ids());
+        let mut moved = 0;
+        for round in 0..2 {
+            let told = [0.2, if round == 0 { 0.1 } else { 0.95 }, 0.2];
+            for key in 0..100 {
+                let candidates: Vec<_> =
+                    ids.iter().zip(told).map(|(id, told)| (id, table.expected(id, told))).collect();
+                let local = if round == 0 { &ids[1] } else { &ids[0] };
+                let routed =
+                    table.route(at(round * 10), &format!("k{key}"), &USUAL, &candidates, local, || 0.99);
+                moved += usize::from(routed.1 == Step::Broken);
+            }
+            // What was assigned shows.
+            (0..20).for_each(|_| ids.iter().for_each(|id| table.told(id)));
+        }
+        assert!((1..10).contains(&moved), "only what is too much leaves: {moved} of 100");
+        assert_eq!(table.count("b"), 100 - table.count("a") - table.count("c"));
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl Gossip {
             Message::Heartbeat { url, load } => {
                 self.cluster.numbers().heartbeats.add(1);
                 let url = complete(url, from.ip());
-                let change = self.cluster.router().membership.beat(now, sender, &url, *load);
+                let change = self.cluster.router().beat(now, sender, &url, *load);
                 if change != Change::None {
                     self.greet(sender, &url, from).await;
                 }
@@ -373,7 +373,7 @@ impl Gossip {
         };
         // Pops that wait are in hand too, and are counted once.
         let load = Load { outstanding: (in_hand - waiting).max(0.0), waiting, cpu };
-        self.cluster.router().load.measure(load);
+        self.cluster.router().measure(load);
     }
 
     async fn beat(&mut self) {

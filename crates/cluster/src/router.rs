@@ -14,7 +14,7 @@ use crate::affinity::{Affinities, Candidate, Step, Thresholds, choose};
 use crate::breaker::{Breaker, Fuse};
 use crate::limits::PARTITIONS_MAX;
 use crate::load::{Load, Smoothed};
-use crate::membership::Membership;
+use crate::membership::{Change, Membership};
 use crate::presence::{Others, Own};
 use crate::wire::name_hash;
 
@@ -84,6 +84,18 @@ impl Router {
         }
     }
 
+    /// A server that was heard says where it is and what it has to do.
+    pub fn beat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> Change {
+        self.affinities.told(id);
+        self.membership.beat(now, id, url, load)
+    }
+
+    /// This server finds out what it has to do; what it tells others.
+    pub fn measure(&mut self, measured: Load) -> Load {
+        self.affinities.told(self.membership.own());
+        self.load.measure(measured)
+    }
+
     /// The key by which a pop is kept with a server.
     pub fn key(&self, errand: Errand<'_>, group: &str) -> String {
         let queue = match errand {
@@ -105,18 +117,18 @@ impl Router {
         let Self { membership, breakers, load, policy, affinities, .. } = self;
         let (own, here) = (membership.own(), load.load().score());
         let migrate = policy.thresholds.migrate;
-        let is_calm = |id: &str| match membership.get(id) {
-            None => *id == **own && here < migrate,
+        let is_calm = |id: &str, expected: &dyn Fn(f64) -> f64| match membership.get(id) {
+            None => *id == **own && expected(here) < migrate,
             Some(member) => {
                 member.alive
-                    && member.load.score() < migrate
+                    && expected(member.load.score()) < migrate
                     && breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
             }
         };
         if let Some(server) = affinities.settled(now, key, is_calm) {
             return ((server != *own).then_some(server), Step::Hit);
         }
-        let candidates = candidates(now, membership, breakers, here);
+        let candidates = candidates(now, membership, breakers, affinities, here);
         let (server, step) = affinities.route(now, key, &policy.thresholds, &candidates, own, dice);
         ((server != *own).then_some(server), step)
     }
@@ -148,7 +160,8 @@ impl Router {
     /// The next server to ask for a pop after those in `tried`; `None` is this one.
     pub fn next_pop(&self, now: Duration, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
         let own = self.membership.own();
-        let mut candidates = candidates(now, &self.membership, &self.breakers, self.load.load().score());
+        let here = self.load.load().score();
+        let mut candidates = candidates(now, &self.membership, &self.breakers, &self.affinities, here);
         candidates.retain(|(id, _)| !tried.contains(id));
         let (server, _) = choose(&self.policy.thresholds, &candidates, own, key)?;
         (server != own).then(|| Arc::clone(server))
@@ -209,11 +222,13 @@ fn candidates<'a>(
     now: Duration,
     membership: &'a Membership,
     breakers: &FxHashMap<Arc<str>, Breaker>,
+    affinities: &Affinities,
     here: f64,
 ) -> Vec<Candidate<'a>> {
     let fit = |id: &Arc<str>| breakers.get(id).is_none_or(|breaker| breaker.would_admit(now));
     let others = membership.alive().filter(|(id, _)| fit(id)).map(|(id, member)| (id, member.load.score()));
-    std::iter::once((membership.own(), here)).chain(others).collect()
+    let told = std::iter::once((membership.own(), here)).chain(others);
+    told.map(|(id, told)| (id, affinities.expected(id, told))).collect()
 }
 
 #[cfg(test)]

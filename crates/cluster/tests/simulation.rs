@@ -22,7 +22,7 @@ const SERVERS: usize = 50;
 const JOINING: usize = 5;
 const KEYS: usize = 10_000;
 /// The load of a server if all were equal.
-const MEAN_LOAD: f64 = 0.60;
+const MEAN_LOAD: f64 = 0.66;
 const POP_EVERY: u64 = 5;
 const KEY_LIFE: u64 = 600;
 const DEAD_AFTER: u64 = 5;
@@ -139,11 +139,8 @@ impl Simulation {
         for server in self.servers.iter_mut().filter(|server| server.alive) {
             let x = server.load;
             server.sequence += 1;
-            let load = server.router.load.measure(Load {
-                outstanding: 100.0 * x,
-                waiting: 200.0 * x,
-                cpu: 100.0 * x,
-            });
+            let load =
+                server.router.measure(Load { outstanding: 100.0 * x, waiting: 200.0 * x, cpu: 100.0 * x });
             let mut envelope = server.router.membership.next_envelope();
             envelope.sequence = server.sequence;
             told.push((envelope, load));
@@ -151,7 +148,7 @@ impl Simulation {
         for server in self.servers.iter_mut().filter(|server| server.alive) {
             for (envelope, load) in told.iter().filter(|(envelope, _)| envelope.sender != server.id) {
                 server.router.membership.hear(at, envelope).unwrap();
-                server.router.membership.beat(at, &envelope.sender, "http://s:1", *load);
+                server.router.beat(at, &envelope.sender, "http://s:1", *load);
             }
             for id in server.router.membership.expire(at) {
                 server.router.lost(&id);
@@ -269,32 +266,42 @@ fn moved(seconds: &[Second], from: u64, to: u64) -> usize {
 
 #[test]
 fn work_stays_spread_and_keys_stay_where_they_are_through_joins_leaves_and_shifts() {
-    let (seconds, most_moves) = Simulation::new(7, SERVERS).run();
-    let phases =
-        [("filled", 0, FILLED), ("joined", JOINED, LEFT), ("left", LEFT, SHIFTED), ("shifted", SHIFTED, END)];
-    for (name, from, to) in phases {
-        let ratio = worst_ratio(&seconds, from + SETTLING, to);
-        let (moves, late) = (moved(&seconds, from, to), moved(&seconds, from + SETTLING, to));
-        println!("{name}: highest to lowest load {ratio:.3}, {moves} moves, {late} of them late");
-        assert!(ratio < RATIO_MAX, "{name}: {ratio}");
-        assert!(moves < KEYS / 10, "{name}: {moves}");
+    let runs: Vec<_> = [1, 3].map(|seed| Simulation::new(seed, SERVERS).run()).into();
+    for (seconds, most_moves) in &runs {
+        let phases = [
+            ("filled", 0, FILLED),
+            ("joined", JOINED, LEFT),
+            ("left", LEFT, SHIFTED),
+            ("shifted", SHIFTED, END),
+        ];
+        for (name, from, to) in phases {
+            let ratio = worst_ratio(seconds, from + SETTLING, to);
+            let (moves, late) = (moved(seconds, from, to), moved(seconds, from + SETTLING, to));
+            println!("{name}: highest to lowest load {ratio:.3}, {moves} moves, {late} of them late");
+            assert!(ratio < RATIO_MAX, "{name}: {ratio}");
+            assert!(moves < KEYS / 5, "{name}: {moves}");
+        }
+        assert!(*most_moves <= MOVES_MAX as usize, "{most_moves}");
     }
-    assert!(most_moves <= MOVES_MAX as usize, "{most_moves}");
-    check_plot(&plot(&seconds));
+    check_plot(&plot(&runs[0].0));
 }
 
-/// A steady, skewed load: all keys come in through one server of three, more than that one could serve.
+/// A steady, skewed load: six hundred keys come in through one server of three and stay there; then each weighs thirty
+/// times as much, which is more than that server can carry and not too much for all.
 #[test]
 fn under_a_steady_skewed_load_affinities_stop_moving_within_thirty_seconds() {
+    const HEAVIER: u64 = 60;
     let mut simulation = Simulation::new(11, 3);
+    for place in 0..600 {
+        let key = simulation.fresh_key();
+        simulation.keys.push(Key { entry: 0, weight: 0.06 / 600.0, ..key });
+        assert_eq!(simulation.keys[place].served_by, None);
+    }
     let mut last_move = 0;
-    for now in 0..330 {
-        if now < 60 {
-            for _ in 0..10 {
-                let key = simulation.fresh_key();
-                let weight = 1.5 / 600.0 * if simulation.random.below(10) == 0 { 4.0 } else { 0.7 };
-                simulation.keys.push(Key { entry: 0, weight, ..key });
-            }
+    for now in 0..HEAVIER + 330 {
+        if now == HEAVIER {
+            simulation.keys.iter_mut().for_each(|key| key.weight *= 30.0);
+            simulation.servers.iter_mut().for_each(|server| server.load *= 30.0);
         }
         let before = simulation.moves;
         simulation.heartbeats(now);
@@ -305,7 +312,8 @@ fn under_a_steady_skewed_load_affinities_stop_moving_within_thirty_seconds() {
     }
     let loads: Vec<_> = simulation.servers.iter().map(|server| server.load).collect();
     println!("loads {loads:.2?}, {} moves, the last at {last_move} s", simulation.moves);
-    assert!(last_move < 60 + 30, "the last move was at {last_move} s");
+    assert!(simulation.moves > 100, "the server was overloaded");
+    assert!((HEAVIER..HEAVIER + 30).contains(&last_move), "the last move was at {last_move} s");
     assert!(simulation.most_moves <= 2);
     assert!(loads.iter().all(|load| *load < 0.9), "{loads:?}");
 }
