@@ -9,7 +9,7 @@ import pytest
 from baton import Connection, eventually, pop_path
 
 PARTITIONS = 8
-LOAD_SECONDS = 2.0
+LOAD_SECONDS = 1.2
 # A request to a server that is well may have to wait until another one is known not to be.
 REQUEST_SECONDS_MAX = 15
 LEASE_SECONDS = 4

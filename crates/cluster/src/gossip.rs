@@ -16,7 +16,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, Notice, Options};
-use crate::limits::{DATAGRAM_BYTES_MAX, OUTBOX_MAX, PRESENCE_REFRESH, RESOLVE_INTERVAL, TICK};
+use crate::limits::{
+    DATAGRAM_BYTES_MAX, OUTBOX_MAX, PRESENCE_REFRESH, RESOLVE_AGAIN, RESOLVE_INTERVAL, TICK,
+};
 use crate::load::Load;
 use crate::membership::Change;
 use crate::wire::{AVAILABLE_MAX, FREED_MAX, Message, PRESENCE_PAGE, Rejected, Waiting};
@@ -169,16 +171,31 @@ impl Gossip {
             tracing::error!(?message, "a notice does not fit into a datagram and is not sent");
             return;
         };
-        let numbers = self.cluster.numbers();
+        let mut failed = None;
         for address in to {
             match self.socket.send_to(&bytes, address).await {
                 Ok(_) => {
-                    numbers.sent.add(1);
-                    numbers.sent_bytes.add(bytes.len() as u64);
+                    self.cluster.numbers().sent.add(1);
+                    self.cluster.numbers().sent_bytes.add(bytes.len() as u64);
                 }
-                Err(error) => tracing::debug!(%error, %address, "a datagram could not be sent"),
+                Err(error) => failed = Some((error, *address)),
             }
         }
+        if let Some((error, address)) = failed
+            && self.may_complain()
+        {
+            tracing::warn!(%error, %address, "a datagram cannot be sent; does gossip_listen reach the peers?");
+        }
+    }
+
+    /// Whether it is time for another complaint.
+    fn may_complain(&mut self) -> bool {
+        let now = self.cluster.now();
+        let may = self.pace.complained.is_none_or(|last| now >= last + COMPLAINT_INTERVAL);
+        if may {
+            self.pace.complained = Some(now);
+        }
+        may
     }
 
     /// Sends what waits to be sent, as few datagrams as it takes, to those whom it concerns.
@@ -254,21 +271,20 @@ impl Gossip {
             }
             Err(reason) => {
                 numbers.rejected(reason).add(1);
-                self.complain(now, reason, from);
+                self.complain(reason, from);
             }
         }
     }
 
     /// What an operator can do something about is logged, not too often.
-    fn complain(&mut self, now: Duration, reason: Rejected, from: SocketAddr) {
+    fn complain(&mut self, reason: Rejected, from: SocketAddr) {
         let advice = match reason {
             Rejected::Namesake => "another server has the same node_id; give each its own",
             Rejected::Forged => "it is of another cluster, or of a server with another gossip_secret",
             Rejected::Version => "a server of another version is there",
             Rejected::Malformed | Rejected::Replayed => return,
         };
-        if self.pace.complained.is_none_or(|last| now >= last + COMPLAINT_INTERVAL) {
-            self.pace.complained = Some(now);
+        if self.may_complain() {
             tracing::warn!(%from, "a datagram is not believed: {advice}");
         }
     }
@@ -286,7 +302,8 @@ impl Gossip {
             Message::Presence(waits) => self.cluster.router().others.hear(now, sender, waits),
             Message::Leaving => {
                 if self.cluster.router().membership.leave(sender) {
-                    self.part(sender, "has left");
+                    tracing::info!(server = &**sender, "a server has left");
+                    self.part(sender);
                 }
             }
             Message::Deleted(queue, _) => {
@@ -316,8 +333,7 @@ impl Gossip {
         self.tell_presence(&waits).await;
     }
 
-    fn part(&self, server: &Arc<str>, why: &str) {
-        tracing::warn!(server = &**server, "a server {why}");
+    fn part(&self, server: &Arc<str>) {
         self.cluster.lost(server);
         let accompanied = self.cluster.router().membership.alive().next().is_some();
         self.cluster.set_accompanied(accompanied);
@@ -332,7 +348,8 @@ impl Gossip {
             (router.membership.expire(now), router.own.expire(now))
         };
         for server in &dead {
-            self.part(server, "has been silent for too long");
+            tracing::warn!(server = &**server, "a server has been silent for too long");
+            self.part(server);
         }
         self.tell_presence(&gone).await;
         if now >= self.pace.beat {
@@ -406,6 +423,7 @@ fn complete(url: &str, from: IpAddr) -> String {
 /// Resolves the names of peers, again and again. A name that cannot be resolved keeps its addresses.
 async fn resolve(addresses: Arc<Mutex<Addresses>>, names: Vec<String>, own: Option<SocketAddr>) {
     loop {
+        let mut pause = RESOLVE_INTERVAL;
         for name in &names {
             match tokio::net::lookup_host(name.as_str()).await {
                 Ok(found) => {
@@ -413,10 +431,13 @@ async fn resolve(addresses: Arc<Mutex<Addresses>>, names: Vec<String>, own: Opti
                     let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
                     addresses.resolved.insert(name.clone(), found);
                 }
-                Err(error) => tracing::warn!(peer = name, %error, "a peer's name cannot be resolved"),
+                Err(error) => {
+                    pause = RESOLVE_AGAIN;
+                    tracing::warn!(peer = name, %error, "a peer's name cannot be resolved");
+                }
             }
         }
-        baton_env::sleep(RESOLVE_INTERVAL).await;
+        baton_env::sleep(pause).await;
     }
 }
 

@@ -31,6 +31,8 @@ pub const LOST_ATTEMPTS_MAX: usize = 1024;
 pub const IDLE_CONNECTION_MAX: Duration = Duration::from_secs(45);
 /// How often names of peers are resolved again.
 pub const RESOLVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How soon a name that could not be resolved is tried again.
+pub const RESOLVE_AGAIN: Duration = Duration::from_secs(2);
 /// How often one looks at what has run out.
 pub const TICK: Duration = Duration::from_millis(100);
 /// A group that waits no longer is still told of for this long, since a consumer usually comes back at once.

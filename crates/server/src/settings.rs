@@ -196,8 +196,12 @@ pub const TABLE: &[Setting] = &[
         env: "BATON_NODE_ID",
         aliases: &[],
         value: "NAME",
-        help: "The name of this server, shown by /health.",
-        set: |s, text| set(&mut s.node_id, text, filled),
+        help: "The name of this server, shown by /health. With peers it is the machine's name and the port unless given; \
+               each server needs its own.",
+        set: |s, text| {
+            s.cluster.named = true;
+            set(&mut s.node_id, text, filled)
+        },
         show: |s| s.node_id.clone(),
     },
     Setting {
@@ -444,7 +448,7 @@ impl Settings {
 
     /// Servers of a cluster need names of their own, so one that was given none is called after its machine.
     fn name_itself(&mut self) {
-        if self.cluster_options().is_none() || self.node_id != Self::default().node_id {
+        if self.cluster_options().is_none() || self.cluster.named {
             return;
         }
         let port = self.listen.rsplit_once(':').map_or("", |(_, port)| port);
@@ -765,6 +769,8 @@ mod tests {
         assert!(refused.unwrap_err().to_string().contains("postgres"));
         let named = Settings::load(None, pairs(&[]), pairs(&[("peers", "a:1"), ("store", "postgres://h/d")]));
         assert_ne!(named.unwrap().node_id, Settings::default().node_id);
+        let own = [("peers", "a:1"), ("store", "postgres://h/d"), ("node_id", "baton-1")];
+        assert_eq!(Settings::load(None, pairs(&[]), pairs(&own)).unwrap().node_id, "baton-1");
     }
 
     #[test]
@@ -784,6 +790,7 @@ mod tests {
             assert_eq!(setting.env, format!("{PREFIX}{}", setting.name.to_uppercase()));
             assert_eq!(setting.flag, setting.name.replace('_', "-"));
         }
+        again.cluster.named = false;
         assert_eq!(again, defaults);
     }
 

@@ -7,6 +7,9 @@ use serde_json::Value;
 use super::target::Target;
 use crate::output::Output;
 
+/// Affinities that are shown.
+const AFFINITIES_SHOWN: usize = 20;
+
 /// Show the servers of a cluster as one of them sees it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -96,7 +99,7 @@ fn state(server: &Value) -> String {
 fn table_of(affinities: &[Value]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_BORDERS_ONLY).set_header(["affinity", "server", "requests"]);
-    for affinity in affinities {
+    for affinity in affinities.iter().take(AFFINITIES_SHOWN) {
         let requests = affinity["requests"].as_u64().unwrap_or(0).to_string();
         table.add_row([text(&affinity["key"]), text(&affinity["server_id"]), requests]);
     }

@@ -20,6 +20,8 @@ pub struct Cluster {
     pub peers: Vec<String>,
     /// Whether servers tell each other what happens.
     pub gossip_enabled: bool,
+    /// Whether this server was given a name of its own.
+    pub named: bool,
     /// What the server is told about taking part.
     pub options: Options,
 }
@@ -29,6 +31,7 @@ impl Default for Cluster {
         Self {
             peers: Vec::new(),
             gossip_enabled: true,
+            named: false,
             options: Options {
                 listen: "127.0.0.1:6634".into(),
                 peers: Vec::new(),
@@ -49,7 +52,7 @@ impl Default for Cluster {
 impl Settings {
     /// How to take part in a cluster, if there are peers.
     pub(super) fn cluster_options(&self) -> Option<Options> {
-        let Cluster { peers, gossip_enabled, options } = &self.cluster;
+        let Cluster { peers, gossip_enabled, options, .. } = &self.cluster;
         let wanted = *gossip_enabled && !peers.is_empty();
         wanted.then(|| Options { peers: peers.clone(), ..options.clone() })
     }
