@@ -17,6 +17,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.option.seed is None:
         config.option.seed = int(os.environ.get("BATON_TEST_SEED") or random.randrange(1 << 31))
+    # Processes that share the tests among them must agree on the order.
+    os.environ["BATON_TEST_SEED"] = str(config.option.seed)
 
 
 def pytest_report_header(config):

@@ -209,28 +209,36 @@ def test_both_modes_and_the_spool_survive_a_restart(own, queue):
 
 
 def test_a_kill_in_the_middle_of_draining_loses_and_doubles_nothing(own, queue, rng):
-    """The spool is larger than one step of draining, and the server is killed again and again while it drains."""
-    partitions, each, size = [f"p{i}" for i in range(8)], 300, 4000
-    switch(own, PUSH, True)
+    """The spool is larger than one step of draining; rounds go on until a kill came between two steps."""
+    partitions, each = [f"p{i}" for i in range(8)], 300
+    for round in range(20):
+        name = f"{queue}-{round}"
+        left_at_kills = drain_over_kills(own, name, partitions, each, rng)
+        for partition in partitions:
+            seen = data_of(own.pop(name, partition, batch=1000))
+            assert [message["n"] for message in seen] == list(range(each))
+        if any(0 < left < len(partitions) * each for left in left_at_kills):
+            return
+    raise AssertionError("no kill came in the middle of draining")
+
+
+def drain_over_kills(server, queue, partitions, each, rng):
+    """Spools messages and drains them, killing the server meanwhile; how many were left at each kill."""
+    switch(server, PUSH, True)
     for start in range(0, each, 100):
         for partition in partitions:
-            payloads = [{"n": n, "pad": "x" * size} for n in range(start, start + 100)]
-            own.push(queue, *payloads, partition=partition)
-    total = len(partitions) * each
-    assert own.get(PUSH).json["bufferedMessages"] == total
-    switch(own, PUSH, False)
-    left_at_a_kill = []
-    while not drained(own):
-        left = own.get(PUSH).json["bufferedMessages"]
-        own.kill()
-        left_at_a_kill.append(left)
-        own.start()
-        assert len(left_at_a_kill) < 200, "it gets on between the kills"
+            payloads = [{"n": n, "pad": "x" * 4000} for n in range(start, start + 100)]
+            server.push(queue, *payloads, partition=partition)
+    assert server.get(PUSH).json["bufferedMessages"] == len(partitions) * each
+    switch(server, PUSH, False)
+    left_at_kills = []
+    while not drained(server):
+        left_at_kills.append(server.get(PUSH).json["bufferedMessages"])
+        server.kill()
+        server.start()
+        assert len(left_at_kills) < 200, "it gets on between the kills"
         time.sleep(rng.uniform(0, 0.1))
-    assert any(0 < left < total for left in left_at_a_kill), f"killed in the middle: {left_at_a_kill}"
-    for partition in partitions:
-        seen = data_of(own.pop(queue, partition, batch=1000))
-        assert [message["n"] for message in seen] == list(range(each))
+    return left_at_kills
 
 
 def test_while_pops_are_stopped_each_answers_empty_at_once_and_acks_go_on(own, queue):

@@ -509,14 +509,34 @@ fn sequences() -> u64 {
     std::env::var("BATON_MODEL_SEQUENCES").ok().and_then(|n| n.parse().ok()).unwrap_or(2000)
 }
 
-#[tokio::test]
-async fn the_broker_agrees_with_the_model() {
+/// Quarters, so that a test runner with several cores can use them.
+async fn the_broker_agrees_with_the_model(quarter: usize) {
     let mut subject = Subject::new();
-    for seed in 1..=sequences() {
+    for seed in (1..=sequences()).skip(quarter).step_by(4) {
         if let Err(problem) = sequence(&mut subject, seed, 40, Fault::None).await {
             panic!("{problem}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_broker_agrees_with_the_model_in_the_first_quarter() {
+    the_broker_agrees_with_the_model(0).await;
+}
+
+#[tokio::test]
+async fn the_broker_agrees_with_the_model_in_the_second_quarter() {
+    the_broker_agrees_with_the_model(1).await;
+}
+
+#[tokio::test]
+async fn the_broker_agrees_with_the_model_in_the_third_quarter() {
+    the_broker_agrees_with_the_model(2).await;
+}
+
+#[tokio::test]
+async fn the_broker_agrees_with_the_model_in_the_last_quarter() {
+    the_broker_agrees_with_the_model(3).await;
 }
 
 #[tokio::test]

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::thread::Thread;
 
 use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
 use fjall::PersistMode;
-use tokio::sync::mpsc::Sender;
 
 use crate::store::Shared;
-use crate::writer::{Group, Input};
+use crate::writer::Group;
 
-/// Runs until the deciding thread is gone.
-pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, done: &Sender<Input>) {
+/// Runs until the writer is gone.
+pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, decider: &Thread) {
     while let Ok(group) = groups.recv() {
         let committed = commit(shared, group);
         shared.set_idle(true);
-        // When the intake is full the deciding thread is awake anyway.
-        let _ = done.try_send(Input::Committed);
+        decider.unpark();
         committed.answer();
     }
 }

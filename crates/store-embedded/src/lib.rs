@@ -3,8 +3,9 @@
 //! It keeps what is hot (tails, cursors, leases, who has work) in memory and everything on disk, in an
 //! embedded key-value engine. One thread decides: it runs operations one after the other against memory. A
 //! second thread commits: it writes what a group of operations changed with one fsync, while the first already
-//! decides the next group. So throughput grows with load instead of with the number of fsyncs, and no lock is
-//! held while deciding.
+//! decides the next group. So throughput grows with load instead of with the number of fsyncs, and nobody waits
+//! for a lock. When hardly anything happens, a caller decides and commits on its own thread instead, for waking
+//! another would take longer.
 //!
 //! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
 //! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about
@@ -12,6 +13,7 @@
 //!
 //! Start at [`EmbeddedStore`], then `writer`, then `hot`.
 
+mod calm;
 mod cold;
 mod committer;
 mod dense;

@@ -1,10 +1,10 @@
 //! Opening, the way in, and what both threads share.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use std::thread::JoinHandle;
+use std::sync::atomic::{self, AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
@@ -25,7 +25,7 @@ use crate::tables::{
     COUNTERS_KEY, Counters, TRIM_NOTES, Tables, engine_error, number_key, read_cursor, read_group,
     read_number, read_pair, read_partition, read_queue,
 };
-use crate::writer::{Input, Leftovers, Writer};
+use crate::writer::{self, Input, Leftovers, Writer};
 
 /// Operations that may wait for the deciding thread.
 const INTAKE_MAX: usize = 65_536;
@@ -67,6 +67,9 @@ impl Options {
 /// The embedded store.
 pub struct EmbeddedStore {
     intake: mpsc::Sender<Input>,
+    /// Held by the deciding thread, for as long as that lives.
+    writer: Weak<Mutex<Writer>>,
+    decider: Thread,
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -87,6 +90,10 @@ pub struct Shared {
     parked: Mutex<Vec<(u64, Box<dyn Operation>)>>,
     idle: Mutex<bool>,
     became_idle: Condvar,
+    /// Whether callers may try to decide on their own threads.
+    calm: AtomicBool,
+    /// Whether one does, and looks itself at what is taken in meanwhile.
+    caller_decides: AtomicBool,
     full: AtomicBool,
     space_checked_at: AtomicU64,
     commits: AtomicU64,
@@ -148,6 +155,8 @@ impl EmbeddedStore {
             parked: Mutex::default(),
             idle: Mutex::new(true),
             became_idle: Condvar::new(),
+            calm: AtomicBool::new(false),
+            caller_decides: AtomicBool::new(false),
             full: AtomicBool::new(false),
             space_checked_at: AtomicU64::new(0),
             commits: AtomicU64::new(0),
@@ -166,6 +175,7 @@ impl EmbeddedStore {
         let (reclaimer, reclaims) = Reclaimer::new();
         let writer = Writer::new(
             shared.clone(),
+            inputs,
             options.clock,
             groups,
             reclaimer,
@@ -174,24 +184,52 @@ impl EmbeddedStore {
             remembered,
             leftovers,
         );
-        let (for_committer, for_reclaimer, done) = (shared.clone(), shared.clone(), intake.clone());
-        let unusable = |e: std::io::Error| Error::Unusable(format!("cannot start a thread: {e}"));
-        let threads = vec![
-            std::thread::Builder::new()
-                .name("baton-decide".into())
-                .spawn(move || writer.run(inputs))
-                .map_err(unusable)?,
-            std::thread::Builder::new()
-                .name("baton-commit".into())
-                .spawn(move || committer::run(&for_committer, &group_queue, &done))
-                .map_err(unusable)?,
-            std::thread::Builder::new()
-                .name("baton-reclaim".into())
-                .spawn(move || reclaimer::run(&for_reclaimer, &reclaims))
-                .map_err(unusable)?,
-        ];
-        Ok(Self { intake, shared, threads: Mutex::new(threads) })
+        let decided = Arc::new(Mutex::new(writer));
+        let writer = Arc::downgrade(&decided);
+        let deciding = start("baton-decide", move || writer::run(&decided))?;
+        let decider = deciding.thread().clone();
+        let (for_committer, to_wake) = (shared.clone(), decider.clone());
+        let committing =
+            start("baton-commit", move || committer::run(&for_committer, &group_queue, &to_wake))?;
+        let for_reclaimer = shared.clone();
+        let reclaiming = start("baton-reclaim", move || reclaimer::run(&for_reclaimer, &reclaims))?;
+        let threads = Mutex::new(vec![deciding, committing, reclaiming]);
+        Ok(Self { intake, writer, decider, shared, threads })
     }
+
+    /// Hands something to the deciding thread.
+    fn take_in(&self, input: Input) -> Result<(), mpsc::error::TrySendError<Input>> {
+        self.intake.try_send(input)?;
+        // Either this sees that a caller decides, or that caller sees what was taken in.
+        atomic::fence(Ordering::SeqCst);
+        if !self.shared.caller_decides.load(Ordering::Relaxed) {
+            self.decider.unpark();
+        }
+        Ok(())
+    }
+
+    /// Decides an operation on this thread, where that is possible and better.
+    fn decide_here(&self, operation: Box<dyn Operation>) -> Result<(), Box<dyn Operation>> {
+        if !self.shared.calm.load(Ordering::Relaxed) {
+            return Err(operation);
+        }
+        let Some(writer) = self.writer.upgrade() else { return Err(operation) };
+        let Ok(mut held) = writer.try_lock() else { return Err(operation) };
+        self.shared.caller_decides.store(true, Ordering::Relaxed);
+        // Also after a panic, so that the deciding thread finds out.
+        let decided = catch_unwind(AssertUnwindSafe(|| held.decide_here(operation)));
+        self.shared.caller_decides.store(false, Ordering::Relaxed);
+        atomic::fence(Ordering::SeqCst);
+        if decided.is_err() || held.has_work() {
+            self.decider.unpark();
+        }
+        decided.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|e| Error::Unusable(format!("cannot start a thread: {e}")))
 }
 
 impl EmbeddedStore {
@@ -293,6 +331,11 @@ impl Shared {
         drop(self.became_idle.wait_while(idle, |idle| !*idle));
     }
 
+    /// Notes whether callers may try to decide on their own threads.
+    pub fn set_calm(&self, calm: bool) {
+        self.calm.store(calm, Ordering::Relaxed);
+    }
+
     pub fn set_remembered(&self, len: usize) {
         self.remembered.store(len as u64, Ordering::Relaxed);
     }
@@ -384,7 +427,8 @@ impl Shared {
 impl Store for EmbeddedStore {
     fn submit(&self, operation: Box<dyn Operation>) {
         use mpsc::error::TrySendError::{Closed, Full};
-        match self.intake.try_send(Input::Operation(operation)) {
+        let Err(operation) = self.decide_here(operation) else { return };
+        match self.take_in(Input::Operation(operation)) {
             Err(Full(Input::Operation(operation))) => operation.finish(Err(Error::Busy(BUSY_FOR))),
             Err(Closed(Input::Operation(operation))) => {
                 let reason = self.shared.failure().unwrap_or_else(|| "it was closed".into());
@@ -439,6 +483,7 @@ impl Store for EmbeddedStore {
         Box::pin(async move {
             // An error means that the deciding thread has ended already.
             let _ = self.intake.send(Input::Close).await;
+            self.decider.unpark();
             let shared = self.shared.clone();
             let closed = tokio::task::spawn_blocking(move || {
                 match threads.into_iter().all(|thread| thread.join().is_ok()) {
@@ -453,7 +498,7 @@ impl Store for EmbeddedStore {
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        while let Err(mpsc::error::TrySendError::Full(_)) = self.intake.try_send(Input::Close) {
+        while let Err(mpsc::error::TrySendError::Full(_)) = self.take_in(Input::Close) {
             baton_env::pause(BUSY_FOR);
         }
         for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {

@@ -1,12 +1,13 @@
-//! The deciding thread: runs operations against memory and gathers what they change into groups.
+//! Deciding: runs operations against memory and gathers what they change into groups.
 //!
+//! Whoever decides holds the writer: the deciding thread, or in calm times a caller on its own thread (`calm`).
 //! While the committer writes one group, the next one fills; when it comes back, that one is handed over. An
 //! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
 //! what it has read is on disk, which is often at once.
 
 use std::collections::hash_map::Entry;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton_env::Clock;
@@ -17,6 +18,7 @@ use fjall::{Keyspace, UserKey, UserValue};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::mpsc::Receiver;
 
+use crate::calm::Calm;
 use crate::cold::Overlay;
 use crate::committer;
 use crate::hot::Hot;
@@ -33,8 +35,8 @@ const GROUP_BYTES_MAX: usize = 16 << 20;
 /// With this many bytes of messages a group is well worth a sync of its own: it goes to an idle committer at
 /// once, so that writing it and deciding what else has arrived overlap.
 const GROUP_BYTES_ENOUGH: usize = 1 << 20;
-/// A group that no more operations than this wait for, a push and the pop that it wakes, is committed on the
-/// deciding thread itself: while so little happens, waking the other one takes longer than it saves.
+/// A group that no more operations than this wait for, a push and the pop that it wakes, is committed by whoever
+/// decides: while so little happens, waking the committing thread takes longer than it saves.
 const ALONE: usize = 2;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
@@ -44,8 +46,6 @@ const SWEEP_ROWS: usize = 5_000;
 /// What reaches the deciding thread.
 pub enum Input {
     Operation(Box<dyn Operation>),
-    /// The committer has finished a group: wakes the thread, which then looks.
-    Committed,
     /// Finish everything and stop.
     Close,
 }
@@ -147,16 +147,34 @@ pub struct Writer {
     pub leftovers: Leftovers,
     pub last_now: Timestamp,
     pub tokens: u64,
+    calm: Calm,
+    /// Whether to finish what was taken in, and stop.
+    closing: bool,
+    intake: Receiver<Input>,
     clock: Arc<dyn Clock>,
     committer: SyncSender<Group>,
     committing: bool,
     reclaimer: Reclaimer,
 }
 
+/// The deciding thread: works whenever it is unparked, until told to close.
+pub fn run(writer: &Mutex<Writer>) {
+    // A writer in which somebody panicked may have made half a decision.
+    while let Ok(mut held) = writer.lock() {
+        let goes_on = held.work();
+        drop(held);
+        if !goes_on {
+            return;
+        }
+        std::thread::park();
+    }
+}
+
 impl Writer {
     #[expect(clippy::too_many_arguments, reason = "everything that was loaded from disk")]
     pub fn new(
         shared: Arc<Shared>,
+        intake: Receiver<Input>,
         clock: Arc<dyn Clock>,
         committer: SyncSender<Group>,
         reclaimer: Reclaimer,
@@ -187,6 +205,9 @@ impl Writer {
             leftovers,
             last_now,
             tokens: 0,
+            calm: Calm::default(),
+            closing: false,
+            intake,
             clock,
             committer,
             committing: false,
@@ -194,37 +215,73 @@ impl Writer {
         }
     }
 
-    /// Runs until told to close.
-    pub fn run(mut self, mut intake: Receiver<Input>) {
-        loop {
-            let next = match intake.try_recv() {
-                Ok(input) => Some(input),
-                Err(_) if !self.leftovers.is_empty() && !self.committing => None,
+    /// Decides an operation for its caller, on the caller's thread, and what it leads to at once: a push wakes
+    /// a pop. Gives it back where the deciding thread is in the middle of something, or does better.
+    pub fn decide_here(&mut self, operation: Box<dyn Operation>) -> Result<(), Box<dyn Operation>> {
+        // Whatever was taken in earlier is decided earlier.
+        if !self.calm.holds() || self.committing || !self.intake.is_empty() {
+            return Err(operation);
+        }
+        self.decide(operation);
+        while self.group.waiting.len() < ALONE
+            && let Ok(input) = self.intake.try_recv()
+        {
+            match input {
+                Input::Operation(next) => self.decide(next),
+                Input::Close => self.closing = true,
+            }
+        }
+        if self.group.sync {
+            self.calm.used();
+            self.hand_over();
+            self.tell_calm();
+        }
+        Ok(())
+    }
+
+    /// Whether there is something for the deciding thread to do.
+    pub fn has_work(&self) -> bool {
+        self.closing || !self.intake.is_empty() || !self.leftovers.is_empty()
+    }
+
+    /// Decides what has been taken in; tells whether to go on when there is more.
+    fn work(&mut self) -> bool {
+        while !self.closing {
+            self.look_at_committer();
+            match self.intake.try_recv() {
+                Ok(Input::Operation(operation)) => self.decide(operation),
+                Ok(Input::Close) => self.closing = true,
+                Err(_) if !self.leftovers.is_empty() && !self.committing => self.sweep(),
                 Err(_) => {
                     if self.group.sync || self.has_lingered() {
-                        self.hand_over();
+                        self.hand_over_tested();
                     }
-                    match intake.blocking_recv() {
-                        Some(input) => Some(input),
-                        None => break,
-                    }
+                    return true;
                 }
-            };
-            match next {
-                Some(Input::Operation(operation)) => self.decide(operation),
-                Some(Input::Committed) => {}
-                Some(Input::Close) => break,
-                None => self.sweep(),
             }
             if self.is_full() {
                 self.shared.wait_idle();
+                self.look_at_committer();
             }
-            self.look_at_committer();
             if self.group_bytes >= GROUP_BYTES_ENOUGH || self.is_full() {
-                self.hand_over();
+                self.hand_over_tested();
             }
         }
-        self.close(&mut intake);
+        self.close();
+        false
+    }
+
+    /// Hands over a group that went through the deciding thread, which tells how calm it is.
+    fn hand_over_tested(&mut self) {
+        if self.group.sync && !self.committing {
+            self.calm.tested(self.group.waiting.len() <= ALONE);
+            self.tell_calm();
+        }
+        self.hand_over();
+    }
+
+    fn tell_calm(&self) {
+        self.shared.set_calm(self.calm.holds());
     }
 
     fn decide(&mut self, mut operation: Box<dyn Operation>) {
@@ -474,9 +531,9 @@ impl Writer {
     }
 
     /// Finishes what was taken in: everything queued is decided and committed.
-    fn close(mut self, intake: &mut Receiver<Input>) {
-        intake.close();
-        while let Ok(input) = intake.try_recv() {
+    fn close(&mut self) {
+        self.intake.close();
+        while let Ok(input) = self.intake.try_recv() {
             if let Input::Operation(operation) = input {
                 self.decide(operation);
             }

@@ -9,7 +9,7 @@ mod file;
 #[cfg(feature = "http")]
 mod http;
 mod memory;
-#[cfg(any(feature = "aws", feature = "azure", feature = "gcp"))]
+#[cfg(feature = "objects")]
 mod object;
 mod open;
 #[cfg(feature = "postgres")]
@@ -26,7 +26,7 @@ pub use file::FileStore;
 #[cfg(feature = "http")]
 pub use http::HttpStore;
 pub use memory::MemoryStore;
-#[cfg(any(feature = "aws", feature = "azure", feature = "gcp"))]
+#[cfg(feature = "objects")]
 pub use object::ObjectStore;
 pub use open::{OpenError, open};
 #[cfg(feature = "postgres")]

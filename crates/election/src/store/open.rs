@@ -58,14 +58,14 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
             if is_plain(&["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]) {
                 builder = builder.with_allow_http(true);
             }
-            objects(url, builder.build())
+            objects(url, || builder.build())
         }
         #[cfg(feature = "gcp")]
         "gs" => {
             let builder = object_store::gcp::GoogleCloudStorageBuilder::from_env()
                 .with_url(url)
                 .with_retry(no_retries());
-            objects(url, builder.build())
+            objects(url, || builder.build())
         }
         #[cfg(feature = "azure")]
         "az" | "azure" => {
@@ -74,7 +74,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
             if is_plain(&["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"]) {
                 builder = builder.with_allow_http(true);
             }
-            objects(url, builder.build())
+            objects(url, || builder.build())
         }
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => super::PostgresStore::connect(url)
@@ -110,7 +110,7 @@ const KNOWN: &[&str] = &[
     "http://host:port (a Baton server)",
 ];
 
-#[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
+#[cfg(feature = "objects")]
 fn no_retries() -> object_store::RetryConfig {
     object_store::RetryConfig { max_retries: 0, ..object_store::RetryConfig::default() }
 }
@@ -121,12 +121,14 @@ fn is_plain(names: &[&str]) -> bool {
     names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
 }
 
-#[cfg(any(feature = "aws", feature = "gcp", feature = "azure"))]
+#[cfg(feature = "objects")]
 fn objects<T: object_store::ObjectStore>(
     url: &str,
-    built: object_store::Result<T>,
+    build: impl FnOnce() -> object_store::Result<T>,
 ) -> Result<Arc<dyn Store>, OpenError> {
-    let objects = built.map_err(|e| OpenError::failed(url, e))?;
+    // Their client takes the provider of cryptography that the process has; it may have one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let objects = build().map_err(|e| OpenError::failed(url, e))?;
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let prefix = rest.split_once('/').map_or("", |(_, prefix)| prefix);
     Ok(Arc::new(super::ObjectStore::new(Arc::new(objects), prefix)))
