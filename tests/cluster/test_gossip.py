@@ -1,13 +1,14 @@
 """Servers tell each other what happens, and believe only each other."""
 
 import os
+import re
 import socket
 import subprocess
 import time
 
 import pytest
 
-from baton import Background, Refused, Server, binary, eventually, pop_path
+from baton import ROOT, Background, Refused, Server, binary, eventually, pop_path
 
 # Looking again by itself takes longer than any test waits, so what is woken was told.
 PATIENT = ["--pop-wait-initial-interval-ms", "60000", "--pop-wait-max-interval-ms", "60000"]
@@ -63,6 +64,14 @@ def test_a_server_that_dies_is_dead_for_the_others_and_one_that_stops_says_so(cl
     assert c.stop() == 0
     eventually(lambda: a.sees("c", alive=False), seconds=30)
     assert "has left" in a.text()
+
+
+def test_every_metric_about_the_cluster_is_there(cluster):
+    nodes = cluster("ab")
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(baton_cluster_\w+)` \|", page, re.M))
+    told = set(re.findall(r"^(baton_cluster_\w+)", nodes["a"].get("/metrics/prometheus").body.decode(), re.M))
+    assert listed == told and listed
 
 
 def test_strangers_are_not_believed(cluster):

@@ -159,7 +159,7 @@ impl Simulation {
     fn pops(&mut self, now: u64) {
         let at = Duration::from_secs(now);
         for place in 0..self.keys.len() {
-            if (now + place as u64) % POP_EVERY != 0 {
+            if !(now + place as u64).is_multiple_of(POP_EVERY) {
                 continue;
             }
             if !self.servers[self.keys[place].entry].alive {
