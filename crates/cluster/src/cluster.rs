@@ -215,11 +215,16 @@ impl Cluster {
 
     /// A server is gone: requests that wait for it are given up.
     pub(crate) fn lost(&self, server: &Arc<str>) {
-        let keys = self.router().lost(server);
-        self.numbers().lost.add(keys as u64);
-        if let Some(peer) = self.peers().remove(server) {
+        if let Some(peer) = self.left(server) {
             peer.gone.cancel();
         }
+    }
+
+    /// A server takes no more requests; those that it has it finishes.
+    pub(crate) fn left(&self, server: &Arc<str>) -> Option<Arc<Peer>> {
+        let keys = self.router().lost(server);
+        self.numbers().lost.add(keys as u64);
+        self.peers().remove(server)
     }
 
     /// A forwarded request has ended: with an answer, without one, or its own caller gave it up.

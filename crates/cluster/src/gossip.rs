@@ -303,7 +303,8 @@ impl Gossip {
             Message::Leaving => {
                 if self.cluster.router().membership.leave(sender) {
                     tracing::info!(server = &**sender, "a server has left");
-                    self.part(sender);
+                    self.cluster.left(sender);
+                    self.look_around();
                 }
             }
             Message::Deleted(queue, _) => {
@@ -333,8 +334,8 @@ impl Gossip {
         self.tell_presence(&waits).await;
     }
 
-    fn part(&self, server: &Arc<str>) {
-        self.cluster.lost(server);
+    /// Finds out whether anybody is left.
+    fn look_around(&self) {
         let accompanied = self.cluster.router().membership.alive().next().is_some();
         self.cluster.set_accompanied(accompanied);
     }
@@ -349,7 +350,8 @@ impl Gossip {
         };
         for server in &dead {
             tracing::warn!(server = &**server, "a server has been silent for too long");
-            self.part(server);
+            self.cluster.lost(server);
+            self.look_around();
         }
         self.tell_presence(&gone).await;
         if now >= self.pace.beat {

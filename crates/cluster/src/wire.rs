@@ -437,7 +437,8 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+        // PROPTEST_CASES asks for more.
+        #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2000)))]
 
         #[test]
         fn what_was_said_is_what_is_heard(

@@ -5,7 +5,6 @@
 //! take nothing more, since that may not have noticed that nobody waits. So no message is held up for the time of a
 //! lease that nobody has. Start at [`Attempt::new`].
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::limits::LOST_ATTEMPTS_MAX;
@@ -20,25 +19,22 @@ const GRACE: Duration = Duration::from_secs(2);
 static LATER: Semaphore = Semaphore::const_new(LOST_ATTEMPTS_MAX);
 
 /// A pop that was passed on.
-#[derive(Debug)]
 pub struct Attempt {
     lease: LeaseId,
     wait: Duration,
-    broker: Option<Arc<Home>>,
+    broker: Option<Broker>,
 }
 
-struct Home(Broker);
-
-impl std::fmt::Debug for Home {
+impl std::fmt::Debug for Attempt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Home")
+        f.debug_struct("Attempt").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 
 impl Attempt {
     /// A pop that waits for `wait` at most.
     pub fn new(broker: &Broker, wait: Duration) -> Self {
-        Self { lease: baton_env::fresh_lease(), wait, broker: Some(Arc::new(Home(broker.clone()))) }
+        Self { lease: baton_env::fresh_lease(), wait, broker: Some(broker.clone()) }
     }
 
     /// The lease that it takes.
@@ -54,13 +50,13 @@ impl Attempt {
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        let Some(home) = self.broker.take() else { return };
-        home.0.give_back(self.lease);
+        let Some(broker) = self.broker.take() else { return };
+        broker.give_back(self.lease);
         let (lease, wait) = (self.lease, self.wait + GRACE);
         if let (Ok(place), Ok(runtime)) = (LATER.try_acquire(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(async move {
                 baton_env::sleep(wait).await;
-                home.0.give_back(lease);
+                broker.give_back(lease);
                 drop(place);
             });
         }
