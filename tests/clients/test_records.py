@@ -267,3 +267,16 @@ async def test_records_locks_and_timers_outlive_the_server(tmp_path):
             assert data_of(await pop_one(queen, "q")) == ["fired"]
         finally:
             await queen.close()
+
+
+# The newest only
+
+
+async def test_a_conflating_group_gets_the_newest_and_finishes_the_rest(queen, queue):
+    for number in range(3):
+        await queen.queue(queue).partition("p").push([{"data": number}])
+    consumer = lambda: queen.queue(queue).group("g").subscription_mode("all").conflation().batch(10).wait(False)
+    messages = await consumer().pop()
+    assert data_of(messages) == [2]
+    await queen.ack(messages, True, {"group": "g"})
+    assert await consumer().pop() == []

@@ -298,3 +298,51 @@ def test_a_timestamp_may_have_an_offset(server, queue):
     server.push(queue, 1)
     assert server.pop(queue, consumerGroup="later", subscriptionFrom="2999-01-01T00:00:00+02:00") == []
     assert data_of(server.pop(queue, consumerGroup="earlier", subscriptionFrom="2001-01-01T00:00:00-05:00")) == [1]
+
+
+def newest(server, queue, group="g", **more):
+    query = "&".join(f"{name}={value}" for name, value in {"subscriptionMode": "all", "batch": 10, **more}.items())
+    return server.get(f"/api/v1/pop/queue/{queue}?consumerGroup={group}&conflation=true&{query}")
+
+
+def test_a_conflating_group_is_given_the_newest_of_each_partition(server, queue):
+    empty = newest(server, queue)
+    assert (empty.status, empty.json["conflation"], empty.json["messages"]) == (200, True, [])
+    server.push(queue, 1, 2, 3, partition="a")
+    server.push(queue, 7, partition="b")
+    answer = newest(server, queue).json
+    assert answer["conflation"] is True and answer["partitionsClaimed"] == 2
+    assert sorted(message["data"] for message in answer["messages"]) == [3, 7]
+    server.push(queue, 4, partition="a")
+    acks = [{"transactionId": m["transactionId"], "partitionId": m["partitionId"], "leaseId": m["leaseId"]} for m in answer["messages"]]
+    acked = server.post("/api/v1/ack/batch", {"acknowledgments": acks, "consumerGroup": "g"}).json
+    assert all(item["success"] for item in acked)
+    assert sorted(item.get("conflated", 0) for item in acked) == [0, 2]
+    assert [message["data"] for message in newest(server, queue).json["messages"]] == [4]
+
+
+def test_conflation_is_decided_by_the_first_pop(server, queue):
+    server.push(queue, 1, 2)
+    server.pop(queue, consumerGroup="plain", subscriptionMode="all", batch=1)
+    later = newest(server, queue, "plain")
+    assert later.status == 200 and later.json["conflationConflict"] is True and "conflation" not in later.json
+    groups = {row["name"]: row["conflation"] for row in server.get("/api/v1/consumer-groups").json if row["queueName"] == queue}
+    assert groups == {"plain": False}
+
+
+@pytest.mark.parametrize("query", ["conflation=true", "consumerGroup=g&conflation=true&autoAck=true"])
+def test_conflation_needs_a_group_and_an_ack(server, queue, query):
+    answer = server.get(f"/api/v1/pop/queue/{queue}?{query}")
+    assert answer.status == 400 and answer.json["messages"] == [] and "conflation" in answer.error
+
+
+def test_autopilot_tells_what_it_chose(server, queue):
+    for partition in range(5):
+        server.push(queue, partition, partition=str(partition))
+    path = f"/api/v1/pop/queue/{queue}?consumerGroup=g&subscriptionMode=all&autopilot=true"
+    answer = server.get(path).json
+    assert answer["autopilot"]["batch"] == 200 and answer["autopilot"]["partitions"] >= answer["partitionsClaimed"] > 1
+    assert answer["autopilot"]["waitMs"] == 100
+    given = f"/api/v1/pop/queue/{queue}?consumerGroup=h&subscriptionMode=all&autopilot=true&batch=3&partitions=1"
+    assert server.get(given).json["autopilot"] == {"batch": 3, "partitions": 1, "waitMs": 100}
+    assert "autopilot" not in server.get(f"/api/v1/pop/queue/{queue}?autopilot=true").json

@@ -165,3 +165,25 @@ def test_depth_is_counted_per_partition(server, queue):
     assert depth(server, queue).json["group"] is None
     missing = depth(server, f"{queue}-none")
     assert (missing.status, missing.error) == (404, "Queue not found")
+
+
+def test_an_offset_is_found_by_time(server, queue):
+    server.push(queue, 1, 2, ids=["a", "b"])
+    (entry,) = fetch(server, {"queue": queue, "offset": 0})
+    first = entry["records"][0]["ts"]
+    ask = lambda *entries: server.post("/api/v1/fetch/offsets", {"entries": list(entries)})
+    found = ask({"queue": queue, "timestamp": 0}, {"queue": queue, "timestamp": first}, {"queue": queue, "timestamp": "2999-01-01T00:00:00Z"})
+    assert [(e["offset"], e["highWatermark"], e["logStartOffset"]) for e in found.json["entries"]] == [(0, 2, 0), (0, 2, 0), (None, 2, 0)]
+    assert found.json["entries"][1]["ts"] == first and found.json["entries"][2]["ts"] is None
+    other = ask({"queue": f"{queue}-none", "timestamp": 5}, {"queue": queue, "partition": "none", "timestamp": 5}).json["entries"]
+    assert other[0]["error"] == "UNKNOWN_TOPIC_OR_PARTITION" and "error" not in other[1]
+    for timestamp in (None, True, "soon", [], 1.5):
+        assert ask({"queue": queue, "timestamp": timestamp}).status == 400
+
+
+def test_depth_of_a_group_that_wants_the_newest_only(server, queue):
+    server.push(queue, 1, 2, 3, partition="a")
+    server.push(queue, 1, partition="b")
+    server.get(f"/api/v1/pop/queue/{queue}?consumerGroup=g&conflation=true&batch=1&subscriptionMode=all")
+    body = depth(server, queue, "g").json
+    assert (body["conflation"], body["pending"], body["effectivePending"]) == (True, 4, 2)

@@ -248,3 +248,35 @@ def test_a_wrong_rider_undoes_nothing_because_nothing_was_done(server, queue, ri
     answer = commit(server, {"type": "push", "queue": queue, "payload": 1}, **riders)
     assert (answer.status, answer.json["reason"]) == (400, reason)
     assert server.pop(queue) == []
+
+
+def test_a_position_moves_a_group_with_everything_else(server, queue):
+    server.push(queue, *range(5))
+    held = server.pop(queue, consumerGroup="g", subscriptionMode="all", batch=2)
+    push = {"type": "push", "items": [{"queue": f"{queue}-out", "payload": 1, "transactionId": "x"}]}
+    place = {"queue": queue, "consumerGroup": "g", "offset": 3, "metadata": "m"}
+    body = {"operations": [push], "positions": [place]}
+    answer = server.post("/api/v1/transaction", body).json
+    assert answer["success"], answer
+    assert [(r["type"], r["success"]) for r in answer["results"]] == [("push", True), ("position", True)]
+    stale = {"transactionId": held[0]["transactionId"], "partitionId": held[0]["partitionId"], "leaseId": held[0]["leaseId"], "status": "failed"}
+    assert not server.post("/api/v1/ack", {**stale, "consumerGroup": "g"}).json[0]["success"], "its lease is gone"
+    assert [m["data"] for m in server.pop(queue, consumerGroup="g", batch=10)] == [3, 4]
+    forgotten = server.post("/api/v1/transaction", {"positions": [{**place, "offset": None}]}).json
+    assert forgotten["success"] and [m["data"] for m in server.pop(queue, consumerGroup="g", batch=10)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("change, reason", [({"queue": "no-such-queue"}, "queue_not_found"), ({"offset": 99}, "bad_request")])
+def test_a_position_that_cannot_be_undoes_everything(server, queue, change, reason):
+    server.push(queue, 1)
+    push = {"type": "push", "items": [{"queue": queue, "payload": 2, "transactionId": "y"}]}
+    place = {"queue": queue, "consumerGroup": "g", "offset": 0, **change}
+    answer = server.post("/api/v1/transaction", {"operations": [push], "positions": [place]}).json
+    assert (answer["success"], answer["reason"], answer["results"]) == (False, reason, [])
+    assert [m["data"] for m in server.pop(queue, batch=10)] == [1]
+
+
+@pytest.mark.parametrize("change", [{"offset": -1}, {"offset": "1"}, {"consumerGroup": 1}, {"metadata": "m" * 5000}])
+def test_a_position_that_cannot_be_read_is_refused(server, queue, change):
+    place = {"queue": queue, "consumerGroup": "g", "offset": 0, **change}
+    assert server.post("/api/v1/transaction", {"positions": [place]}).status == 400

@@ -4,12 +4,14 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 
 import pytest
 import requests
 
 from baton import Refused, Server, binary, eventually
+from tokens import Issuer, Signer, bearer
 
 
 def openssl(*args):
@@ -147,3 +149,21 @@ def test_files_that_cannot_be_used_stop_the_start(tmp_path, ca):
     with pytest.raises(Refused) as refusal:
         Secure(tmp_path).start()
     assert "server.key" in refusal.value.output and "BEGIN" not in refusal.value.output
+
+
+def test_keys_of_tokens_are_read_over_https_from_whom_the_system_trusts(tmp_path, ca):
+    certify(tmp_path, ca)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    signer = Signer("RS256", "k1")
+    stranger = authority(tmp_path, "stranger")
+    with Issuer(signer, tls=tls) as issuer:
+        settings = {"JWT_ENABLED": "true", "JWT_ALGORITHM": "RS256", "JWT_JWKS_URL": issuer.url}
+        token = bearer(signer.token())
+        with Server(tmp_path / "trusting", environment={**settings, "SSL_CERT_FILE": str(ca[1])}) as server:
+            assert server.get("/api/v1/resources/queues", headers=token).status == 200
+            assert server.stop() == 0
+        with Server(tmp_path / "wary", environment={**settings, "SSL_CERT_FILE": str(stranger[1])}) as server:
+            assert server.get("/api/v1/resources/queues", headers=token).status == 503
+            eventually(lambda: "cannot read the keys of tokens" in server.text())
+            assert server.stop() == 0

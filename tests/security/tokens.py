@@ -59,9 +59,9 @@ class Signer:
 
 
 class Issuer:
-    """Serves a JWKS document; `down` makes it answer with an error."""
+    """Serves a JWKS document, with `tls` over HTTPS; `down` makes it answer with an error."""
 
-    def __init__(self, *signers):
+    def __init__(self, *signers, tls=None):
         self.signers = list(signers)
         self.down = False
         self.asked = 0
@@ -80,7 +80,9 @@ class Issuer:
                 pass
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/keys"
+        if tls:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://localhost:{self.server.server_port}/keys"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def __enter__(self):

@@ -1,14 +1,16 @@
 //! Takes part in many groups in one process at default settings, and prints what share of one core that costs.
 //!
 //! ```text
-//! many_groups [GROUPS] [SECONDS] [STORE]
+//! many_groups [GROUPS] [SECONDS] [STORE] [process]
 //! ```
+//!
+//! With `process` all groups are held by one lease.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use baton_election::{Elector, Options, Settings, store};
+use baton_election::{Elector, Options, Process, Settings, store};
 use baton_env::Stopwatch;
 
 fn main() -> anyhow::Result<()> {
@@ -16,13 +18,23 @@ fn main() -> anyhow::Result<()> {
     let groups: usize = args.next().map_or(Ok(1000), |text| text.parse())?;
     let seconds: u64 = args.next().map_or(Ok(60), |text| text.parse())?;
     let url = args.next().unwrap_or_else(|| "memory:".into());
+    let shares = args.next().is_some_and(|word| word == "process");
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let store = store::open(&url).await?;
         let settings = Settings { skip_cold_start: true, ..Settings::default() };
+        let options = Options { settings, ..Options::default() };
+        let process = match shares {
+            true => Some(Process::start(Arc::clone(&store), options.clone()).await?),
+            false => None,
+        };
         let mut electors = Vec::new();
         for group in 0..groups {
-            let options = Options { settings: settings.clone(), probe: group == 0, ..Options::default() };
-            electors.push(Elector::start(Arc::clone(&store), &format!("group-{group}"), options, ()).await?);
+            let name = format!("group-{group}");
+            let options = Options { probe: group == 0, ..options.clone() };
+            electors.push(match &process {
+                Some(process) => process.join(&name, ()).await?,
+                None => Elector::start(Arc::clone(&store), &name, options, ()).await?,
+            });
         }
         // The first beats and elections are not what it costs to go on.
         baton_env::sleep(Duration::from_secs(10)).await;

@@ -62,7 +62,9 @@ pub(crate) async fn serve<C: Candidate>(
 }
 
 async fn one<C: Candidate>(candidate: Arc<C>, interval: Duration, leadership: Leadership) {
+    let mut began = false;
     let work = async {
+        began = true;
         candidate.became(leadership.clone()).await;
         loop {
             candidate.work(&leadership).await;
@@ -70,5 +72,48 @@ async fn one<C: Candidate>(candidate: Arc<C>, interval: Duration, leadership: Le
         }
     };
     let Err(over) = leadership.guard::<std::convert::Infallible>(work).await;
-    candidate.stopped(over.0).await;
+    // A process that was frozen right after its promotion wakes up to find that nothing ever began.
+    if began {
+        candidate.stopped(over.0).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use baton_env::{Clock, ManualClock};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Diary(Mutex<Vec<&'static str>>);
+
+    impl Candidate for Diary {
+        async fn became(&self, _: Leadership) {
+            self.0.lock().unwrap().push("became");
+        }
+
+        async fn stopped(&self, _: Reason) {
+            self.0.lock().unwrap().push("stopped");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_never_became_it_never_stops_being_it() {
+        let clock = Arc::new(ManualClock::new("2026-11-15T00:00:00Z".parse().unwrap()));
+        let (diary, second) = (Arc::new(Diary::default()), Duration::from_secs(1));
+        let leadership = Leadership::new(1, Some(second), Arc::clone(&clock) as Arc<dyn Clock>);
+        clock.advance(second);
+        one(Arc::clone(&diary), second, leadership).await;
+        assert!(diary.0.lock().unwrap().is_empty());
+        let leadership = Leadership::new(2, None, clock);
+        let (_, ()) = tokio::join!(one(Arc::clone(&diary), second, leadership.clone()), async {
+            while diary.0.lock().unwrap().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            leadership.revoke(Reason::Requested);
+        });
+        assert_eq!(*diary.0.lock().unwrap(), ["became", "stopped"]);
+    }
 }

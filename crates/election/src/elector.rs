@@ -1,7 +1,8 @@
 //! Takes part in one election: runs the machine, makes its calls, and lets the hooks work.
 //!
 //! Always: no call of the store is waited for by the loop that keeps time, so a store that hangs cannot keep a
-//! leadership alive; hooks run in a task of their own with a timer of their own. Start at [`Elector::start`].
+//! leadership alive; hooks run in a task of their own with a timer of their own. Start at [`Elector::start`], or at
+//! `Process` for many groups.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,22 +10,21 @@ use std::time::Duration;
 use baton_env::{BootClock, Clock};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
+use crate::call;
 use crate::candidate::{self, Candidate};
 use crate::event::{Event, Reason};
 use crate::leadership::Leadership;
-use crate::machine::{Counters, Effect, Input, Machine, Now, Swapped};
-use crate::record::{self, BadName, Epoch, Phase, Worker};
+use crate::machine::{Counters, Effect, Held, Input, Machine, Now, Swapped};
+use crate::process::Share;
+use crate::record::{self, BadName, Epoch, Phase};
 use crate::settings::{self, Settings};
-use crate::store::{self, BoxFuture, ProbeError, Store, Swap, Version};
+use crate::store::{self, BoxFuture, ProbeError, Store, Version};
 
 /// Events that wait for a slow listener; then it misses the oldest.
 const EVENTS_MAX: usize = 256;
 
 /// Answers and wishes on their way to the machine. It has a handful of calls under way at most.
 const INPUTS_MAX: usize = 64;
-
-/// Worker records that are read when the epoch record is missing.
-const SURVEY_MAX: usize = 1000;
 
 /// The rest before a store that told of a change is asked again to tell.
 const HINT_REST: Duration = Duration::from_millis(20);
@@ -38,6 +38,11 @@ pub enum StartError {
     /// The group or the worker cannot be called that.
     #[error(transparent)]
     Name(#[from] BadName),
+    /// A process takes part in a group once.
+    #[error(
+        "this process takes part in {0:?} already: stop that participation first, or start another process"
+    )]
+    Joined(String),
     /// The store cannot be trusted, or not be reached.
     #[error(transparent)]
     Store(#[from] ProbeError),
@@ -64,6 +69,19 @@ impl Default for Options {
             clock: Arc::new(BootClock::default()),
             probe: true,
         }
+    }
+}
+
+impl Options {
+    /// Refuses what cannot work, warns of what is unwise, and sees to it that there is a worker id.
+    pub(crate) fn checked(mut self, who: &str) -> Result<(Self, String), StartError> {
+        for unwise in self.settings.check()? {
+            tracing::warn!(who, "{unwise}");
+        }
+        let wall_ms = u64::try_from(self.clock.now().micros() / 1000).unwrap_or(0);
+        let worker_id = self.worker_id.take().unwrap_or_else(|| record::fresh_worker_id(wall_ms));
+        record::check_name("the worker id", &worker_id)?;
+        Ok((self, worker_id))
     }
 }
 
@@ -119,14 +137,20 @@ impl Elector {
         options: Options,
         candidate: C,
     ) -> Result<Self, StartError> {
-        let settings = options.settings;
-        for unwise in settings.check()? {
-            tracing::warn!(group, "{unwise}");
-        }
+        Self::begin(store, group, options, candidate, None).await
+    }
+
+    /// Takes part; holding terms by the lease of a process, if there is one.
+    pub(crate) async fn begin<C: Candidate>(
+        store: Arc<dyn Store>,
+        group: &str,
+        options: Options,
+        candidate: C,
+        share: Option<Share>,
+    ) -> Result<Self, StartError> {
         record::check_name("the group name", group)?;
-        let wall_ms = u64::try_from(options.clock.now().micros() / 1000).unwrap_or(0);
-        let worker_id = options.worker_id.unwrap_or_else(|| record::fresh_worker_id(wall_ms));
-        record::check_name("the worker id", &worker_id)?;
+        let (options, worker_id) = options.checked(group)?;
+        let settings = options.settings;
         if settings.enable_coordinator && options.probe && !store.is_trusted() {
             store::probe(&store).await?;
         }
@@ -145,7 +169,11 @@ impl Elector {
         let runner = Runner {
             enabled: settings.enable_coordinator,
             call_timeout: settings.call_timeout,
-            machine: Machine::new(settings, worker_id.clone(), seed),
+            machine: match &share {
+                Some(_) => Machine::new(settings, worker_id.clone(), seed).sharing(),
+                None => Machine::new(settings, worker_id.clone(), seed),
+            },
+            share,
             store,
             group: group.to_owned(),
             clock: options.clock,
@@ -228,6 +256,8 @@ struct Runner {
     enabled: bool,
     call_timeout: Duration,
     machine: Machine,
+    /// The lease of the process, if terms are held by that.
+    share: Option<Share>,
     store: Arc<dyn Store>,
     group: String,
     clock: Arc<dyn Clock>,
@@ -246,12 +276,18 @@ impl Runner {
         let mut watched = None;
         let mut hint: BoxFuture<'static, ()> = Box::pin(std::future::pending());
         let mut open = true;
+        let mut lease = self.share.as_ref().map(|share| share.held.clone());
+        if let Some(lease) = &mut lease {
+            let held = lease.borrow_and_update().clone();
+            let now = self.now();
+            self.take(now, Input::Held(held));
+        }
         loop {
             let now = self.now();
             if self.take(now, input) {
                 break;
             }
-            let version = self.machine.version().cloned();
+            let version = self.machine.version().map(|version| call::parted(version).0);
             if watched.as_ref() != Some(&version) {
                 hint = self.hint(version.clone(), Duration::ZERO);
                 watched = Some(version);
@@ -259,6 +295,7 @@ impl Runner {
             let rest = self.machine.wake_at().saturating_sub(self.clock.elapsed());
             input = tokio::select! {
                 Some(answer) = answered.recv() => answer,
+                held = next_lease(&mut lease) => Input::Held(held),
                 wish = inbox.recv(), if open => match wish {
                     Some(wish) => self.wish(wish),
                     None => {
@@ -272,6 +309,9 @@ impl Runner {
                 }
                 () = baton_env::sleep(rest.min(Duration::from_secs(3600))) => Input::Tick,
             };
+        }
+        if let Some(share) = self.share.as_ref().filter(|_| self.machine.is_unsure()) {
+            share.forsake();
         }
         for removal in self.leaving {
             let _ = removal.await;
@@ -328,15 +368,19 @@ impl Runner {
         let mut finished = false;
         for effect in self.machine.step(now, input) {
             match effect {
-                Effect::Read => self.call(|e| Input::Read(Err(e)), read),
+                Effect::Read => {
+                    let held = self.share.as_ref().and_then(|share| share.held.borrow().clone());
+                    let own = held.map(|held| held.process);
+                    self.call(|e| Input::Read(Err(e)), |store, group| call::read(store, group, own));
+                }
                 Effect::Swap(expected, record) => self.call(
                     |e| Input::Swapped(Swapped::Unknown(e)),
-                    |store, group| swap(store, group, expected, record),
+                    |store, group| call::swap(store, group, expected, record),
                 ),
-                Effect::List => self.call(|e| Input::Listed(Err(e)), list),
-                Effect::Survey => self.call(|e| Input::Surveyed(Err(e)), survey),
+                Effect::List => self.call(|e| Input::Listed(Err(e)), call::list),
+                Effect::Survey => self.call(|e| Input::Surveyed(Err(e)), call::survey),
                 Effect::Beat(worker) => {
-                    self.call(|e| Input::Beat(Err(e)), |store, group| beat(store, group, worker));
+                    self.call(|e| Input::Beat(Err(e)), |store, group| call::beat(store, group, worker));
                 }
                 Effect::Remove(worker) => self.remove(&worker),
                 Effect::Promote { token, deadline } => {
@@ -402,13 +446,13 @@ impl Runner {
     /// Makes a call in a task of its own, within its time.
     fn call<F>(&self, failed: fn(String) -> Input, make: impl FnOnce(Arc<dyn Store>, String) -> F)
     where
-        F: Future<Output = Result<Input, String>> + Send + 'static,
+        F: Future<Output = Result<Input, store::Error>> + Send + 'static,
     {
         let call = make(Arc::clone(&self.store), self.group.clone());
         let (answers, timeout) = (self.answers.clone(), self.call_timeout);
         tokio::spawn(async move {
             let input = match tokio::time::timeout(timeout, call).await {
-                Ok(outcome) => outcome.unwrap_or_else(failed),
+                Ok(outcome) => outcome.unwrap_or_else(|error| failed(error.0)),
                 Err(_) => failed(format!("the store did not answer within {timeout:?}")),
             };
             let _ = answers.send(input).await;
@@ -435,50 +479,12 @@ impl Runner {
     }
 }
 
-async fn read(store: Arc<dyn Store>, group: String) -> Result<Input, String> {
-    let found = store.read(&record::epoch_key(&group)).await.map_err(|e| e.0)?;
-    let Some((version, value)) = found else { return Ok(Input::Read(Ok(None))) };
-    let epoch =
-        serde_json::from_slice(&value).map_err(|e| format!("the epoch record cannot be understood: {e}"))?;
-    Ok(Input::Read(Ok(Some((version, epoch)))))
-}
-
-async fn swap(
-    store: Arc<dyn Store>,
-    group: String,
-    expected: Option<Version>,
-    record: Epoch,
-) -> Result<Input, String> {
-    let value = serde_json::to_vec(&record).map_err(|e| e.to_string())?;
-    let outcome = store.swap(&record::epoch_key(&group), expected.as_ref(), value).await;
-    Ok(Input::Swapped(match outcome.map_err(|e| e.0)? {
-        Swap::Done(version) => Swapped::Done(version),
-        Swap::Conflict => Swapped::Conflict,
-    }))
-}
-
-async fn list(store: Arc<dyn Store>, group: String) -> Result<Input, String> {
-    let prefix = record::workers_prefix(&group);
-    let found = store.list(&prefix).await.map_err(|e| e.0)?;
-    let worker = |(key, mark): (String, String)| Some((key.strip_prefix(&prefix)?.to_owned(), mark));
-    Ok(Input::Listed(Ok(found.into_iter().filter_map(worker).collect())))
-}
-
-async fn survey(store: Arc<dyn Store>, group: String) -> Result<Input, String> {
-    let mut highest = 0;
-    let workers = store.list(&record::workers_prefix(&group)).await.map_err(|e| e.0)?;
-    for (key, _) in workers.iter().take(SURVEY_MAX) {
-        if let Some((_, value)) = store.read(key).await.map_err(|e| e.0)?
-            && let Ok(worker) = serde_json::from_slice::<Worker>(&value)
-        {
-            highest = highest.max(worker.epoch_number);
-        }
+/// The lease of the process when it has changed; never if there is none, or if its keeper has gone, for then it ends.
+async fn next_lease(lease: &mut Option<watch::Receiver<Option<Held>>>) -> Option<Held> {
+    if let Some(lease) = lease
+        && lease.changed().await.is_ok()
+    {
+        return lease.borrow_and_update().clone();
     }
-    Ok(Input::Surveyed(Ok(highest)))
-}
-
-async fn beat(store: Arc<dyn Store>, group: String, worker: Worker) -> Result<Input, String> {
-    let value = serde_json::to_vec(&worker).map_err(|e| e.to_string())?;
-    store.put(&record::worker_key(&group, &worker.worker_id), value).await.map_err(|e| e.0)?;
-    Ok(Input::Beat(Ok(())))
+    std::future::pending().await
 }

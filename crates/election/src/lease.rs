@@ -1,20 +1,22 @@
 //! Leases over a store's records: who holds something, under which token, and for how long, decided by the store's
 //! time in one commit.
 //!
-//! For elections on a server and for a leader among servers; locks are simpler (`baton_store::lease`). The record is
-//! the same [`Epoch`] that participants without a server compare and set, so both kinds can take part in
-//! one group: a version that somebody else wrote counts from when a decision first sees it. Always: the token rises
-//! with every change of holder; only [`Tx::now`] ends a lease. Not here: HTTP, and who ought to come first
-//! (`routes::elections` of the server). Start at [`acquire`].
+//! For elections on a server and for a leader among servers. How long somebody holds is a lease like every other
+//! ([`baton_store::lease`]); what is here adds the number of the term, and the [`Epoch`] record that participants
+//! without a server compare and set, so that both kinds can take part in one group. Always: the token rises with every
+//! change of holder; only [`Tx::now`] ends a lease; what is held by the lease of a process is taken only by fencing that
+//! process in the same commit. Not here: HTTP, and who ought to come first (`routes::elections` of the server). Start
+//! at [`acquire`].
 
 use std::time::Duration;
 
-use baton_store::{Stop, Tx};
+use baton_store::lease::{self, Acquired};
+use baton_store::{Record, Stop, Tx};
 use baton_types::Timestamp;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
-use crate::record::Epoch;
+use crate::call;
+use crate::record::{Epoch, Process, epoch_key, process_key};
 
 /// What the keys of all records of elections begin with.
 pub const PREFIX: &str = "election/";
@@ -66,41 +68,79 @@ pub struct Holder<'a> {
     pub lease: Duration,
 }
 
-/// When a version was first seen, or written.
-#[derive(Debug, Serialize, Deserialize)]
-struct Sighting {
-    version: u64,
-    at: i64,
-}
-
 fn record_key(name: &str) -> String {
-    format!("{PREFIX}epochs/{name}")
+    format!("{PREFIX}{}", epoch_key(name))
 }
 
-fn sighting_key(name: &str) -> String {
-    format!("{PREFIX}seen/{name}")
+/// The lease by which a term is held, and as whom: as the term itself, or as the process.
+fn lease_of(name: &str, epoch: &Epoch) -> (String, String) {
+    match epoch.process.as_ref().filter(|_| !epoch.released) {
+        Some(process) => (process_lease_key(process), process.clone()),
+        None => (format!("{PREFIX}held/{}", epoch_key(name)), epoch.nonce.clone()),
+    }
+}
+
+fn process_lease_key(id: &str) -> String {
+    format!("{PREFIX}held/{}", process_key(id))
+}
+
+fn decode<T: serde::de::DeserializeOwned>(what: &str, record: &Record) -> Result<T, Stop> {
+    let decoded = serde_json::from_slice(&record.value);
+    Ok(decoded.map_err(|e| baton_store::Error::Corrupt(format!("the record of {what:?}: {e}")))?)
+}
+
+fn encode<T: serde::Serialize>(record: &T) -> Result<Bytes, Stop> {
+    let encoded = serde_json::to_vec(record);
+    Ok(encoded.map_err(|e| baton_store::Error::Corrupt(e.to_string()))?.into())
+}
+
+/// The record of a process; `None` when it is gone or was fenced.
+fn process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, Process)>, Stop> {
+    let Some(record) = tx.record(&format!("{PREFIX}{}", process_key(id)))? else { return Ok(None) };
+    let process: Process = decode(id, &record)?;
+    Ok((!process.fenced).then_some((record.version, process)))
 }
 
 /// Looks at the lease called `name`; `None` when nobody ever held it.
 pub fn look(tx: &mut dyn Tx, name: &str) -> Result<Option<State>, Stop> {
     let Some(record) = tx.record(&record_key(name))? else { return Ok(None) };
-    let epoch: Epoch = serde_json::from_slice(&record.value)
-        .map_err(|e| baton_store::Error::Corrupt(format!("the epoch record of {name:?}: {e}")))?;
-    let seen = tx.record(&sighting_key(name))?;
-    let seen = seen.and_then(|seen| serde_json::from_slice::<Sighting>(&seen.value).ok());
-    let now = tx.now();
-    let at = match seen {
-        Some(seen) if seen.version == record.version => Timestamp::from_micros(seen.at),
-        // Somebody wrote it without telling when: it counts from now.
-        _ => {
-            sight(tx, name, record.version)?;
-            now
+    let mut epoch: Epoch = decode(name, &record)?;
+    let mut version = record.version;
+    let (key, owner) = lease_of(name, &epoch);
+    if let Some(id) = epoch.process.clone().filter(|_| !epoch.released) {
+        match process(tx, &id)? {
+            Some((seen, process)) => {
+                version = version.max(seen);
+                epoch.epoch = epoch.epoch.max(process.epoch);
+            }
+            None => epoch.released = true,
         }
+    }
+    let until = match lease::last(tx, &key)?.filter(|holder| holder.owner == owner) {
+        Some(holder) => holder.until,
+        // A process that is gone, and nobody knows since when.
+        None if epoch.released => Timestamp::from_micros(0),
+        // Somebody wrote it without telling when: it counts from now.
+        None => grant(tx, name, &epoch)?,
     };
-    let age = micros_between(at, now);
-    let lease = if epoch.released { Duration::ZERO } else { Duration::from_millis(epoch.lease_ms) };
-    let (left, free_for) = (lease.saturating_sub(age), age.saturating_sub(lease));
-    Ok(Some(State { epoch, version: record.version, left, free_for }))
+    let now = tx.now();
+    let left = if epoch.released { Duration::ZERO } else { until.since(now) };
+    Ok(Some(State { epoch, version, left, free_for: now.since(until) }))
+}
+
+/// Lets the term that a record tells of be held from now on, and says until when.
+fn grant(tx: &mut dyn Tx, name: &str, epoch: &Epoch) -> Result<Timestamp, Stop> {
+    let (key, owner) = lease_of(name, epoch);
+    let life = Duration::from_millis(epoch.lease_ms);
+    let mut held = lease::hold(tx, &key, &owner, life)?;
+    if let Acquired::Held(_) = held {
+        // The record decides; whoever held before has lost it there.
+        lease::end(tx, &key)?;
+        held = lease::hold(tx, &key, &owner, life)?;
+    }
+    match held {
+        Acquired::Taken(holder) | Acquired::Already(holder) | Acquired::Held(holder) => Ok(holder.until),
+    }
 }
 
 /// Takes the lease if it is free or already the holder's own, and says how it stands then.
@@ -114,6 +154,8 @@ pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Holder<'_>) -> Result<State
             return Ok(state.clone());
         }
     }
+    let silent = before.as_ref().filter(|state| !state.epoch.released);
+    let held_by = silent.and_then(|state| state.epoch.process.clone());
     let number = before.map_or(0, |state| state.epoch.epoch_number) + 1;
     let now = wall_ms(tx);
     let lease_ms = millis(holder.lease);
@@ -131,8 +173,19 @@ pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Holder<'_>) -> Result<State
         elected_by: holder.id.to_owned(),
         duration_ms: lease_ms,
         lease_ms,
+        process: None,
     };
+    if let Some(id) = held_by {
+        fence(tx, &id)?;
+    }
     put(tx, name, epoch)
+}
+
+/// Ends the lease of a process, which renews it no more.
+fn fence(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
+    lease::end(tx, &process_lease_key(id))?;
+    tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(&call::fence(id))?, None)?;
+    Ok(())
 }
 
 /// Holds the lease for longer, if `holder` holds it under `token`; says how it stands either way.
@@ -170,10 +223,10 @@ pub fn ask(tx: &mut dyn Tx, name: &str, next: Option<String>) -> Result<State, S
         return Ok(state);
     }
     let lease_seq = state.epoch.lease_seq + 1;
-    let mut asked = Epoch { step_down: true, handover_to: next, lease_seq, ..state.epoch };
+    let asked = Epoch { step_down: true, handover_to: next, lease_seq, ..state.epoch };
     // Asking is not renewing: the lease ends when it would have.
-    let (version, left) = (write(tx, name, &mut asked, false)?, state.left);
-    Ok(State { epoch: asked, version, left, free_for: Duration::ZERO })
+    let version = tx.put_record(&record_key(name), encode(&asked)?, None)?;
+    Ok(State { epoch: asked, version, ..state })
 }
 
 /// Whether `token` is that of the present holder: to be asked in the same decision as what it is to protect.
@@ -182,18 +235,48 @@ pub fn is_current(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, Stop>
 }
 
 /// Replaces the record if its version is `expected`, as a participant that decides for itself does. Refuses what
-/// would let a number fall, or change hands under one number.
-pub fn swap(
+/// would let a number fall, change hands under one number, or take a term from a process that is not fenced.
+pub fn swap(tx: &mut dyn Tx, name: &str, expected: Option<u64>, epoch: Epoch) -> Result<Option<u64>, Stop> {
+    let before = tx.record(&record_key(name))?;
+    if before.as_ref().map(|record| record.version) != expected {
+        return Ok(None);
+    }
+    let before = before.map(|record| decode::<Epoch>(name, &record)).transpose()?;
+    if let Some(id) =
+        before.as_ref().filter(|before| !before.released).and_then(|before| before.process.as_ref())
+        && epoch.process.as_ref() != Some(id)
+        && process(tx, id)?.is_some()
+    {
+        return Ok(None);
+    }
+    replace(tx, name, before, epoch)
+}
+
+/// The same for a participant that is shown a term and the process that holds it as one ([`State::version`]).
+pub fn swap_joined(
     tx: &mut dyn Tx,
     name: &str,
     expected: Option<u64>,
     mut epoch: Epoch,
 ) -> Result<Option<u64>, Stop> {
-    let before = tx.record(&record_key(name))?;
-    if before.as_ref().map(|record| record.version) != expected {
+    let state = look(tx, name)?;
+    if state.as_ref().map(|state| state.version) != expected {
         return Ok(None);
     }
-    if let Some(before) = before.and_then(|record| serde_json::from_slice::<Epoch>(&record.value).ok()) {
+    let Some(state) = state else { return replace(tx, name, None, epoch) };
+    if state.epoch.nonce == epoch.nonce {
+        epoch.process.clone_from(&state.epoch.process);
+    } else if let Some(id) = state.epoch.process.as_ref().filter(|_| !state.epoch.released)
+        && epoch.epoch_number > state.epoch.epoch_number
+    {
+        fence(tx, id)?;
+    }
+    replace(tx, name, Some(state.epoch), epoch)
+}
+
+fn replace(tx: &mut dyn Tx, name: &str, before: Option<Epoch>, epoch: Epoch) -> Result<Option<u64>, Stop> {
+    let mut asks = false;
+    if let Some(before) = before {
         let same_term = before.nonce == epoch.nonce && before.epoch_number == epoch.epoch_number;
         let moves_on = if same_term {
             epoch.lease_seq > before.lease_seq && (!before.released || epoch.released)
@@ -203,10 +286,40 @@ pub fn swap(
         if !moves_on {
             return Ok(None);
         }
-        let asks = same_term && epoch.step_down && !before.step_down;
-        return write(tx, name, &mut epoch, !asks).map(Some);
+        asks = same_term && epoch.step_down && !before.step_down;
     }
-    write(tx, name, &mut epoch, true).map(Some)
+    if asks {
+        return tx.put_record(&record_key(name), encode(&epoch)?, None).map(Some);
+    }
+    Ok(Some(put(tx, name, epoch)?.version))
+}
+
+/// Replaces the record of a process if its version is `expected`; what is not fenced is held from now on.
+pub fn swap_process(
+    tx: &mut dyn Tx,
+    id: &str,
+    expected: Option<u64>,
+    process: &Process,
+) -> Result<Option<u64>, Stop> {
+    let key = format!("{PREFIX}{}", process_key(id));
+    let before = tx.record(&key)?;
+    if before.as_ref().map(|record| record.version) != expected {
+        return Ok(None);
+    }
+    if before.map(|record| decode::<Process>(id, &record)).transpose()?.is_some_and(|before| before.fenced) {
+        return Ok(None);
+    }
+    lease::end(tx, &process_lease_key(id))?;
+    if !process.fenced {
+        lease::hold(tx, &process_lease_key(id), id, Duration::from_millis(process.lease_ms))?;
+    }
+    tx.put_record(&key, encode(process)?, None).map(Some)
+}
+
+/// Removes the record of a process, which then counts as fenced.
+pub fn remove_process(tx: &mut dyn Tx, id: &str) {
+    tx.remove_record(&process_lease_key(id));
+    tx.remove_record(&format!("{PREFIX}{}", process_key(id)));
 }
 
 fn known(tx: &mut dyn Tx, name: &str) -> Result<State, Stop> {
@@ -224,39 +337,26 @@ fn known(tx: &mut dyn Tx, name: &str) -> Result<State, Stop> {
         elected_by: String::new(),
         duration_ms: 0,
         lease_ms: 0,
+        process: None,
     };
     let free = || State { epoch: nobody(), version: 0, left: Duration::ZERO, free_for: Duration::MAX };
     Ok(look(tx, name)?.unwrap_or_else(free))
 }
 
-fn put(tx: &mut dyn Tx, name: &str, mut epoch: Epoch) -> Result<State, Stop> {
-    let version = write(tx, name, &mut epoch, true)?;
-    let left = if epoch.released { Duration::ZERO } else { Duration::from_millis(epoch.lease_ms) };
-    Ok(State { epoch, version, left, free_for: Duration::ZERO })
-}
-
-/// Writes the record; `fresh` if the lease begins anew with it.
-fn write(tx: &mut dyn Tx, name: &str, epoch: &mut Epoch, fresh: bool) -> Result<u64, Stop> {
-    let since = match tx.record(&sighting_key(name))? {
-        Some(seen) if !fresh => serde_json::from_slice::<Sighting>(&seen.value).ok().map(|seen| seen.at),
-        _ => None,
+/// Writes the record, with which the lease begins anew or ends.
+fn put(tx: &mut dyn Tx, name: &str, epoch: Epoch) -> Result<State, Stop> {
+    let now = tx.now();
+    let held = match epoch.process.as_ref().filter(|_| !epoch.released) {
+        // The process renews it with all the others it has.
+        Some(id) => lease::last(tx, &process_lease_key(id))?.map_or(now, |holder| holder.until),
+        None => grant(tx, name, &epoch)?,
     };
-    let value = serde_json::to_vec(epoch).map_err(|e| baton_store::Error::Corrupt(e.to_string()))?;
-    let version = tx.put_record(&record_key(name), Bytes::from(value), None)?;
-    let at = since.unwrap_or(tx.now().micros());
-    put_sighting(tx, name, &Sighting { version, at })?;
-    Ok(version)
-}
-
-fn sight(tx: &mut dyn Tx, name: &str, version: u64) -> Result<(), Stop> {
-    let at = tx.now().micros();
-    put_sighting(tx, name, &Sighting { version, at })
-}
-
-fn put_sighting(tx: &mut dyn Tx, name: &str, sighting: &Sighting) -> Result<(), Stop> {
-    let value = serde_json::to_vec(sighting).map_err(|e| baton_store::Error::Corrupt(e.to_string()))?;
-    tx.put_record(&sighting_key(name), Bytes::from(value), None)?;
-    Ok(())
+    if epoch.released {
+        lease::end(tx, &lease_of(name, &epoch).0)?;
+    }
+    let version = tx.put_record(&record_key(name), encode(&epoch)?, None)?;
+    let left = if epoch.released { Duration::ZERO } else { held.since(now) };
+    Ok(State { epoch, version, left, free_for: Duration::ZERO })
 }
 
 fn wall_ms(tx: &dyn Tx) -> u64 {
@@ -267,6 +367,148 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn micros_between(from: Timestamp, to: Timestamp) -> Duration {
-    to.since(from)
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use baton_env::ManualClock;
+    use baton_store::Store;
+    use baton_store_embedded::{EmbeddedStore, Options};
+
+    use super::*;
+
+    /// A store whose time moves when the test says so.
+    struct Stage {
+        store: EmbeddedStore,
+        clock: Arc<ManualClock>,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let clock = Arc::new(ManualClock::new("2026-11-15T00:00:00Z".parse().unwrap()));
+            let options = Options { clock: Arc::clone(&clock) as _, ..Options::new(directory.path()) };
+            Self { store: EmbeddedStore::open(options).unwrap(), clock, _directory: directory }
+        }
+
+        async fn run<R: Send + 'static>(
+            &self,
+            decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        ) -> R {
+            baton_store::run(&self.store as &dyn Store, decide).await.unwrap()
+        }
+
+        async fn acquire(&self, who: &'static str) -> State {
+            self.run(move |tx| acquire(tx, "g", &holder(who))).await
+        }
+    }
+
+    const LEASE: Duration = Duration::from_secs(10);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn holder(id: &str) -> Holder<'_> {
+        Holder { id, incarnation: id, lease: LEASE }
+    }
+
+    #[tokio::test]
+    async fn a_lease_is_held_until_it_runs_out_and_then_taken_under_a_higher_number() {
+        let stage = Stage::new();
+        let first = stage.acquire("a").await;
+        assert!(first.is_held_by(&holder("a")) && first.epoch.epoch_number == 1);
+        stage.clock.advance(LEASE - SECOND);
+        assert_eq!(stage.acquire("b").await.epoch.coordinator_id, "a");
+        let renewed = stage.run(|tx| renew(tx, "g", &holder("a"), 1)).await;
+        assert!(renewed.left > LEASE - SECOND && renewed.epoch.epoch_number == 1);
+        stage.clock.advance(LEASE - SECOND);
+        assert!(!stage.acquire("b").await.is_held_by(&holder("b")));
+        stage.clock.advance(SECOND * 3);
+        let free = stage.run(|tx| look(tx, "g")).await.unwrap();
+        assert!(free.is_free() && free.free_for >= SECOND && free.free_for < SECOND * 4, "{free:?}");
+        assert_eq!(stage.acquire("b").await.epoch.epoch_number, 2);
+        let late = stage.run(|tx| renew(tx, "g", &holder("a"), 1)).await;
+        assert!(late.is_held_by(&holder("b")));
+        assert!(
+            !stage.run(|tx| is_current(tx, "g", 1)).await && stage.run(|tx| is_current(tx, "g", 2)).await
+        );
+    }
+
+    #[tokio::test]
+    async fn what_is_released_is_free_at_once_and_asking_neither_renews_nor_frees() {
+        let stage = Stage::new();
+        stage.acquire("a").await;
+        stage.clock.advance(SECOND * 4);
+        let asked = stage.run(|tx| ask(tx, "g", Some("c".into()))).await;
+        assert!(asked.epoch.step_down && asked.left <= SECOND * 6 && !asked.is_free());
+        let nobody = stage.run(|tx| release(tx, "g", &holder("b"), None)).await;
+        assert!(nobody.is_held_by(&holder("a")));
+        let released = stage.run(|tx| release(tx, "g", &holder("a"), None)).await;
+        assert!(released.is_free() && released.epoch.handover_to.as_deref() == Some("c"));
+        stage.clock.advance(SECOND);
+        let free = stage.run(|tx| look(tx, "g")).await.unwrap();
+        assert!(free.is_free() && free.free_for >= SECOND / 2, "{free:?}");
+        assert_eq!(stage.acquire("b").await.epoch.epoch_number, 2);
+    }
+
+    #[tokio::test]
+    async fn a_record_cannot_fall_back_or_change_hands_under_one_number() {
+        let stage = Stage::new();
+        let held = stage.acquire("a").await;
+        let (version, epoch) = (Some(held.version), held.epoch);
+        let refused = [
+            Epoch { epoch_number: 0, nonce: "x".into(), ..epoch.clone() },
+            Epoch { nonce: "x".into(), ..epoch.clone() },
+            epoch.clone(),
+        ];
+        for record in refused {
+            assert_eq!(stage.run(move |tx| swap(tx, "g", version, record.clone())).await, None);
+        }
+        let next = Epoch { epoch_number: 2, nonce: "x".into(), coordinator_id: "b".into(), ..epoch };
+        let wrong = next.clone();
+        assert_eq!(stage.run(move |tx| swap(tx, "g", None, wrong.clone())).await, None);
+        assert!(stage.run(move |tx| swap(tx, "g", version, next.clone())).await.is_some());
+        assert!(stage.acquire("a").await.left > LEASE - SECOND, "the new term has all its time");
+    }
+
+    fn life(seq: u64, fenced: bool) -> Process {
+        Process {
+            worker_id: "p".into(),
+            incarnation: "1".into(),
+            seq,
+            lease_ms: 10_000,
+            renewed_at: 0,
+            epoch: 0,
+            fenced,
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_process_holds_lives_and_ends_with_its_lease() {
+        let stage = Stage::new();
+        let process = stage.run(|tx| swap_process(tx, "p.1", None, &life(1, false))).await;
+        let free = stage.acquire("a").await;
+        stage.run(|tx| release(tx, "g", &holder("a"), None)).await;
+        let version = stage.run(|tx| look(tx, "g")).await.unwrap().version;
+        let claim = Epoch {
+            epoch_number: 2,
+            nonce: "claim".into(),
+            coordinator_id: "p".into(),
+            process: Some("p.1".into()),
+            ..free.epoch
+        };
+        assert!(stage.run(move |tx| swap(tx, "g", Some(version), claim.clone())).await.is_some());
+        stage.clock.advance(LEASE - SECOND);
+        let renewed = stage.run(move |tx| swap_process(tx, "p.1", process, &life(2, false))).await;
+        stage.clock.advance(LEASE - SECOND);
+        let held = stage.acquire("b").await;
+        assert!(!held.is_free() && held.epoch.coordinator_id == "p" && Some(held.version) == renewed);
+        let own = stage.run(|tx| tx.record("election/epochs/g")).await.unwrap().version;
+        let take = Epoch { epoch_number: 3, nonce: "take".into(), process: None, ..held.epoch };
+        let stolen = take.clone();
+        assert_eq!(stage.run(move |tx| swap(tx, "g", Some(own), stolen.clone())).await, None, "not fenced");
+        stage.clock.advance(SECOND * 2);
+        assert!(stage.acquire("b").await.is_held_by(&holder("b")));
+        let late = stage.run(move |tx| swap_process(tx, "p.1", renewed, &life(3, false))).await;
+        assert_eq!(late, None, "the process was fenced");
+    }
 }

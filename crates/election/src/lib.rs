@@ -34,6 +34,7 @@
 //!
 //! Start at [`Elector`], then [`machine`].
 
+pub mod call;
 mod candidate;
 mod elector;
 pub mod event;
@@ -41,6 +42,7 @@ mod leadership;
 #[cfg(feature = "store")]
 pub mod lease;
 pub mod machine;
+mod process;
 pub mod record;
 pub mod settings;
 pub mod store;
@@ -49,5 +51,6 @@ pub use candidate::Candidate;
 pub use elector::{Elector, EnsureError, Options, StartError, Status};
 pub use event::{Event, Reason};
 pub use leadership::{Ended, Leadership};
+pub use process::Process;
 pub use settings::Settings;
 pub use tokio::sync::broadcast;

@@ -40,6 +40,45 @@ pub struct Epoch {
     pub duration_ms: u64,
     /// How long others wait, from when they first see a version, before they claim.
     pub lease_ms: u64,
+    /// The [`Process`] by whose lease the term is held, if it is not held by this record itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+}
+
+/// The lease of a process that takes part in many groups: renewed for all of them at once.
+///
+/// Always: only the process itself renews it; anybody may fence it who has seen it unchanged for its lease, and
+/// before claiming what is held by it must; a fenced one is never renewed, and one that is gone counts as fenced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Process {
+    /// The worker id of the process in all its groups.
+    pub worker_id: String,
+    /// New with every lease.
+    pub incarnation: String,
+    /// Rises with every renewal tried.
+    pub seq: u64,
+    /// How long others wait, from when they first see a version, before they fence it.
+    pub lease_ms: u64,
+    /// When it was written, in milliseconds of the writer's wall clock. For people.
+    pub renewed_at: u64,
+    /// When the mandates held by it end, in the same time. For people.
+    pub epoch: u64,
+    /// Somebody has found it silent, or the process has ended.
+    #[serde(default)]
+    pub fenced: bool,
+}
+
+impl Process {
+    /// What records of groups call it.
+    pub fn id(&self) -> String {
+        format!("{}.{}", self.worker_id, self.incarnation)
+    }
+
+    /// The key of its record.
+    pub fn key(&self) -> String {
+        process_key(&self.id())
+    }
 }
 
 /// A sign of life. Only its owner writes it.
@@ -135,6 +174,19 @@ pub fn workers_prefix(group: &str) -> String {
 /// The key of a worker's record.
 pub fn worker_key(group: &str, worker: &str) -> String {
     format!("workers/{group}/{worker}")
+}
+
+/// What the keys of all processes' records begin with.
+pub const PROCESSES: &str = "processes/";
+
+/// The key of the record of the process called `id`.
+pub fn process_key(id: &str) -> String {
+    format!("{PROCESSES}{id}")
+}
+
+/// The worker id of the process called `id`.
+pub fn worker_of_process(id: &str) -> &str {
+    id.rsplit_once('.').map_or(id, |(worker, _)| worker)
 }
 
 /// A fresh worker id, `worker-<milliseconds>-<7 characters>`: older processes sort first.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use baton_election::record::{self, Epoch};
 use baton_election::store::{self, FileStore, MemoryStore, Store, Swap};
-use baton_election::{Elector, Event, Options, Reason, Settings};
+use baton_election::{Elector, Event, Options, Process, Reason, Settings, call};
 use baton_env::Stopwatch;
 
 /// Long enough for anything on a loaded machine.
@@ -107,6 +107,7 @@ fn foreign(lease: Duration) -> Epoch {
         elected_by: "ghost".into(),
         duration_ms: lease_ms,
         lease_ms,
+        process: None,
     }
 }
 
@@ -140,6 +141,67 @@ async fn a_condition_that_does_not_hold_is_a_conflict(store: &Arc<dyn Store>) {
     assert_eq!((version, found), (new, second));
 }
 
+/// Not over HTTP, where a server keeps the leases of all groups anyway.
+async fn a_process_holds_many_groups_by_one_lease(store: &Arc<dyn Store>) {
+    let start = |id: &'static str| {
+        let options = Options { settings: settings(), worker_id: Some(id.into()), ..Options::default() };
+        Process::start(Arc::clone(store), options)
+    };
+    let (first, second) = (start("p1").await.unwrap(), start("p2").await.unwrap());
+    let groups: Vec<_> = (0..5).map(|group| format!("many-{group}")).collect();
+    let (mut held, mut waiting) = (Vec::new(), Vec::new());
+    for group in &groups {
+        held.push(first.join(group, ()).await.unwrap());
+    }
+    let twice = first.join(&groups[0], ()).await.err().unwrap().to_string();
+    assert!(twice.contains("already"), "{twice}");
+    for elector in &held {
+        coordinates(elector).await;
+    }
+    // One that is not in a process waits for it as well, and so does one that comes later.
+    let single = join(store, &groups[0], "z").await;
+    for group in &groups {
+        waiting.push(second.join(group, ()).await.unwrap());
+    }
+    let record = |group: usize| {
+        let key = record::epoch_key(&groups[group]);
+        async move { store.read(&key).await.unwrap().unwrap() }
+    };
+    let (before, renewals) = (record(1).await, held[1].status().counters.renewals);
+    let renewed = async {
+        while held[1].status().counters.renewals < renewals + 8 {
+            baton_env::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, renewed).await.expect("renewals in time");
+    assert_eq!(record(1).await, before, "the record of a group is not written to renew it");
+    assert!(held.iter().all(Elector::is_coordinator) && !single.is_coordinator());
+    assert!(!waiting.iter().any(Elector::is_coordinator));
+    single.stop().await;
+    // Somebody fences the whole process, as if it had been silent: all its terms end, and the others get them.
+    let value: Epoch = serde_json::from_slice(&before.1).unwrap();
+    let id = value.process.expect("held by a process");
+    loop {
+        let (version, _) = call::read_process(&**store, &id).await.unwrap().unwrap();
+        let fenced = call::swap_process(&**store, &id, Some(&version), &call::fence(&id)).await.unwrap();
+        if matches!(fenced, Swap::Done(_)) {
+            break;
+        }
+    }
+    for elector in held.drain(..) {
+        elector.stop().await;
+    }
+    for elector in &waiting {
+        assert!(coordinates(elector).await >= 2);
+    }
+    for elector in waiting.drain(..) {
+        elector.stop().await;
+    }
+    tokio::join!(first.stop(), second.stop());
+    let left = store.list(record::PROCESSES).await.unwrap();
+    assert!(left.iter().all(|(key, _)| *key == record::process_key(&id)), "{left:?}");
+}
+
 /// Not possible over HTTP, where no epoch record can be removed.
 async fn a_deleted_record_is_made_anew_above_the_old_number(store: &Arc<dyn Store>) {
     let a = join(store, "deleted", "a").await;
@@ -155,14 +217,22 @@ async fn a_deleted_record_is_made_anew_above_the_old_number(store: &Arc<dyn Stor
 #[tokio::test]
 async fn memory() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
-    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+    tokio::join!(
+        behaves(Arc::clone(&store)),
+        a_deleted_record_is_made_anew_above_the_old_number(&store),
+        a_process_holds_many_groups_by_one_lease(&store)
+    );
 }
 
 #[tokio::test]
 async fn a_directory() {
     let directory = tempfile::tempdir().unwrap();
     let store: Arc<dyn Store> = Arc::new(FileStore::new(directory.path()).unwrap());
-    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+    tokio::join!(
+        behaves(Arc::clone(&store)),
+        a_deleted_record_is_made_anew_above_the_old_number(&store),
+        a_process_holds_many_groups_by_one_lease(&store)
+    );
 }
 
 #[cfg(feature = "postgres")]
@@ -170,7 +240,11 @@ async fn a_directory() {
 async fn postgres() {
     let database = baton_testing_postgres::Postgres::start();
     let store = store::open(&database.url()).await.unwrap();
-    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+    tokio::join!(
+        behaves(Arc::clone(&store)),
+        a_deleted_record_is_made_anew_above_the_old_number(&store),
+        a_process_holds_many_groups_by_one_lease(&store)
+    );
 }
 
 #[cfg(feature = "store")]
@@ -180,7 +254,11 @@ async fn a_baton_store() {
     let options = baton_store_embedded::Options::new(directory.path());
     let records = Arc::new(baton_store_embedded::EmbeddedStore::open(options).unwrap());
     let store: Arc<dyn Store> = Arc::new(store::RecordStore::new(records));
-    tokio::join!(behaves(Arc::clone(&store)), a_deleted_record_is_made_anew_above_the_old_number(&store));
+    tokio::join!(
+        behaves(Arc::clone(&store)),
+        a_deleted_record_is_made_anew_above_the_old_number(&store),
+        a_process_holds_many_groups_by_one_lease(&store)
+    );
 }
 
 #[cfg(feature = "http")]
@@ -188,6 +266,31 @@ async fn a_baton_store() {
 async fn a_baton_server() {
     let server = baton_server::testing().await.unwrap();
     behaves(store::open(server.url()).await.unwrap()).await;
+}
+
+#[cfg(all(feature = "http", feature = "store"))]
+#[tokio::test]
+async fn what_a_process_holds_is_respected_over_http() {
+    let server = baton_server::testing().await.unwrap();
+    let inside: Arc<dyn Store> = Arc::new(store::RecordStore::new(server.store()));
+    let outside = store::open(server.url()).await.unwrap();
+    let refused = Process::start(Arc::clone(&outside), Options::default()).await.err().unwrap().to_string();
+    assert!(refused.contains("a Baton server keeps no"), "{refused}");
+    let options = Options { settings: settings(), worker_id: Some("p".into()), ..Options::default() };
+    let process = Process::start(Arc::clone(&inside), options).await.unwrap();
+    let held = process.join("mixed", ()).await.unwrap();
+    let token = coordinates(&held).await;
+    let other = join(&outside, "mixed", "a").await;
+    let renewals = held.status().counters.renewals;
+    while held.status().counters.renewals < renewals + 8 {
+        assert!(!other.is_coordinator());
+        baton_env::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(held.is_coordinator());
+    held.stop().await;
+    assert!(coordinates(&other).await > token);
+    other.stop().await;
+    process.stop().await;
 }
 
 #[tokio::test]

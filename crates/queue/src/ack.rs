@@ -68,6 +68,8 @@ pub struct Acked {
     pub dead_lettered: bool,
     /// Whether the message was finished before.
     pub noop: bool,
+    /// Older messages that were finished along with it, for a group that wants the newest only.
+    pub conflated: u64,
 }
 
 /// An ack whose message has been found, or not.
@@ -178,7 +180,8 @@ fn prepare_place(
     if verdicts.is_empty() {
         return Ok(None);
     }
-    let decision = decide(&queue, cursor, live.is_some(), &verdicts, tx.now());
+    let next = cursor.next;
+    let decision = decide(&queue, group.conflation, cursor, live.is_some(), &verdicts, tx.now());
     let mut letters = Vec::new();
     let keeps = |offset: Offset| {
         queue.spec.options.keeps_dead_letters()
@@ -195,6 +198,8 @@ fn prepare_place(
             continue;
         }
         result.lease_released = decision.released;
+        let newest = acks[*index].offset.filter(|offset| group.conflation && decision.cursor.next > *offset);
+        result.conflated = newest.map_or(0, |newest| newest.since(next));
         result.dead_lettered = letters.iter().any(|letter| acks[*index].offset == Some(letter.key.offset));
     }
     Ok(Some(Change { group, partition: partition.id, cursor: decision.cursor, letters }))
@@ -220,6 +225,7 @@ struct Decision {
 /// The rule: what the verdicts on one partition do to a group's cursor.
 fn decide(
     queue: &Queue,
+    conflation: bool,
     mut cursor: Cursor,
     leased: bool,
     verdicts: &BTreeMap<Offset, (AckStatus, Option<&str>)>,
@@ -244,8 +250,11 @@ fn decide(
     }
     let finished = cursor.finished.get_or_insert_default();
     let before = finished.len();
-    of(AckStatus::Completed).for_each(|(offset, _)| finished.insert(*offset));
-    dead.iter().for_each(|(offset, ..)| finished.insert(*offset));
+    // Whoever is done with the newest is done with all that it stands for.
+    let first = |offset: Offset| if conflation { cursor.next.min(offset) } else { offset };
+    let done =
+        of(AckStatus::Completed).map(|(offset, _)| *offset).chain(dead.iter().map(|(offset, ..)| *offset));
+    done.for_each(|offset| finished.insert_range(first(offset), offset.plus(1)));
     cursor.consumed += finished.len() - before;
     settle(&mut cursor);
     let whole = match (&cursor.lease, &cursor.finished) {

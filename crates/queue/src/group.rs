@@ -53,6 +53,8 @@ pub struct GroupOverview {
     pub subscription_timestamp: Option<Timestamp>,
     /// When it was first seen.
     pub subscribed_at: Timestamp,
+    /// Whether it is only ever given the newest message of a partition.
+    pub conflation: bool,
 }
 
 /// How far a group is in one partition.
@@ -140,6 +142,7 @@ pub fn summarise(
         subscription_mode: mode,
         subscription_timestamp: timestamp,
         subscribed_at: group.subscribed_at,
+        conflation: group.conflation,
     }
 }
 
@@ -154,7 +157,8 @@ pub fn delete(tx: &mut dyn Tx, group: &Group, keep_subscription: bool) {
 
 /// Lets a group begin anew at `start`, in every partition.
 pub fn restart(tx: &mut dyn Tx, group: &Group, start: Start) {
-    let spec = GroupSpec { name: &group.name, start, subscribed_at: group.subscribed_at };
+    let (subscribed_at, conflation) = (group.subscribed_at, group.conflation);
+    let spec = GroupSpec { name: &group.name, start, subscribed_at, conflation };
     tx.put_group(group.queue, &spec);
 }
 
@@ -164,7 +168,9 @@ pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<
     let start = to.start(now);
     match group {
         Some(group) => restart(tx, &group, start),
-        None => drop(tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now })),
+        None => {
+            tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation: false });
+        }
     }
     tx.partition_count(queue.id)
 }
@@ -187,13 +193,28 @@ pub fn seek_partition(
         Some(offset) => tx.message(partition.id, offset)?.map(|message| message.created_at),
         None => None,
     };
+    place(tx, queue, name, partition, next)?;
+    Ok(before)
+}
+
+/// Sets the next offset that a group reads of a partition. Whoever holds messages of it holds them no more.
+pub fn place(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    name: &str,
+    partition: &Partition,
+    next: Offset,
+) -> Result<(), Stop> {
     let now = tx.now();
     let group = match tx.group(queue.id, name)? {
         Some(group) => group,
-        None => tx.put_group(queue.id, &GroupSpec { name, start: Start::Oldest, subscribed_at: now }),
+        None => {
+            let (start, conflation) = (Start::Oldest, false);
+            tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation })
+        }
     };
     let consumed = tx.cursor(group.id, partition.id)?.map_or(0, |cursor| cursor.consumed);
     let cursor = Cursor { next, available_at: now, consumed, last_pop_at: now, ..Cursor::default() };
     tx.put_cursor(group.id, partition.id, cursor, Durability::Now);
-    Ok(before)
+    Ok(())
 }

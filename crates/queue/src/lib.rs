@@ -33,7 +33,7 @@ mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, FetchEntry, Fetched, Numbers, Options, TracedMessage};
+pub use broker::{Broker, Causes, FetchEntry, Fetched, Marks, Numbers, Options, TracedMessage};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
@@ -52,5 +52,5 @@ pub use stream::{
     VALUE_BYTES_MAX, Wanted,
 };
 pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
-pub use transaction::{Step, StepResult, Transaction, TransactionResult};
+pub use transaction::{Place, Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

@@ -162,6 +162,7 @@ pub struct Meters {
     all: Meter,
     queues: RwLock<FxHashMap<Arc<str>, Arc<Meter>>>,
     durations: [Histogram; Kind::ALL.len()],
+    timers: AtomicU64,
 }
 
 impl Default for Meters {
@@ -170,12 +171,13 @@ impl Default for Meters {
             all: Meter::default(),
             queues: RwLock::default(),
             durations: std::array::from_fn(|_| Histogram::new(MICROS)),
+            timers: AtomicU64::new(0),
         }
     }
 }
 
 /// Counts of one push by queue, made before it is sent off.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PushCount(Vec<(Arc<str>, u64)>);
 
 impl PushCount {
@@ -197,6 +199,15 @@ impl Meters {
     pub fn by_queue(&self) -> FxHashMap<Arc<str>, Tally> {
         let queues = self.queues.read().unwrap_or_else(PoisonError::into_inner);
         queues.iter().map(|(name, meter)| (name.clone(), meter.read())).collect()
+    }
+
+    /// Timers that fired.
+    pub fn timers(&self) -> u64 {
+        self.timers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn fired(&self, timers: u64) {
+        self.timers.fetch_add(timers, Ordering::Relaxed);
     }
 
     /// How long calls of a kind took, in microseconds.

@@ -4,6 +4,7 @@
 //! follows is decided while the push is still being synced, and its answer leaves together with the push's.
 //! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between.
 
+use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -158,6 +159,11 @@ impl Parking {
         answer
     }
 
+    /// How many pops wait for each queue.
+    pub fn by_queue(&self) -> BTreeMap<String, u64> {
+        self.lock().by_queue()
+    }
+
     pub fn statistics(&self) -> WaitStatistics {
         self.lock().statistics()
     }
@@ -261,8 +267,8 @@ impl DerefMut for Locked<'_> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         let Some(relay) = self.relay else { return };
-        for (place, on) in self.waiters.take_changes() {
-            relay(News::Waits { queue: place.queue, group: place.group, name: &place.name, on });
+        for (spot, on) in self.waiters.take_changes() {
+            relay(News::Waits { queue: spot.queue, group: spot.group, name: &spot.name, on });
         }
     }
 }

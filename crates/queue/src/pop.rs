@@ -17,7 +17,7 @@ use baton_types::{LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
 use crate::push::ensure_queue;
-use crate::waiting::Place;
+use crate::waiting::Spot;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
 const WINDOWS_MAX: u32 = 10;
@@ -89,6 +89,8 @@ pub struct PopRequest {
     /// The lease to take, if somebody has chosen one, so that whoever waits for the answer can give back what it never
     /// got.
     pub attempt: Option<LeaseId>,
+    /// Whether the group, if it is new, is only ever to be given the newest message of a partition.
+    pub conflation: bool,
 }
 
 /// What a pop found. All claims share one lease.
@@ -98,6 +100,8 @@ pub struct Popped {
     pub lease: Option<LeaseId>,
     /// The messages, partition by partition.
     pub claims: Vec<Claim>,
+    /// Whether the group is only given the newest message of each.
+    pub conflation: bool,
 }
 
 /// Messages of one partition, in order.
@@ -120,9 +124,11 @@ pub struct Claim {
 pub struct Decided {
     pub claims: Vec<Range>,
     /// The queues that were looked at.
-    pub looked_at: Vec<Place>,
+    pub looked_at: Vec<Spot>,
     /// The partition, when one was named and exists.
     pub partition: Option<PartitionId>,
+    /// Whether the group is only given the newest message of each partition.
+    pub conflation: bool,
     /// When something becomes available without any further event, counted from the decision.
     pub due_in: Option<Duration>,
 }
@@ -212,7 +218,8 @@ fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc
         Subscription::New => Start::At(now),
         Subscription::From(at) => Start::At(at),
     };
-    Ok(tx.put_group(queue.id, &GroupSpec { name: &request.group, start, subscribed_at: now }))
+    let (name, conflation) = (&*request.group, request.conflation);
+    Ok(tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation }))
 }
 
 fn pop_any(
@@ -227,6 +234,7 @@ fn pop_any(
         return Ok(());
     }
     let group = subscribe(tx, queue, request)?;
+    decided.conflation = group.conflation;
     let mut seen = HashSet::new();
     while !left.is_spent() {
         let candidates = tx.candidates(group.id, left.partitions.min(CANDIDATES))?;
@@ -246,7 +254,7 @@ fn pop_any(
     }
     let due = tx.next_available(group.id)?;
     note_due(tx, due, decided);
-    decided.looked_at.push(Place { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
+    decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     Ok(())
 }
 
@@ -260,7 +268,8 @@ fn pop_one(
     decided: &mut Decided,
 ) -> Result<(), Stop> {
     let group = subscribe(tx, queue, request)?;
-    decided.looked_at.push(Place { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
+    decided.conflation = group.conflation;
+    decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
     decided.partition = Some(partition.id);
     let available_at =
@@ -299,8 +308,17 @@ fn claim(
     pass_over(tx, queue, partition, &mut cursor)?;
     let visible = visible_end(tx, queue, partition, cursor.next)?;
     let finished = cursor.finished.as_deref().cloned().unwrap_or_default();
+    let mut from = cursor.next;
     let (to, count) = match visible {
-        Visible::Until(end) => finished.advance(cursor.next, end, left.messages),
+        // Of a group that wants the newest only, what is before it is passed over when that is finished.
+        Visible::Until(end) if group.conflation => match finished.last_missing(from, end) {
+            Some(newest) => {
+                from = newest;
+                (newest.plus(1), 1)
+            }
+            None => (from, 0),
+        },
+        Visible::Until(end) => finished.advance(from, end, left.messages),
         Visible::NotBefore(at) => {
             cursor.available_at = at;
             note_due(tx, Some(at), decided);
@@ -319,7 +337,7 @@ fn claim(
         partition: partition.id,
         partition_name: partition.name.clone(),
         attempt,
-        from: cursor.next,
+        from,
         to,
         except: cursor.finished.clone(),
     });
@@ -342,18 +360,20 @@ fn claim(
 pub fn current_cursor(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Cursor, Stop> {
     let mut cursor = match tx.cursor(group.id, partition.id)? {
         Some(cursor) => cursor,
-        None => {
-            let next = match group.start {
-                Start::Oldest => partition.start,
-                Start::At(at) => tx.offset_at(partition.id, at)?,
-            };
-            Cursor { next, ..Cursor::default() }
-        }
+        None => Cursor { next: beginning(tx, group, partition)?, ..Cursor::default() },
     };
     if cursor.next < partition.start {
         skip_to(&mut cursor, partition.start);
     }
     Ok(cursor)
+}
+
+/// Where the group begins in a partition that it has never read.
+pub fn beginning(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Offset, Stop> {
+    match group.start {
+        Start::Oldest => Ok(partition.start),
+        Start::At(at) => tx.offset_at(partition.id, at),
+    }
 }
 
 /// Moves the cursor over everything that is not to be delivered any more.

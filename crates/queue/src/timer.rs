@@ -15,6 +15,7 @@ use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::maintenance::Detour;
+use crate::meter::PushCount;
 use crate::push::{self, PushBatch};
 use crate::seal::{Sealer, is_sealed};
 
@@ -122,7 +123,7 @@ pub struct Outcome {
 }
 
 /// What a look at the clock came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fired {
     /// Timers whose message was pushed.
     pub fired: usize,
@@ -130,6 +131,8 @@ pub struct Fired {
     pub postponed: usize,
     /// How long until the next one is due; zero when it is, `None` when there is none.
     pub next: Option<Duration>,
+    /// What was pushed, by queue.
+    pub(crate) count: PushCount,
 }
 
 fn timer_key(queue: &str, key: &str) -> String {
@@ -280,14 +283,15 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
         return Ok(Fired { next, ..Fired::default() });
     }
     let timers: Vec<_> = due.iter().filter_map(|(_, timer)| timer.as_ref()).collect();
-    if let Ok(fired) = push_all(tx, &timers, way)? {
+    if let Ok(count) = push_all(tx, &timers, way)? {
+        let fired = timers.len();
         for (entry, timer) in &due {
             tx.remove_record(entry);
             if let Some(timer) = timer {
                 tx.remove_record(&timer_key(&timer.queue, &timer.key));
             }
         }
-        return Ok(Fired { fired, postponed: 0, next });
+        return Ok(Fired { fired, postponed: 0, next, count });
     }
     // Some queue is full, or wants a key that is not there. The first timer goes alone, so that it holds up nobody
     // but itself.
@@ -297,13 +301,14 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
     tx.remove_record(entry);
     let Some(timer) = timer else { return Ok(Fired { next: more, ..Fired::default() }) };
     match pushed {
-        Ok(fired) => {
+        Ok(count) => {
             tx.remove_record(&timer_key(&timer.queue, &timer.key));
-            Ok(Fired { fired, postponed: 0, next: more })
+            Ok(Fired { fired: 1, postponed: 0, next: more, count })
         }
         Err(error) => {
             set(tx, &postponed(timer, now, error.to_string()))?;
-            Ok(Fired { fired: 0, postponed: 1, next: more.map(|more| more.min(RETRY_FIRST)) })
+            let next = more.map(|more| more.min(RETRY_FIRST));
+            Ok(Fired { postponed: 1, next, ..Fired::default() })
         }
     }
 }
@@ -321,7 +326,7 @@ fn postponed(timer: &Timer, now: Timestamp, error: String) -> Timer {
 }
 
 /// Pushes the messages of timers, all or none; how many timers that were.
-fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<usize, crate::Error>, Stop> {
+fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<PushCount, crate::Error>, Stop> {
     let mut batch = PushBatch::default();
     batch.detour = way.detour.clone();
     for timer in timers {
@@ -339,7 +344,7 @@ fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<usiz
             return Ok(Err(error));
         }
     }
-    Ok(push::push(tx, &batch)?.map(|_| timers.len()))
+    Ok(push::push(tx, &batch)?.map(|_| batch.count()))
 }
 
 fn set(tx: &mut dyn Tx, timer: &Timer) -> Result<(), Stop> {

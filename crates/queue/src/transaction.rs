@@ -1,11 +1,12 @@
-//! Transactions: acks, pushes, operations on records and timers that happen together or not at all.
+//! Transactions: acks, pushes, operations on records and timers, and positions that happen together or not at all.
 
 use baton_store::{Stop, Tx};
-use baton_types::LeaseId;
+use baton_types::{LeaseId, Offset};
 
 use crate::ack::{self, BAD_LEASE, Resolved};
+use crate::pop;
 use crate::seal::Sealer;
-use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, push, timer};
+use crate::{AckItem, Acked, Error, PushBatch, Pushed, group, kv, push, timer};
 
 /// One step.
 #[derive(Debug)]
@@ -27,6 +28,21 @@ pub struct Transaction {
     pub kv: Vec<kv::Step>,
     /// Operations on timers.
     pub timers: Vec<timer::Operation>,
+    /// Where groups go on.
+    pub positions: Vec<Place>,
+}
+
+/// Where a group goes on in a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The queue.
+    pub queue: String,
+    /// The partition.
+    pub partition: String,
+    /// The group.
+    pub group: String,
+    /// The next offset it reads; `None` is where it first began.
+    pub next: Option<Offset>,
 }
 
 /// What a step came to.
@@ -74,6 +90,7 @@ pub struct Ready {
     pub required_leases: Vec<Option<LeaseId>>,
     pub kv: Vec<kv::Step>,
     pub timers: Vec<timer::Operation>,
+    pub positions: Vec<Place>,
 }
 
 /// Decides a transaction; an error is only ever that messages have to be encrypted first.
@@ -108,6 +125,29 @@ pub fn transact(
             return Ok(Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())));
         }
     };
+    let mut places = Vec::with_capacity(ready.positions.len());
+    for position in &ready.positions {
+        let Some(queue) = tx.queue(&position.queue)? else {
+            let error = format!("there is no queue {:?}", position.queue);
+            return Ok(Ok(TransactionResult::not_done("queue_not_found", error)));
+        };
+        let Some(partition) = tx.partition(queue.id, &position.partition)? else {
+            let error = format!("there is no partition {:?} in {:?}", position.partition, position.queue);
+            return Ok(Ok(TransactionResult::not_done("queue_not_found", error)));
+        };
+        if position.next.is_some_and(|next| next < partition.start || next > partition.tail) {
+            let kept = format!("{} to {}", partition.start, partition.tail);
+            let error = format!("an offset of {:?} must be from {kept}", position.partition);
+            return Ok(Ok(TransactionResult::not_done("bad_request", error)));
+        }
+        let known = tx.group(queue.id, &position.group)?;
+        let next = match (position.next, known) {
+            (Some(next), _) => next,
+            (None, Some(known)) => pop::beginning(tx, &known, &partition)?,
+            (None, None) => partition.start,
+        };
+        places.push((queue, partition, &position.group, next));
+    }
     let records = match kv::prepare(tx, &ready.kv)? {
         Ok(records) => records,
         Err(lost) => {
@@ -126,6 +166,9 @@ pub fn transact(
     let acked = ack::write(tx, acks);
     let timers = timer::write(tx, &ready.timers, timers)?;
     let kv = kv::write(tx, &ready.kv, records)?;
+    for (queue, partition, name, next) in places {
+        group::place(tx, &queue, name, &partition, next)?;
+    }
     let results = in_order(&ready.shape, acked, pushed);
     Ok(Ok(TransactionResult { results, kv, timers, ..TransactionResult::default() }))
 }

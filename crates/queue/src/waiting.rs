@@ -8,7 +8,7 @@
 //!
 //! Start at [`Waiters::park`] and [`Waiters::take_due`].
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ pub struct Query {
 
 /// A queue that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Spot {
     pub queue: QueueId,
     /// The group's number there.
     pub group: GroupId,
@@ -70,7 +70,7 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     /// The queues.
-    pub queues: Vec<Place>,
+    pub queues: Vec<Spot>,
     /// The partition, when one is named and exists.
     pub partition: Option<PartitionId>,
 }
@@ -100,7 +100,7 @@ pub struct Waiters<W> {
     /// How many lines watch a queue for a group.
     present: FxHashMap<(QueueId, GroupId), usize>,
     /// Places where waiting has begun or ended since this was taken last; only if somebody takes it.
-    changes: Option<Vec<(Place, bool)>>,
+    changes: Option<Vec<(Spot, bool)>>,
     next_id: u64,
 }
 
@@ -206,7 +206,7 @@ impl<W> Waiters<W> {
     }
 
     /// A line watches a place no longer.
-    fn leave(&mut self, place: &Place) {
+    fn leave(&mut self, place: &Spot) {
         if let Some(lines) = self.present.get_mut(&(place.queue, place.group)) {
             *lines -= 1;
             if *lines == 0 {
@@ -223,7 +223,7 @@ impl<W> Waiters<W> {
     }
 
     /// Where waiting has begun (true) or ended since the last call.
-    pub fn take_changes(&mut self) -> Vec<(Place, bool)> {
+    pub fn take_changes(&mut self) -> Vec<(Spot, bool)> {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -362,6 +362,17 @@ impl<W> Waiters<W> {
         waiting.into_iter().filter_map(|id| self.cancel(id)).collect()
     }
 
+    /// How many wait for each queue; those that wait for any queue with a label are not among them.
+    pub fn by_queue(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for line in self.lines.values() {
+            if let Some(queue) = line.key.target.queue().filter(|_| !line.waiting.is_empty()) {
+                *counts.entry(queue.to_owned()).or_insert(0) += line.waiting.len() as u64;
+            }
+        }
+        counts
+    }
+
     pub fn statistics(&self) -> WaitStatistics {
         let count = |wanted: fn(&Line, &BackOff) -> bool| {
             self.lines.values().filter(|line| wanted(line, &self.back_off)).count()
@@ -389,7 +400,7 @@ impl<W> Waiters<W> {
     }
 }
 
-fn note(changes: &mut Option<Vec<(Place, bool)>>, place: &Place, on: bool) {
+fn note(changes: &mut Option<Vec<(Spot, bool)>>, place: &Spot, on: bool) {
     if let Some(changes) = changes {
         changes.push((place.clone(), on));
     }
@@ -411,7 +422,7 @@ impl Line {
         match event {
             Event::Appended { partition, .. } => same(partition),
             Event::Freed { queue, group, partition } => {
-                let watches = |place: &Place| place.queue == queue && place.group == group;
+                let watches = |place: &Spot| place.queue == queue && place.group == group;
                 same(partition) && self.watched.queues.iter().any(watches)
             }
         }
@@ -446,8 +457,8 @@ mod tests {
         }
     }
 
-    fn place(queue: QueueId, group: u64) -> Place {
-        Place { queue, group: GroupId(group), name: "q".into() }
+    fn place(queue: QueueId, group: u64) -> Spot {
+        Spot { queue, group: GroupId(group), name: "q".into() }
     }
 
     fn watched(group: u64, partition: Option<u64>) -> Watched {

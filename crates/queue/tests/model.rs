@@ -317,6 +317,7 @@ impl Run<'_> {
             _ => Target::Partition { queue: self.queue.clone(), partition: self.partition() },
         };
         let request = PopRequest {
+            conflation: false,
             target: target.clone(),
             group: group.clone(),
             batch: u32::try_from(batch).unwrap(),
@@ -450,6 +451,7 @@ impl Run<'_> {
         for group in ["g0", "g1"] {
             loop {
                 let request = PopRequest {
+                    conflation: false,
                     target: Target::Queue(self.queue.clone()),
                     group: group.into(),
                     batch: 1000,

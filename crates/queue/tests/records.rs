@@ -145,6 +145,7 @@ fn schedule(key: &str, delay: Duration) -> timer::Operation {
 
 fn from(queue: &str) -> PopRequest {
     PopRequest {
+        conflation: false,
         target: Target::Queue(queue.into()),
         group: QUEUE_MODE.into(),
         batch: 1000,

@@ -110,6 +110,7 @@ fn items(popped: &Popped, group: &str, status: AckStatus) -> Vec<AckItem> {
 
 fn from(queue: &str) -> PopRequest {
     PopRequest {
+        conflation: false,
         target: Target::Queue(queue.into()),
         group: QUEUE_MODE.into(),
         batch: 10,
@@ -157,6 +158,37 @@ async fn a_failed_message_comes_again_after_the_retry_delay_and_ends_as_a_dead_l
     assert_eq!(acked.iter().map(|a| a.dead_lettered).collect::<Vec<_>>(), [true, false]);
     assert_eq!(bench.dead_letters("q").await, [("1".into(), Some("Retries exhausted".into()))]);
     assert_eq!(bench.texts(from("q")).await, ["2"]);
+}
+
+#[tokio::test]
+async fn a_group_that_wants_the_newest_only_is_given_that_and_finishes_what_it_stands_for() {
+    let bench = Bench::new();
+    bench.push("q", "p", &["1", "2", "3"]).await;
+    bench.push("q", "other", &["9"]).await;
+    let newest = || PopRequest { conflation: true, auto_ack: false, ..as_group("q", "g", Subscription::All) };
+    let popped = bench.pop(newest()).await.unwrap();
+    assert!(popped.conflation);
+    assert_eq!(texts(&popped), ["3", "9"]);
+    // What comes meanwhile is not finished along with what was seen.
+    bench.push("q", "p", &["4", "5"]).await;
+    assert!(bench.pop(newest()).await.is_none(), "both partitions are held");
+    let acked = bench.ack(&popped, "g", AckStatus::Completed).await;
+    assert_eq!(acked.iter().map(|a| (a.error, a.conflated)).collect::<Vec<_>>(), [(None, 2), (None, 0)]);
+    assert!(acked.iter().all(|acked| acked.lease_released));
+    let next = bench.pop(newest()).await.unwrap();
+    assert_eq!(texts(&next), ["5"]);
+    bench.ack(&next, "g", AckStatus::Retry).await;
+    bench.push("q", "p", &["6"]).await;
+    let again = bench.pop(newest()).await.unwrap();
+    assert_eq!((texts(&again), again.claims[0].attempt), (vec!["6".to_owned()], 2));
+    assert_eq!(bench.ack(&again, "g", AckStatus::Completed).await[0].conflated, 2);
+    assert!(bench.pop(newest()).await.is_none());
+    // It was decided by the first pop; other groups are given everything.
+    let plain = PopRequest { conflation: false, ..newest() };
+    bench.push("q", "p", &["7", "8"]).await;
+    let popped = bench.pop(plain).await.unwrap();
+    assert!(popped.conflation && texts(&popped) == ["8"]);
+    assert_eq!(bench.texts(as_group("q", "all", Subscription::All)).await.len(), 9);
 }
 
 #[tokio::test]

@@ -62,6 +62,7 @@ impl Bench {
             lease: None,
             subscription: Subscription::All,
             attempt: None,
+            conflation: false,
         };
         self.broker.pop(request).await.unwrap()
     }

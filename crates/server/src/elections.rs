@@ -4,12 +4,14 @@
 //! term in the same commit. Always: on the records that participants without a server use too, by the store's time;
 //! groups, workers and watchers are bounded. Start at [`Elections::beat`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_election::lease::{self, Holder, State};
 use baton_election::record::{Epoch, Worker, worker_key, workers_prefix};
+use baton_env::Stopwatch;
 use baton_store::{Stop, Store, Tx};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -33,6 +35,10 @@ const EVENTS_MAX: usize = 16;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How many leases long a worker counts as alive after a beat.
 const ALIVE_LEASES: u32 = 1;
+/// Changes of coordinator within [`CHANGES_WINDOW`] beyond which something must be wrong.
+const CHANGES_MAX: u32 = 5;
+/// The time in which changes of a group are counted.
+const CHANGES_WINDOW: Duration = Duration::from_secs(30 * 60);
 
 /// Why something was refused.
 #[derive(Debug)]
@@ -67,6 +73,44 @@ impl Look {
             Some(state) => state.version.to_string(),
         }
     }
+
+    /// Changes also when a worker has written its record, or has gone.
+    fn full_version(&self) -> String {
+        let newest = self.workers.iter().map(|(_, version)| *version).max().unwrap_or(0);
+        format!("{}/{newest}/{}", self.version(), self.workers.len())
+    }
+}
+
+/// What participants asked for, and what came of it, since the server started.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Signs of life.
+    pub heartbeats: AtomicU64,
+    /// Terms that began.
+    pub terms: AtomicU64,
+    /// Terms that were given up.
+    pub releases: AtomicU64,
+    /// Compare-and-sets that were refused.
+    pub conflicts: AtomicU64,
+    /// Times that a group was found to change its coordinator too often.
+    pub unsteady: AtomicU64,
+}
+
+/// What there is now.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Present {
+    /// Groups.
+    pub groups: usize,
+    /// Those that somebody coordinates.
+    pub coordinated: usize,
+    /// Callers that wait for news.
+    pub watchers: usize,
+}
+
+/// Changes of one group, counted from the first.
+struct Changes {
+    since: Stopwatch,
+    count: u32,
 }
 
 /// The elections of a server.
@@ -75,12 +119,50 @@ pub struct Elections {
     /// Counts what was written here.
     news: watch::Sender<u64>,
     watchers: AtomicUsize,
+    /// For metrics.
+    pub counts: Counts,
+    /// Of groups that changed their coordinator lately; as many as there may be groups.
+    changes: Mutex<HashMap<String, Changes>>,
 }
 
 impl Elections {
     /// Elections on the records of `store`.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, news: watch::Sender::new(0), watchers: AtomicUsize::new(0) }
+        Self {
+            store,
+            news: watch::Sender::new(0),
+            watchers: AtomicUsize::new(0),
+            counts: Counts::default(),
+            changes: Mutex::default(),
+        }
+    }
+
+    /// What there is now, for metrics.
+    pub async fn present(&self) -> Result<Present, Refusal> {
+        let groups = self.list().await?;
+        let coordinated = groups.iter().filter(|(_, state)| !state.is_free()).count();
+        Ok(Present { groups: groups.len(), coordinated, watchers: self.watchers.load(Ordering::Relaxed) })
+    }
+
+    /// A term has begun; warns if that happens too often in this group.
+    fn on_term(&self, group: &str) {
+        self.counts.terms.fetch_add(1, Ordering::Relaxed);
+        let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if changes.len() >= GROUPS_MAX {
+            changes.retain(|_, changes| changes.since.elapsed() < CHANGES_WINDOW);
+        }
+        let fresh = || Changes { since: Stopwatch::start(), count: 0 };
+        let entry = changes.entry(group.to_owned()).or_insert_with(fresh);
+        if entry.since.elapsed() > CHANGES_WINDOW {
+            *entry = fresh();
+        }
+        entry.count += 1;
+        // The first term is no change.
+        if entry.count > CHANGES_MAX + 1 {
+            self.counts.unsteady.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(group, changes = CHANGES_MAX, "the coordinator changes too often");
+            *entry = fresh();
+        }
     }
 
     async fn run<R: Send + 'static>(
@@ -120,16 +202,22 @@ impl Elections {
     /// One group, as soon as its version is another than `after`, or when `wait` has passed.
     pub async fn watch(self: &Arc<Self>, group: &str, after: &str, wait: Duration) -> Result<Look, Refusal> {
         let _place = self.place()?;
-        self.wait(group, after, wait).await
+        self.wait(group, after, wait, Look::version).await
     }
 
-    async fn wait(&self, group: &str, after: &str, wait: Duration) -> Result<Look, Refusal> {
+    async fn wait(
+        &self,
+        group: &str,
+        after: &str,
+        wait: Duration,
+        version: fn(&Look) -> String,
+    ) -> Result<Look, Refusal> {
         let mut news = self.news.subscribe();
         let end = tokio::time::timeout(wait, async {
             loop {
                 news.borrow_and_update();
                 let found = self.look(group).await?;
-                if found.version() != after {
+                if version(&found) != after {
                     return Ok(found);
                 }
                 tokio::select! {
@@ -166,10 +254,10 @@ impl Elections {
         let (mut after, mut last) = (String::new(), None);
         loop {
             // A store that fails for a while is asked again; the stream goes on.
-            let text = match self.wait(group, &after, KEEP_ALIVE).await {
-                Ok(look) if look.version() == after => ": still here\n\n".to_owned(),
+            let text = match self.wait(group, &after, KEEP_ALIVE, Look::full_version).await {
+                Ok(look) if look.full_version() == after => ": still here\n\n".to_owned(),
                 Ok(look) => {
-                    after = look.version();
+                    after = look.full_version();
                     news(last.replace(look.clone()).as_ref(), &look)
                 }
                 Err(_) => {
@@ -199,6 +287,8 @@ impl Elections {
         incarnation: &str,
         lease: Duration,
     ) -> Result<State, Refusal> {
+        self.counts.heartbeats.fetch_add(1, Ordering::Relaxed);
+        let name = group;
         let (group, worker, incarnation) = (group.to_owned(), worker.to_owned(), incarnation.to_owned());
         let outcome = self
             .run(move |tx| {
@@ -211,16 +301,21 @@ impl Elections {
                 let turn = before.as_ref().is_none_or(|state| {
                     state.is_held_by(&holder) || (state.is_free() && state.free_for >= STAGGER * rank)
                 });
+                let number = before.as_ref().map_or(0, |state| state.epoch.epoch_number);
                 let state = match (turn, before) {
                     (false, Some(state)) => state,
                     _ => lease::acquire(tx, &group, &holder)?,
                 };
                 sign(tx, &group, &holder, &state)?;
-                Ok(Ok(state))
+                Ok(Ok((state.epoch.epoch_number > number, state)))
             })
             .await?;
         self.tell();
-        outcome
+        let (begun, state) = outcome?;
+        if begun {
+            self.on_term(name);
+        }
+        Ok(state)
     }
 
     /// `worker` gives up what it holds, and leaves.
@@ -243,6 +338,9 @@ impl Elections {
                 Ok(Some(state))
             })
             .await?;
+        if state.as_ref().is_some_and(|state| state.epoch.released) {
+            self.counts.releases.fetch_add(1, Ordering::Relaxed);
+        }
         self.tell();
         Ok(state)
     }
@@ -269,6 +367,8 @@ impl Elections {
         expected: Option<u64>,
         epoch: Epoch,
     ) -> Result<Option<u64>, Refusal> {
+        let name = group;
+        let (claims, releases) = (epoch.lease_seq == 0, epoch.released);
         let group = group.to_owned();
         let outcome = self
             .run(move |tx| {
@@ -276,17 +376,30 @@ impl Elections {
                 if let Some(full) = admit(tx, &group, &worker)? {
                     return Ok(Err(Refusal::Full(full)));
                 }
-                lease::swap(tx, &group, expected, epoch.clone()).map(Ok)
+                lease::swap_joined(tx, &group, expected, epoch.clone()).map(Ok)
             })
             .await?;
         self.tell();
+        match &outcome {
+            Ok(Some(_)) if claims => self.on_term(name),
+            Ok(Some(_)) if releases => {
+                self.counts.releases.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(None) => {
+                self.counts.conflicts.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok(Some(_)) | Err(_) => {}
+        }
         outcome
     }
 
     /// The worker record of a participant that decides for itself, or its removal.
     pub async fn put_worker(&self, group: &str, worker: &str, record: Option<Worker>) -> Result<(), Refusal> {
+        if record.is_some() {
+            self.counts.heartbeats.fetch_add(1, Ordering::Relaxed);
+        }
         let (group, worker) = (group.to_owned(), worker.to_owned());
-        self.run(move |tx| {
+        let written = self.run(move |tx| {
             let key = key(&worker_key(&group, &worker));
             let Some(record) = &record else {
                 tx.remove_record(&key);
@@ -297,8 +410,10 @@ impl Elections {
             }
             tx.put_record(&key, encode(record)?, None)?;
             Ok(Ok(()))
-        })
-        .await?
+        });
+        let written = written.await?;
+        self.tell();
+        written
     }
 }
 
@@ -319,14 +434,38 @@ impl Drop for Place {
 
 /// What has happened from one look to the next, as server-sent events.
 fn news(before: Option<&Look>, now: &Look) -> String {
+    let mut text = String::new();
+    let mut event =
+        |name: &str, data: Value| text.push_str(&format!("event: coord:{name}\ndata: {data}\n\n"));
+    for (worker, version) in &now.workers {
+        let same_id = |(known, _): &&(Worker, u64)| known.worker_id == worker.worker_id;
+        let known = before.and_then(|before| before.workers.iter().find(same_id));
+        if known.is_some_and(|(_, known)| known == version) {
+            continue;
+        }
+        let id = &worker.worker_id;
+        event("worker-heartbeat", json!({"workerId": id, "timestamp": worker.last_heartbeat}));
+        if let Some((known, _)) = known.filter(|(known, _)| known.phase != worker.phase) {
+            let duration = worker.last_heartbeat.saturating_sub(known.last_heartbeat);
+            let data = json!({"workerId": id, "phase": worker.phase, "duration": duration});
+            event("cold-start-phase-changed", data);
+        }
+    }
     let held = |look: &Look| look.state.clone().filter(|state| !state.is_free()).map(|state| state.epoch);
     let (before, after) = (before.and_then(held), held(now));
     let number = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.epoch_number);
-    let mut text = String::new();
     if number(&before) == number(&after) {
+        if let Some((before, after)) = before.zip(after).filter(|(before, after)| before.epoch != after.epoch)
+        {
+            let data = json!({
+                "workerId": before.coordinator_id,
+                "newEpoch": after.epoch,
+                "epochNumber": after.epoch_number,
+            });
+            event("coordinator-epoch-renewed", data);
+        }
         return text;
     }
-    let mut event = |name: &str, data: Value| text.push_str(&format!("event: {name}\ndata: {data}\n\n"));
     if let Some(gone) = &before {
         let same = |state: &&State| state.epoch.epoch_number == gone.epoch_number;
         let reason = match now.state.as_ref().filter(same) {
@@ -336,7 +475,7 @@ fn news(before: Option<&Look>, now: &Look) -> String {
         };
         let data =
             json!({"workerId": gone.coordinator_id, "reason": reason, "epochNumber": gone.epoch_number});
-        event("coord:coordinator-demoted", data);
+        event("coordinator-demoted", data);
     }
     if let Some(epoch) = after {
         let data = json!({
@@ -346,7 +485,13 @@ fn news(before: Option<&Look>, now: &Look) -> String {
             "epochNumber": epoch.epoch_number,
             "previous": before.map(|gone| gone.coordinator_id),
         });
-        event("coord:coordinator-elected", data);
+        event("coordinator-elected", data);
+        let data = json!({
+            "workerId": epoch.coordinator_id,
+            "timestamp": epoch.epoch_start,
+            "epochNumber": epoch.epoch_number,
+        });
+        event("coordinator-promoted", data);
     }
     text
 }

@@ -26,6 +26,11 @@ impl Testing {
         &self.url
     }
 
+    /// What it keeps everything in.
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store) as Arc<dyn Store>
+    }
+
     /// Stops it as a signal would and waits until it has stopped.
     pub async fn stop(mut self) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.shutdown.cancel();

@@ -265,7 +265,14 @@ async fn partitions() {
     };
     let (queue, group) = run(&store, move |tx| {
         let (queue, subscribed_at) = (tx.put_queue(spec.clone())?.id, tx.now());
-        Ok((queue, tx.put_group(queue, &GroupSpec { name: "g", start: Start::Oldest, subscribed_at }).id))
+        Ok((
+            queue,
+            tx.put_group(
+                queue,
+                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+            )
+            .id,
+        ))
     })
     .await
     .unwrap();

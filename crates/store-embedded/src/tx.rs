@@ -408,6 +408,7 @@ impl Tx for EmbeddedTx<'_> {
             name: spec.name.into(),
             start: spec.start,
             subscribed_at: spec.subscribed_at,
+            conflation: spec.conflation,
         });
         self.change_structure();
         let now = self.now();

@@ -155,7 +155,12 @@ async fn furnish(directory: &Path) -> (Vec<PartitionId>, GroupId, Contents) {
     let (queue, partitions) = lane(&store, 4).await;
     let group = run(&store, move |tx| {
         let subscribed_at = tx.now();
-        Ok(tx.put_group(queue, &GroupSpec { name: "g", start: Start::Oldest, subscribed_at }).id)
+        Ok(tx
+            .put_group(
+                queue,
+                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+            )
+            .id)
     })
     .await
     .unwrap();
@@ -372,7 +377,12 @@ async fn a_store_with_many_partitions_opens_quickly() {
     let (queue, partitions) = lane(&store, PARTITIONS).await;
     let group = run(&store, move |tx| {
         let subscribed_at = tx.now();
-        let group = tx.put_group(queue, &GroupSpec { name: "g", start: Start::Oldest, subscribed_at }).id;
+        let group = tx
+            .put_group(
+                queue,
+                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+            )
+            .id;
         let one = block(1, 100, 0);
         for partition in &partitions {
             tx.append(*partition, &one, Duration::ZERO);

@@ -583,7 +583,7 @@ impl Tx for PostgresTx<'_> {
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group> {
         let id = GroupId(self.fresh_id());
         let (name, start, subscribed_at) = (spec.name.into(), spec.start, spec.subscribed_at);
-        let group = Arc::new(Group { id, queue, name, start, subscribed_at });
+        let group = Arc::new(Group { id, queue, name, start, subscribed_at, conflation: spec.conflation });
         self.write(Durability::Now);
         if !self.memory.structure.has_queue(queue) {
             return group;

@@ -49,7 +49,10 @@ fn lanes(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), Stop> {
         Some(group) => group,
         None => {
             let subscribed_at = tx.now();
-            tx.put_group(queue.id, &GroupSpec { name: "g", start: Start::Oldest, subscribed_at })
+            tx.put_group(
+                queue.id,
+                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+            )
         }
     };
     let mut ids = Vec::new();

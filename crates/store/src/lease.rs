@@ -1,16 +1,18 @@
 //! Leases over records: who holds a thing, until when, and the token that proves it.
 //!
-//! For locks and whatever else has one owner at a time and needs nothing but a store. The lease is one record; its
-//! version is the token, which rises with every acquisition and renewal and never repeats, so whoever shows an old
-//! one can change nothing. Always: at most one live holder per key; only [`Tx::now`] ends a lease; a lease is never
-//! shortened. Not here: waiting for a lease, and how long a holder may trust it (it counts from before it asked).
-//! Start at [`acquire`].
+//! For locks, for elections that a server decides, for a leader among servers: whatever has one owner at a time. The
+//! lease is one record; its version is the token, which rises with every acquisition and renewal and never repeats, so
+//! whoever shows an old one can change nothing. The record goes when the lease ends, or is kept if one wants to know
+//! afterwards who held it and since when it is free. Always: at most one live holder per key; only [`Tx::now`] ends a
+//! lease; a lease is never shortened but by its end. Not here: waiting for a lease, and how long a holder may trust it
+//! (it counts from before it asked). Start at [`acquire`].
 //!
 //! To do something only as the holder, ask [`fence`] in the decision that does it.
 
 use std::time::Duration;
 
 use baton_types::Timestamp;
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Record, Stop, Tx, expiry};
@@ -38,9 +40,24 @@ impl Holder {
     pub fn of(record: &Record) -> Result<Self, Error> {
         let holder: Self = serde_json::from_slice(&record.value)
             .map_err(|error| Error::Corrupt(format!("a lease cannot be read: {error}")))?;
-        let until = record.expires_at.unwrap_or(Timestamp::MAX);
+        let kept: Kept = serde_json::from_slice(&record.value).unwrap_or_default();
+        let until = kept.until.or(record.expires_at).unwrap_or(Timestamp::MAX);
         Ok(Self { token: record.version, until, ..holder })
     }
+}
+
+/// What the record of a lease says besides, if it is kept after the lease has ended.
+#[derive(Debug, Default, Deserialize)]
+struct Kept {
+    until: Option<Timestamp>,
+}
+
+/// The record of such a lease.
+#[derive(Debug, Serialize)]
+struct Keeping<'a> {
+    #[serde(flatten)]
+    holder: &'a Holder,
+    until: Timestamp,
 }
 
 /// What became of an attempt to take a lease.
@@ -56,25 +73,50 @@ pub enum Acquired {
 
 /// Who holds the lease, if anybody does.
 pub fn holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, Stop> {
+    let now = tx.now();
+    Ok(last(tx, key)?.filter(|holder| holder.until > now))
+}
+
+/// Who held the lease last, if its record is kept; perhaps it still does.
+pub fn last(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, Stop> {
     Ok(tx.record(key)?.map(|record| Holder::of(&record)).transpose()?)
 }
 
 /// Takes the lease for `owner` unless somebody else holds it. Asking again, for instance because the answer was
 /// lost, is answered with what the first attempt took.
 pub fn acquire(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquired, Stop> {
+    take(tx, key, owner, life, false)
+}
+
+/// The same for a lease whose record is kept after it has ended, so that [`last`] tells of it.
+pub fn hold(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquired, Stop> {
+    take(tx, key, owner, life, true)
+}
+
+fn take(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration, kept: bool) -> Result<Acquired, Stop> {
     let old = tx.record(key)?;
+    let now = tx.now();
     match old.as_ref().map(Holder::of).transpose()? {
-        None => {
-            let now = tx.now();
+        Some(holder) if holder.until > now && holder.owner == owner => {
+            extend(tx, key, old.as_ref(), holder, life, kept).map(Acquired::Already)
+        }
+        Some(holder) if holder.until > now => Ok(Acquired::Held(holder)),
+        _ => {
             let holder =
                 Holder { owner: owner.into(), since: now, renewed_at: now, token: 0, until: now.after(life) };
-            write(tx, key, None, holder).map(Acquired::Taken)
+            write(tx, key, old.as_ref(), holder, kept).map(Acquired::Taken)
         }
-        Some(holder) if holder.owner == owner => {
-            extend(tx, key, old.as_ref(), holder, life).map(Acquired::Already)
-        }
-        Some(holder) => Ok(Acquired::Held(holder)),
     }
+}
+
+/// Ends a lease whose record is kept, whoever holds it.
+pub fn end(tx: &mut dyn Tx, key: &str) -> Result<(), Stop> {
+    let old = tx.record(key)?;
+    let now = tx.now();
+    if let Some(holder) = old.as_ref().map(Holder::of).transpose()?.filter(|holder| holder.until > now) {
+        write(tx, key, old.as_ref(), Holder { until: now, ..holder }, true)?;
+    }
+    Ok(())
 }
 
 /// Lets a lease run for `life` from now, under a new token; `None` when it is not held under `token`. The holder
@@ -92,7 +134,7 @@ pub fn renew(
     if holder.token != token && !is_own_older {
         return Ok(None);
     }
-    extend(tx, key, old.as_ref(), holder, life).map(Some)
+    extend(tx, key, old.as_ref(), holder, life, false).map(Some)
 }
 
 /// Ends the lease held under `token`; whether it was.
@@ -113,15 +155,30 @@ fn extend(
     old: Option<&Record>,
     holder: Holder,
     life: Duration,
+    kept: bool,
 ) -> Result<Holder, Stop> {
     let now = tx.now();
     let until = holder.until.max(now.after(life));
-    write(tx, key, old, Holder { renewed_at: now, until, ..holder })
+    write(tx, key, old, Holder { renewed_at: now, until, ..holder }, kept)
 }
 
-fn write(tx: &mut dyn Tx, key: &str, old: Option<&Record>, holder: Holder) -> Result<Holder, Stop> {
-    let value = serde_json::to_vec(&holder)
-        .map_err(|error| Error::Corrupt(format!("a lease cannot be written: {error}")))?;
-    let token = expiry::put(tx, key, old, value.into(), Some(holder.until))?;
+fn write(
+    tx: &mut dyn Tx,
+    key: &str,
+    old: Option<&Record>,
+    holder: Holder,
+    kept: bool,
+) -> Result<Holder, Stop> {
+    let token = if kept {
+        let kept = Keeping { holder: &holder, until: holder.until };
+        tx.put_record(key, encode(&kept)?, None)?
+    } else {
+        expiry::put(tx, key, old, encode(&holder)?, Some(holder.until))?
+    };
     Ok(Holder { token, ..holder })
+}
+
+fn encode<T: Serialize>(record: &T) -> Result<Bytes, Error> {
+    let value = serde_json::to_vec(record);
+    Ok(value.map_err(|error| Error::Corrupt(format!("a lease cannot be written: {error}")))?.into())
 }

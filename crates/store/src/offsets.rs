@@ -85,6 +85,18 @@ impl OffsetRanges {
         (at.plus(rest), passed + rest)
     }
 
+    /// The last offset from `from` on and before `end` that the set does not hold.
+    pub fn last_missing(&self, from: Offset, end: Offset) -> Option<Offset> {
+        let mut end = end.0;
+        for (start, held_end) in self.0.iter().rev() {
+            if *held_end < end {
+                break;
+            }
+            end = end.min(*start);
+        }
+        end.checked_sub(1).map(Offset).filter(|last| *last >= from)
+    }
+
     /// The first offset at or after `offset` that the set does not hold.
     pub fn first_missing(&self, offset: Offset) -> Offset {
         let after = self.0.partition_point(|(start, _)| *start <= offset.0);
@@ -98,6 +110,17 @@ impl OffsetRanges {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_last_that_is_missing_is_found_behind_what_is_held() {
+        let set = OffsetRanges::from_ranges([(2, 4), (6, 9)]);
+        let last = |from, end| set.last_missing(Offset(from), Offset(end)).map(|offset| offset.0);
+        assert_eq!((last(0, 12), last(0, 9), last(0, 7), last(0, 6)), (Some(11), Some(5), Some(5), Some(5)));
+        assert_eq!(
+            (last(2, 4), last(0, 3), last(6, 9), last(3, 3), last(0, 0)),
+            (None, Some(1), None, None, None)
+        );
+    }
 
     use proptest::prelude::*;
 

@@ -91,6 +91,9 @@ pub struct Group {
     pub start: Start,
     /// When it was first seen.
     pub subscribed_at: Timestamp,
+    /// Whether it is only ever given the newest message of a partition.
+    #[serde(default)]
+    pub conflation: bool,
 }
 
 /// How far a group is in a partition, and who works on it now.

@@ -54,6 +54,8 @@ pub struct GroupSpec<'a> {
     pub start: Start,
     /// When it was first seen.
     pub subscribed_at: Timestamp,
+    /// Whether it is only ever given the newest message of a partition.
+    pub conflation: bool,
 }
 
 /// One atomic look at the tables, and the writes that follow from it.

@@ -49,6 +49,10 @@ impl Claim {
         self.stage = Stage::Watching;
     }
 
+    pub fn is_unsure(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.unsure)
+    }
+
     pub fn wake_at(&self) -> Duration {
         match self.stage {
             Stage::Holding(until) => until,
@@ -129,7 +133,15 @@ impl Machine {
     }
 
     fn may_claim(&self, now: Now) -> bool {
-        !self.working && self.phase != crate::record::Phase::Observing && self.is_claimable(now)
+        !self.working
+            && self.phase != crate::record::Phase::Observing
+            && self.is_claimable(now)
+            && self.trusted_from(now.mono).is_some_and(|since| now.mono < since + self.settings.lease())
+    }
+
+    /// From when a term counts that is claimed at `sent_at`; `None` while it could not be held.
+    fn trusted_from(&self, sent_at: Duration) -> Option<Duration> {
+        if self.sharing { self.held.as_ref().map(|held| held.since) } else { Some(sent_at) }
     }
 
     /// Whether the record was looked at after it became free.
@@ -246,6 +258,7 @@ impl Machine {
             elected_by: self.worker_id.clone(),
             duration_ms: millis(self.settings.max_epoch_duration),
             lease_ms: millis(self.settings.worker_timeout),
+            process: self.held.as_ref().map(|held| held.process.clone()),
         }
     }
 
@@ -267,12 +280,15 @@ impl Machine {
 
     /// Becomes the coordinator of a term whose claim was sent at `sent_at`.
     fn adopt(&mut self, now: Now, version: Version, record: Epoch, sent_at: Duration) {
-        let deadline = sent_at + self.settings.lease();
         self.highest = self.highest.max(record.epoch_number);
         self.seen = Some(super::Seen { current: Some((version.clone(), record.clone())), since: now.mono });
-        if now.mono >= deadline {
+        // The process may have lost the lease by which it claimed.
+        let process = self.held.as_ref().map(|held| &held.process);
+        let since = self.trusted_from(sent_at).filter(|_| record.process.as_ref() == process);
+        let Some(deadline) = since.map(|since| since + self.settings.lease()).filter(|at| now.mono < *at)
+        else {
             return;
-        }
+        };
         self.claim.restart();
         self.tell(now, &record);
         // So that the number outlives the record, should somebody delete it.
@@ -340,7 +356,7 @@ impl Machine {
             return;
         }
         let patience = since + self.settings.call_timeout * 2;
-        if self.claim.sent.as_ref().is_some_and(|sent| sent.unsure) && now.mono < patience {
+        if self.claim.is_unsure() && now.mono < patience {
             self.next_read = self.next_read.min(patience);
             if now.mono >= self.next_read {
                 self.read();

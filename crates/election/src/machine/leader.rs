@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Call, Effect, Machine, Now, Role, Swapped, millis};
+use super::{Call, Effect, Held, Machine, Now, Role, Swapped, millis};
 use crate::event::{Event, Reason};
 use crate::record::{Epoch, Phase};
 use crate::settings::Settings;
@@ -56,13 +56,15 @@ impl Term {
         sent_at: Duration,
         settings: &Settings,
     ) -> Self {
+        // What is held by the lease of a process is renewed with that.
+        let shared = record.process.is_some();
         Self {
             version,
             seq: record.lease_seq,
             record,
             deadline,
             sent: Vec::new(),
-            next_renewal: sent_at + settings.heartbeat_interval,
+            next_renewal: if shared { Duration::MAX } else { sent_at + settings.heartbeat_interval },
             begun: sent_at,
             mandate: sent_at,
             next_list: sent_at + settings.worker_timeout,
@@ -175,6 +177,35 @@ impl Machine {
                 let Role::Leader(term) = &mut self.role else { return };
                 term.next_renewal = now.mono + pause;
             }
+        }
+    }
+
+    /// The lease of the process was renewed, or is lost.
+    pub(super) fn on_held(&mut self, now: Now, held: Option<Held>) {
+        if held.is_some() {
+            self.on_sign_of_life(now);
+        }
+        self.held = held;
+        let Role::Leader(term) = &mut self.role else { return };
+        let Some(held) =
+            self.held.as_ref().filter(|held| Some(&held.process) == term.record.process.as_ref())
+        else {
+            return self.lose(now, Reason::Superseded);
+        };
+        self.counters.renewals += 1;
+        let deadline = held.since + self.settings.lease();
+        if deadline > term.deadline {
+            term.deadline = deadline;
+            if term.promoted && term.ending.is_none() {
+                self.effects.push(Effect::Extend(deadline));
+            }
+        }
+        let max = self.settings.max_epoch_duration;
+        if now.mono.saturating_sub(term.mandate) >= max.mul_f64(0.8) {
+            term.mandate = now.mono;
+            let (worker_id, epoch_number) = (self.worker_id.clone(), term.record.epoch_number);
+            let new_epoch = now.wall_ms + millis(max);
+            self.emit(Event::CoordinatorEpochRenewed { worker_id, new_epoch, epoch_number });
         }
     }
 

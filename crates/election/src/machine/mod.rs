@@ -12,6 +12,7 @@
 //! then `leader`.
 
 mod follower;
+mod keeper;
 mod leader;
 mod workers;
 
@@ -23,11 +24,15 @@ use crate::record::{Epoch, Phase, Worker};
 use crate::settings::Settings;
 use crate::store::Version;
 use follower::Claim;
+pub use keeper::{Keeper, KeeperEffect, KeeperInput};
 use leader::Term;
-use workers::Workers;
+pub(crate) use workers::Workers;
 
 /// Windows of how many mandates changes of coordinator are counted in.
 const CHANGE_WINDOW_MANDATES: u32 = 6;
+
+/// How many heartbeats apart the records of workers are written that have a process to show that they live.
+const SHARED_BEAT: u32 = 20;
 
 /// Failed calls in a row after which it is told, and again after as many more.
 const FAILURES_TOLD: u32 = 3;
@@ -39,6 +44,15 @@ pub struct Now {
     pub mono: Duration,
     /// On the wall, in milliseconds. For people.
     pub wall_ms: u64,
+}
+
+/// The lease of a process, as its participants know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// What the process is called in records.
+    pub process: String,
+    /// When the last renewal was sent, on the monotonic clock.
+    pub since: Duration,
 }
 
 /// What the store answered to a compare-and-set.
@@ -67,6 +81,8 @@ pub enum Input {
     Surveyed(Result<u64, String>),
     /// The answer to [`Effect::Beat`].
     Beat(Result<(), String>),
+    /// The lease of the process was renewed, or is lost. Only for a machine that is [`sharing`](Machine::sharing).
+    Held(Option<Held>),
     /// A hint that the epoch record may have changed.
     Changed,
     /// The work that began with [`Effect::Promote`] has ended after [`Effect::Demote`].
@@ -173,6 +189,10 @@ pub struct Machine {
     worker_id: String,
     incarnation: String,
     random: Random,
+    /// Whether terms are held by the lease of a process.
+    sharing: bool,
+    /// That lease, while there is one.
+    held: Option<Held>,
     started: bool,
     phase: Phase,
     phase_since: Duration,
@@ -215,6 +235,8 @@ impl Machine {
             incarnation: random.text(),
             random,
             worker_id,
+            sharing: false,
+            held: None,
             started: false,
             phase: Phase::Observing,
             phase_since: Duration::ZERO,
@@ -244,6 +266,12 @@ impl Machine {
         }
     }
 
+    /// Holds terms by the lease of a process, of which [`Input::Held`] tells, instead of renewing each.
+    pub fn sharing(mut self) -> Self {
+        self.sharing = true;
+        self
+    }
+
     /// Takes an input in and says what to do.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         if self.finished {
@@ -261,6 +289,7 @@ impl Machine {
             Input::Listed(outcome) => self.on_listed(now, outcome),
             Input::Surveyed(outcome) => self.on_surveyed(now, outcome),
             Input::Beat(outcome) => self.on_beat(now, outcome),
+            Input::Held(held) => self.on_held(now, held),
             Input::Changed => self.next_read = self.next_read.min(now.mono),
             Input::WorkEnded => self.on_work_ended(now),
             Input::StepDown(desired) => self.on_step_down(now, desired),
@@ -293,6 +322,11 @@ impl Machine {
     /// Numbers for metrics.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// Whether a claim may still land whose answer was lost.
+    pub fn is_unsure(&self) -> bool {
+        self.claim.is_unsure()
     }
 
     /// The coordinator that was last seen, its term, and whether it is known to have ended.
@@ -369,7 +403,8 @@ impl Machine {
     fn beat(&mut self, now: Now) {
         self.beating = true;
         self.beat_seq += 1;
-        self.next_beat = now.mono + self.settings.heartbeat_interval;
+        let every = if self.sharing { SHARED_BEAT } else { 1 };
+        self.next_beat = now.mono + self.settings.heartbeat_interval * every;
         let term = match &self.role {
             Role::Leader(term) => Some(term.record.epoch),
             Role::Follower => None,
@@ -389,16 +424,20 @@ impl Machine {
     fn on_beat(&mut self, now: Now, outcome: Result<(), String>) {
         self.beating = false;
         match outcome {
-            Ok(()) => {
-                self.counters.heartbeats += 1;
-                let worker_id = self.worker_id.clone();
-                self.emit(Event::WorkerHeartbeat { worker_id, timestamp: now.wall_ms });
-            }
+            // Of one that shares a lease, its renewal is the sign of life.
+            Ok(()) if self.sharing => {}
+            Ok(()) => self.on_sign_of_life(now),
             Err(error) => {
                 self.next_beat = now.mono + self.pause(self.settings.heartbeat_interval);
                 self.failed(error);
             }
         }
+    }
+
+    fn on_sign_of_life(&mut self, now: Now) {
+        self.counters.heartbeats += 1;
+        let worker_id = self.worker_id.clone();
+        self.emit(Event::WorkerHeartbeat { worker_id, timestamp: now.wall_ms });
     }
 
     fn on_read(&mut self, now: Now, outcome: Result<Option<(Version, Epoch)>, String>) {

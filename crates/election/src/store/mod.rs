@@ -75,6 +75,12 @@ impl Error {
     }
 }
 
+impl std::fmt::Debug for dyn Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Store")
+    }
+}
+
 /// Keeps records under keys such as `epochs/clean-up`. Cheap to share.
 pub trait Store: Send + Sync + 'static {
     /// The record under `key`, with its version.

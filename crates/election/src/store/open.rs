@@ -82,7 +82,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
             .map(|store| Arc::new(store) as Arc<dyn Store>)
             .map_err(|e| OpenError::failed(url, e)),
         #[cfg(feature = "http")]
-        "http" => super::HttpStore::connect(url)
+        "http" | "https" => super::HttpStore::connect(url)
             .map(|store| Arc::new(store) as Arc<dyn Store>)
             .map_err(|e| OpenError::failed(url, e)),
         _ => Err(OpenError::Unknown(format!(
@@ -107,7 +107,7 @@ const KNOWN: &[&str] = &[
     #[cfg(feature = "postgres")]
     "postgres://user@host/database",
     #[cfg(feature = "http")]
-    "http://host:port (a Baton server)",
+    "http://host:port or https://host:port (a Baton server)",
 ];
 
 #[cfg(feature = "objects")]

@@ -1,11 +1,12 @@
 //! PostgreSQL: one small table, made when it is missing.
 //!
 //! Always: ask the primary, never a read replica. A promotion of a standby that had not received the last write can
-//! forget a term; synchronous replication keeps the promise over it.
+//! forget a term; synchronous replication keeps the promise over it. A call that is given up takes its connection along:
+//! whatever comes next must not stand in line behind it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tokio::sync::Mutex;
+use tokio::task::AbortHandle;
 use tokio_postgres::{Client, Config, NoTls, Row};
 
 use super::{BoxFuture, Entry, Error, Store, Swap, Version};
@@ -24,37 +25,96 @@ const CREATION_LOCK: i64 = 0x0062_6174_6f6e_656c;
 /// Records in a table called `baton_election`.
 pub struct PostgresStore {
     config: Config,
-    /// Made anew when it broke.
-    client: Mutex<Option<Arc<Client>>>,
+    /// Made anew when it broke, or when a call on it was given up.
+    link: Mutex<Option<Link>>,
+}
+
+/// A connection.
+#[derive(Clone)]
+struct Link {
+    client: Arc<Client>,
+    /// Ends it.
+    task: AbortHandle,
+}
+
+/// A call under way on a connection, which ends with it unless it came to an end of its own.
+struct Call<'a> {
+    store: &'a PostgresStore,
+    link: Link,
+    answered: bool,
+}
+
+impl Call<'_> {
+    async fn finish<T>(
+        mut self,
+        answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
+    ) -> Result<T, Error> {
+        let answer = answer.await;
+        self.answered = true;
+        answer.map_err(|e| Error::of(&e))
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.link.task.abort();
+            let mut kept = self.store.kept();
+            if kept.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.client, &self.link.client)) {
+                *kept = None;
+            }
+        }
+    }
 }
 
 impl PostgresStore {
     /// Connects to the database that `url` names, and makes the table if it is missing.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let config = url.parse().map_err(|e: tokio_postgres::Error| Error::of(&e))?;
-        let store = Self { config, client: Mutex::new(None) };
-        let client = store.client().await?;
+        let store = Self { config, link: Mutex::new(None) };
         let create = format!(
             "select pg_advisory_lock({CREATION_LOCK}); {TABLE} select pg_advisory_unlock({CREATION_LOCK});"
         );
-        client.batch_execute(&create).await.map_err(|e| Error::of(&e))?;
+        let call = store.call().await?;
+        let client = Arc::clone(&call.link.client);
+        call.finish(client.batch_execute(&create)).await?;
         Ok(store)
     }
 
-    async fn client(&self) -> Result<Arc<Client>, Error> {
-        let mut kept = self.client.lock().await;
-        if let Some(client) = kept.as_ref().filter(|client| !client.is_closed()) {
-            return Ok(Arc::clone(client));
-        }
+    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Link>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn call(&self) -> Result<Call<'_>, Error> {
+        let kept = self.kept().clone().filter(|link| !link.client.is_closed());
+        let link = match kept {
+            Some(link) => link,
+            None => self.connection().await?,
+        };
+        Ok(Call { store: self, link, answered: false })
+    }
+
+    /// A fresh connection. Should two be made at a time, the later one is kept.
+    async fn connection(&self) -> Result<Link, Error> {
         let (client, connection) = self.config.connect(NoTls).await.map_err(|e| Error::of(&e))?;
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection to PostgreSQL ended");
             }
         });
-        let client = Arc::new(client);
-        *kept = Some(Arc::clone(&client));
-        Ok(client)
+        let link = Link { client: Arc::new(client), task: task.abort_handle() };
+        *self.kept() = Some(link.clone());
+        Ok(link)
+    }
+
+    async fn rows(
+        &self,
+        text: &str,
+        parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+    ) -> Result<Vec<Row>, Error> {
+        let call = self.call().await?;
+        let client = Arc::clone(&call.link.client);
+        call.finish(client.query(text, parameters)).await
     }
 }
 
@@ -66,8 +126,8 @@ impl Store for PostgresStore {
     fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
         Box::pin(async move {
             let text = "select version, value from baton_election where key = $1";
-            let row = self.client().await?.query_opt(text, &[&key]).await.map_err(|e| Error::of(&e))?;
-            Ok(row.map(|row| (version(&row), row.get("value"))))
+            let rows = self.rows(text, &[&key]).await?;
+            Ok(rows.first().map(|row| (version(row), row.get("value"))))
         })
     }
 
@@ -78,22 +138,21 @@ impl Store for PostgresStore {
         value: Vec<u8>,
     ) -> BoxFuture<'a, Result<Swap, Error>> {
         Box::pin(async move {
-            let client = self.client().await?;
-            let row = match expected {
+            let rows = match expected {
                 None => {
                     let text = "insert into baton_election (key, value) values ($1, $2)
                         on conflict (key) do nothing returning version";
-                    client.query_opt(text, &[&key, &value]).await
+                    self.rows(text, &[&key, &value]).await?
                 }
                 Some(expected) => {
                     let expected: i64 = expected.0.parse().unwrap_or(-1);
                     let text =
                         "update baton_election set value = $2, version = nextval('baton_election_version')
                         where key = $1 and version = $3 returning version";
-                    client.query_opt(text, &[&key, &value, &expected]).await
+                    self.rows(text, &[&key, &value, &expected]).await?
                 }
             };
-            Ok(row.map_err(|e| Error::of(&e))?.map_or(Swap::Conflict, |row| Swap::Done(version(&row))))
+            Ok(rows.first().map_or(Swap::Conflict, |row| Swap::Done(version(row))))
         })
     }
 
@@ -101,25 +160,22 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let text = "insert into baton_election (key, value) values ($1, $2) on conflict (key)
                 do update set value = excluded.value, version = nextval('baton_election_version')";
-            self.client().await?.execute(text, &[&key, &value]).await.map_err(|e| Error::of(&e))?;
-            Ok(())
+            self.rows(text, &[&key, &value]).await.map(|_| ())
         })
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, String)>, Error>> {
         Box::pin(async move {
             let text = "select key, version from baton_election where starts_with(key, $1) order by key";
-            let rows = self.client().await?.query(text, &[&prefix]).await.map_err(|e| Error::of(&e))?;
+            let rows = self.rows(text, &[&prefix]).await?;
             Ok(rows.iter().map(|row| (row.get("key"), version(row).0)).collect())
         })
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(async move {
-            let text = "delete from baton_election where key = $1";
-            self.client().await?.execute(text, &[&key]).await.map_err(|e| Error::of(&e))?;
-            Ok(())
-        })
+        Box::pin(
+            async move { self.rows("delete from baton_election where key = $1", &[&key]).await.map(|_| ()) },
+        )
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::{BoxFuture, Entry, Error, Store, Swap, Version};
 use crate::lease::{self, PREFIX};
+use crate::record::PROCESSES;
 
 /// Records of one list; more workers than that only delay a claim.
 const LIST_MAX: usize = 10_000;
@@ -50,12 +51,18 @@ impl Store for RecordStore {
     ) -> BoxFuture<'a, Result<Swap, Error>> {
         let expected = expected.map(|version| version.0.parse().unwrap_or(u64::MAX));
         let name = key.strip_prefix("epochs/").map(str::to_owned);
+        let process = key.strip_prefix(PROCESSES).map(str::to_owned);
         let (key, value) = (format!("{PREFIX}{key}"), Bytes::from(value));
         let swapped = self.run(move |tx| {
             if let Some(name) = &name
                 && let Ok(epoch) = serde_json::from_slice(&value)
             {
                 return lease::swap(tx, name, expected, epoch);
+            }
+            if let Some(id) = &process
+                && let Ok(process) = serde_json::from_slice(&value)
+            {
+                return lease::swap_process(tx, id, expected, &process);
             }
             if tx.record(&key)?.map(|record| record.version) != expected {
                 return Ok(None);
@@ -82,9 +89,13 @@ impl Store for RecordStore {
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+        let process = key.strip_prefix(PROCESSES).map(str::to_owned);
         let key = format!("{PREFIX}{key}");
         Box::pin(self.run(move |tx| {
-            tx.remove_record(&key);
+            match &process {
+                Some(id) => lease::remove_process(tx, id),
+                None => tx.remove_record(&key),
+            }
             Ok(())
         }))
     }

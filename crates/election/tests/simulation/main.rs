@@ -51,6 +51,8 @@ fn plan(seed: u64) -> Plan {
         conditional: true,
         deletes: random.chance(10),
         faults: true,
+        sharing: *random.pick(&[0, 50, 100]),
+        fences: true,
     }
 }
 
@@ -68,6 +70,7 @@ fn run(plans: impl Iterator<Item = Plan>) -> Result<Totals, Broken> {
         totals.hours += world.elapsed().as_secs() / 3600;
         totals.stale_lists += world.stale_lists;
         totals.deletions += world.deletions;
+        totals.fenced += world.fenced;
         totals.late_requests += world.late_requests;
         totals.slowest = totals.slowest.max(world.check.slowest);
     }
@@ -82,6 +85,7 @@ struct Totals {
     late_requests: u64,
     late_writes: u64,
     deletions: u64,
+    fenced: u64,
     long_pauses: u64,
     stale_lists: u64,
     hours: u64,
@@ -101,7 +105,7 @@ fn never_two_coordinators_and_never_none_for_long() {
         totals.lost_replies > runs && totals.late_requests > runs && totals.late_writes > runs / 20,
         "{totals:?}"
     );
-    assert!(totals.deletions > runs / 20, "{totals:?}");
+    assert!(totals.deletions > runs / 20 && totals.fenced > runs / 4, "{totals:?}");
     assert!(totals.long_pauses > runs / 2 && totals.stale_lists > runs / 2, "{totals:?}");
 }
 
@@ -122,6 +126,13 @@ fn without_faults_the_coordinator_never_changes_and_is_the_first() {
 fn with_the_compare_and_set_removed_the_checker_finds_it() {
     let found = run((1..300).map(|seed| Plan { conditional: false, ..plan(seed) }));
     println!("{:?}", found.expect_err("a store that ignores conditions must be caught"));
+}
+
+#[test]
+fn without_the_fencing_of_processes_the_checker_finds_it() {
+    let careless = |seed| Plan { fences: false, sharing: 100, ..plan(seed) };
+    let broken = run((1..2000).map(careless)).expect_err("a term taken from a live process must be caught");
+    assert!(broken.what.contains("two coordinators"), "{broken:?}");
 }
 
 #[test]

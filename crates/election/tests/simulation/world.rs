@@ -4,10 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use baton_election::Settings;
-use baton_election::machine::{Effect, Input, Machine, Now, Swapped};
-use baton_election::record::{Epoch, Worker};
+use baton_election::machine::{
+    Effect, Held, Input, Keeper, KeeperEffect, KeeperInput, Machine, Now, Swapped,
+};
+use baton_election::record::{Epoch, Process, Worker, worker_of_process};
 use baton_election::store::Version;
+use baton_election::{Settings, call};
 
 use crate::check::{Broken, Check};
 
@@ -26,6 +28,25 @@ pub struct Plan {
     /// Whether an operator deletes the epoch record now and then.
     pub deletes: bool,
     pub faults: bool,
+    /// How many percent of the workers hold by the lease of a process.
+    pub sharing: u64,
+    /// Whether a term is taken from a process without fencing it first.
+    pub fences: bool,
+}
+
+/// What a worker asks the store for.
+#[derive(Clone, Debug)]
+enum Asked {
+    /// By its machine, which knows of this process as its own.
+    Machine(Effect, Option<String>),
+    Keeper(KeeperEffect),
+}
+
+/// What a worker is told.
+#[derive(Debug)]
+enum Told {
+    Machine(Input),
+    Keeper(KeeperInput),
 }
 
 #[derive(Debug)]
@@ -74,14 +95,14 @@ enum Due {
         worker: usize,
         life: u64,
         call: u64,
-        input: Input,
+        told: Told,
     },
     /// A request reaches the store.
     Request {
         worker: usize,
         life: u64,
         call: u64,
-        effect: Effect,
+        asked: Asked,
         reply: Option<Duration>,
         late: bool,
     },
@@ -111,6 +132,9 @@ struct Participant {
     id: String,
     life: u64,
     machine: Option<Machine>,
+    keeper: Option<Keeper>,
+    /// By what its keeper says that it holds.
+    lease: Option<Held>,
     rate: f64,
     offset: Duration,
     wall: i64,
@@ -128,6 +152,7 @@ struct Participant {
 #[derive(Default)]
 struct Store {
     epoch: Option<(u64, Epoch)>,
+    processes: BTreeMap<String, (u64, Process)>,
     workers: BTreeMap<String, (u64, Worker)>,
     last: u64,
     /// What a late list shows.
@@ -155,6 +180,7 @@ pub struct World {
     pub long_pauses: u64,
     pub stale_lists: u64,
     pub deletions: u64,
+    pub fenced: u64,
     lives: u64,
 }
 
@@ -169,6 +195,8 @@ impl World {
                 id: format!("w{place}"),
                 life: 0,
                 machine: None,
+                keeper: None,
+                lease: None,
                 rate,
                 offset: random.up_to(Duration::from_secs(1_000_000)),
                 wall: i64::try_from(random.next() % 10_000_000).unwrap() - 5_000_000,
@@ -202,6 +230,7 @@ impl World {
             long_pauses: 0,
             stale_lists: 0,
             deletions: 0,
+            fenced: 0,
             lives: 0,
             plan,
         }
@@ -269,20 +298,31 @@ impl World {
                 if self.workers[worker].woken_at == Some(self.now) {
                     self.workers[worker].woken_at = None;
                 }
+                self.keep(worker, life, KeeperInput::Tick)?;
                 self.step(worker, life, Input::Tick)?;
             }
-            Due::Answer { worker, life, call, input } => {
+            Due::Answer { worker, life, call, told } => {
                 if self.workers[worker].life == life && self.workers[worker].open.remove(&call).is_some() {
-                    self.step(worker, life, input)?;
+                    match told {
+                        Told::Machine(input) => self.step(worker, life, input)?,
+                        Told::Keeper(input) => self.keep(worker, life, input)?,
+                    }
                 }
             }
             Due::WorkEnded { worker, life } => self.step(worker, life, Input::WorkEnded)?,
-            Due::Request { worker, life, call, effect, reply, late } => {
-                let answer = self.serve(effect, late)?;
-                match (reply, answer) {
-                    (Some(delay), Some(input)) => {
-                        self.after(delay, Due::Answer { worker, life, call, input })
+            Due::Request { worker, life, call, asked, reply, late } => {
+                let answer = match self.fence(asked) {
+                    Ok(asked) => self.serve(asked, late)?,
+                    // The second of its two writes is still to come.
+                    Err(Some(asked)) => {
+                        let wait = self.random.up_to(self.plan.settings.call_timeout / 2);
+                        self.after(wait, Due::Request { worker, life, call, asked, reply, late });
+                        return Ok(());
                     }
+                    Err(None) => Some(Told::Machine(Input::Swapped(Swapped::Conflict))),
+                };
+                match (reply, answer) {
+                    (Some(delay), Some(told)) => self.after(delay, Due::Answer { worker, life, call, told }),
                     (None, Some(_)) => self.lost_replies += 1,
                     _ => {}
                 }
@@ -389,6 +429,8 @@ impl World {
 
     fn crash(&mut self, worker: usize) {
         self.workers[worker].machine = None;
+        self.workers[worker].keeper = None;
+        self.workers[worker].lease = None;
         self.workers[worker].leadership = None;
         self.workers[worker].life = 0;
         let wait = self.random.up_to(self.heartbeat() * 5);
@@ -412,7 +454,15 @@ impl World {
         participant.held.clear();
         participant.open.clear();
         participant.leadership = None;
-        participant.machine = Some(Machine::new(self.plan.settings.clone(), participant.id.clone(), seed));
+        let machine = Machine::new(self.plan.settings.clone(), participant.id.clone(), seed);
+        if self.random.chance(self.plan.sharing) {
+            let seed = [self.random.next() | 1, self.random.next()];
+            participant.keeper = Some(Keeper::new(self.plan.settings.clone(), participant.id.clone(), seed));
+            participant.machine = Some(machine.sharing());
+        } else {
+            participant.machine = Some(machine);
+        }
+        self.keep(worker, self.lives, KeeperInput::Tick)?;
         self.step(worker, self.lives, Input::Tick)
     }
 
@@ -424,6 +474,7 @@ impl World {
         for due in std::mem::take(&mut self.workers[worker].held) {
             self.handle(due)?;
         }
+        self.keep(worker, life, KeeperInput::Tick)?;
         self.step(worker, life, Input::Tick)
     }
 
@@ -458,10 +509,32 @@ impl World {
         Ok(())
     }
 
+    /// Lets the keeper of a worker's process take something in.
+    fn keep(&mut self, worker: usize, life: u64, input: KeeperInput) -> Result<(), Broken> {
+        let now = self.local(worker);
+        let participant = &mut self.workers[worker];
+        if participant.life != life || participant.paused {
+            return Ok(());
+        }
+        let Some(keeper) = &mut participant.keeper else { return Ok(()) };
+        for effect in keeper.step(now, input) {
+            match effect {
+                KeeperEffect::Held(held) => {
+                    self.workers[worker].lease.clone_from(&held);
+                    self.step(worker, life, Input::Held(held))?;
+                }
+                effect => self.send(worker, Asked::Keeper(effect)),
+            }
+        }
+        self.wake(worker);
+        Ok(())
+    }
+
     fn wake(&mut self, worker: usize) {
         let participant = &self.workers[worker];
         let Some(machine) = &participant.machine else { return };
-        let wait = machine.wake_at().saturating_sub(self.local(worker).mono);
+        let keeper = participant.keeper.as_ref().map_or(Duration::MAX, Keeper::wake_at);
+        let wait = machine.wake_at().min(keeper).saturating_sub(self.local(worker).mono);
         if wait > self.heartbeat() * 1000 {
             return;
         }
@@ -476,11 +549,13 @@ impl World {
     fn perform(&mut self, worker: usize, effect: Effect) -> Result<(), Broken> {
         match effect {
             Effect::Read | Effect::Swap(..) | Effect::List | Effect::Survey | Effect::Beat(_) => {
-                self.send(worker, effect);
+                let own = self.workers[worker].lease.as_ref().map(|held| held.process.clone());
+                self.send(worker, Asked::Machine(effect, own));
             }
             Effect::Remove(_) => {
                 let wait = self.random.up_to(self.plan.settings.call_timeout / 4);
-                let due = Due::Request { worker, life: 0, call: 0, effect, reply: None, late: false };
+                let asked = Asked::Machine(effect, None);
+                let due = Due::Request { worker, life: 0, call: 0, asked, reply: None, late: false };
                 self.after(wait, due);
             }
             Effect::Promote { token, deadline } => {
@@ -510,24 +585,27 @@ impl World {
     }
 
     /// Sends a request on its way to the store, and sees to it that its sender hears something in time.
-    fn send(&mut self, worker: usize, effect: Effect) {
+    fn send(&mut self, worker: usize, asked: Asked) {
         let timeout = self.plan.settings.call_timeout;
         self.calls += 1;
         let (call, life) = (self.calls, self.workers[worker].life);
         self.workers[worker].open.insert(call, ());
-        let failed = match &effect {
-            Effect::Read => Input::Read(Err("late".into())),
-            Effect::Swap(..) => Input::Swapped(Swapped::Unknown("late".into())),
-            Effect::List => Input::Listed(Err("late".into())),
-            Effect::Survey => Input::Surveyed(Err("late".into())),
-            _ => Input::Beat(Err("late".into())),
+        let late = || "late".to_owned();
+        let told = match &asked {
+            Asked::Keeper(KeeperEffect::Read(_)) => Told::Keeper(KeeperInput::Read(Err(late()))),
+            Asked::Keeper(_) => Told::Keeper(KeeperInput::Swapped(Swapped::Unknown(late()))),
+            Asked::Machine(Effect::Read, _) => Told::Machine(Input::Read(Err(late()))),
+            Asked::Machine(Effect::Swap(..), _) => Told::Machine(Input::Swapped(Swapped::Unknown(late()))),
+            Asked::Machine(Effect::List, _) => Told::Machine(Input::Listed(Err(late()))),
+            Asked::Machine(Effect::Survey, _) => Told::Machine(Input::Surveyed(Err(late()))),
+            Asked::Machine(..) => Told::Machine(Input::Beat(Err(late()))),
         };
         let patience = timeout.div_f64(self.workers[worker].rate);
-        self.after(patience, Due::Answer { worker, life, call, input: failed });
+        self.after(patience, Due::Answer { worker, life, call, told });
         let quick = timeout / 10;
         let (there, back) = (self.random.up_to(quick), self.random.up_to(quick));
         if !self.stormy {
-            let due = Due::Request { worker, life, call, effect, reply: Some(back), late: false };
+            let due = Due::Request { worker, life, call, asked, reply: Some(back), late: false };
             return self.after(there, due);
         }
         if self.now < self.workers[worker].cut_until || self.random.chance(5) {
@@ -542,17 +620,82 @@ impl World {
             10..20 => (self.random.up_to(timeout), Some(self.random.up_to(timeout)), false),
             _ => (there, Some(back), false),
         };
-        self.after(there, Due::Request { worker, life, call, effect, reply, late });
+        self.after(there, Due::Request { worker, life, call, asked, reply, late });
+    }
+
+    /// The first of the two writes of a claim that takes a term from a process: returns what there is to do if there is
+    /// no such write, or else what is left to do, which is nothing if it was refused.
+    #[expect(clippy::result_large_err, reason = "both ways are usual")]
+    fn fence(&mut self, asked: Asked) -> Result<Asked, Option<Asked>> {
+        let Asked::Machine(Effect::Swap(Some(expected), record), own) = asked else { return Ok(asked) };
+        let (version, process) = call::parted(&expected);
+        let rest = Asked::Machine(Effect::Swap(Some(version), record.clone()), own);
+        let taken = process.filter(|(id, _)| record.process.as_deref() != Some(id));
+        let Some((id, seen)) = taken.filter(|_| self.plan.fences) else { return Ok(rest) };
+        let current = self.store.processes.get(id).map(|(version, _)| version.to_string());
+        if current.as_deref() != Some(&*seen.0) {
+            return Err(None);
+        }
+        self.fenced += 1;
+        self.store.last += 1;
+        self.store.processes.insert(id.to_owned(), (self.store.last, call::fence(id)));
+        Err(Some(rest))
     }
 
     /// What the store does with a request.
-    fn serve(&mut self, effect: Effect, late: bool) -> Result<Option<Input>, Broken> {
+    fn serve(&mut self, asked: Asked, late: bool) -> Result<Option<Told>, Broken> {
         self.late_requests += u64::from(late);
+        match asked {
+            Asked::Machine(effect, own) => Ok(self.serve_machine(effect, own, late)?.map(Told::Machine)),
+            Asked::Keeper(effect) => Ok(self.serve_keeper(effect).map(Told::Keeper)),
+        }
+    }
+
+    fn serve_keeper(&mut self, effect: KeeperEffect) -> Option<KeeperInput> {
+        let store = &mut self.store;
+        let id = |key: &str| key.trim_start_matches("processes/").to_owned();
+        match effect {
+            KeeperEffect::Read(key) => {
+                let found = store.processes.get(&id(&key)).cloned();
+                let found = found.map(|(version, process)| (Version(version.to_string()), process));
+                Some(KeeperInput::Read(Ok(found)))
+            }
+            KeeperEffect::Swap(key, expected, process) => {
+                let current = store.processes.get(&id(&key)).map(|(version, _)| version.to_string());
+                if current != expected.map(|version| version.0) {
+                    return Some(KeeperInput::Swapped(Swapped::Conflict));
+                }
+                store.last += 1;
+                store.processes.insert(id(&key), (store.last, process));
+                Some(KeeperInput::Swapped(Swapped::Done(Version(store.last.to_string()))))
+            }
+            KeeperEffect::Held(_) | KeeperEffect::Finished => None,
+        }
+    }
+
+    fn serve_machine(
+        &mut self,
+        effect: Effect,
+        own: Option<String>,
+        late: bool,
+    ) -> Result<Option<Input>, Broken> {
         let store = &mut self.store;
         Ok(Some(match effect {
             Effect::Read => {
-                let found = store.epoch.clone();
-                Input::Read(Ok(found.map(|(version, epoch)| (Version(version.to_string()), epoch))))
+                let join = |(version, epoch): (u64, Epoch)| {
+                    let group = (Version(version.to_string()), epoch);
+                    let id = group.1.process.clone();
+                    match id.filter(|id| !group.1.released && Some(id) != own.as_ref()) {
+                        None => group,
+                        Some(id) => {
+                            let process = store.processes.get(&id).cloned();
+                            let seen =
+                                process.map(|(version, process)| (Version(version.to_string()), process));
+                            call::joined(group, seen)
+                        }
+                    }
+                };
+                Input::Read(Ok(store.epoch.clone().map(join)))
             }
             Effect::Swap(expected, record) => {
                 let current = store.epoch.as_ref().map(|(version, _)| version.to_string());
@@ -567,8 +710,14 @@ impl World {
                 Input::Swapped(Swapped::Done(Version(version.to_string())))
             }
             Effect::List => {
-                let list: Vec<_> =
-                    store.workers.iter().map(|(id, (mark, _))| (id.clone(), mark.to_string())).collect();
+                let mark = |(id, (mark, _)): (&String, &(u64, Worker))| {
+                    let of_process = |(process, (version, _)): (&String, &(u64, Process))| {
+                        (worker_of_process(process) == id).then_some(*version)
+                    };
+                    let newest = store.processes.iter().filter_map(of_process).max();
+                    (id.clone(), format!("{mark} {newest:?}"))
+                };
+                let list: Vec<_> = store.workers.iter().map(mark).collect();
                 if self.stormy && self.random.chance(30) {
                     self.stale_lists += 1;
                     return Ok(Some(Input::Listed(Ok(store.past.clone()))));

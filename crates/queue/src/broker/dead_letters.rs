@@ -1,16 +1,44 @@
 //! Dead letters: listing them, and pushing one again.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx};
-use baton_types::{MessageId, Offset, PartitionId};
+use baton_types::{MessageId, Offset, PartitionId, QueueId};
 
 use super::{Broker, PAGE};
 use crate::push::{self, PushBatch};
 use crate::seal::Sealer;
 use crate::{DeadLetterFilter, DeadLetterPage, Error, Replayed};
 
+/// Letters of a queue that are looked at for their causes: the newest.
+const LOOKED_AT: usize = 500;
+
+/// What the newest dead letters have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Causes {
+    /// The partitions that they come from.
+    pub partitions: u64,
+    /// The errors that they died of, each with its number, most frequent first.
+    pub errors: Vec<(String, u64)>,
+}
+
 impl Broker {
+    /// What the newest dead letters of some queues have in common.
+    pub async fn causes(&self, queues: Vec<QueueId>) -> Result<Causes, Error> {
+        let (mut partitions, mut errors) = (BTreeSet::new(), BTreeMap::<String, u64>::new());
+        for queue in queues {
+            let letters = self.run(move |tx| tx.dead_letters(queue, None, LOOKED_AT)).await?;
+            for letter in letters {
+                partitions.insert(letter.key.partition);
+                *errors.entry(letter.error.unwrap_or_default()).or_insert(0) += 1;
+            }
+        }
+        let mut errors: Vec<_> = errors.into_iter().collect();
+        errors.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Ok(Causes { partitions: partitions.len() as u64, errors })
+    }
+
     /// A page of dead letters.
     pub async fn dead_letters(&self, filter: DeadLetterFilter) -> Result<DeadLetterPage, Error> {
         let queues = self.matching_queues(filter.queue.clone(), None, None).await?;

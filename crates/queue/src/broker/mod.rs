@@ -14,6 +14,7 @@ mod records;
 mod stream;
 mod trace;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +26,9 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use self::dead_letters::Causes;
 use self::maintenance::Keeper;
-pub use self::reads::{FetchEntry, Fetched};
+pub use self::reads::{FetchEntry, Fetched, Marks};
 pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
@@ -193,6 +195,11 @@ impl Broker {
         self.shared.store.submit(Box::new(GiveBack(lease)));
     }
 
+    /// How many pops wait for each queue.
+    pub fn waiting_by_queue(&self) -> BTreeMap<String, u64> {
+        self.shared.parking.by_queue()
+    }
+
     /// Answers every parked pop with nothing and takes no new ones.
     pub async fn shutdown(&self) {
         self.shared.stop.cancel();
@@ -337,6 +344,7 @@ impl Broker {
     /// Reads what was granted.
     async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
         let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
+        let conflation = granted.decided.conflation;
         for range in &granted.decided.claims {
             let (mut messages, complete) =
                 self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
@@ -362,7 +370,7 @@ impl Broker {
             });
         }
         granted.accept();
-        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims };
+        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims, conflation };
         self.shared.meters.popped(&popped, self.shared.store.now());
         Ok((!popped.claims.is_empty()).then_some(popped))
     }
@@ -505,6 +513,7 @@ impl Broker {
             required_leases: transaction.required_leases,
             kv: transaction.kv,
             timers: transaction.timers,
+            positions: transaction.positions,
         });
         let sealer = Arc::clone(&self.shared.sealer);
         let decide =

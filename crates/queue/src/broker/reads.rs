@@ -47,7 +47,50 @@ pub enum Fetched {
     },
 }
 
+/// Where a partition begins and ends, and what it has from a moment on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// The first offset kept.
+    pub start: Offset,
+    /// The offset of the next message.
+    pub tail: Offset,
+    /// The first message at or after the moment, and when it was stored.
+    pub first: Option<(Offset, Timestamp)>,
+}
+
 impl Broker {
+    /// The first message of a partition that was stored at or after `at`; `None` when there is no such queue.
+    pub async fn offset_at(
+        &self,
+        queue: &str,
+        partition: &str,
+        at: Timestamp,
+    ) -> Result<Option<Marks>, Error> {
+        let (queue, name) = (queue.to_owned(), partition.to_owned());
+        self.run(move |tx| {
+            let Some(queue) = tx.queue(&queue)? else { return Ok(None) };
+            let Some(partition) = tx.partition(queue.id, &name)? else { return Ok(Some(Marks::default())) };
+            let (start, tail) = (partition.start, partition.tail);
+            let offset = tx.offset_at(partition.id, at)?.max(start);
+            let first = match offset < tail {
+                true => tx.message(partition.id, offset)?.map(|message| (offset, message.created_at)),
+                false => None,
+            };
+            Ok(Some(Marks { start, tail, first }))
+        })
+        .await
+    }
+
+    /// The policy of a group that was decided by its first pop; `None` when there is no such group.
+    pub async fn conflation(&self, queue: &str, group: &str) -> Result<Option<bool>, Error> {
+        let (queue, group) = (queue.to_owned(), group.to_owned());
+        self.run(move |tx| {
+            let Some(queue) = tx.queue(&queue)? else { return Ok(None) };
+            Ok(tx.group(queue.id, &group)?.map(|group| group.conflation))
+        })
+        .await
+    }
+
     /// Reads partitions by offset, together at most `bytes_max` bytes of payload and at least one message; waits
     /// up to `wait` until there are `bytes_min`.
     pub async fn fetch(

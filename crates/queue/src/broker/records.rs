@@ -71,7 +71,10 @@ impl Broker {
 
 async fn fire(shared: &Shared) -> Result<Fired, Error> {
     let way = Way { sealer: shared.sealer.clone(), detour: shared.keeper.behind() };
-    Ok(run(&*shared.store, move |tx| timer::fire(tx, &way)).await?)
+    let fired = run(&*shared.store, move |tx| timer::fire(tx, &way)).await?;
+    shared.meters.pushed(&fired.count, 0);
+    shared.meters.fired(fired.fired as u64);
+    Ok(fired)
 }
 
 /// Fires timers when they are due: looks, and sleeps until the next one or until one is set.

@@ -32,6 +32,7 @@ pub async fn render(app: &App) -> Result<String, Error> {
     counted(&mut page, app);
     last_minute(&mut page, app, &minutes);
     queues(&mut page, &numbers);
+    elections(&mut page, app).await?;
     store(&mut page, app);
     Ok(page.finish())
 }
@@ -88,6 +89,7 @@ fn counted(page: &mut Exposition, app: &App) {
         }
     }
     page.one("baton_expired_messages_total", all.expired);
+    page.one("baton_timers_fired_total", meters.timers());
     for kind in Kind::ALL {
         let durations = meters.durations(kind);
         page.histogram("baton_request_duration_seconds", &[("kind", kind.name())], &durations, 1e6);
@@ -159,6 +161,24 @@ fn queues(page: &mut Exposition, numbers: &Numbers) {
     for group in &numbers.groups {
         page.labelled("baton_group_leases", &[("queue", &group.queue), ("group", &group.name)], group.leases);
     }
+}
+
+async fn elections(page: &mut Exposition, app: &App) -> Result<(), Error> {
+    let present = app.elections.present().await?;
+    page.one("baton_election_groups", present.groups);
+    page.one("baton_election_coordinated_groups", present.coordinated);
+    page.one("baton_election_watchers", present.watchers);
+    let counts = &app.elections.counts;
+    for (name, count) in [
+        ("baton_election_heartbeats_total", &counts.heartbeats),
+        ("baton_election_terms_total", &counts.terms),
+        ("baton_election_releases_total", &counts.releases),
+        ("baton_election_conflicts_total", &counts.conflicts),
+        ("baton_election_unsteady_total", &counts.unsteady),
+    ] {
+        page.one(name, count.load(Ordering::Relaxed));
+    }
+    Ok(())
 }
 
 fn store(page: &mut Exposition, app: &App) {

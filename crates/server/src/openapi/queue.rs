@@ -26,7 +26,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "All was done, or, with `success` false and a `reason`, nothing.",
             shape(json!({
                 "transactionId": "uuid", "success": "flag", "error?": "text", "reason?": "text?",
-                "results": [{"index": "whole", "type": "ack|push|kv|timer", "opIndex?": "whole", "transactionId?": "text"}],
+                "results": [{"index": "whole", "type": "ack|push|kv|timer|position", "opIndex?": "whole", "transactionId?": "text"}],
                 "failedIndex?": "whole", "kvReason?": "text",
             })),
         ),
@@ -70,6 +70,7 @@ fn acked() -> Value {
     shape(json!([{
         "index": "whole", "transactionId": "text", "success": "flag", "error": "text?", "dlq": "flag",
         "queueName": "text?", "partitionName": "text?", "leaseReleased": "flag", "noop": "flag",
+        "conflated?": "whole",
     }]))
 }
 
@@ -78,20 +79,23 @@ fn pop(path: &'static str) -> Operation {
     get(path)
         .query([
             whole("batch", 1, POP_BATCH_MAX.into(), "Messages at most."),
-            whole("partitions", 1, POP_PARTITIONS_MAX.into(), "Partitions at most; 1 unless given."),
+            whole("partitions", 1, POP_PARTITIONS_MAX.into(), "Partitions at most; 1 unless given, or as many as `batch`, up to 64, with `conflation`."),
             text("consumerGroup", "The group that consumes; each group gets every message."),
             flag("wait", "Wait for messages when there are none."),
             whole("timeout", 0, wait_max, "Milliseconds to wait at most."),
             flag("autoAck", "Finish the messages with their delivery."),
             flag("commitOnDelivery", "The same as `autoAck`."),
-            flag("autopilot", "Leave the size of the batch to the server."),
+            flag("autopilot", "Leave to the server what of `batch` and `partitions` is not given."),
+            flag("conflation", "Only the newest message of each partition; decided by the first pop of a group."),
             whole("leaseSeconds", 0, LEASE_MAX.as_secs(), "How long to hold them; 0 is as the queue says."),
             one_of("subscriptionMode", "all|new|new-only", "Where a group begins that is new."),
             text("subscriptionFrom", "The same as a moment, or `now`."),
         ])
         .answers(200, "Messages, in the order of their partition, under a lease.", shape(json!({
-            "success": true, "queue": "text", "partition": "text", "partitionId": "text", "leaseId": "text",
+            "success": true, "queue": "text", "partition?": "text", "partitionId?": "text", "leaseId?": "text",
             "consumerGroup": "text", "partitionsClaimed": "whole",
+            "conflation?": "flag", "conflationConflict?": "flag",
+            "autopilot?": {"partitions": "whole", "batch": "whole", "waitMs": "whole"},
             "messages": [{
                 "id": "uuid", "transactionId": "text", "traceId": "uuid?", "data": "any", "producerSub": "text?",
                 "createdAt": "time", "offset": "whole", "queue": "text", "partition": "text", "partitionId": "text",
@@ -108,6 +112,9 @@ fn transaction() -> Value {
     push["properties"]["type"] = json!({"const": "push"});
     let mut body = shape(json!({
         "operations?": [], "requiredLeases?": ["text?"], "kv?": ["@RecordOperation"], "timers?": ["@TimerOperation"],
+        "positions?": [{
+            "queue": "name", "consumerGroup": "name", "partition?": "name?", "offset": "whole?", "metadata?": "text?",
+        }],
     }));
     body["properties"]["operations"] = json!({
         "type": "array",

@@ -70,6 +70,14 @@ pub(super) fn operations() -> Vec<Operation> {
                 "records": [{"offset": "whole", "transactionId": "text", "payload": "any", "ts": "time"}],
             }],
         }))),
+        post("/api/v1/fetch/offsets")
+            .body(shape(json!({"entries": [{"queue": "name", "partition?": "name?", "timestamp": "time"}]})))
+            .answers(200, "As many entries as were asked for.", shape(json!({
+                "entries": [{
+                    "queue": "text", "partition": "text", "offset": "whole?", "ts": "time?",
+                    "highWatermark": "whole", "logStartOffset": "whole", "error?": "text",
+                }],
+            }))),
         post("/api/v1/partitions/changed")
             .body(shape(json!({"entries": [{
                 "queue": "name", "since?": "time?", "after?": "text?", "limit?": "whole",

@@ -90,11 +90,11 @@ pub(super) fn operations() -> Vec<Operation> {
         ),
         get("/api/v1/analytics/queue-parked-replicas").query(span(hour)).query(queue()).answers(
             200,
-            "One number, now.",
+            "How many, now.",
             shape(json!({
                 "timeRange": "@Span", "bucketMinutes": "whole", "replicas": ["text"],
                 "series": [{
-                    "bucket": "time", "queueName": "text?", "hostname": "text", "workerId": "whole",
+                    "bucket": "time", "queueName": "text", "hostname": "text", "workerId": "whole",
                     "parkedCount": "whole",
                 }],
             })),

@@ -158,6 +158,10 @@ fn write(ids: &[String], acked: &[Acked]) -> Vec<u8> {
         json::boolean(&mut out, acked.lease_released);
         out.extend_from_slice(b",\"noop\":");
         json::boolean(&mut out, acked.noop);
+        if acked.conflated > 0 {
+            out.extend_from_slice(b",\"conflated\":");
+            json::number(&mut out, acked.conflated);
+        }
         out.push(b'}');
     }
     out.push(b']');

@@ -228,10 +228,11 @@ pub(super) fn queue_ops(call: Call) -> Answer {
             numbers.queues.iter().map(|row| (&*row.queue.spec.name, row.partitions)).collect();
         let names: BTreeSet<_> = sums.keys().map(|(_, name)| name.clone()).collect();
         let per_second = |count: u64| count as f64 / span.seconds();
+        let (waiting, present) = (call.broker().waiting_by_queue(), span.point(call.broker().store().now()));
         let series: Vec<_> = sums
             .iter()
             .map(|((at, queue), tally)| {
-                json!({
+                let mut row = json!({
                     "bucket": at.to_iso_seconds(),
                     "queueName": queue,
                     "pushRequests": tally.push_requests,
@@ -242,8 +243,6 @@ pub(super) fn queue_ops(call: Call) -> Answer {
                     "ackSuccess": tally.ack_success,
                     "ackFailed": tally.ack_failed,
                     "transactions": tally.transactions,
-                    "partitionsCreated": 0,
-                    "partitionsDeleted": 0,
                     "partitionCount": partitions.get(&**queue).copied().unwrap_or(0),
                     "avgLagMs": tally.lag_avg_ms(),
                     "maxLagMs": tally.lag_max_ms,
@@ -251,8 +250,12 @@ pub(super) fn queue_ops(call: Call) -> Answer {
                     "popPerSecond": per_second(tally.pop_messages),
                     "ackPerSecond": per_second(tally.ack_success + tally.ack_failed),
                     "emptyPerSecond": per_second(tally.pop_empty),
-                    "parkedCount": 0,
-                })
+                });
+                // How many waited in the past is not kept.
+                if *at == present {
+                    row["parkedCount"] = waiting.get(&**queue).copied().unwrap_or(0).into();
+                }
+                row
             })
             .collect();
         Reply::ok(&json!({
@@ -264,23 +267,31 @@ pub(super) fn queue_ops(call: Call) -> Answer {
     })
 }
 
-/// Pops that wait: one number for this server, now.
+/// Pops that wait on this server, now, by queue.
 pub(super) fn parked(call: Call) -> Answer {
     Box::pin(async move {
         let asked = Asked::of(&call).await?;
-        let waits = call.broker().wait_statistics();
+        let mut waiting = call.broker().waiting_by_queue();
+        if let Some(queue) = &asked.queue {
+            waiting.retain(|name, _| name == queue);
+            waiting.entry(queue.clone()).or_insert(0);
+        }
         let node = &call.app().options.node_id;
+        let bucket = asked.span.point(asked.span.to).to_iso_seconds();
+        let row = |(queue, parked): (&String, &u64)| {
+            json!({
+                "bucket": bucket,
+                "queueName": queue,
+                "hostname": node,
+                "workerId": 0,
+                "parkedCount": parked,
+            })
+        };
         Reply::ok(&json!({
             "timeRange": asked.span.shown(),
             "bucketMinutes": asked.span.minutes,
             "replicas": [node],
-            "series": [{
-                "bucket": asked.span.point(asked.span.to).to_iso_seconds(),
-                "queueName": asked.queue,
-                "hostname": node,
-                "workerId": 0,
-                "parkedCount": waits.waiters,
-            }],
+            "series": waiting.iter().map(row).collect::<Vec<_>>(),
         }))
     })
 }

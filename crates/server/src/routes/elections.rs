@@ -196,7 +196,8 @@ fn shown(group: &str, look: &Look) -> Value {
     shown["group"] = group.into();
     shown["version"] = look.version().into();
     shown["recordVersion"] = look.state.as_ref().map(|state| state.version.to_string()).into();
-    shown["record"] = json!(look.state.as_ref().map(|state| &state.epoch));
+    // By whose lease a term is held is known here; others need not look it up.
+    shown["record"] = json!(look.state.as_ref().map(|state| Epoch { process: None, ..state.epoch.clone() }));
     let worker = |(worker, version): &(Worker, u64)| {
         let mut row = json!(worker);
         row["version"] = version.to_string().into();

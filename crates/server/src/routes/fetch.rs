@@ -1,4 +1,4 @@
-//! `POST /api/v1/fetch` and `/api/v1/partitions/changed`: reading without a lease.
+//! `POST /api/v1/fetch`, `/api/v1/fetch/offsets` and `/api/v1/partitions/changed`: reading without a lease.
 //!
 //! Always: as many entries come back as were asked for, in that order; what is wrong with one of them stands in its
 //! own `error`. Neither moves a group. Start at [`fetch`].
@@ -8,7 +8,7 @@ use std::time::Duration;
 use baton_queue::{FetchEntry, Fetched};
 use baton_store::Partition;
 use baton_types::limits::{FETCH_BYTES_MAX, FETCH_ENTRIES_MAX, FETCH_WAIT_MAX, PAGE_ROWS_MAX};
-use baton_types::{Offset, PartitionId};
+use baton_types::{Offset, PartitionId, Timestamp};
 use http::StatusCode;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -74,7 +74,49 @@ pub(super) fn fetch(mut call: Call) -> Answer {
     })
 }
 
-fn entry(members: &Members<'_>) -> Result<FetchEntry, Error> {
+/// Finds the first messages at or after a moment.
+pub(super) fn offsets(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let body = call.body()?;
+        let mut body: Body<'_> = json::parse(&body)?;
+        let read = |members: &Members<'_>| {
+            let (queue, partition) = place(members)?;
+            let at: Value = members.need("timestamp", "milliseconds or a moment").map_err(Error::invalid)?;
+            let at = match &at {
+                Value::Number(number) => {
+                    number.as_i64().map(|ms| Timestamp::from_micros(ms.saturating_mul(1000)))
+                }
+                Value::String(text) => Some(moment("timestamp", text)?),
+                _ => None,
+            };
+            let at = at.ok_or_else(|| Error::invalid("timestamp must be milliseconds or a moment"))?;
+            Ok((queue, partition, at))
+        };
+        let asked = body.entries()?.iter().map(read).collect::<Result<Vec<_>, Error>>()?;
+        drop(body);
+        let mut entries = Vec::with_capacity(asked.len());
+        for (queue, partition, at) in asked {
+            let found = call.broker().offset_at(&queue, &partition, at).await?;
+            let marks = found.unwrap_or_default();
+            let mut entry = json!({
+                "queue": queue,
+                "partition": partition,
+                "offset": marks.first.map(|(offset, _)| offset.0),
+                "ts": marks.first.map(|(_, at)| at.to_iso_micros()),
+                "highWatermark": marks.tail.0,
+                "logStartOffset": marks.start.0,
+            });
+            if found.is_none() {
+                entry["error"] = UNKNOWN_QUEUE.into();
+            }
+            entries.push(entry);
+        }
+        Reply::ok(&json!({"entries": entries}))
+    })
+}
+
+/// The queue and the partition that an entry names.
+fn place(members: &Members<'_>) -> Result<(String, String), Error> {
     let queue: String = members.need("queue", "a string").map_err(Error::invalid)?;
     names::check("queue", &queue)?;
     let partition = match members.get::<Value>("partition", "a string").map_err(Error::invalid)? {
@@ -84,6 +126,11 @@ fn entry(members: &Members<'_>) -> Result<FetchEntry, Error> {
         Some(_) => return Err(Error::invalid("partition must be a string")),
     };
     names::check("partition", &partition)?;
+    Ok((queue, partition))
+}
+
+fn entry(members: &Members<'_>) -> Result<FetchEntry, Error> {
+    let (queue, partition) = place(members)?;
     let offset: u64 = members.need("offset", "a whole number from 0").map_err(Error::invalid)?;
     let bytes_max: Option<u64> = members.get("maxBytes", "a whole number").map_err(Error::invalid)?;
     Ok(FetchEntry {
@@ -153,7 +200,7 @@ pub(super) fn changed(mut call: Call) -> Answer {
 /// One queue whose partitions are asked for.
 struct Asked {
     queue: String,
-    since: Option<baton_types::Timestamp>,
+    since: Option<Timestamp>,
     /// Where to go on; the inner `None` is a text that is no place.
     after: Option<Option<PartitionId>>,
     limit: usize,

@@ -43,6 +43,7 @@ fn overview(group: &GroupOverview) -> Value {
         "subscriptionMode": group.subscription_mode,
         "subscriptionTimestamp": group.subscription_timestamp.map(Timestamp::to_iso_millis),
         "subscriptionCreatedAt": group.subscribed_at.to_iso_millis(),
+        "conflation": group.conflation,
     })
 }
 

@@ -100,6 +100,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
     route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
     route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch),
+    route(POST, "/api/v1/fetch/offsets", Access::Read, "Find offsets by time.", fetch::offsets),
     route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
     route(GET, "/api/v1/messages/:partition/:transaction", Access::Read, "One message with its payload.", messages::detail),

@@ -22,6 +22,10 @@ use crate::server::Options;
 
 /// Messages of a pop that leaves the choice to the server.
 const AUTOPILOT_BATCH: u32 = 200;
+/// Partitions of a pop that leaves their number to the server.
+const CHOSEN_PARTITIONS_MAX: u32 = 64;
+/// The pause that is advised to those who ask again and again without waiting.
+const AUTOPILOT_PAUSE_MS: u64 = 100;
 
 /// Pops from any partition of a queue.
 pub(super) fn queue(mut call: Call) -> Answer {
@@ -48,10 +52,16 @@ pub(super) fn labels(call: Call) -> Answer {
 }
 
 fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
-    let request = target.and_then(|target| parse(target, &call.query()?, &call.app().options));
+    let waiters = call.broker().wait_statistics().waiters;
+    let request = target.and_then(|target| {
+        let query = call.query()?;
+        let mut request = parse(target, &query, &call.app().options)?;
+        let chosen = is_on_autopilot(&request, &query).then(|| Chosen::by(&mut request, &query, waiters));
+        Ok((request, chosen))
+    });
     let (broker, routed) = (call.broker().clone(), call.routed());
     Box::pin(async move {
-        let mut request = request.map_err(Error::of_pop)?;
+        let (mut request, chosen) = request.map_err(Error::of_pop)?;
         let mut mark = Mark::default();
         if let Some(routed) = routed {
             // Boxed, so that a parked pop does not hold it.
@@ -60,35 +70,69 @@ fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
                 Way::Here(here) => mark = here,
             }
         }
-        let group = request.group.clone();
+        let (group, asked) = (request.group.clone(), request.conflation);
+        let queue = request.target.queue().filter(|_| asked).map(str::to_owned);
         let popped = broker.pop(request).await.map_err(|e| Error::from(e).of_pop())?;
-        let reply = match popped {
-            Some(popped) if popped.claims.iter().any(|claim| !claim.messages.is_empty()) => {
+        let full = popped.filter(|popped| popped.claims.iter().any(|claim| !claim.messages.is_empty()));
+        let reply = match (full, queue) {
+            (Some(popped), _) => {
                 mark.note(&popped);
-                Reply::json(StatusCode::OK, write(&popped, &group))
+                Reply::json(StatusCode::OK, write(&popped, &group, asked, chosen))
             }
-            _ => Reply::nothing(),
+            // Whoever asks for the newest only is told, also when there is nothing, that this is understood.
+            (None, Some(queue)) => {
+                let conflation = broker.conflation(&queue, &group).await?.unwrap_or(asked);
+                Reply::json(StatusCode::OK, write_empty(&queue, &group, asked, conflation))
+            }
+            (None, None) => Reply::nothing(),
         };
         Ok(mark.on(reply))
     })
 }
 
-fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequest, Error> {
-    if query.flag("conflation") {
-        return Err(Error::invalid("conflation is not supported"));
+/// What the server chose for a pop that left the choice to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chosen {
+    partitions: u32,
+    batch: u32,
+}
+
+fn is_on_autopilot(request: &PopRequest, query: &Query<'_>) -> bool {
+    query.flag("autopilot") && request.group != QUEUE_MODE && matches!(request.target, Target::Queue(_))
+}
+
+impl Chosen {
+    /// Chooses what was not given: partitions are shared out among those who wait.
+    fn by(request: &mut PopRequest, query: &Query<'_>, waiters: usize) -> Self {
+        if query.text("partitions").is_none() && !request.conflation {
+            let share = CHOSEN_PARTITIONS_MAX / u32::try_from(waiters + 1).unwrap_or(u32::MAX);
+            request.partitions = share.max(1);
+        }
+        Self { partitions: request.partitions, batch: request.batch }
     }
+}
+
+fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequest, Error> {
     check_names(&target)?;
     let group = query.text("consumerGroup").unwrap_or(QUEUE_MODE);
     names::check("consumerGroup", group)?;
+    let auto_ack = query.flag("autoAck") || query.flag("commitOnDelivery");
+    let conflation = query.flag("conflation");
+    if conflation {
+        check_conflation(&target, group, auto_ack)?;
+    }
     let batch = query.number("batch", 1, POP_BATCH_MAX.into());
     let default_batch = if query.flag("autopilot") { AUTOPILOT_BATCH } else { options.default_batch_size };
+    let batch = batch.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_batch);
     let partitions = query.number("partitions", 1, POP_PARTITIONS_MAX.into());
+    let default_partitions = if conflation { batch.min(CHOSEN_PARTITIONS_MAX) } else { 1 };
     Ok(PopRequest {
         target,
         group: group.to_owned(),
-        batch: batch.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_batch),
-        partitions: partitions.and_then(|n| u32::try_from(n).ok()).unwrap_or(1),
-        auto_ack: query.flag("autoAck") || query.flag("commitOnDelivery"),
+        batch,
+        partitions: partitions.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_partitions),
+        auto_ack,
+        conflation,
         wait: query.flag("wait").then(|| wait(query, options)).filter(|wait| !wait.is_zero()),
         lease: query
             .number("leaseSeconds", 0, LEASE_MAX.as_secs())
@@ -97,6 +141,19 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
         subscription: subscription(group, query, options)?,
         attempt: None,
     })
+}
+
+fn check_conflation(target: &Target, group: &str, auto_ack: bool) -> Result<(), Error> {
+    if group == QUEUE_MODE {
+        return Err(Error::invalid("conflation needs a consumerGroup"));
+    }
+    if auto_ack {
+        return Err(Error::invalid("conflation and autoAck exclude each other"));
+    }
+    if target.queue().is_none() {
+        return Err(Error::invalid("conflation needs a queue"));
+    }
+    Ok(())
 }
 
 fn check_names(target: &Target) -> Result<(), Error> {
@@ -136,7 +193,7 @@ fn subscription(group: &str, query: &Query<'_>, options: &Options) -> Result<Sub
 }
 
 /// Writes the answer to a pop that found something.
-fn write(popped: &Popped, group: &str) -> Vec<u8> {
+fn write(popped: &Popped, group: &str, asked: bool, chosen: Option<Chosen>) -> Vec<u8> {
     let (messages, payload) = popped
         .claims
         .iter()
@@ -149,6 +206,16 @@ fn write(popped: &Popped, group: &str) -> Vec<u8> {
     }
     out.extend_from_slice(b",\"partitionsClaimed\":");
     json::number(&mut out, popped.claims.len() as u64);
+    write_conflation(&mut out, asked, popped.conflation);
+    if let Some(chosen) = chosen {
+        out.extend_from_slice(b",\"autopilot\":{\"partitions\":");
+        json::number(&mut out, chosen.partitions.into());
+        out.extend_from_slice(b",\"batch\":");
+        json::number(&mut out, chosen.batch.into());
+        out.extend_from_slice(b",\"waitMs\":");
+        json::number(&mut out, AUTOPILOT_PAUSE_MS);
+        out.push(b'}');
+    }
     out.extend_from_slice(b",\"messages\":[");
     let mut writer = MessageWriter::default();
     for claim in &popped.claims {
@@ -159,6 +226,27 @@ fn write(popped: &Popped, group: &str) -> Vec<u8> {
     }
     out.extend_from_slice(b"]}");
     out
+}
+
+/// Writes the answer to a pop that asked for the newest only and found nothing.
+fn write_empty(queue: &str, group: &str, asked: bool, conflation: bool) -> Vec<u8> {
+    let mut out = b"{\"success\":true,\"queue\":".to_vec();
+    json::string(&mut out, queue);
+    out.extend_from_slice(b",\"consumerGroup\":");
+    json::string(&mut out, group);
+    out.extend_from_slice(b",\"partitionsClaimed\":0");
+    write_conflation(&mut out, asked, conflation);
+    out.extend_from_slice(b",\"messages\":[]}");
+    out
+}
+
+/// Tells whether only the newest is given, or that the group was set up otherwise than is asked for now.
+fn write_conflation(out: &mut Vec<u8>, asked: bool, conflation: bool) {
+    out.extend_from_slice(match (asked, conflation) {
+        (true, true) => b",\"conflation\":true",
+        (false, false) => b"",
+        _ => b",\"conflationConflict\":true",
+    });
 }
 
 /// Writes the members that all messages of a claim share, each with a comma before it.
@@ -284,8 +372,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_refused() {
-        assert_eq!(request("conflation=true").unwrap_err().to_string(), "conflation is not supported");
+    fn what_excludes_each_other_is_refused() {
+        let refusal = |query: &str| request(query).unwrap_err().to_string();
+        assert_eq!(refusal("conflation=true"), "conflation needs a consumerGroup");
+        assert!(refusal("conflation=true&consumerGroup=g&autoAck=true").contains("exclude each other"));
+        let pop = request("conflation=true&consumerGroup=g&batch=90").unwrap();
+        assert_eq!((pop.conflation, pop.batch, pop.partitions), (true, 90, CHOSEN_PARTITIONS_MAX));
         assert!(request("frames=true").is_ok());
         assert!(request(&format!("consumerGroup={}", "g".repeat(256))).is_err());
     }
@@ -319,12 +411,14 @@ mod tests {
             claim(2, vec![message(2, 9, "[1.0]")]),
         ];
         let lease: LeaseId = "0198a000-0000-7000-8000-000000000000".parse().unwrap();
-        let body = write(&Popped { lease: Some(lease), claims }, "g");
+        let chosen = Some(Chosen { partitions: 3, batch: 200 });
+        let body = write(&Popped { lease: Some(lease), claims, conflation: false }, "g", false, chosen);
         let text = String::from_utf8(body).unwrap();
         assert!(text.contains("\"data\":{ \"n\" : 1 },"), "{text}");
         let answer: Value = serde_json::from_str(&text).unwrap();
         let head = json!({"success": true, "queue": "q", "partition": "p1", "partitionId": "1",
-            "leaseId": lease.to_string(), "consumerGroup": "g", "partitionsClaimed": 2});
+            "leaseId": lease.to_string(), "consumerGroup": "g", "partitionsClaimed": 2,
+            "autopilot": {"partitions": 3, "batch": 200, "waitMs": 100}});
         for (key, value) in head.as_object().unwrap() {
             assert_eq!(&answer[key], value, "{key}");
         }
@@ -342,8 +436,9 @@ mod tests {
 
     #[test]
     fn after_an_automatic_ack_there_is_no_lease() {
-        let popped = Popped { lease: None, claims: vec![claim(1, vec![message(1, 0, "1")])] };
-        let answer: Value = serde_json::from_slice(&write(&popped, "g")).unwrap();
+        let claims = vec![claim(1, vec![message(1, 0, "1")])];
+        let popped = Popped { lease: None, claims, conflation: false };
+        let answer: Value = serde_json::from_slice(&write(&popped, "g", false, None)).unwrap();
         assert_eq!((&answer["leaseId"], &answer["messages"][0]["leaseId"]), (&json!(""), &json!("")));
     }
 }

@@ -87,6 +87,10 @@ pub(super) fn depth(call: Call) -> Answer {
     Box::pin(async move {
         let (queue, group) = (call.parameter(0), call.query()?.owned("group"));
         let partitions = call.broker().depth(queue, group.as_deref()).await?.ok_or_else(queue_not_found)?;
+        let conflation = match &group {
+            Some(group) => call.broker().conflation(queue, group).await?.unwrap_or(false),
+            None => false,
+        };
         let rows = partitions.iter().map(|partition| depth_row(&partition.name, &partition.counts));
         let rows = rows.collect::<Vec<_>>();
         let sum: Counts = partitions.iter().map(|partition| partition.counts).sum();
@@ -94,17 +98,20 @@ pub(super) fn depth(call: Call) -> Answer {
             partitions.iter().filter(|partition| wanted(&partition.counts) > 0).count()
         };
         let pending = sum.pending + sum.processing;
+        let with_pending = with(|counts| counts.pending + counts.processing) as u64;
+        let with_ready = with(|counts| counts.pending) as u64;
         Reply::ok(&json!({
             "queue": queue,
             "group": group,
             "pending": pending,
             "processing": sum.processing,
             "ready": sum.pending,
-            "partitionsPending": with(|counts| counts.pending + counts.processing),
-            "partitionsReady": with(|counts| counts.pending),
-            "conflation": false,
-            "effectivePending": pending,
-            "effectiveReady": sum.pending,
+            "partitionsPending": with_pending,
+            "partitionsReady": with_ready,
+            "conflation": conflation,
+            // One message of each partition is all that such a group is given.
+            "effectivePending": if conflation { with_pending } else { pending },
+            "effectiveReady": if conflation { with_ready } else { sum.pending },
             "partitions": rows,
         }))
     })

@@ -19,6 +19,8 @@ use crate::timeline::{Load, Span};
 /// Rows of a page that does not say how many.
 const PAGE: u64 = 100;
 const MESSAGES: u64 = 50;
+/// The most frequent errors of dead letters that are shown.
+const TOP_ERRORS: usize = 5;
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -72,6 +74,10 @@ pub(super) fn overview(call: Call) -> Answer {
             }),
         );
         let waits = broker.wait_statistics();
+        let with_letters = queues.iter().filter(|summary| summary.counts.dead_letter > 0);
+        let causes = broker.causes(with_letters.map(|summary| summary.queue.id).collect()).await?;
+        let error = |(error, count): &(String, u64)| json!({"error": error, "count": count});
+        let lag_ms = scheduling_delay().await.as_secs_f64() * 1000.0;
         Reply::ok(&json!({
             "timeRange": span.shown(),
             "bucketMinutes": span.minutes,
@@ -94,14 +100,14 @@ pub(super) fn overview(call: Call) -> Answer {
             },
             "deadLetterQueue": {
                 "totalMessages": counts.dead_letter,
-                "affectedPartitions": 0,
-                "topErrors": [],
+                "affectedPartitions": causes.partitions,
+                "topErrors": causes.errors.iter().take(TOP_ERRORS).map(error).collect::<Vec<_>>(),
             },
             "workers": [{
                 "hostname": app.options.node_id,
                 "workerId": 0,
-                "avgEventLoopLagMs": 0,
-                "maxEventLoopLagMs": 0,
+                "avgEventLoopLagMs": lag_ms,
+                "maxEventLoopLagMs": lag_ms,
                 "freeSlots": 0,
                 "dbConnections": 0,
                 "jobQueueSize": waits.groups_in_flight,
@@ -111,6 +117,12 @@ pub(super) fn overview(call: Call) -> Answer {
             "statsAge": now.since(numbers.at).as_secs(),
         }))
     })
+}
+
+/// How long a task that is ready waits until it runs, now.
+async fn scheduling_delay() -> Duration {
+    let watch = baton_env::Stopwatch::start();
+    tokio::spawn(async move { watch.elapsed() }).await.unwrap_or_default()
 }
 
 fn point(at: Timestamp, tally: Tally, span: Span, load: Load) -> Value {

@@ -1,12 +1,13 @@
-//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers that happen together or not at all.
+//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers, and positions of groups that happen
+//! together or not at all.
 //!
 //! Always: a rollback is status 200 with `success: false` and the reason, as clients expect; only a request that
 //! cannot be read is an error. An ack that names no lease is fenced by the one lease that the rest of the request
 //! names. Start at [`transaction`], then [`Plan::read`].
 
-use baton_queue::{AckItem, LeaseClaim, PushBatch, Step, StepResult, Transaction, TransactionResult};
+use baton_queue::{AckItem, LeaseClaim, Place, PushBatch, Step, StepResult, Transaction, TransactionResult};
 use baton_types::limits::BATCH_ITEMS_MAX;
-use baton_types::{LeaseId, PartitionId};
+use baton_types::{LeaseId, Offset, PartitionId};
 use http::StatusCode;
 use serde_json::value::RawValue;
 
@@ -17,7 +18,14 @@ use crate::call::{Answer, Call};
 use crate::cluster::{Mark, Way};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, Text, lenient};
+use crate::members::Members;
+use crate::names;
 use crate::reply::Reply;
+
+/// Positions in one transaction.
+const POSITIONS_MAX: usize = 16_384;
+/// Bytes of what a position may carry along. It is checked, and nobody asks for it.
+const METADATA_BYTES_MAX: usize = 4096;
 
 lenient! {
     struct Body<'a> {
@@ -25,7 +33,7 @@ lenient! {
         "requiredLeases" => required_leases: List<Text<'a>>,
         "kv" => kv: List<&'a RawValue>,
         "timers" => timers: List<&'a RawValue>,
-        "positions" => positions: List<serde::de::IgnoredAny>,
+        "positions" => positions: List<&'a RawValue>,
     }
 }
 
@@ -42,6 +50,7 @@ struct Plan<'a> {
     steps: Vec<Planned<'a>>,
     kv: Vec<kv::Named>,
     timers: Vec<timers::Named>,
+    positions: Vec<Place>,
     required: Vec<Option<LeaseId>>,
     /// The type of an operation that we do not know, which rolls everything back.
     unknown: Option<String>,
@@ -56,12 +65,10 @@ enum Planned<'a> {
 impl<'a> Plan<'a> {
     fn read(body: &'a [u8]) -> Result<Self, Error> {
         let body: Body<'a> = json::parse(body)?;
-        if matches!(&body.positions, List::Is(positions) if !positions.is_empty()) {
-            return Err(Error::invalid("positions are not supported in a transaction"));
-        }
+        let positions = positions(&riders(body.positions, "positions must be a list")?)?;
         let kv = kv::operations(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
         let timers = timers::read(&riders(body.timers, "timers must be a list")?)?;
-        let has_riders = !kv.is_empty() || !timers.is_empty();
+        let has_riders = !kv.is_empty() || !timers.is_empty() || !positions.is_empty();
         let operations = match body.operations {
             List::Not if has_riders => Vec::new(),
             operations => operations.required("operations array required")?,
@@ -69,7 +76,8 @@ impl<'a> Plan<'a> {
         if operations.is_empty() && !has_riders {
             return Err(Error::invalid("operations array cannot be empty"));
         }
-        let mut plan = Self { kv, timers, required: required(body.required_leases)?, ..Self::default() };
+        let required = required(body.required_leases)?;
+        let mut plan = Self { kv, timers, positions, required, ..Self::default() };
         for raw in operations {
             plan.add(raw)?;
         }
@@ -136,6 +144,7 @@ impl<'a> Plan<'a> {
             required_leases: self.required.clone(),
             kv: self.kv.iter().map(|named| named.step.clone()).collect(),
             timers: self.timers.iter().map(|named| named.by(producer)).collect(),
+            positions: self.positions.clone(),
         })
     }
 
@@ -164,6 +173,33 @@ fn riders<'a>(listed: List<&'a RawValue>, message: &str) -> Result<Vec<&'a RawVa
         List::Not => Ok(Vec::new()),
         listed => listed.required(message),
     }
+}
+
+/// Where groups are to go on.
+fn positions(listed: &[&RawValue]) -> Result<Vec<Place>, Error> {
+    if listed.len() > POSITIONS_MAX {
+        let message = format!("a transaction holds at most {POSITIONS_MAX} positions");
+        return Err(Error::new(Kind::BatchTooLarge, message));
+    }
+    let position = |raw: &&RawValue| {
+        let members = Members::of(raw.get()).ok_or_else(|| Error::invalid("a position must be an object"))?;
+        let need = |name| members.need::<String>(name, "a string").map_err(Error::invalid);
+        let text = |name| {
+            members.get::<Option<String>>(name, "a string").map_err(Error::invalid).map(Option::flatten)
+        };
+        let (queue, group) = (need("queue")?, need("consumerGroup")?);
+        let partition = text("partition")?.unwrap_or_else(|| "Default".into());
+        for (what, name) in [("queue", &queue), ("consumerGroup", &group), ("partition", &partition)] {
+            names::check(what, name)?;
+        }
+        if text("metadata")?.is_some_and(|metadata| metadata.len() > METADATA_BYTES_MAX) {
+            return Err(Error::invalid(format!("metadata has at most {METADATA_BYTES_MAX} bytes")));
+        }
+        let wanted = "a whole number from 0, or null";
+        let next: Option<u64> = members.need("offset", wanted).map_err(Error::invalid)?;
+        Ok(Place { queue, partition, group, next: next.map(Offset) })
+    };
+    listed.iter().map(position).collect()
 }
 
 impl Planned<'_> {
@@ -252,6 +288,14 @@ fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
         out.extend_from_slice(b",\"opIndex\":");
         json::number(&mut out, place as u64);
         timers::write(&mut out, named, outcome);
+        out.push(b'}');
+    }
+    for (place, position) in plan.positions.iter().enumerate().filter(|_| result.error.is_none()) {
+        begin(&mut out, &mut index, "position");
+        out.extend_from_slice(b",\"opIndex\":");
+        json::number(&mut out, place as u64);
+        out.extend_from_slice(b",\"success\":true,\"queue\":");
+        json::string(&mut out, &position.queue);
         out.push(b'}');
     }
     out.extend_from_slice(b"]}");
@@ -346,7 +390,9 @@ mod tests {
         assert_eq!(refusal(r#"{"operations":[{"type":"push"}]}"#), "Queue must be a string");
         assert!(refusal(r#"{"operations":[{}]}"#).contains("needs a type"));
         assert!(refusal(r#"{"operations":[1],"kv":[{}]}"#).contains("op is missing"));
-        assert!(refusal(r#"{"operations":[],"positions":[{}]}"#).contains("positions are not supported"));
+        assert!(refusal(r#"{"operations":[],"positions":[{}]}"#).contains("queue"));
+        let negative = r#"{"positions":[{"queue":"q","consumerGroup":"g","offset":-1}]}"#;
+        assert!(refusal(negative).contains("a whole number from 0, or null"));
         let plan = Plan::read(br#"{"operations":[{"type":"jump"}]}"#).unwrap();
         assert_eq!(plan.unknown.as_deref(), Some("jump"));
     }

@@ -19,11 +19,13 @@ pub async fn a_group_is_found_by_name_and_number<B: Backend>() {
     let (queue, other) = (bench.queue("q").await, bench.queue("other").await);
     let (start, subscribed_at) = (Start::At(BEGIN.before(seconds(3))), BEGIN.before(seconds(5)));
     let group = bench
-        .run(move |tx| Ok(tx.put_group(queue, &GroupSpec { name: "mailer", start, subscribed_at })))
+        .run(move |tx| {
+            Ok(tx.put_group(queue, &GroupSpec { name: "mailer", start, subscribed_at, conflation: true }))
+        })
         .await;
     assert_eq!(
-        (group.queue, &*group.name, group.start, group.subscribed_at),
-        (queue, "mailer", start, subscribed_at)
+        (group.queue, &*group.name, group.start, group.subscribed_at, group.conflation),
+        (queue, "mailer", start, subscribed_at, true)
     );
     for restart in Restart::ALL {
         bench.restart(restart).await;

@@ -301,7 +301,7 @@ pub fn spec(name: &str) -> QueueSpec {
 
 pub fn put_group(tx: &mut dyn Tx, queue: QueueId, name: &str, start: Start) -> GroupId {
     let subscribed_at = tx.now();
-    tx.put_group(queue, &GroupSpec { name, start, subscribed_at }).id
+    tx.put_group(queue, &GroupSpec { name, start, subscribed_at, conflation: false }).id
 }
 
 pub fn block(payloads: &[&str]) -> Block {
