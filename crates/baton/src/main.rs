@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    completions, elect, elections, job, migrate, pop, push, queues, schedule, serve, shards, tail, worker,
-    workers,
+    cluster, completions, elect, elections, job, migrate, pop, push, queues, schedule, serve, shards, tail,
+    worker, workers,
 };
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
@@ -69,6 +69,8 @@ enum Command {
     Elections(elections::Args),
     /// List services and how their shards are spread, or show one.
     Shards(shards::Args),
+    /// Show the servers of a cluster, how busy they are, and who serves what.
+    Cluster(cluster::Args),
     /// Bring the schema of a PostgreSQL up to date, or see whether it is.
     Migrate(migrate::Args),
     /// Measure a server.
@@ -108,6 +110,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
             Command::Shards(args) => shards::run(args).await,
+            Command::Cluster(args) => cluster::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),

@@ -17,6 +17,7 @@ pub mod kv;
 pub mod lock;
 mod maintenance;
 mod meter;
+mod news;
 mod parking;
 mod pop;
 mod push;
@@ -41,6 +42,7 @@ pub use inspect::{
 };
 pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use meter::{Kind, Meters, Tally};
+pub use news::{News, Relay};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
 pub use seal::{KeyError, Keyring};

@@ -326,6 +326,7 @@ impl Run<'_> {
             wait: None,
             lease: None,
             subscription: Subscription::All,
+            attempt: None,
         };
         let popped = self.subject.broker().pop(request).await.unwrap();
         let Some(popped) = popped else {
@@ -459,6 +460,7 @@ impl Run<'_> {
                     wait: None,
                     lease: None,
                     subscription: Subscription::All,
+                    attempt: None,
                 };
                 let Some(popped) = self.subject.broker().pop(request).await.unwrap() else { break };
                 for claim in &popped.claims {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use baton_cluster::Cluster;
 use baton_env::Stopwatch;
 use baton_jobs::Jobs;
 use baton_queue::Broker;
@@ -28,6 +29,8 @@ pub struct App {
     pub options: Options,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
+    /// The other servers, if there may be any.
+    pub cluster: Option<Cluster>,
     /// The elections.
     pub(crate) elections: Arc<Elections>,
     /// The shards.
@@ -39,7 +42,12 @@ pub struct App {
 }
 
 impl App {
-    pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
+    pub(crate) fn new(
+        broker: Broker,
+        options: Options,
+        auth: Option<Arc<Auth>>,
+        cluster: Option<Cluster>,
+    ) -> Self {
         let jobs = Jobs::start(Arc::clone(broker.store()), options.jobs.clone());
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
@@ -48,6 +56,7 @@ impl App {
             broker,
             jobs,
             auth,
+            cluster,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),

@@ -11,6 +11,7 @@ use baton_queue::Broker;
 
 use crate::app::App;
 use crate::body::Received;
+use crate::cluster::{Origin, Routed};
 use crate::error::Error;
 use crate::query::Query;
 use crate::reply::Reply;
@@ -32,6 +33,7 @@ pub struct Call {
     wants_events: bool,
     idempotency_key: Option<String>,
     last_event_id: Option<String>,
+    origin: Option<Box<Origin>>,
 }
 
 impl Call {
@@ -51,6 +53,7 @@ impl Call {
             wants_events: false,
             idempotency_key: None,
             last_event_id: None,
+            origin: None,
         }
     }
 
@@ -72,6 +75,17 @@ impl Call {
     /// The last event that the peer has seen.
     pub fn last_event_id(&self) -> Option<&str> {
         self.last_event_id.as_deref()
+    }
+
+    /// The same request, which came as `origin` says.
+    pub(crate) fn from(self, origin: Option<Box<Origin>>) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// What the cluster needs to know, if there are other servers.
+    pub(crate) fn routed(&mut self) -> Option<Box<Routed>> {
+        let origin = self.origin.take()?;
+        Some(Box::new(Routed::new(self.app.cluster.clone()?, self.app.broker.clone(), *origin)))
     }
 
     /// Whether the answer should be a stream of events.

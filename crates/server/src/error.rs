@@ -77,6 +77,10 @@ pub enum Kind {
     LimitReached,
     /// Another life of the worker has registered since.
     FencedSession,
+    /// A request was passed on by a server of another cluster.
+    Misdirected,
+    /// The server that a write was passed on to did not answer, and it may have happened.
+    OutcomeUnknown,
     /// A mistake of ours.
     Internal,
 }
@@ -280,6 +284,18 @@ pub const TABLE: &[Row] = &[
         StatusCode::CONFLICT,
         "fenced_session",
         "Another process uses this worker's id: stop using its shards, and register under an id of your own.",
+    ),
+    row(
+        Kind::Misdirected,
+        StatusCode::MISDIRECTED_REQUEST,
+        "misdirected",
+        "A server of another cluster passed this on; nothing was changed. Check `advertise` and `peers` of both.",
+    ),
+    row(
+        Kind::OutcomeUnknown,
+        StatusCode::GATEWAY_TIMEOUT,
+        "outcome_unknown",
+        "Another server of the cluster went away before it answered. The write may or may not have happened: look before repeating it.",
     ),
     row(
         Kind::Internal,

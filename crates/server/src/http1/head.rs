@@ -1,7 +1,8 @@
 //! The head of a request, and how its body is delimited.
 //!
-//! Only the four headers that decide about the connection, and the one with the token, are looked at. Always: a head that two readers could
-//! understand differently is refused, because a proxy before us may be the other reader. No socket here.
+//! Only the headers that decide about the connection, the one with the token, and those of a request that another
+//! server passed on are looked at. Always: a head that two readers could understand differently is refused, because a
+//! proxy before us may be the other reader. No socket here.
 //! Start at [`Head::parse`].
 
 use std::mem::MaybeUninit;
@@ -65,6 +66,8 @@ pub struct Head<'b> {
     pub idempotency_key: Option<&'b [u8]>,
     /// The value of `Last-Event-ID`.
     pub last_event_id: Option<&'b [u8]>,
+    /// The server that passed the request on, and what it says about that.
+    pub forwarded: Option<(&'b [u8], Option<&'b [u8]>)>,
     /// Bytes of the head itself.
     pub bytes: usize,
 }
@@ -99,6 +102,7 @@ impl<'b> Head<'b> {
             authorization: noted.authorization,
             idempotency_key: noted.idempotency_key,
             last_event_id: noted.last_event_id,
+            forwarded: noted.forwarded_by.map(|by| (by, noted.attempt)),
             bytes: length,
         }))
     }
@@ -155,6 +159,8 @@ struct Noted<'b> {
     authorization: Option<&'b [u8]>,
     idempotency_key: Option<&'b [u8]>,
     last_event_id: Option<&'b [u8]>,
+    forwarded_by: Option<&'b [u8]>,
+    attempt: Option<&'b [u8]>,
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -196,6 +202,8 @@ impl<'b> Noted<'b> {
                 }
                 self.length = Some(length);
             }
+            14 if is("x-forwarded-by") => self.forwarded_by = Some(header.value),
+            19 if is("x-forwarded-attempt") => self.attempt = Some(header.value),
             17 if is("transfer-encoding") => {
                 if self.chunked || !header.value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Error::invalid("the only Transfer-Encoding understood is chunked"));
@@ -257,6 +265,7 @@ mod tests {
             authorization: Some(b"Bearer x"),
             idempotency_key: None,
             last_event_id: None,
+            forwarded: None,
             bytes: text.len() - 5,
         };
         assert_eq!(parse(text), Ok(Some(expected)));

@@ -4,6 +4,7 @@
 //! `baton_`. Always: a family that is written stands in [`FAMILIES`], from which the reference page is printed.
 //! Start at [`render`].
 
+mod cluster;
 mod exposition;
 mod families;
 
@@ -46,9 +47,7 @@ fn process(page: &mut Exposition, app: &App) {
     page.one("queen_process_virtual_memory_bytes", usage.virtual_bytes);
     page.one("queen_cpu_user_microseconds_total", usage.user_micros);
     page.one("queen_cpu_system_microseconds_total", usage.system_micros);
-    page.one("queen_shared_state_enabled", 0);
-    page.labelled("queen_servers", &[("state", "alive")], 1);
-    page.labelled("queen_servers", &[("state", "dead")], 0);
+    cluster::servers(page, app.cluster.as_ref());
     page.one("baton_connections", app.connections.load(Ordering::Relaxed));
     page.one("baton_body_bytes_in_flight", app.budget.used());
     page.labelled(

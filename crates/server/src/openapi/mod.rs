@@ -54,6 +54,7 @@ fn subjects() -> Vec<Subject> {
         ("streams", "The server's part of stream processing.", system::streams()),
         ("traces", "What consumers say about messages.", system::traces()),
         ("resources", "What there is, counted; deleting and emptying queues.", resources::operations()),
+        ("cluster", "The servers that share a store.", system::cluster()),
         ("status", "How the server is doing, now and over time.", status::operations()),
         ("system", "Maintenance, and what servers tell each other.", system::maintenance()),
     ]

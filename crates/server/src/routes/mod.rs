@@ -5,6 +5,7 @@
 
 mod ack;
 mod analytics;
+mod cluster;
 mod configure;
 mod dead_letters;
 mod elections;
@@ -167,6 +168,8 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
     route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look),
     route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
+    route(GET, "/api/v1/cluster", Access::Read, "The servers, their load, and who serves what.", cluster::cluster),
+    route(GET, "/api/v1/cluster/balance", Access::Read, "How the work is spread over the servers.", cluster::balance),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),

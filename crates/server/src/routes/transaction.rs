@@ -12,7 +12,7 @@ use baton_queue::{
     AckItem, LeaseClaim, Place, PushBatch, Rider, Step, StepResult, Transaction, TransactionResult,
 };
 use baton_types::limits::BATCH_ITEMS_MAX;
-use baton_types::{LeaseId, Offset};
+use baton_types::{LeaseId, Offset, PartitionId};
 use http::StatusCode;
 use serde_json::value::RawValue;
 
@@ -21,6 +21,7 @@ use super::jobs::rider::JobRider;
 use super::push::{Item, RawItem};
 use super::{jobs, kv, timers};
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, Text, lenient};
 use crate::members::Members;
@@ -159,6 +160,19 @@ impl<'a> Plan<'a> {
         })
     }
 
+    /// The first queue that is pushed to, and the first partition of which something is acked.
+    fn place(&self) -> (Option<&str>, Option<PartitionId>) {
+        let queue = self.steps.iter().find_map(|step| match step {
+            Planned::Push(items) => items.first().map(|item| &*item.queue),
+            Planned::Ack(_) => None,
+        });
+        let partition = self.steps.iter().find_map(|step| match step {
+            Planned::Ack(item) => item.partition,
+            Planned::Push(_) => None,
+        });
+        (queue, partition)
+    }
+
     /// How many acks and messages there are, which is where the results of riders begin.
     fn len(&self) -> usize {
         self.steps.iter().map(Planned::len).sum()
@@ -236,6 +250,14 @@ pub(super) fn transaction(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
         let mut plan = Plan::read(&body)?;
+        let mut mark = Mark::default();
+        if let Some(routed) = call.routed() {
+            let (queue, partition) = plan.place();
+            match Box::pin(routed.transaction(queue, partition, &body)).await? {
+                Way::Answered(reply) => return Ok(reply),
+                Way::Here(here) => mark = here,
+            }
+        }
         let rider = match std::mem::take(&mut plan.jobs) {
             jobs if jobs.is_empty() => None,
             jobs => Some(Arc::new(JobRider::new(call.jobs(), jobs).await?)),
@@ -256,7 +278,7 @@ pub(super) fn transaction(mut call: Call) -> Answer {
             (enqueued, news) = rider.came_to();
             call.jobs().spread(&news);
         }
-        Ok(Reply::json(StatusCode::OK, write(&plan, &result, &enqueued)))
+        Ok(mark.on(Reply::json(StatusCode::OK, write(&plan, &result, &enqueued))))
     })
 }
 
