@@ -11,6 +11,8 @@ from baton import Server, eventually
 from fleet import Jobs
 
 SCHEDULES = 3
+# What a server logs when it begins to fire.
+LEADS = "this node runs the duties of jobs"
 
 
 def moment(text):
@@ -51,13 +53,13 @@ def begin(jobs, name):
 
 
 def settle(jobs, name):
-    """Waits until all that was due before this call has been fired for, then pauses. Tells when it was called."""
-    now = datetime.now(timezone.utc)
+    """Waits until all schedules have fired for what comes after this call, then pauses them. Tells up to when."""
+    end = datetime.now(timezone.utc) + timedelta(seconds=2)
     for number in range(SCHEDULES):
         schedule = f"{name}-{number}"
-        eventually(lambda schedule=schedule: moment(jobs.schedule(schedule)["nextFires"][0]) > now, 120, every=0.5)
+        eventually(lambda schedule=schedule: moment(jobs.schedule(schedule)["nextFires"][0]) > end, 120, every=0.5)
         jobs.call("POST", f"/schedules/{schedule}/pause")
-    return now
+    return end
 
 
 def test_no_fire_is_lost_or_repeated_over_kills(tmp_path, rng, name):
@@ -79,9 +81,11 @@ def test_servers_that_share_a_database_fire_once(tmp_path, name):
         start = begin(Jobs(servers[0]), name)
         jobs = Jobs(servers[1])
         eventually(lambda: jobs.schedule(f"{name}-0")["jobs"] >= 2, 60)
-        # The first of them fires; the other takes over when the lease of the first is over, half a minute later.
+        # The one that fires is killed; the other takes over when its lease is over, half a minute later.
+        assert LEADS in servers[0].text() and LEADS not in servers[1].text()
         servers[0].kill()
         check(jobs, name, start, settle(jobs, name))
+        eventually(lambda: LEADS in servers[1].text(), 60)
 
 
 def test_a_start_in_the_past_is_a_downtime(jobs, name):
