@@ -27,7 +27,7 @@ def free_port():
 class Postgres:
     """One that runs until it is closed; `stop` ends it at once, as a power cut would."""
 
-    def __init__(self):
+    def __init__(self, options=""):
         self.port = free_port()
         # PostgreSQL refuses to run as root.
         user = pwd.getpwnam("postgres") if os.getuid() == 0 else None
@@ -38,6 +38,7 @@ class Postgres:
             text=True,
             cwd="/tmp",
             start_new_session=True,
+            env={**os.environ, "BATON_POSTGRES_OPTIONS": options},
             **({"user": user.pw_uid, "group": user.pw_gid} if user else {}),
         )
         assert self.hear().startswith("ready")
@@ -55,6 +56,12 @@ class Postgres:
 
     def start(self):
         self.say("start")
+
+    def sql(self, statement):
+        """Runs a statement and tells what it answered, one row per line."""
+        command = [str(binaries() / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "baton", "-h", "127.0.0.1",
+                   "-p", str(self.port), "-d", "postgres", "-c", statement]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     @property
     def url(self):
