@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from baton import Server
+from baton import Server, eventually
 from history import check
 from load import LEASE_SECONDS, QUEUE, Load
 from postgres import Postgres
@@ -45,3 +45,37 @@ def test_nothing_accepted_is_lost_when_servers_and_the_database_are_killed(crash
     assert load.accepted() >= 5 * rounds, "enough was accepted between the kills"
     violations = check(load.history)
     assert violations == [], violations[:20]
+
+
+def test_pushes_wait_on_the_local_disk_while_the_database_is_away(crashing, database, rng):
+    """Also when the server is killed before they have all arrived: in order, each once."""
+    load = Load(rng.random()).start(crashing)
+    time.sleep(0.5)
+    database.stop()
+    # Longer than a call waits for a database that may be back at once.
+    eventually(lambda: load.buffered >= 50, 60)
+    assert crashing.get("/health").status == 503, "it says that it is not well"
+    waiting = crashing.get("/api/v1/status/buffers").json
+    assert waiting["pending"] > 0 and waiting["dbHealthy"] is False
+    database.start()
+    load.server_is_down()
+    crashing.kill()
+    crashing.start()
+    load.server_is_up(crashing)
+    eventually(lambda: crashing.get("/api/v1/status/buffers").json["pending"] == 0, 60)
+    load.stop()
+    load.drain(crashing)
+    violations = check(load.history)
+    assert violations == [], violations[:20]
+
+
+def test_a_spool_takes_no_more_than_it_may(tmp_path, database):
+    store = ("--store", database.url, "--store-schema", "small", "--spool-max", "0")
+    with Server(tmp_path / "data", *store) as server:
+        item = {"queue": "q", "payload": "x"}
+        assert server.post("/api/v1/push", {"items": [item]}).status == 201
+        database.stop()
+        refused = server.post("/api/v1/push", {"items": [item]})
+        assert refused.status == 503 and int(refused.headers["retry-after"]) >= 1, refused
+        database.start()
+        eventually(lambda: server.post("/api/v1/push", {"items": [item]}).status == 201, 60)

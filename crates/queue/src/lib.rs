@@ -17,6 +17,7 @@ pub mod kv;
 pub mod lock;
 mod maintenance;
 mod meter;
+mod outage;
 mod parking;
 mod pop;
 mod push;
@@ -32,7 +33,7 @@ mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Causes, FetchEntry, Fetched, Marks, Numbers, Options, TracedMessage};
+pub use broker::{Broker, Causes, FetchEntry, Fetched, Marks, Numbers, Options, Spool, TracedMessage};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
