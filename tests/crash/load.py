@@ -22,6 +22,16 @@ LEASE_SECONDS = 1
 CUT_OFF = (OSError, http.client.HTTPException)
 
 
+def all_arrive(server):
+    """Waits until nothing waits on the server's own disk for the database."""
+
+    def pending():
+        answer = server.get("/api/v1/status/buffers")
+        return answer.json["pending"] if answer.status == 200 and answer.json["dbHealthy"] else answer
+
+    eventually(lambda: pending() == 0, 120)
+
+
 class Load:
     """A running load; `history` may be read once `stop` has returned."""
 
@@ -69,7 +79,7 @@ class Load:
     def drain(self, server):
         """Reads and acks, for every group, until nothing has come for longer than a lease lasts."""
         if self.buffered:
-            eventually(lambda: server.get("/api/v1/status/buffers").json["pending"] == 0, 60)
+            all_arrive(server)
         for group in GROUPS:
             worker = Worker(self, random.Random(0))
             while worker.pop_and_ack(group, batch=1000, wait_ms=LEASE_SECONDS * 2500, careful=True):

@@ -1,8 +1,10 @@
 """TLS to a real PostgreSQL, with an authority made for the occasion: `verify-full` means what it says."""
 
 import os
-import pwd
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -17,23 +19,20 @@ def ca(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def database(tmp_path_factory, ca):
+def database(ca):
     """A PostgreSQL that takes TLS, and only TLS where it is asked for."""
-    path = tmp_path_factory.mktemp("database")
+    # Not below the directory of the tests, which is for their user's eyes only.
+    path = Path(tempfile.mkdtemp(prefix="baton-database-"))
     certify(path, ca)
     key, certificate = path / "server.key", path / "server.pem"
     key.chmod(0o600)
-    if os.getuid() == 0:
-        user = pwd.getpwnam("postgres")
-        os.chown(key, user.pw_uid, user.pw_gid)
-        # The directories above belong to whoever runs the tests.
-        for directory in [path, *path.parents][:4]:
-            if directory != directory.parent and directory.stat().st_uid == 0:
-                directory.chmod(directory.stat().st_mode | 0o011)
-    options = f"-c ssl=on -c ssl_cert_file={certificate} -c ssl_key_file={key}"
-    started = postgres.Postgres(options)
+    if user := postgres.other_user():
+        for owned in [path, *path.iterdir()]:
+            os.chown(owned, user.pw_uid, user.pw_gid)
+    started = postgres.Postgres(f"-c ssl=on -c ssl_cert_file={certificate} -c ssl_key_file={key}")
     yield started
     started.close()
+    shutil.rmtree(path)
 
 
 def address(database, host="localhost", **options):
