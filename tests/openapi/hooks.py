@@ -18,7 +18,7 @@ def before_call(context, case, **kwargs):
     if isinstance(case.query, dict):
         if "/pop" in path:
             case.query["timeout"] = WAIT_MS
-        if "/elections/" in path:
+        if "/elections/" in path or "/shards/" in path:
             case.query["wait"] = WAIT_MS
     if path.endswith("/fetch") and isinstance(case.body, dict) and isinstance(case.body.get("maxWaitMs"), int):
         case.body["maxWaitMs"] = min(case.body["maxWaitMs"], WAIT_MS)

@@ -146,6 +146,15 @@ KNOWING = [
     ("POST", "/api/v1/elections/{group}", "/api/v1/elections/tills", {"action": "join", "workerId": "w"}),
     ("GET", "/api/v1/elections/{group}", "/api/v1/elections/tills", None),
     ("GET", "/api/v1/elections", "/api/v1/elections", None),
+    ("POST", "/api/v1/shards/{service}", "/api/v1/shards/tills", {"action": "register", "workerId": "w", "maxShardCount": 3}),
+    (
+        "POST",
+        "/api/v1/shards/{service}",
+        "/api/v1/shards/tills",
+        {"action": "register", "workerId": "x", "maxShardCount": 3, "sessionId": "s"},
+    ),
+    ("GET", "/api/v1/shards/{service}", "/api/v1/shards/tills", None),
+    ("GET", "/api/v1/shards", "/api/v1/shards", None),
     (
         "POST",
         "/streams/v1/queries",

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, elect, elections, migrate, pop, push, queues, serve, tail};
+use commands::{completions, elect, elections, migrate, pop, push, queues, serve, shards, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -34,7 +34,8 @@ Examples:
   baton pop orders --wait 10              take one, wait up to 10 seconds for it
   baton tail orders                       watch what is pushed, without taking it from anybody
   baton queues                            list queues and how much waits in them
-  baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time";
+  baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time
+  baton shards orders                     see which worker has which shard";
 
 /// What to do.
 #[derive(Debug, Subcommand)]
@@ -53,6 +54,8 @@ enum Command {
     Elect(elect::Args),
     /// List election groups and who coordinates them.
     Elections(elections::Args),
+    /// List services and how their shards are spread, or show one.
+    Shards(shards::Args),
     /// Bring the schema of a PostgreSQL up to date, or see whether it is.
     Migrate(migrate::Args),
     /// Measure a server.
@@ -87,6 +90,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Queues(args) => queues::run(args).await,
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
+            Command::Shards(args) => shards::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),

@@ -52,6 +52,7 @@ mod pop;
 mod push;
 mod queue;
 mod retry;
+mod shards;
 mod transaction;
 
 pub use ack::Acknowledgement;
@@ -71,5 +72,6 @@ pub use pop::{Pop, Subscription};
 pub use push::{Confirmation, Push};
 pub use queue::Queue;
 pub use serde_json::value::RawValue;
+pub use shards::{Gained, Lost, ShardWorker, ShardWorkerBuilder, Shards};
 pub use tokio_util::sync::CancellationToken;
 pub use transaction::Transaction;

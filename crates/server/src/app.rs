@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_queue::Broker;
+use baton_shards::Shards;
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
@@ -26,6 +27,8 @@ pub struct App {
     pub budget: Arc<Budget>,
     /// The elections.
     pub(crate) elections: Arc<Elections>,
+    /// The shards.
+    pub(crate) shards: Shards,
     started: Stopwatch,
     /// Open connections.
     pub connections: AtomicUsize,
@@ -37,6 +40,7 @@ impl App {
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
             elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
+            shards: Shards::start(Arc::clone(broker.store()), options.shards),
             broker,
             auth,
             options,
@@ -64,6 +68,7 @@ impl App {
 
     pub(crate) fn stop(&self) {
         self.stopping.cancel();
+        self.shards.stop();
     }
 }
 

@@ -71,6 +71,8 @@ pub enum Kind {
     TimerTooFar,
     /// A value or payload is larger than it may be.
     PayloadTooLarge,
+    /// Another life of the worker has registered since.
+    FencedSession,
     /// A mistake of ours.
     Internal,
 }
@@ -258,6 +260,12 @@ pub const TABLE: &[Row] = &[
         "Keep the value smaller, or keep it elsewhere and store where it is; `detail` names the bound.",
     ),
     row(
+        Kind::FencedSession,
+        StatusCode::CONFLICT,
+        "fenced_session",
+        "Another process uses this worker's id: stop using its shards, and register under an id of your own.",
+    ),
+    row(
         Kind::Internal,
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal",
@@ -407,6 +415,22 @@ impl From<baton_queue::Error> for Error {
                 Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::ShuttingDown, message) }
             }
             Queue::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<baton_shards::Refusal> for Error {
+    fn from(refusal: baton_shards::Refusal) -> Self {
+        use baton_shards::Refusal;
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::Invalid(_) | Refusal::TooMuch(_) => Self::invalid(message),
+            Refusal::Fenced(_) => Self::new(Kind::FencedSession, message),
+            Refusal::UnknownWorker(_) | Refusal::UnknownService(_) => Self::not_found(message),
+            Refusal::Full(_) => Self::overloaded(message),
+            Refusal::Store(_) => {
+                Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::StoreBusy, message) }
+            }
         }
     }
 }

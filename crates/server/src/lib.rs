@@ -31,6 +31,7 @@ mod service;
 pub mod settings;
 mod testing;
 mod timeline;
+mod zeromq;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};

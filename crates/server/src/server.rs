@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::App;
 use crate::auth::{self, Auth};
 use crate::http1::{Connection, Stream};
+use crate::zeromq::{self, Front};
 
 /// Connections that the operating system holds for us while we are busy or at the limit.
 const BACKLOG: u32 = 4096;
@@ -61,6 +62,10 @@ pub struct Options {
     pub auth: Option<auth::Options>,
     /// What to serve HTTPS with; without this it is HTTP.
     pub certificate: Option<Certificate>,
+    /// How shards are looked after.
+    pub shards: baton_shards::Options,
+    /// Where workers of shards find a ZeroMQ socket; without this there is none.
+    pub shards_listen: Option<zeromq::Options>,
 }
 
 impl Default for Options {
@@ -94,6 +99,14 @@ pub enum BindError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] baton_tls::Error),
+    /// The ZeroMQ socket cannot be had.
+    #[error("cannot listen for workers of shards on {address}: {problem}")]
+    Shards {
+        /// What was tried.
+        address: String,
+        /// Why not.
+        problem: String,
+    },
 }
 
 /// A server that is bound to its address.
@@ -103,6 +116,7 @@ pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     identity: Option<Identity>,
+    front: Option<Front>,
 }
 
 impl Server {
@@ -118,7 +132,17 @@ impl Server {
         if !address.ip().is_loopback() {
             warn_of_strangers(address, auth.is_some(), identity.is_some());
         }
-        Ok(Self { listener, address, app: Arc::new(App::new(broker, options, auth)), identity })
+        let app = Arc::new(App::new(broker, options, auth));
+        let front = match &app.options.shards_listen {
+            Some(options) => Some(Front::bind(options, app.shards.clone()).await?),
+            None => None,
+        };
+        Ok(Self { listener, address, app, identity, front })
+    }
+
+    /// The address where workers of shards find a ZeroMQ socket, such as `tcp://127.0.0.1:5555`, if there is one.
+    pub fn shards_addr(&self) -> Option<&str> {
+        self.front.as_ref().map(Front::address)
     }
 
     /// The address it is bound to.
@@ -133,8 +157,11 @@ impl Server {
 
     /// Serves until `shutdown`, then finishes what is under way.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { listener, app, identity, .. } = self;
+        let Self { listener, app, identity, front, .. } = self;
         let tracker = TaskTracker::new();
+        if let Some(front) = front {
+            tracker.spawn(front.run(shutdown.clone()));
+        }
         if let Some(auth) = &app.auth {
             tracker.spawn(Arc::clone(auth).run(shutdown.clone()));
         }

@@ -6,6 +6,7 @@
 //! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
 
 mod security;
+mod shards;
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use baton_queue::Subscription;
 
 pub use security::{Secret, Security};
+pub use shards::{ShardSettings, ShardsListen};
 
 use crate::server;
 
@@ -73,6 +75,8 @@ pub struct Settings {
     pub log: String,
     /// Who may call, and what is encrypted.
     pub security: Security,
+    /// How shards are spread, and where their workers find a socket.
+    pub shards: ShardSettings,
 }
 
 /// Where a new group begins that does not say where.
@@ -109,6 +113,7 @@ impl Default for Settings {
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
             security: Security::default(),
+            shards: ShardSettings::default(),
         }
     }
 }
@@ -353,6 +358,15 @@ pub const TABLE: &[Setting] = &[
         set: |s, text| set(&mut s.log, text, filled),
         show: |s| s.log.clone(),
     },
+    shards::LISTEN,
+    shards::TIMEOUT,
+    shards::CHECK_INTERVAL,
+    shards::FORGET_AFTER,
+    shards::ALLOCATION,
+    shards::REBALANCE_INTERVAL,
+    shards::MAX,
+    shards::CURVE_SECRET_KEY,
+    shards::CURVE_CLIENTS,
     security::JWT_ENABLED,
     security::JWT_ALGORITHM,
     security::JWT_SECRET,
@@ -513,6 +527,8 @@ impl Settings {
             shutdown_deadline: self.shutdown_deadline,
             auth: self.security.auth(),
             certificate: self.security.certificate(),
+            shards: self.shards.options(self.store != EMBEDDED),
+            shards_listen: self.shards.listening(),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod pop;
 pub mod push;
 pub mod queues;
 pub mod serve;
+pub mod shards;
 mod start;
 pub mod tail;
 mod target;

@@ -102,11 +102,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     warn_of_missing_key(&broker).await?;
     let server = Server::bind(settings.server(), broker).await?;
     let (address, identity) = (server.local_addr(), server.identity());
+    let shards = server.shards_addr().map(str::to_owned);
     let scheme = if identity.is_some() { "https" } else { "http" };
 
     let shutdown = CancellationToken::new();
     let serving = tokio::spawn(server.run(shutdown.clone()));
     announce(&format!("baton is listening on {scheme}://{address}"))?;
+    if let Some(address) = shards {
+        announce(&format!("baton is listening for workers of shards on {address}"))?;
+    }
 
     let failure = tokio::select! {
         name = signals.next(identity.as_ref()) => {

@@ -6,4 +6,5 @@ mod buffer;
 mod calls;
 mod consume;
 mod retry;
+mod shards;
 mod support;

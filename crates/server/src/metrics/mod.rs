@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_queue::{Kind, Minute, Numbers, Tally};
+use baton_shards::{Pulse, Snapshot, Status};
 
 use crate::app::App;
 use crate::error::Error;
@@ -31,6 +32,7 @@ pub async fn render(app: &App) -> Result<String, Error> {
     counted(&mut page, app);
     last_minute(&mut page, app, &minutes);
     queues(&mut page, &numbers);
+    shards(&mut page, app);
     elections(&mut page, app).await?;
     store(&mut page, app);
     Ok(page.finish())
@@ -161,6 +163,37 @@ fn queues(page: &mut Exposition, numbers: &Numbers) {
     }
     for group in &numbers.groups {
         page.labelled("baton_group_leases", &[("queue", &group.queue), ("group", &group.name)], group.leases);
+    }
+}
+
+fn shards(page: &mut Exposition, app: &App) {
+    let services = app.shards.pulses();
+    type Field = (&'static str, fn(&Snapshot, &Pulse) -> f64);
+    let fields: [Field; 8] = [
+        ("baton_shards", |snapshot, _| snapshot.service.count.into()),
+        ("baton_shards_unassigned", |snapshot, _| snapshot.unassigned.into()),
+        ("baton_shards_revoking", |snapshot, _| {
+            snapshot.service.workers().map(|(_, worker)| f64::from(worker.revoking)).sum()
+        }),
+        ("baton_shards_generation", |snapshot, _| snapshot.service.generation as f64),
+        ("baton_shards_moves_total", |snapshot, _| snapshot.service.moves as f64),
+        ("baton_shards_beats_total", |_, pulse| pulse.beats.load(Ordering::Relaxed) as f64),
+        ("baton_shards_refusals_total", |_, pulse| pulse.refusals.load(Ordering::Relaxed) as f64),
+        ("baton_shards_heartbeat_lag_seconds", |_, pulse| {
+            pulse.lag_micros.load(Ordering::Relaxed) as f64 / 1e6
+        }),
+    ];
+    for (name, field) in fields {
+        for (service, snapshot, pulse) in &services {
+            page.labelled(name, &[("service", service)], field(snapshot, pulse));
+        }
+    }
+    let statuses = [("active", Status::Active), ("inactive", Status::Inactive), ("fenced", Status::Fenced)];
+    for (service, snapshot, _) in &services {
+        for (word, status) in statuses {
+            let count = snapshot.service.workers().filter(|(_, worker)| worker.status == status).count();
+            page.labelled("baton_shards_workers", &[("service", service), ("status", word)], count);
+        }
     }
 }
 

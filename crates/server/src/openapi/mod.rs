@@ -15,6 +15,7 @@ mod queue;
 mod records;
 mod resources;
 mod shape;
+mod shards;
 mod status;
 mod system;
 
@@ -44,6 +45,7 @@ fn subjects() -> Vec<Subject> {
         ("groups", "Consumer groups: how far they are, and moving them.", groups::operations()),
         ("records", "Records, locks, timers, and reading without a lease.", records::operations()),
         ("elections", "Who coordinates a group.", system::elections()),
+        ("shards", "Which worker has which shard of a service.", shards::operations()),
         ("streams", "The server's part of stream processing.", system::streams()),
         ("traces", "What consumers say about messages.", system::traces()),
         ("resources", "What there is, counted; deleting and emptying queues.", resources::operations()),

@@ -24,6 +24,7 @@ pub(super) fn health(call: Call) -> Answer {
             "status": status,
             "database": if failure.is_none() { "connected" } else { "disconnected" },
             "error": failure,
+            "checks": [{"component": "Coordinator", "isHealthy": healthy}],
             "server": "baton",
             "version": env!("CARGO_PKG_VERSION"),
             "node": app.options.node_id,

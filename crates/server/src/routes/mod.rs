@@ -20,6 +20,7 @@ mod pop;
 mod push;
 mod reference;
 mod resources;
+mod shards;
 mod status;
 mod streams;
 mod system;
@@ -126,6 +127,9 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
     route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look),
     route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
+    route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
+    route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look),
+    route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),

@@ -16,11 +16,11 @@ use crate::server::Certificate;
 /// What stands for a secret wherever it would be printed.
 const HIDDEN: &str = "(hidden)";
 /// Settings whose values are secrets.
-const SECRETS: &[&str] = &["jwt_secret", "encryption_keys"];
+const SECRETS: &[&str] = &["jwt_secret", "encryption_keys", "shards_curve_secret_key"];
 
 /// A text that is not printed.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret(pub(super) String);
 
 impl Secret {
     /// The text itself.
@@ -99,7 +99,7 @@ pub(super) fn shown(name: &str, value: &str) -> String {
     if SECRETS.contains(&name) { HIDDEN.into() } else { value.into() }
 }
 
-const fn setting(
+pub(super) const fn setting(
     [name, flag, env]: [&'static str; 3],
     aliases: &'static [&'static str],
     value: &'static str,
@@ -278,7 +278,7 @@ fn any(text: &str) -> Result<String, String> {
     Ok(text.into())
 }
 
-fn text_or_file(text: &str) -> Result<String, String> {
+pub(super) fn text_or_file(text: &str) -> Result<String, String> {
     let Some(path) = text.strip_prefix('@') else { return Ok(text.into()) };
     let read = std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?;
     Ok(read.trim().into())

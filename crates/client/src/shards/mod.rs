@@ -1,0 +1,58 @@
+//! Shards of a service: be one of its workers, or look who has what.
+
+mod share;
+mod worker;
+
+use bytes::Bytes;
+use http::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::path::Path;
+use crate::{Client, Error};
+pub use worker::{Gained, Lost, ShardWorker, ShardWorkerBuilder};
+
+/// One service and its shards.
+#[derive(Clone, Debug)]
+pub struct Shards {
+    client: Client,
+    service: String,
+}
+
+impl Client {
+    /// The shards of this service. Makes no call.
+    pub fn shards(&self, service: impl Into<String>) -> Shards {
+        Shards { client: self.clone(), service: service.into() }
+    }
+
+    /// All services, in the shape that `T` reads.
+    pub async fn shard_services<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.call(Method::GET, Path::new("/api/v1/shards").build()?, Bytes::new(), "").await?.read()
+    }
+}
+
+impl Shards {
+    fn path(&self) -> Path {
+        Path::new("/api/v1/shards").segment(&self.service)
+    }
+
+    /// A worker with this id, of a service that has `count` shards. No other process may have the same id.
+    pub fn worker(&self, id: impl Into<String>, count: u32) -> ShardWorkerBuilder {
+        ShardWorkerBuilder::new(self.clone(), id.into(), count)
+    }
+
+    /// The service as it stands, in the shape that `T` reads.
+    pub async fn look<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.service).await?.read()
+    }
+
+    /// Has a worker give up its shards, or lets it have some again.
+    pub async fn drain<T: DeserializeOwned>(&self, worker: &str, draining: bool) -> Result<T, Error> {
+        let action = if draining { "drain" } else { "undrain" };
+        self.act(&serde_json::json!({"action": action, "workerId": worker})).await
+    }
+
+    async fn act<T: DeserializeOwned>(&self, action: &impl Serialize) -> Result<T, Error> {
+        self.client.post(self.path().build()?, action, &self.service).await?.read()
+    }
+}

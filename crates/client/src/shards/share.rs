@@ -1,0 +1,199 @@
+//! What a worker has of a service's shards: answers and time in, what it gains and loses out. No socket, no clock.
+//!
+//! Always: a shard that was lost is reported as held until the program has stopped using it; one that comes back
+//! meanwhile is gained only after that; nothing is gained without a lease, and everything is lost when the lease has run
+//! out. An answer counts from when its request was sent. Start at [`Share::answer`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// A run of shards and the token that proves the right to them.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Grant {
+    pub from: u32,
+    pub to: u32,
+    pub token: u64,
+}
+
+/// What a server answers a worker.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assignment {
+    pub generation: u64,
+    pub grants: Vec<Grant>,
+    pub lease_ms: u64,
+    pub heartbeat_ms: u64,
+}
+
+/// What has changed for the program.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Shards it may use, with their tokens.
+    pub gained: Vec<(u32, u64)>,
+    /// Shards it must stop using.
+    pub lost: Vec<u32>,
+}
+
+/// What a worker has.
+#[derive(Debug, Default)]
+pub struct Share {
+    generation: u64,
+    /// What it was last granted.
+    granted: BTreeMap<u32, u64>,
+    /// What the program uses.
+    used: BTreeMap<u32, u64>,
+    /// What the program is stopping to use.
+    stopping: BTreeSet<u32>,
+    /// Until when it may use anything.
+    deadline: Duration,
+}
+
+impl Share {
+    /// The last assignment that was acted upon.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The shards in use, with their tokens; none once the lease is over.
+    pub fn used(&self, now: Duration) -> BTreeMap<u32, u64> {
+        if now < self.deadline { self.used.clone() } else { BTreeMap::new() }
+    }
+
+    /// Until when the shards in use may be used; `None` when there are none.
+    pub fn ends(&self) -> Option<Duration> {
+        (!self.used.is_empty()).then_some(self.deadline)
+    }
+
+    /// What a beat tells: all that is used, and what is still being stopped, as ranges.
+    pub fn held(&self) -> Vec<(u32, u32)> {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        let all: BTreeSet<u32> = self.used.keys().chain(&self.stopping).copied().collect();
+        for shard in all {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == shard => *last = shard,
+                _ => ranges.push((shard, shard)),
+            }
+        }
+        ranges
+    }
+
+    /// Takes over an answer to what was sent at `sent`.
+    pub fn answer(&mut self, sent: Duration, now: Duration, assignment: &Assignment) -> Change {
+        let mut change = self.tick(now);
+        self.deadline = self.deadline.max(sent + Duration::from_millis(assignment.lease_ms));
+        if assignment.generation >= self.generation {
+            self.generation = assignment.generation;
+            let shards = assignment.grants.iter().flat_map(|g| (g.from..=g.to).map(|shard| (shard, g.token)));
+            self.granted = shards.collect();
+        }
+        if now < self.deadline {
+            change.lost.extend(self.give_up(|granted, shard, _| !granted.contains_key(&shard)));
+            change.gained = self.gain();
+        }
+        change
+    }
+
+    /// Notices that the lease has run out.
+    pub fn tick(&mut self, now: Duration) -> Change {
+        if now < self.deadline {
+            return Change::default();
+        }
+        Change { lost: self.give_up(|_, _, _| true), ..Change::default() }
+    }
+
+    /// Everything is over.
+    pub fn end(&mut self) -> Vec<u32> {
+        self.deadline = Duration::ZERO;
+        self.granted.clear();
+        self.give_up(|_, _, _| true)
+    }
+
+    /// The program has stopped using a shard.
+    pub fn stopped(&mut self, shard: u32, now: Duration) -> Change {
+        self.stopping.remove(&shard);
+        let gained = if now < self.deadline { self.gain() } else { Vec::new() };
+        Change { gained, ..Change::default() }
+    }
+
+    /// Whether the program is still stopping something.
+    pub fn is_stopping(&self) -> bool {
+        !self.stopping.is_empty()
+    }
+
+    fn give_up(&mut self, which: impl Fn(&BTreeMap<u32, u64>, u32, u64) -> bool) -> Vec<u32> {
+        let granted = &self.granted;
+        let lost: Vec<u32> = self
+            .used
+            .iter()
+            .filter(|(shard, token)| which(granted, **shard, **token))
+            .map(|(s, _)| *s)
+            .collect();
+        for shard in &lost {
+            self.used.remove(shard);
+            self.stopping.insert(*shard);
+        }
+        lost
+    }
+
+    fn gain(&mut self) -> Vec<(u32, u64)> {
+        let mut gained = Vec::new();
+        for (&shard, &token) in &self.granted {
+            if !self.stopping.contains(&shard) && self.used.insert(shard, token) != Some(token) {
+                gained.push((shard, token));
+            }
+        }
+        gained
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn told(generation: u64, from: u32, to: u32, token: u64) -> Assignment {
+        let grants = vec![Grant { from, to, token }];
+        Assignment { generation, grants, lease_ms: 10_000, heartbeat_ms: 3_000 }
+    }
+
+    #[test]
+    fn a_lost_shard_is_held_until_it_is_stopped_and_not_gained_before() {
+        let mut share = Share::default();
+        let change = share.answer(at(1), at(2), &told(1, 0, 3, 1));
+        assert_eq!(change.gained, [(0, 1), (1, 1), (2, 1), (3, 1)]);
+        assert_eq!(share.answer(at(3), at(3), &told(2, 0, 1, 1)).lost, [2, 3]);
+        assert_eq!(share.held(), [(0, 3)]);
+        assert_eq!(share.stopped(3, at(3)), Change::default());
+        assert_eq!(share.held(), [(0, 2)]);
+        // It comes back before the program has stopped using it.
+        assert_eq!(share.answer(at(4), at(4), &told(3, 0, 2, 3)).gained, [(0, 3), (1, 3)]);
+        assert_eq!(share.stopped(2, at(4)).gained, [(2, 3)]);
+    }
+
+    #[test]
+    fn an_older_answer_lengthens_the_lease_and_changes_nothing_else() {
+        let mut share = Share::default();
+        share.answer(at(1), at(1), &told(5, 0, 0, 5));
+        assert_eq!(share.answer(at(2), at(2), &told(4, 0, 9, 4)), Change::default());
+        assert_eq!((share.ends(), share.generation()), (Some(at(12)), 5));
+    }
+
+    #[test]
+    fn everything_is_lost_with_the_lease_and_comes_back_with_the_next() {
+        let mut share = Share::default();
+        share.answer(at(1), at(1), &told(1, 0, 1, 1));
+        assert!(share.tick(at(10)).lost.is_empty());
+        assert!(share.used(at(11)).is_empty());
+        assert_eq!(share.tick(at(11)).lost, [0, 1]);
+        // An answer that took longer than its lease gives nothing.
+        assert_eq!(share.answer(at(2), at(20), &told(1, 0, 1, 1)), Change::default());
+        share.stopped(0, at(20));
+        share.stopped(1, at(20));
+        assert_eq!(share.answer(at(20), at(21), &told(1, 0, 1, 1)).gained, [(0, 1), (1, 1)]);
+    }
+}

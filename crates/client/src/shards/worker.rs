@@ -1,0 +1,376 @@
+//! A worker: registers, beats, and tells the program which shards it gains and loses.
+//!
+//! Always: the program hears of a shard before it counts as used, and has stopped using it before another worker can
+//! get it, or its lease has run out on this machine's own clock, which counts the time asleep too; a lost answer costs
+//! a beat, not a shard. Not here: the rules (`share`). Start at [`ShardWorkerBuilder::start`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_env::{BootClock, Clock};
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::Shards;
+use super::share::{Assignment, Change, Share};
+use crate::Error;
+use crate::connection::Call;
+use crate::retry::Repeat;
+
+/// Between beats that fail.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+/// The longest wait for news in one request.
+const WAIT: Duration = Duration::from_secs(20);
+/// What such a request may take beyond its wait.
+const WAIT_GRACE: Duration = Duration::from_secs(5);
+/// Shards whose end the program reports at a time.
+const STOPPED_MAX: usize = 1_024;
+
+/// A shard that the program may use from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gained {
+    /// Its number.
+    pub shard: u32,
+    /// Hand it to whatever the shard changes, which refuses lower ones.
+    pub token: u64,
+}
+
+/// A shard that the program must stop using.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its number.
+    pub shard: u32,
+    /// Whether there is time to stop in order: nobody gets the shard before this is done, or the lease is over.
+    pub in_order: bool,
+}
+
+type OnGained = Arc<dyn Fn(Gained) + Send + Sync>;
+type OnLost = Arc<dyn Fn(Lost) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+
+/// A worker that has not started yet.
+pub struct ShardWorkerBuilder {
+    shards: Shards,
+    id: String,
+    count: u32,
+    weight: Option<u32>,
+    capacity: Option<u32>,
+    take_over: bool,
+    on_gained: OnGained,
+    on_lost: OnLost,
+}
+
+impl fmt::Debug for ShardWorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardWorkerBuilder")
+            .field("id", &self.id)
+            .field("count", &self.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ShardWorkerBuilder {
+    pub(super) fn new(shards: Shards, id: String, count: u32) -> Self {
+        Self {
+            shards,
+            id,
+            count,
+            weight: None,
+            capacity: None,
+            take_over: false,
+            on_gained: Arc::new(|_| {}),
+            on_lost: Arc::new(|_| Box::pin(async {})),
+        }
+    }
+
+    /// Its share of the shards, relative to other workers; 1 unless given.
+    pub fn weight(mut self, weight: u32) -> Self {
+        self.weight = Some(weight);
+        self
+    }
+
+    /// Shards it can have at most.
+    pub fn capacity(mut self, capacity: u32) -> Self {
+        self.capacity = Some(capacity);
+        self
+    }
+
+    /// Swears that no former process with this id runs any more, so that its shards need not wait for its lease. Only for
+    /// those who know, for instance because whatever starts the process waits for the end of the last one.
+    pub fn take_over(mut self) -> Self {
+        self.take_over = true;
+        self
+    }
+
+    /// Called with each shard that the program may use. Must return at once.
+    pub fn on_gained(mut self, called: impl Fn(Gained) + Send + Sync + 'static) -> Self {
+        self.on_gained = Arc::new(called);
+        self
+    }
+
+    /// Called with each shard that the program must stop using; the shard counts as given up when the future is done.
+    pub fn on_lost<F>(mut self, called: impl Fn(Lost) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.on_lost = Arc::new(move |lost| Box::pin(called(lost)));
+        self
+    }
+
+    /// Registers, and beats until [`ShardWorker::leave`] or until the worker is dropped. Fails when the server refuses or
+    /// cannot be reached.
+    pub async fn start(self) -> Result<ShardWorker, Error> {
+        let session = baton_env::fresh_uuid().to_string();
+        let heartbeat_ms = AtomicU64::new(0);
+        let shared = Arc::new(Shared { share: Mutex::default(), clock: BootClock::default(), heartbeat_ms });
+        let (stopped_sender, stopped) = mpsc::channel(STOPPED_MAX);
+        let driver = Driver { builder: self, session, shared: Arc::clone(&shared), stopped_sender };
+        driver.beat("register").await?;
+        let (leave, leaving) = oneshot::channel();
+        let task = AbortOnDropHandle::new(tokio::spawn(driver.run(stopped, leaving)));
+        Ok(ShardWorker { shared, leave: Some(leave), task })
+    }
+}
+
+/// What the program and the beating task share.
+struct Shared {
+    share: Mutex<Share>,
+    clock: BootClock,
+    /// How often the server wants to hear of the worker.
+    heartbeat_ms: AtomicU64,
+}
+
+impl Shared {
+    fn share(&self) -> MutexGuard<'_, Share> {
+        self.share.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.heartbeat_ms.load(Ordering::Relaxed).max(1))
+    }
+}
+
+/// A worker of a service. Dropping it stops the beats: its shards are free when its lease has run out.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), baton_client::Error> {
+/// let baton = baton_client::Client::new("http://127.0.0.1:6632")?;
+/// let worker = baton
+///     .shards("orders")
+///     .worker("orders-1", 100)
+///     .on_gained(|gained| println!("begin {} under {}", gained.shard, gained.token))
+///     .on_lost(|lost| async move { println!("ended {}", lost.shard) })
+///     .start()
+///     .await?;
+/// println!("{:?}", worker.shards());
+/// worker.leave().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct ShardWorker {
+    shared: Arc<Shared>,
+    leave: Option<oneshot::Sender<()>>,
+    task: AbortOnDropHandle<Result<(), Error>>,
+}
+
+impl fmt::Debug for ShardWorker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardWorker").field("shards", &self.shards()).finish_non_exhaustive()
+    }
+}
+
+impl ShardWorker {
+    /// The shards that may be used at this moment, with their tokens.
+    pub fn shards(&self) -> BTreeMap<u32, u64> {
+        let now = self.shared.clock.elapsed();
+        self.shared.share().used(now)
+    }
+
+    /// The token of a shard, if it may be used at this moment: ask right before the shard changes anything.
+    pub fn token(&self, shard: u32) -> Option<u64> {
+        self.shards().get(&shard).copied()
+    }
+
+    /// Stops using all shards, and gives them back.
+    pub async fn leave(mut self) -> Result<(), Error> {
+        if let Some(leave) = self.leave.take() {
+            // A task that has ended says why below.
+            let _ = leave.send(());
+        }
+        self.ended().await
+    }
+
+    /// Returns when the worker has ended by itself, with the reason: another process has registered under its id.
+    pub async fn ended(&mut self) -> Result<(), Error> {
+        match (&mut self.task).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Error::Closed),
+        }
+    }
+}
+
+/// The task that beats.
+struct Driver {
+    builder: ShardWorkerBuilder,
+    session: String,
+    shared: Arc<Shared>,
+    stopped_sender: mpsc::Sender<u32>,
+}
+
+impl Driver {
+    async fn run(
+        self,
+        mut stopped: mpsc::Receiver<u32>,
+        mut leaving: oneshot::Receiver<()>,
+    ) -> Result<(), Error> {
+        let mut next = self.shared.clock.elapsed() + self.shared.heartbeat();
+        let mut left = false;
+        loop {
+            let now = self.shared.clock.elapsed();
+            let generation = self.shared.share().generation();
+            tokio::select! {
+                asked = &mut leaving, if !left => {
+                    left = true;
+                    // The worker was dropped: so is this task, in a moment.
+                    if asked.is_err() {
+                        return Ok(());
+                    }
+                    let lost = self.shared.share().end();
+                    self.tell(Change { lost, ..Change::default() }, true);
+                }
+                Some(shard) = stopped.recv() => {
+                    let now = self.shared.clock.elapsed();
+                    let change = self.shared.share().stopped(shard, now);
+                    self.tell(change, true);
+                    next = if self.shared.share().is_stopping() { next } else { now };
+                }
+                () = self.lease_over() => self.lose(),
+                () = baton_env::sleep(next.saturating_sub(now)), if !left => {
+                    let outcome = self.beat_and_watch_the_lease().await;
+                    next = self.shared.clock.elapsed() + self.shared.heartbeat();
+                    match outcome {
+                        Ok(()) => {}
+                        Err(error @ Error::Conflict(_)) => {
+                            let lost = self.shared.share().end();
+                            self.tell(Change { lost, ..Change::default() }, false);
+                            return Err(error);
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, worker = self.builder.id, "a beat of a worker of shards failed");
+                            next = self.shared.clock.elapsed() + RETRY_INTERVAL.min(self.shared.heartbeat());
+                        }
+                    }
+                }
+                () = self.hear_news(generation), if !left => next = Duration::ZERO,
+            }
+            if left && !self.shared.share().is_stopping() {
+                return self.release().await;
+            }
+        }
+    }
+
+    /// Returns when the lease has run out of shards that the program uses.
+    async fn lease_over(&self) {
+        let Some(deadline) = self.shared.share().ends() else { return std::future::pending().await };
+        baton_env::sleep(deadline.saturating_sub(self.shared.clock.elapsed())).await;
+    }
+
+    fn lose(&self) {
+        let change = self.shared.share().tick(self.shared.clock.elapsed());
+        self.tell(change, false);
+    }
+
+    /// A beat may take as long as a server is out of reach; the lease does not wait for it.
+    async fn beat_and_watch_the_lease(&self) -> Result<(), Error> {
+        let mut beat = std::pin::pin!(self.beat("heartbeat"));
+        loop {
+            tokio::select! {
+                outcome = &mut beat => return outcome,
+                () = self.lease_over() => self.lose(),
+            }
+        }
+    }
+
+    /// Returns when there is news.
+    async fn hear_news(&self, generation: u64) {
+        let shards = &self.builder.shards;
+        loop {
+            let millis = u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX);
+            let path = shards.path().query("worker", &self.builder.id).number("wait", millis);
+            let Ok(path) = path.number("after", generation).build() else {
+                return std::future::pending().await;
+            };
+            let call = Call {
+                method: Method::GET,
+                path,
+                body: Bytes::new(),
+                timeout: WAIT + WAIT_GRACE,
+                repeat: Repeat::Never,
+                key: &shards.service,
+            };
+            match shards.client.connection().call(call).await.and_then(|answer| answer.read::<Value>()) {
+                Ok(shown) if shown["generation"].as_u64().is_some_and(|now| now > generation) => return,
+                Ok(_) => {}
+                Err(_) => baton_env::sleep(self.shared.heartbeat()).await,
+            }
+        }
+    }
+
+    async fn beat(&self, action: &str) -> Result<(), Error> {
+        let builder = &self.builder;
+        let body = {
+            let share = self.shared.share();
+            json!({
+                "action": action,
+                "workerId": builder.id,
+                "sessionId": self.session,
+                "maxShardCount": builder.count,
+                "weight": builder.weight,
+                "capacity": builder.capacity,
+                "takeOver": builder.take_over && action == "register",
+                "generation": share.generation(),
+                "ranges": share.held(),
+            })
+        };
+        // Before it is sent, however often that takes.
+        let sent = self.shared.clock.elapsed();
+        let assignment: Assignment = builder.shards.act(&body).await?;
+        self.shared.heartbeat_ms.store(assignment.heartbeat_ms, Ordering::Relaxed);
+        let now = self.shared.clock.elapsed();
+        let change = self.shared.share().answer(sent, now, &assignment);
+        self.tell(change, true);
+        Ok(())
+    }
+
+    async fn release(&self) -> Result<(), Error> {
+        let body = json!({"action": "release", "workerId": self.builder.id, "sessionId": self.session});
+        match self.builder.shards.act::<Value>(&body).await {
+            // It is gone either way.
+            Ok(_) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Tells the program. Shards that it has stopped using come back through `stopped`.
+    fn tell(&self, change: Change, in_order: bool) {
+        for shard in change.lost {
+            let (ending, done) =
+                ((self.builder.on_lost)(Lost { shard, in_order }), self.stopped_sender.clone());
+            tokio::spawn(async move {
+                ending.await;
+                // The worker may have been dropped meanwhile.
+                let _ = done.send(shard).await;
+            });
+        }
+        for (shard, token) in change.gained {
+            (self.builder.on_gained)(Gained { shard, token });
+        }
+    }
+}

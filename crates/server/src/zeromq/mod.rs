@@ -1,0 +1,201 @@
+//! Workers of shards over ZeroMQ: JSON messages on a ROUTER socket, as existing workers speak it from DEALER sockets.
+//!
+//! Every message is answered to the peer that sent it; when a worker's shards change, the peer it last spoke from hears
+//! of it at once. Always: a worker is who its message says it is, never what its socket is called; what cannot be
+//! understood is answered with an error, and nothing that a peer sends ends the socket. Start at [`Front`].
+
+mod router;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_shards::wire::{self, Message};
+use baton_shards::{Answer, Refusal, Request, Shards, Snapshot, Status};
+use rustc_hash::FxHashMap;
+use tokio_util::sync::CancellationToken;
+
+use crate::server::BindError;
+use crate::settings::Secret;
+use router::{Peer, Router};
+pub use router::{check_public_key, check_secret_key};
+
+/// Where and how to listen.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The host.
+    pub host: String,
+    /// The port; 0 picks a free one.
+    pub port: u16,
+    /// The key that the socket proves itself with; without it nothing is encrypted.
+    pub curve_secret_key: Secret,
+    /// The public keys of those who may connect; anybody's when there are none.
+    pub curve_clients: Vec<String>,
+}
+
+/// Where a worker last spoke from, and what it was told there.
+#[derive(Debug)]
+struct Place {
+    peer: Peer,
+    session: Option<Arc<str>>,
+    told: u64,
+}
+
+/// The places of the workers of each service.
+type Places = FxHashMap<Arc<str>, FxHashMap<Arc<str>, Place>>;
+
+/// A socket that is bound.
+#[derive(Clone, Debug)]
+pub struct Front {
+    router: Arc<Router>,
+    address: Arc<str>,
+    shards: Shards,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Front {
+    /// Takes the address.
+    pub async fn bind(options: &Options, shards: Shards) -> Result<Self, BindError> {
+        let endpoint = format!("tcp://{}:{}", options.host, options.port);
+        let key = Some(options.curve_secret_key.expose()).filter(|key| !key.is_empty());
+        if key.is_none() && !options.curve_clients.is_empty() {
+            return Err(BindError::Shards {
+                address: endpoint,
+                problem: "shards_curve_clients says who may connect, but without shards_curve_secret_key nobody is \
+                          asked; give both"
+                    .into(),
+            });
+        }
+        let bound = Router::bind(&endpoint, key, &options.curve_clients).await;
+        let (router, address) = bound.map_err(|problem| BindError::Shards { address: endpoint, problem })?;
+        warn_of_strangers(&options.host, &address, key.is_some());
+        if let Some(public) = key.and_then(|key| router::public_of(key).ok()) {
+            tracing::info!(public_key = public, "workers of shards need this key to connect");
+        }
+        Ok(Self { router: Arc::new(router), address: address.into(), shards, places: Arc::default() })
+    }
+
+    /// The address it is bound to.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Answers until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        loop {
+            let received = tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return,
+                received = self.router.receive() => received,
+            };
+            match received {
+                Ok((peer, message)) => self.take(peer, &message, &shutdown),
+                Err(error) => {
+                    tracing::error!(error, "the socket for workers of shards has ended");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take(&self, peer: Peer, message: &[u8], shutdown: &CancellationToken) {
+        let Message { service, request, sequence } = match Message::parse(message) {
+            Ok(message) => message,
+            Err(refusal) => {
+                tracing::debug!(%refusal, "a message of a worker was not understood");
+                self.router.send(&peer, wire::error(&refusal, None));
+                return;
+            }
+        };
+        let (front, name, stop) = (self.clone(), Arc::clone(&service), shutdown.clone());
+        let beats = matches!(request, Request::Beat(_));
+        let reply = move |outcome: Result<Answer, Refusal>| match outcome {
+            Ok(answer) => {
+                front.router.send(&peer, wire::assignment(&answer, sequence));
+                if beats {
+                    front.note(&name, &answer, peer, stop);
+                }
+            }
+            Err(refusal) => {
+                front.router.send(&peer, wire::error(&refusal, sequence));
+            }
+        };
+        self.shards.submit(&service, request, Box::new(reply));
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Remembers where a worker speaks from, and that it has been told the present.
+    fn note(&self, service: &Arc<str>, answer: &Answer, peer: Peer, stop: CancellationToken) {
+        let Some(worker) = answer.worker() else { return };
+        let mut places = self.places();
+        if !places.contains_key(service) {
+            places.insert(Arc::clone(service), FxHashMap::default());
+            tokio::spawn(self.clone().tell(Arc::clone(service), stop));
+        }
+        let Some(workers) = places.get_mut(service) else { return };
+        match workers.get_mut(&worker.id) {
+            Some(place) => {
+                place.peer = peer;
+                place.told = worker.generation;
+                if place.session != worker.session {
+                    place.session.clone_from(&worker.session);
+                }
+            }
+            None => {
+                let (session, told) = (worker.session.clone(), worker.generation);
+                workers.insert(Arc::clone(&worker.id), Place { peer, session, told });
+            }
+        }
+    }
+
+    /// Tells the workers of a service what changes.
+    async fn tell(self, service: Arc<str>, stop: CancellationToken) {
+        let Ok(mut news) = self.shards.news(&service).await else {
+            self.places().remove(&service);
+            return;
+        };
+        loop {
+            let snapshot = news.borrow_and_update().clone();
+            if let Some(snapshot) = snapshot {
+                self.tell_all(&service, &snapshot);
+            }
+            tokio::select! {
+                changed = news.changed() => if changed.is_err() { return },
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    fn tell_all(&self, service: &Arc<str>, snapshot: &Arc<Snapshot>) {
+        let mut places = self.places();
+        let Some(workers) = places.get_mut(service) else { return };
+        workers.retain(|id, place| {
+            let Some(number) = snapshot.service.number(id) else { return false };
+            let answer = Answer { snapshot: Arc::clone(snapshot), number };
+            let Some(worker) = answer.worker() else { return false };
+            if worker.session != place.session {
+                self.router.send(&place.peer, wire::error(&Refusal::Fenced(Arc::clone(id)), None));
+                return false;
+            }
+            let news = worker.status == Status::Active && worker.generation > place.told;
+            if news && self.router.send(&place.peer, wire::assignment(&answer, None)) {
+                place.told = worker.generation;
+            }
+            true
+        });
+    }
+}
+
+fn warn_of_strangers(host: &str, address: &str, encrypted: bool) {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let loopback = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+    if !loopback && !encrypted {
+        tracing::warn!(
+            address,
+            "LISTENING FOR WORKERS OF SHARDS BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address \
+             can take part; give shards_curve_secret_key and shards_curve_clients, or put it behind a firewall"
+        );
+    }
+}

@@ -1,0 +1,277 @@
+//! A service as bytes: small numbers take one byte, and shards with one owner and one token are one run.
+//!
+//! Always: what is written can be read back as it was; what cannot be read is said to be damaged, and nothing is
+//! guessed. Start at [`encode`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::Error;
+use baton_types::Timestamp;
+
+use crate::service::{Service, Shard, Status, Worker};
+
+/// The first byte; another one means another format.
+const FORMAT: u8 = 1;
+
+/// The bytes of a service.
+pub fn encode(service: &Service) -> Vec<u8> {
+    let mut out = vec![FORMAT];
+    for number in [
+        service.count.into(),
+        service.generation,
+        micros(service.rebalanced_at),
+        service.moves,
+        service.unsettled.into(),
+        service.next_number.into(),
+        service.workers.len() as u64,
+    ] {
+        put(&mut out, number);
+    }
+    for (number, worker) in &service.workers {
+        put(&mut out, (*number).into());
+        put_worker(&mut out, worker);
+    }
+    for run in service.shards.chunk_by(|a, b| a == b) {
+        put(&mut out, run.len() as u64);
+        put(&mut out, run[0].owner.into());
+        put(&mut out, run[0].token << 1 | u64::from(run[0].revoking));
+    }
+    out
+}
+
+fn put_worker(out: &mut Vec<u8>, worker: &Worker) {
+    put_text(out, &worker.id);
+    out.push(worker.session.is_some().into());
+    put_text(out, worker.session.as_deref().unwrap_or(""));
+    for number in [
+        match worker.status {
+            Status::Active => 0,
+            Status::Inactive => 1,
+            Status::Fenced => 2,
+        },
+        worker.weight.into(),
+        worker.capacity.map_or(0, |capacity| u64::from(capacity) + 1),
+        worker.draining.into(),
+        worker.reported.into(),
+        u64::try_from(worker.timeout.as_micros()).unwrap_or(u64::MAX),
+        micros(worker.seen),
+        micros(worker.since),
+        worker.generation,
+        worker.revoking.into(),
+    ] {
+        put(out, number);
+    }
+}
+
+fn micros(at: Timestamp) -> u64 {
+    u64::try_from(at.micros()).unwrap_or(0)
+}
+
+/// Seven bits a byte, the lowest first; the eighth tells that more follow.
+fn put(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put(out, text.len() as u64);
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// The service that bytes tell of.
+pub fn decode(bytes: &[u8]) -> Result<Service, Error> {
+    let mut reader = Reader(bytes);
+    read(&mut reader).ok_or_else(|| Error::Corrupt("the record of a service of shards".into()))
+}
+
+fn read(reader: &mut Reader<'_>) -> Option<Service> {
+    if reader.byte()? != FORMAT {
+        return None;
+    }
+    let mut service = Service {
+        count: reader.small()?,
+        generation: reader.number()?,
+        rebalanced_at: reader.moment()?,
+        moves: reader.number()?,
+        unsettled: reader.flag()?,
+        next_number: reader.small()?,
+        ..Service::default()
+    };
+    for _ in 0..reader.number()? {
+        let number = reader.small()?;
+        let worker = read_worker(reader)?;
+        if worker.status != Status::Fenced {
+            service.current.insert(worker.id.clone(), number);
+        }
+        service.workers.insert(number, worker);
+    }
+    while !reader.0.is_empty() {
+        let (length, owner, mark) = (reader.small()?, reader.small()?, reader.number()?);
+        if length > crate::limits::SHARDS_MAX || service.shards.len() > crate::limits::SHARDS_MAX as usize {
+            return None;
+        }
+        let shard = Shard { owner, revoking: mark & 1 == 1, token: mark >> 1 };
+        service.shards.resize(service.shards.len() + length as usize, shard);
+    }
+    Some(service)
+}
+
+fn read_worker(reader: &mut Reader<'_>) -> Option<Worker> {
+    let id = reader.text()?;
+    let has_session = reader.flag()?;
+    let session = reader.text()?;
+    Some(Worker {
+        id,
+        session: has_session.then_some(session),
+        status: match reader.number()? {
+            0 => Status::Active,
+            1 => Status::Inactive,
+            2 => Status::Fenced,
+            _ => return None,
+        },
+        weight: reader.small()?,
+        capacity: match reader.number()? {
+            0 => None,
+            more => Some(u32::try_from(more - 1).ok()?),
+        },
+        draining: reader.flag()?,
+        reported: reader.small()?,
+        timeout: Duration::from_micros(reader.number()?),
+        seen: reader.moment()?,
+        since: reader.moment()?,
+        generation: reader.number()?,
+        revoking: reader.small()?,
+    })
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        let mut number = 0u64;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let part = u64::from(byte & 0x7f);
+            number |= part << shift;
+            if part << shift >> shift != part {
+                return None;
+            }
+            if byte < 0x80 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn small(&mut self) -> Option<u32> {
+        u32::try_from(self.number()?).ok()
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.number()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn moment(&mut self) -> Option<Timestamp> {
+        Some(Timestamp::from_micros(i64::try_from(self.number()?).ok()?))
+    }
+
+    fn text(&mut self) -> Option<Arc<str>> {
+        let length = usize::try_from(self.number()?).ok()?;
+        let (text, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(std::str::from_utf8(text).ok()?.into())
+    }
+}
+
+/// Numbers of workers, as a beat record holds them, behind the moment at which they were heard.
+pub fn encode_beats(at: Timestamp, workers: &[u32]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(16 + 2 * workers.len());
+    put(&mut out, micros(at));
+    workers.iter().for_each(|number| put(&mut out, (*number).into()));
+    out
+}
+
+/// Reads them back.
+pub fn decode_beats(bytes: &[u8]) -> Option<(Timestamp, Vec<u32>)> {
+    let mut reader = Reader(bytes);
+    let at = reader.moment()?;
+    let mut workers = Vec::new();
+    while !reader.0.is_empty() {
+        workers.push(reader.small()?);
+    }
+    Some((at, workers))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Allocation, Beat, Request, Rules};
+
+    fn service(joins: &[(u8, bool, u32)]) -> Service {
+        let rules = Rules {
+            allocation: Allocation::Sticky,
+            timeout: Duration::from_secs(15),
+            forget_after: Duration::from_secs(60),
+            rebalance_interval: Duration::ZERO,
+        };
+        let mut service = Service::default();
+        for (at, (worker, leased, count)) in (1i64..).zip(joins) {
+            let now = Timestamp::from_micros(at);
+            let session = leased.then(|| format!("s{at}").into());
+            let capacity = (at % 3 == 0).then_some(*count);
+            let beat = Beat {
+                registers: true,
+                session,
+                capacity,
+                count: Some(*count),
+                ..Beat::of(format!("w{worker}"))
+            };
+            service.apply(&Request::Beat(beat), &rules, now).unwrap();
+            service.settle(&rules, now);
+        }
+        service
+    }
+
+    proptest! {
+        #[test]
+        fn a_service_is_read_back(joins in proptest::collection::vec((0u8..6, any::<bool>(), 0u32..300), 0..20)) {
+            let service = service(&joins);
+            let bytes = encode(&service);
+            prop_assert_eq!(&decode(&bytes).unwrap(), &service);
+            for end in 0..bytes.len().min(40) {
+                prop_assert!(decode(&bytes[..end]).is_err() || end > 8);
+            }
+        }
+
+
+        #[test]
+        fn beats_are_read_back(at in 0i64..i64::MAX, workers in proptest::collection::vec(any::<u32>(), 0..50)) {
+            let at = Timestamp::from_micros(at);
+            prop_assert_eq!(decode_beats(&encode_beats(at, &workers)), Some((at, workers)));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&bytes);
+            let mut formatted = vec![FORMAT];
+            formatted.extend(bytes);
+            let _ = decode(&formatted);
+        }
+    }
+}

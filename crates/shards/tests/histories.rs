@@ -1,0 +1,315 @@
+//! Random histories of one service: what must hold after each step, and once everybody has said what it has stopped.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_shards::{Allocation, Beat, Ranges, Refusal, Request, Rules, Service, Snapshot, Status};
+use baton_types::Timestamp;
+use proptest::prelude::*;
+
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+fn rules(allocation: Allocation) -> Rules {
+    Rules {
+        allocation,
+        timeout: TIMEOUT,
+        forget_after: Duration::from_secs(60),
+        rebalance_interval: Duration::ZERO,
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Register { worker: u8, leased: bool, count: u32 },
+    Beat { worker: u8 },
+    Acknowledge { worker: u8 },
+    Leave { worker: u8 },
+    Drain { worker: u8, draining: bool },
+    Silence { worker: u8 },
+    Count { worker: u8, count: u32 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let worker = 0u8..6;
+    prop_oneof![
+        3 => (worker.clone(), any::<bool>(), 0u32..40)
+            .prop_map(|(worker, leased, count)| Step::Register { worker, leased, count }),
+        2 => worker.clone().prop_map(|worker| Step::Beat { worker }),
+        4 => worker.clone().prop_map(|worker| Step::Acknowledge { worker }),
+        1 => worker.clone().prop_map(|worker| Step::Leave { worker }),
+        1 => (worker.clone(), any::<bool>()).prop_map(|(worker, draining)| Step::Drain { worker, draining }),
+        1 => worker.clone().prop_map(|worker| Step::Silence { worker }),
+        1 => (worker, 0u32..40).prop_map(|(worker, count)| Step::Count { worker, count }),
+    ]
+}
+
+/// A service with a clock, and what each worker last said of itself.
+struct Model {
+    service: Service,
+    rules: Rules,
+    now: Timestamp,
+    /// Whether a worker has a session.
+    leased: BTreeMap<u8, bool>,
+    heard: BTreeMap<u32, Timestamp>,
+}
+
+fn id(worker: u8) -> Arc<str> {
+    format!("w{worker}").into()
+}
+
+impl Model {
+    fn new(allocation: Allocation) -> Self {
+        let now = Timestamp::from_micros(1_000_000);
+        let (leased, heard) = Default::default();
+        Self { service: Service::default(), rules: rules(allocation), now, leased, heard }
+    }
+
+    fn beat(&self, worker: u8) -> Beat {
+        let session = self.leased.get(&worker).filter(|leased| **leased).map(|_| Arc::from("s"));
+        Beat { session, ..Beat::of(id(worker)) }
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<u32, Refusal> {
+        self.now = self.now.after(Duration::from_millis(10));
+        let number = match self.service.routine(request) {
+            Some(number) => {
+                let before = self.service.clone();
+                let mut applied = before.clone();
+                applied.apply(request, &self.rules, self.now).unwrap();
+                let seen = applied.worker(number).unwrap().seen;
+                assert!(
+                    seen >= before.worker(number).unwrap().seen && !applied.unsettled,
+                    "a routine changes nothing"
+                );
+                Ok(number)
+            }
+            None => self.service.apply(request, &self.rules, self.now),
+        };
+        if let Ok(number) = number {
+            self.heard.insert(number, self.now);
+        }
+        self.settle();
+        number
+    }
+
+    fn settle(&mut self) {
+        let before = self.service.clone();
+        self.service.settle(&self.rules, self.now);
+        assert!(self.service.generation >= before.generation);
+        for (at, shard) in self.service.shards().iter().enumerate() {
+            let old = before.shards().get(at).copied().unwrap_or_default();
+            assert!(shard.token >= old.token, "a token falls");
+            if shard.owner != old.owner && shard.owner != 0 {
+                assert!(shard.token > old.token, "a grant without a new token");
+                let leased = before.worker(old.owner).is_some_and(|worker| worker.session.is_some());
+                assert!(!leased, "a shard is taken from a worker that has not given it up");
+            }
+        }
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Register { worker, leased, count } => {
+                self.leased.insert(worker, leased);
+                let beat = Beat { registers: true, count: Some(count), ..self.beat(worker) };
+                self.ask(&Request::Beat(beat)).unwrap();
+            }
+            Step::Beat { worker } => {
+                let known = self.service.number(&id(worker)).is_some();
+                let answer = self.ask(&Request::Beat(self.beat(worker)));
+                assert!(answer.is_ok() || known, "{answer:?}");
+            }
+            Step::Acknowledge { worker } => self.acknowledge(worker),
+            Step::Leave { worker } => {
+                let session = self.beat(worker).session;
+                let _ = self.ask(&Request::Leave { worker: id(worker), session });
+            }
+            Step::Drain { worker, draining } => {
+                let _ = self.ask(&Request::Drain { worker: id(worker), draining });
+            }
+            Step::Silence { worker } => {
+                let Some(number) = self.service.number(&id(worker)) else { return };
+                self.now = self.now.after(TIMEOUT * 2);
+                let now = self.now;
+                self.service.expire(&self.rules, now, |n| if n == number { None } else { Some(now) });
+                self.settle();
+            }
+            Step::Count { worker, count } => {
+                if self.service.number(&id(worker)).is_some() {
+                    let _ = self.ask(&Request::Beat(Beat { count: Some(count), ..self.beat(worker) }));
+                }
+            }
+        }
+    }
+
+    /// The worker has stopped everything it was told to stop.
+    fn acknowledge(&mut self, worker: u8) {
+        let Some(number) = self.service.number(&id(worker)) else { return };
+        let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
+        let found = snapshot.service.worker(number).unwrap();
+        let held: Ranges = snapshot.view(number).shards();
+        let beat = Beat {
+            session: found.session.clone(),
+            generation: Some(found.generation),
+            held: Some(held),
+            ..Beat::of(id(worker))
+        };
+        self.ask(&Request::Beat(beat)).unwrap();
+    }
+
+    fn check_always(&self) {
+        for shard in self.service.shards() {
+            assert!(
+                shard.owner == 0 || self.service.worker(shard.owner).is_some(),
+                "an owner that is not there"
+            );
+        }
+        for (number, worker) in self.service.workers() {
+            let revoking =
+                self.service.shards().iter().filter(|shard| shard.owner == number && shard.revoking).count();
+            assert_eq!(revoking, worker.revoking as usize);
+            assert!(
+                worker.status != Status::Inactive || self.service.shards().iter().all(|s| s.owner != number)
+            );
+        }
+    }
+
+    /// Everybody answers, and the leases of former lives run out.
+    fn calm_down(&mut self) {
+        self.now = self.now.after(TIMEOUT * 2);
+        let now = self.now;
+        let fenced: Vec<u32> =
+            self.service.workers().filter(|(_, w)| w.status == Status::Fenced).map(|(n, _)| n).collect();
+        self.service.expire(&self.rules, now, |n| if fenced.contains(&n) { None } else { Some(now) });
+        self.settle();
+        for _ in 0..3 {
+            (0..6).for_each(|worker| self.acknowledge_if_active(worker));
+        }
+    }
+
+    fn acknowledge_if_active(&mut self, worker: u8) {
+        let number = self.service.number(&id(worker));
+        if number.is_some_and(|n| self.service.worker(n).unwrap().status == Status::Active) {
+            self.acknowledge(worker);
+        }
+    }
+
+    fn check_settled(&self) {
+        let service = &self.service;
+        let mut able: Vec<_> = service
+            .workers()
+            .filter(|(_, worker)| worker.status == Status::Active && !worker.draining)
+            .collect();
+        able.sort_by(|a, b| a.1.id.cmp(&b.1.id));
+        assert_eq!(service.shards().len(), service.count as usize, "shards beyond the count are gone");
+        let owners: Vec<u32> = service.shards().iter().map(|shard| shard.owner).collect();
+        if able.is_empty() {
+            assert!(owners.iter().all(|owner| *owner == 0));
+            return;
+        }
+        let share = |number: u32| owners.iter().filter(|owner| **owner == number).count();
+        let shares: Vec<usize> = able.iter().map(|(number, _)| share(*number)).collect();
+        assert_eq!(shares.iter().sum::<usize>(), owners.len(), "each shard has one owner that is there");
+        assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1, "{shares:?}");
+        if self.rules.allocation == Allocation::Contiguous {
+            let (base, extra) = (owners.len() / able.len(), owners.len() % able.len());
+            let mut expected = Vec::new();
+            for (at, (number, _)) in able.iter().enumerate() {
+                expected.resize(expected.len() + base + usize::from(at < extra), *number);
+            }
+            assert_eq!(owners, expected, "floor and remainder, in the order of ids");
+        }
+    }
+}
+
+fn allocation() -> impl Strategy<Value = Allocation> {
+    prop_oneof![Just(Allocation::Contiguous), Just(Allocation::Sticky)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn a_history_keeps_the_rules_and_settles(
+        allocation in allocation(), steps in proptest::collection::vec(step(), 1..60),
+    ) {
+        let mut model = Model::new(allocation);
+        for step in &steps {
+            model.take(step);
+            model.check_always();
+        }
+        model.calm_down();
+        model.check_always();
+        model.check_settled();
+    }
+
+    #[test]
+    fn sticky_moves_no_more_than_the_minimum_and_one(
+        count in 1u32..200, before in 1u8..10, joins in any::<bool>(), gone in 0u8..10,
+    ) {
+        let mut model = Model::new(Allocation::Sticky);
+        for worker in 0..before {
+            model.take(&Step::Register { worker, leased: true, count });
+            (0..before).for_each(|worker| model.acknowledge_if_active(worker));
+        }
+        let owners = |model: &Model| model.service.shards().iter().map(|shard| shard.owner).collect::<Vec<_>>();
+        let held = owners(&model);
+        let minimum = if joins {
+            model.take(&Step::Register { worker: 20, leased: true, count });
+            count / (u32::from(before) + 1)
+        } else {
+            prop_assume!(before > 1);
+            let number = model.service.number(&id(gone % before)).unwrap();
+            model.take(&Step::Leave { worker: gone % before });
+            held.iter().filter(|owner| **owner == number).count() as u32
+        };
+        for _ in 0..3 {
+            (0..before).for_each(|worker| model.acknowledge_if_active(worker));
+        }
+        let moved = held.iter().zip(owners(&model)).filter(|(a, b)| **a != *b).count() as u32;
+        prop_assert!(moved <= minimum + 1, "{moved} moved, {minimum} had to");
+    }
+}
+
+#[test]
+fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
+    let mut model = Model::new(Allocation::Sticky);
+    model.rules.rebalance_interval = Duration::from_secs(30);
+    for worker in 0..4 {
+        model.take(&Step::Register { worker, leased: false, count: 40 });
+    }
+    model.now = model.now.after(Duration::from_secs(31));
+    model.settle();
+    let moves = |model: &Model| model.service.moves;
+    let before = moves(&model);
+    for worker in 0..4 {
+        model.take(&Step::Leave { worker });
+        model.take(&Step::Register { worker, leased: false, count: 40 });
+        assert!(
+            model.service.shards().iter().all(|shard| shard.owner != 0),
+            "nobody waits for a shard that is free"
+        );
+    }
+    let during = moves(&model) - before;
+    model.now = model.now.after(Duration::from_secs(31));
+    model.settle();
+    let mut hasty = Model::new(Allocation::Sticky);
+    for worker in 0..4 {
+        hasty.take(&Step::Register { worker, leased: false, count: 40 });
+    }
+    let start = moves(&hasty);
+    for worker in 0..4 {
+        hasty.take(&Step::Leave { worker });
+        hasty.take(&Step::Register { worker, leased: false, count: 40 });
+    }
+    let patient = moves(&model) - before;
+    assert!(
+        patient < moves(&hasty) - start,
+        "{patient} ({during} of them at once), {}",
+        moves(&hasty) - start
+    );
+    model.check_settled();
+}
