@@ -93,11 +93,10 @@ def of_peer(tools, plan, lines, *options):
 def comparisons(plan, tools, turn, lines):
     """Push, deliver, acknowledge; and push alone."""
     rows = []
-    shift = lambda items: items[turn % len(items):] + items[:turn % len(items)]  # noqa: E731
     common = ["--duration", plan.duration, "--payload-bytes", plan.payload_bytes]
     for connections, batch in PIPELINES:
         size = [*common, "--connections", connections, "--batch", batch]
-        for system in shift(["baton-postgres", "skip-locked"]):
+        for system in shifted(turn, ["baton-postgres", "skip-locked"]):
             if system == "baton-postgres":
                 found = of_baton(tools, plan, lines, "pipeline", *size, "--partitions", PARTITIONS)
             else:
@@ -105,17 +104,22 @@ def comparisons(plan, tools, turn, lines):
             rows += named(found, "postgres-pipeline", system)
     for connections, batch in PUSHES:
         size = [*common, "--connections", connections, "--batch", batch]
-        for system in shift(["baton-postgres", "bare-insert"]):
+        for system in shifted(turn, ["baton-postgres", "bare-insert"]):
             if system == "baton-postgres":
                 found = of_baton(tools, plan, lines, "push", *size, "--partitions", PARTITIONS)
             else:
                 found = of_peer(tools, plan, lines, "insert", *size)
             rows += named(found, "postgres-push", system)
-    for partitions in shift(GROWTH):
+    for partitions in shifted(turn, GROWTH):
         size = [*common, "--connections", 8, "--batch", 100, "--partitions", partitions]
         found = of_baton(tools, plan, lines, "pipeline", *size)
         rows += [{**row, "partitions": partitions} for row in named(found, "postgres-growth", "baton-postgres")]
     return rows
+
+
+def shifted(turn, items):
+    """The same in another order each turn, so that none is always first."""
+    return items[turn % len(items):] + items[:turn % len(items)]
 
 
 def named(rows, scenario, system):
