@@ -70,6 +70,25 @@ def stage(server, queue):
     return server.pop(queue, consumerGroup="late")[0]
 
 
+def stage_jobs(server, queue):
+    """A worker, and jobs in several states, by the names that `KNOWING` has for them."""
+
+    def call(path, body):
+        answer = server.post(f"/api/v1{path}", body)
+        assert answer.status in (200, 201), answer
+        return answer.json
+
+    worker = call("/workers", {"name": "w", "queues": [queue]})["workerId"]
+    jobs = [{"jobType": "t", "queue": queue, "retry": {"maxRetries": 0}}] * 5
+    ids = [item["jobId"] for item in call("/jobs:batch", {"jobs": jobs})["items"]]
+    leases = call(f"/workers/{worker}/lease", {"max": 4})["leases"]
+    outcomes = [{"outcome": "succeeded", "result": 1}, {"outcome": "failed"}, {"outcome": "failed"}]
+    items = [{"jobId": job, "fence": 1, **outcome} for job, outcome in zip(ids, outcomes, strict=False)]
+    call("/executions:report", {"items": items})
+    names = ("{done}", "{dead}", "{buried}", "{running}", "{waiting}")
+    return dict(zip(names, ids, strict=True)) | {"{w}": worker, "{e}": leases[3]["executionId"]}
+
+
 # What a stranger cannot make succeed, because it needs ids or names of things that exist. `{m}` is a
 # partition, `{q}` its queue, `{l}` a lease on it.
 KNOWING = [
@@ -89,7 +108,7 @@ KNOWING = [
         "POST",
         "/api/v1/transaction",
         "/api/v1/transaction",
-        {"operations": [{"type": "push", "items": [{"queue": "next"}]}]},
+        {"operations": [{"type": "push", "items": [{"queue": "next"}]}], "jobs": [{"jobType": "t", "queue": "next"}]},
     ),
     (
         "POST",
@@ -168,6 +187,37 @@ KNOWING = [
         "/streams/v1/state/get",
         {"query_id": "sums", "partition_id": "{m}"},
     ),
+    ("GET", "/api/v1/jobs", "/api/v1/jobs?queue={q}", None),
+    ("GET", "/api/v1/jobs/{job}", "/api/v1/jobs/{dead}", None),
+    ("GET", "/api/v1/jobs/{job}/wait", "/api/v1/jobs/{done}/wait?timeoutMs=1", None),
+    ("GET", "/api/v1/jobs/{job}/result", "/api/v1/jobs/{done}/result", None),
+    ("POST", "/api/v1/executions/{execution}/logs", "/api/v1/executions/{e}/logs", {"lines": [{"message": "x"}]}),
+    ("GET", "/api/v1/jobs/{job}/logs", "/api/v1/jobs/{running}/logs", None),
+    ("POST", "/api/v1/jobs/{job}/cancel", "/api/v1/jobs/{waiting}/cancel", {"reason": "no"}),
+    ("POST", "/api/v1/jobs/{job}/retry", "/api/v1/jobs/{waiting}/retry", {}),
+    ("GET", "/api/v1/workers/{worker}", "/api/v1/workers/{w}", None),
+    ("POST", "/api/v1/workers/{worker}/lease", "/api/v1/workers/{w}/lease", {"max": 1}),
+    (
+        "POST",
+        "/api/v1/workers/{worker}/heartbeat",
+        "/api/v1/workers/{w}/heartbeat",
+        {"running": [{"jobId": "{running}", "fence": 1, "progress": {"percent": 5}}]},
+    ),
+    ("POST", "/api/v1/workers/{worker}/drain", "/api/v1/workers/{w}/drain", {"mode": "off"}),
+    (
+        "POST",
+        "/api/v1/executions:report",
+        "/api/v1/executions:report",
+        {"items": [{"jobId": "{running}", "fence": 7, "outcome": "succeeded"}]},
+    ),
+    ("GET", "/api/v1/job-queues/{queue}", "/api/v1/job-queues/{q}", None),
+    ("PUT", "/api/v1/job-queues/{queue}", "/api/v1/job-queues/{q}", {"concurrency": 9}),
+    ("POST", "/api/v1/job-queues/{queue}/pause", "/api/v1/job-queues/{q}/pause", None),
+    ("POST", "/api/v1/job-queues/{queue}/resume", "/api/v1/job-queues/{q}/resume", None),
+    ("GET", "/api/v1/dead-letters", "/api/v1/dead-letters", None),
+    ("POST", "/api/v1/dead-letters/{job}/replay", "/api/v1/dead-letters/{dead}/replay", None),
+    ("DELETE", "/api/v1/dead-letters/{job}", "/api/v1/dead-letters/{buried}", None),
+    ("POST", "/api/v1/jobs:bulk", "/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "{q}"}}),
     ("DELETE", "/api/v1/queues/{queue}/clear", "/api/v1/queues/{q}/clear?partition=Default", None),
 ]
 NEED_KNOWLEDGE = {f"{method} {template}" for method, template, _, _ in KNOWING}
@@ -175,7 +225,7 @@ NEED_KNOWLEDGE = {f"{method} {template}" for method, template, _, _ in KNOWING}
 
 def test_who_knows_the_names_gets_what_the_document_says(server, document, queue):
     message = stage(server, queue)
-    known = {"{m}": message["partitionId"], "{l}": message["leaseId"], "{q}": queue}
+    known = {"{m}": message["partitionId"], "{l}": message["leaseId"], "{q}": queue} | stage_jobs(server, queue)
     for method, template, path, body in KNOWING:
         body = json.dumps(body)
         for name, value in known.items():

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use commands::{completions, elect, elections, migrate, pop, push, queues, serve, shards, tail};
+use commands::{cluster, completions, elect, elections, migrate, pop, push, queues, serve, shards, tail};
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
@@ -56,6 +56,8 @@ enum Command {
     Elections(elections::Args),
     /// List services and how their shards are spread, or show one.
     Shards(shards::Args),
+    /// Show the servers of a cluster, how busy they are, and who serves what.
+    Cluster(cluster::Args),
     /// Bring the schema of a PostgreSQL up to date, or see whether it is.
     Migrate(migrate::Args),
     /// Measure a server.
@@ -91,6 +93,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
             Command::Shards(args) => shards::run(args).await,
+            Command::Cluster(args) => cluster::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),

@@ -36,6 +36,7 @@
 mod ack;
 mod buffer;
 mod client;
+mod cluster;
 mod connection;
 mod consume;
 mod dead_letter;

@@ -17,6 +17,7 @@ pub mod kv;
 pub mod lock;
 mod maintenance;
 mod meter;
+mod news;
 mod outage;
 mod parking;
 mod pop;
@@ -42,6 +43,7 @@ pub use inspect::{
 };
 pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use meter::{Kind, Meters, Tally};
+pub use news::{News, Relay};
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
 pub use seal::{KeyError, Keyring};
@@ -51,5 +53,5 @@ pub use stream::{
     VALUE_BYTES_MAX, Wanted,
 };
 pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
-pub use transaction::{Place, Step, StepResult, Transaction, TransactionResult};
+pub use transaction::{Place, Refusal, Ridden, Rider, Step, StepResult, Transaction, TransactionResult};
 pub use waiting::WaitStatistics;

@@ -24,9 +24,12 @@ pub const SPOOL: &str = "__baton_spool__";
 
 const RECORD: &str = "system/maintenance";
 
+/// The queue that jobs are kept in, by rules of their own.
+const JOBS: &str = "__baton_jobs__";
+
 /// Whether a queue is the server's own.
 pub fn is_hidden(queue: &str) -> bool {
-    queue == SPOOL
+    queue == SPOOL || queue == JOBS
 }
 
 /// What becomes of pushed messages.

@@ -5,8 +5,9 @@
 //! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use baton_env::{Clock, fresh_lease};
@@ -16,6 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::news::{News, Relay};
 use crate::pop::{self, Decided, PopRequest};
 use crate::waiting::{BackOff, Key, LineId, Query, WaitStatistics, WaiterId, Waiters, Watched};
 
@@ -46,7 +48,7 @@ impl Drop for Granted {
 }
 
 /// Returns what nobody came for.
-struct GiveBack(LeaseId);
+pub struct GiveBack(pub LeaseId);
 
 impl Operation for GiveBack {
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
@@ -74,6 +76,8 @@ pub struct Parking {
     closed: AtomicBool,
     /// Whether every pop finds nothing. Changed and heeded under the lock of the waiters.
     stopped: AtomicBool,
+    /// Who tells other servers.
+    relay: OnceLock<Relay>,
 }
 
 impl Parking {
@@ -91,11 +95,13 @@ impl Parking {
             alarm: Notify::new(),
             closed: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            relay: OnceLock::new(),
         });
         let weak: Weak<Self> = Arc::downgrade(&this);
         store.listen(Arc::new(move |event| {
             if let Some(parking) = weak.upgrade() {
                 parking.hear(event);
+                parking.tell(News::Happened(event));
             }
         }));
         this
@@ -193,7 +199,22 @@ impl Parking {
         self.look();
     }
 
-    fn hear(self: &Arc<Self>, event: Event) {
+    /// From now on `relay` tells other servers.
+    pub fn relay(&self, relay: Relay) {
+        if self.relay.set(relay).is_ok() {
+            self.lock().note_changes();
+        }
+    }
+
+    /// Tells other servers, if there are any.
+    pub fn tell(&self, news: News<'_>) {
+        if let Some(relay) = self.relay.get() {
+            relay(news);
+        }
+    }
+
+    /// Something happened, here or on another server.
+    pub fn hear(self: &Arc<Self>, event: Event) {
         let (Event::Appended { queue, .. } | Event::Freed { queue, .. }) = event;
         {
             let mut waiters = self.lock();
@@ -217,8 +238,38 @@ impl Parking {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiters<Caller>> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Locked<'_> {
+        let waiters = self.waiters.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { waiters, relay: self.relay.get() }
+    }
+}
+
+/// The waiters, locked. What changes about who waits where is told before the lock is let go, so in order.
+struct Locked<'a> {
+    waiters: MutexGuard<'a, Waiters<Caller>>,
+    relay: Option<&'a Relay>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = Waiters<Caller>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.waiters
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.waiters
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(relay) = self.relay else { return };
+        for (spot, on) in self.waiters.take_changes() {
+            relay(News::Waits { queue: spot.queue, group: spot.group, name: &spot.name, on });
+        }
     }
 }
 
@@ -274,9 +325,10 @@ impl Look {
 
 impl Operation for Look {
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
-        self.found.clear();
+        // What an earlier run granted was never kept, and may have the lease that this one takes.
+        self.found.drain(..).for_each(|(_, mut granted)| granted.accept());
         for (id, request) in &self.asked {
-            let lease = fresh_lease();
+            let lease = request.attempt.unwrap_or_else(fresh_lease);
             let decided = pop::pop(tx, request, lease)?;
             if decided.claims.is_empty() {
                 self.last = decided;
@@ -337,7 +389,10 @@ impl ImmediatePop {
 
 impl Operation for ImmediatePop {
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
-        let lease = fresh_lease();
+        if let Some(mut undone) = self.granted.take() {
+            undone.accept();
+        }
+        let lease = self.request.attempt.unwrap_or_else(fresh_lease);
         self.granted = Some(Granted::new(&self.store, lease, pop::pop(tx, &self.request, lease)?));
         Ok(())
     }

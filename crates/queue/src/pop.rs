@@ -13,10 +13,11 @@ use baton_store::{
     Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
 };
 use baton_store::{Error, Stop, Tx};
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, QueueId, Timestamp};
+use baton_types::{LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
 use crate::push::ensure_queue;
+use crate::waiting::Spot;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
 const WINDOWS_MAX: u32 = 10;
@@ -85,6 +86,9 @@ pub struct PopRequest {
     pub lease: Option<Duration>,
     /// Where the group begins if it is new.
     pub subscription: Subscription,
+    /// The lease to take, if somebody has chosen one, so that whoever waits for the answer can give back what it never
+    /// got.
+    pub attempt: Option<LeaseId>,
     /// Whether the group, if it is new, is only ever to be given the newest message of a partition.
     pub conflation: bool,
 }
@@ -119,8 +123,8 @@ pub struct Claim {
 #[derive(Debug, Default)]
 pub struct Decided {
     pub claims: Vec<Range>,
-    /// The queues that were looked at, with the group's number there.
-    pub looked_at: Vec<(QueueId, GroupId)>,
+    /// The queues that were looked at.
+    pub looked_at: Vec<Spot>,
     /// The partition, when one was named and exists.
     pub partition: Option<PartitionId>,
     /// Whether the group is only given the newest message of each partition.
@@ -250,7 +254,7 @@ fn pop_any(
     }
     let due = tx.next_available(group.id)?;
     note_due(tx, due, decided);
-    decided.looked_at.push((queue.id, group.id));
+    decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     Ok(())
 }
 
@@ -265,7 +269,7 @@ fn pop_one(
 ) -> Result<(), Stop> {
     let group = subscribe(tx, queue, request)?;
     decided.conflation = group.conflation;
-    decided.looked_at.push((queue.id, group.id));
+    decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
     decided.partition = Some(partition.id);
     let available_at =

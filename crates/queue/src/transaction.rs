@@ -1,4 +1,7 @@
-//! Transactions: acks, pushes, operations on records and timers, and positions that happen together or not at all.
+//! Transactions: acks, pushes, operations on records and timers, and positions that happen together or not at all, along
+//! with whatever else a [`Rider`] brings.
+
+use std::sync::Arc;
 
 use baton_store::{Stop, Tx};
 use baton_types::{LeaseId, Offset};
@@ -17,6 +20,21 @@ pub enum Step {
     Push(PushBatch),
 }
 
+/// Something else that is to happen in the same commit, by rules that are not known here.
+pub trait Rider: std::fmt::Debug + Send + Sync {
+    /// Reads what it needs, without writing; or refuses, which undoes everything. May be run several times.
+    fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<Box<dyn Ridden>, Refusal>, Stop>;
+}
+
+/// What a rider will write.
+pub trait Ridden {
+    /// Writes it.
+    fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), Stop>;
+}
+
+/// Why a rider refused: a word, and the words for people.
+pub type Refusal = (&'static str, String);
+
 /// Steps to be taken together.
 #[derive(Debug, Default)]
 pub struct Transaction {
@@ -28,6 +46,8 @@ pub struct Transaction {
     pub kv: Vec<kv::Step>,
     /// Operations on timers.
     pub timers: Vec<timer::Operation>,
+    /// Something else.
+    pub rider: Option<Arc<dyn Rider>>,
     /// Where groups go on.
     pub positions: Vec<Place>,
 }
@@ -90,6 +110,7 @@ pub struct Ready {
     pub required_leases: Vec<Option<LeaseId>>,
     pub kv: Vec<kv::Step>,
     pub timers: Vec<timer::Operation>,
+    pub rider: Option<Arc<dyn Rider>>,
     pub positions: Vec<Place>,
 }
 
@@ -162,12 +183,20 @@ pub fn transact(
             return Ok(Ok(TransactionResult::not_done("encryption_key_missing", error.to_string())));
         }
     };
+    let ridden = match ready.rider.as_ref().map(|rider| rider.prepare(tx)).transpose()? {
+        Some(Err((reason, error))) => return Ok(Ok(TransactionResult::not_done(reason, error))),
+        Some(Ok(ridden)) => Some(ridden),
+        None => None,
+    };
     let pushed = push::write(tx, pushes, &prepared)?;
     let acked = ack::write(tx, acks);
     let timers = timer::write(tx, &ready.timers, timers)?;
     let kv = kv::write(tx, &ready.kv, records)?;
     for (queue, partition, name, next) in places {
         group::place(tx, &queue, name, &partition, next)?;
+    }
+    if let Some(ridden) = ridden {
+        ridden.write(tx)?;
     }
     let results = in_order(&ready.shape, acked, pushed);
     Ok(Ok(TransactionResult { results, kv, timers, ..TransactionResult::default() }))

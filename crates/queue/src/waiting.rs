@@ -9,6 +9,7 @@
 //! Start at [`Waiters::park`] and [`Waiters::take_due`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::Event;
@@ -55,11 +56,21 @@ pub struct Query {
     pub waiters: Vec<WaiterId>,
 }
 
+/// A queue that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spot {
+    pub queue: QueueId,
+    /// The group's number there.
+    pub group: GroupId,
+    /// The queue's name.
+    pub name: Arc<str>,
+}
+
 /// What a look at a line's queues has found out about them; events are matched against it.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
-    /// Queues, with the group's number there.
-    pub queues: Vec<(QueueId, GroupId)>,
+    /// The queues.
+    pub queues: Vec<Spot>,
     /// The partition, when one is named and exists.
     pub partition: Option<PartitionId>,
 }
@@ -86,6 +97,10 @@ pub struct Waiters<W> {
     by_queue: FxHashMap<QueueId, FxHashSet<LineId>>,
     checks: BTreeSet<(Duration, LineId)>,
     deadlines: BTreeSet<(Duration, WaiterId)>,
+    /// How many lines watch a queue for a group.
+    present: FxHashMap<(QueueId, GroupId), usize>,
+    /// Places where waiting has begun or ended since this was taken last; only if somebody takes it.
+    changes: Option<Vec<(Spot, bool)>>,
     next_id: u64,
 }
 
@@ -117,6 +132,8 @@ impl<W> Waiters<W> {
             by_queue: FxHashMap::default(),
             checks: BTreeSet::new(),
             deadlines: BTreeSet::new(),
+            present: FxHashMap::default(),
+            changes: None,
             next_id: 0,
         }
     }
@@ -170,14 +187,44 @@ impl<W> Waiters<W> {
     /// Notes which events concern a line.
     fn watch(&mut self, id: LineId, watched: Watched) {
         let Some(line) = self.lines.get_mut(&id) else { return };
-        for (queue, _) in &watched.queues {
-            self.by_queue.entry(*queue).or_default().insert(id);
-        }
-        for (queue, _) in std::mem::replace(&mut line.watched, watched).queues {
-            if !line.watched.queues.iter().any(|(other, _)| *other == queue) {
-                unwatch(&mut self.by_queue, queue, id);
+        for place in watched.queues.iter().filter(|place| !line.watched.queues.contains(place)) {
+            self.by_queue.entry(place.queue).or_default().insert(id);
+            let lines = self.present.entry((place.queue, place.group)).or_default();
+            *lines += 1;
+            if *lines == 1 {
+                note(&mut self.changes, place, true);
             }
         }
+        let before = std::mem::replace(&mut line.watched, watched).queues;
+        let after = line.watched.queues.clone();
+        for place in before.iter().filter(|place| !after.contains(place)) {
+            if !after.iter().any(|other| other.queue == place.queue) {
+                unwatch(&mut self.by_queue, place.queue, id);
+            }
+            self.leave(place);
+        }
+    }
+
+    /// A line watches a place no longer.
+    fn leave(&mut self, place: &Spot) {
+        if let Some(lines) = self.present.get_mut(&(place.queue, place.group)) {
+            *lines -= 1;
+            if *lines == 0 {
+                self.present.remove(&(place.queue, place.group));
+                note(&mut self.changes, place, false);
+            }
+        }
+    }
+
+    /// From now on notes where waiting begins and ends; tells where it has begun already.
+    pub fn note_changes(&mut self) {
+        let places = self.lines.values().flat_map(|line| line.watched.queues.iter().cloned());
+        self.changes = Some(places.map(|place| (place, true)).collect());
+    }
+
+    /// Where waiting has begun (true) or ended since the last call.
+    pub fn take_changes(&mut self) -> Vec<(Spot, bool)> {
+        self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Whether an event in this queue concerns anyone.
@@ -345,10 +392,17 @@ impl<W> Waiters<W> {
         }
         self.checks.remove(&(line.next_check, id));
         self.by_key.remove(&line.key);
-        for (queue, _) in &line.watched.queues {
-            unwatch(&mut self.by_queue, *queue, id);
+        let watched = self.lines.remove(&id).map(|line| line.watched.queues).unwrap_or_default();
+        for place in &watched {
+            unwatch(&mut self.by_queue, place.queue, id);
+            self.leave(place);
         }
-        self.lines.remove(&id);
+    }
+}
+
+fn note(changes: &mut Option<Vec<(Spot, bool)>>, place: &Spot, on: bool) {
+    if let Some(changes) = changes {
+        changes.push((place.clone(), on));
     }
 }
 
@@ -368,7 +422,8 @@ impl Line {
         match event {
             Event::Appended { partition, .. } => same(partition),
             Event::Freed { queue, group, partition } => {
-                same(partition) && self.watched.queues.contains(&(queue, group))
+                let watches = |place: &Spot| place.queue == queue && place.group == group;
+                same(partition) && self.watched.queues.iter().any(watches)
             }
         }
     }
@@ -402,8 +457,12 @@ mod tests {
         }
     }
 
+    fn place(queue: QueueId, group: u64) -> Spot {
+        Spot { queue, group: GroupId(group), name: "q".into() }
+    }
+
     fn watched(group: u64, partition: Option<u64>) -> Watched {
-        Watched { queues: vec![(QUEUE, GroupId(group))], partition: partition.map(PartitionId) }
+        Watched { queues: vec![place(QUEUE, group)], partition: partition.map(PartitionId) }
     }
 
     fn appended(partition: u64) -> Event {
@@ -425,7 +484,7 @@ mod tests {
             parked(&mut waiters, any("g"), watched(1, None), 1),
             parked(&mut waiters, one("p"), watched(1, Some(7)), 2),
         ];
-        let elsewhere = Watched { queues: vec![(QueueId(2), GroupId(9))], partition: None };
+        let elsewhere = Watched { queues: vec![place(QueueId(2), 9)], partition: None };
         parked(&mut waiters, any("other"), elsewhere, 3);
         assert_eq!(waiters.take_due(ms(1)), []);
         waiters.wake_queue(ms(1), QUEUE);
@@ -507,6 +566,19 @@ mod tests {
         assert_eq!(waiters.statistics(), WaitStatistics::default());
         assert_eq!(waiters.next_wake(), None);
         assert!(!waiters.watches(QUEUE));
+    }
+
+    #[test]
+    fn the_first_who_waits_and_the_last_who_leaves_are_told() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.note_changes();
+        let first = waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        assert_eq!(waiters.take_changes(), [(place(QUEUE, 1), true)]);
+        let second = waiters.park(ms(0), NEVER, one("five"), watched(1, Some(5)), 2);
+        waiters.cancel(first);
+        assert_eq!(waiters.take_changes(), []);
+        waiters.cancel(second);
+        assert_eq!(waiters.take_changes(), [(place(QUEUE, 1), false)]);
     }
 
     #[test]

@@ -353,6 +353,7 @@ impl Run<'_> {
             wait: None,
             lease: None,
             subscription: Subscription::All,
+            attempt: None,
         };
         let popped = self.subject.broker().pop(request).await.unwrap();
         let Some(popped) = popped else {
@@ -486,6 +487,7 @@ impl Run<'_> {
                     wait: None,
                     lease: None,
                     subscription: Subscription::All,
+                    attempt: None,
                 };
                 let Some(popped) = self.subject.broker().pop(request).await.unwrap() else { break };
                 for claim in &popped.claims {

@@ -154,6 +154,7 @@ fn from(queue: &str) -> PopRequest {
         wait: None,
         lease: None,
         subscription: Subscription::All,
+        attempt: None,
     }
 }
 

@@ -61,6 +61,7 @@ impl Bench {
             wait: None,
             lease: None,
             subscription: Subscription::All,
+            attempt: None,
             conflation: false,
         };
         self.broker.pop(request).await.unwrap()

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
+use baton_cluster::Cluster;
 use baton_env::Stopwatch;
+use baton_jobs::Jobs;
 use baton_queue::Broker;
 use baton_shards::Shards;
 use tokio_util::sync::CancellationToken;
@@ -19,12 +21,16 @@ use crate::server::Options;
 pub struct App {
     /// The queues.
     pub broker: Broker,
+    /// The jobs.
+    pub jobs: Jobs,
     /// Who may call; nobody is asked when there is none.
     pub auth: Option<Arc<Auth>>,
     /// How the server was told to behave.
     pub options: Options,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
+    /// The other servers, if there may be any.
+    pub cluster: Option<Cluster>,
     /// The elections.
     pub(crate) elections: Arc<Elections>,
     /// The shards.
@@ -36,13 +42,21 @@ pub struct App {
 }
 
 impl App {
-    pub(crate) fn new(broker: Broker, options: Options, auth: Option<Arc<Auth>>) -> Self {
+    pub(crate) fn new(
+        broker: Broker,
+        options: Options,
+        auth: Option<Arc<Auth>>,
+        cluster: Option<Cluster>,
+    ) -> Self {
+        let jobs = Jobs::start(Arc::clone(broker.store()), options.jobs.clone());
         broker.set_gauges(Arc::new(|| Usage::now().gauges()));
         Self {
             elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             shards: Shards::start(Arc::clone(broker.store()), options.shards),
             broker,
+            jobs,
             auth,
+            cluster,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),

@@ -6,10 +6,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use baton_jobs::Jobs;
 use baton_queue::Broker;
 
 use crate::app::App;
 use crate::body::Received;
+use crate::cluster::{Origin, Routed};
 use crate::error::Error;
 use crate::query::Query;
 use crate::reply::Reply;
@@ -29,6 +31,9 @@ pub struct Call {
     body: Option<Received>,
     caller: Option<Arc<str>>,
     wants_events: bool,
+    idempotency_key: Option<String>,
+    last_event_id: Option<String>,
+    origin: Option<Box<Origin>>,
 }
 
 impl Call {
@@ -39,12 +44,48 @@ impl Call {
         body: Received,
         caller: Option<Arc<str>>,
     ) -> Self {
-        Self { app, parameters, query, body: Some(body), caller, wants_events: false }
+        Self {
+            app,
+            parameters,
+            query,
+            body: Some(body),
+            caller,
+            wants_events: false,
+            idempotency_key: None,
+            last_event_id: None,
+            origin: None,
+        }
     }
 
     /// The same request, which wants a stream of events if `wants_events`.
     pub(crate) fn wanting_events(self, wants_events: bool) -> Self {
         Self { wants_events, ..self }
+    }
+
+    /// The same request, which may be repeated under a key and goes on after an event.
+    pub(crate) fn repeating(self, idempotency_key: Option<String>, last_event_id: Option<String>) -> Self {
+        Self { idempotency_key, last_event_id, ..self }
+    }
+
+    /// What the request may be repeated under.
+    pub fn idempotency_key(&self) -> Option<&str> {
+        self.idempotency_key.as_deref()
+    }
+
+    /// The last event that the peer has seen.
+    pub fn last_event_id(&self) -> Option<&str> {
+        self.last_event_id.as_deref()
+    }
+
+    /// The same request, which came as `origin` says.
+    pub(crate) fn from(self, origin: Option<Box<Origin>>) -> Self {
+        Self { origin, ..self }
+    }
+
+    /// What the cluster needs to know, if there are other servers.
+    pub(crate) fn routed(&mut self) -> Option<Box<Routed>> {
+        let origin = self.origin.take()?;
+        Some(Box::new(Routed::new(self.app.cluster.clone()?, self.app.broker.clone(), *origin)))
     }
 
     /// Whether the answer should be a stream of events.
@@ -65,6 +106,11 @@ impl Call {
     /// The queues.
     pub fn broker(&self) -> &Broker {
         &self.app.broker
+    }
+
+    /// The jobs.
+    pub fn jobs(&self) -> &Jobs {
+        &self.app.jobs
     }
 
     /// The open segment of the path at `place`, decoded.

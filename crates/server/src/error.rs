@@ -71,8 +71,16 @@ pub enum Kind {
     TimerTooFar,
     /// A value or payload is larger than it may be.
     PayloadTooLarge,
+    /// Things are not as this needs them to be.
+    Conflict,
+    /// There are as many of something as there may be.
+    LimitReached,
     /// Another life of the worker has registered since.
     FencedSession,
+    /// A request was passed on by a server of another cluster.
+    Misdirected,
+    /// The server that a write was passed on to did not answer, and it may have happened.
+    OutcomeUnknown,
     /// A mistake of ours.
     Internal,
 }
@@ -260,10 +268,34 @@ pub const TABLE: &[Row] = &[
         "Keep the value smaller, or keep it elsewhere and store where it is; `detail` names the bound.",
     ),
     row(
+        Kind::Conflict,
+        StatusCode::CONFLICT,
+        "conflict",
+        "Things are not as the call needs them; `reason` says in which way. Look again before repeating it.",
+    ),
+    row(
+        Kind::LimitReached,
+        StatusCode::TOO_MANY_REQUESTS,
+        "limit_reached",
+        "There are as many as there may be; the text names what. Remove some, or use another queue.",
+    ),
+    row(
         Kind::FencedSession,
         StatusCode::CONFLICT,
         "fenced_session",
         "Another process uses this worker's id: stop using its shards, and register under an id of your own.",
+    ),
+    row(
+        Kind::Misdirected,
+        StatusCode::MISDIRECTED_REQUEST,
+        "misdirected",
+        "A server of another cluster passed this on; nothing was changed. Check `advertise` and `peers` of both.",
+    ),
+    row(
+        Kind::OutcomeUnknown,
+        StatusCode::GATEWAY_TIMEOUT,
+        "outcome_unknown",
+        "Another server of the cluster went away before it answered. The write may or may not have happened: look before repeating it.",
     ),
     row(
         Kind::Internal,

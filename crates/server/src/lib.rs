@@ -12,6 +12,7 @@ mod app;
 pub mod auth;
 mod body;
 mod call;
+mod cluster;
 pub mod docs;
 mod elections;
 pub mod error;
@@ -35,6 +36,7 @@ mod zeromq;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};
+pub use cluster::Options as ClusterOptions;
 pub use reply::Reply;
 pub use server::{BindError, Certificate, Options, Server};
 pub use settings::Settings;

@@ -27,7 +27,7 @@ impl Segments<'_> {
 /// The open segments of `path` when it has the form of `pattern`. One that begins with a colon is one segment; one
 /// that begins with a star, at the end, is all the rest.
 pub fn matches<'p>(pattern: &str, path: &'p str) -> Option<Segments<'p>> {
-    let Some(open_at) = pattern.find(':') else {
+    let Some(open_at) = pattern.find("/:").map(|slash| slash + 1) else {
         return (pattern == path).then(Segments::default);
     };
     let (fixed, open_pattern) = pattern.split_at(open_at);

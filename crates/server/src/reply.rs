@@ -2,11 +2,14 @@
 //!
 //! Not here: the headers that every answer has (`http1` writes them). Start at [`Reply`].
 
+use std::task::{Context, Poll, ready};
+
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
+use crate::cluster::Attempt;
 use crate::error::{Error, Kind};
 
 /// What a handler answers.
@@ -17,6 +20,44 @@ pub struct Reply {
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
     events: Option<mpsc::Receiver<Bytes>>,
+    passage: Option<Box<Passage>>,
+    /// The length of a body that arrives behind its head.
+    announced: Option<u64>,
+}
+
+/// A body of another server's answer that is passed on as it arrives.
+#[derive(Debug)]
+pub struct Passage {
+    length: u64,
+    passed: u64,
+    chunks: mpsc::Receiver<Bytes>,
+    /// What has to be given back if it does not arrive.
+    attempt: Option<Attempt>,
+}
+
+impl Passage {
+    pub(crate) fn new(length: u64, chunks: mpsc::Receiver<Bytes>, attempt: Option<Attempt>) -> Self {
+        Self { length, passed: 0, chunks, attempt }
+    }
+
+    /// The next part; `None` when there will be no more.
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let chunk = ready!(self.chunks.poll_recv(cx));
+        self.passed += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
+        Poll::Ready(chunk)
+    }
+
+    /// Whether all parts have come.
+    pub fn is_whole(&self) -> bool {
+        self.passed == self.length
+    }
+
+    /// It was passed on to its end.
+    pub fn arrived(self) {
+        if let Some(attempt) = self.attempt {
+            attempt.arrived();
+        }
+    }
 }
 
 impl Reply {
@@ -27,7 +68,15 @@ impl Reply {
 
     /// An answer with some other text.
     pub fn text(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Self {
-        Self { status, content_type, body: body.into(), extra: Vec::new(), events: None }
+        Self {
+            status,
+            content_type,
+            body: body.into(),
+            extra: Vec::new(),
+            events: None,
+            passage: None,
+            announced: None,
+        }
     }
 
     /// 200 with `value` as JSON.
@@ -49,6 +98,22 @@ impl Reply {
     /// 200 with server-sent events, until their sender is dropped or the peer leaves.
     pub fn events(events: mpsc::Receiver<Bytes>) -> Self {
         Self { events: Some(events), ..Self::json(StatusCode::OK, Bytes::new()) }
+    }
+
+    /// An answer whose body is passed on as it arrives.
+    pub(crate) fn passing(status: StatusCode, passage: Passage) -> Self {
+        let announced = Some(passage.length);
+        Self { announced, passage: Some(Box::new(passage)), ..Self::json(status, Bytes::new()) }
+    }
+
+    /// The body that is passed on, if this is such an answer.
+    pub fn take_passage(&mut self) -> Option<Box<Passage>> {
+        self.passage.take()
+    }
+
+    /// How long the body is.
+    pub fn length(&self) -> u64 {
+        self.announced.unwrap_or(self.body.len() as u64)
     }
 
     /// The events, if this is a stream of them.

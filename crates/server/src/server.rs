@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use baton_cluster::Gossip;
 use baton_queue::{Broker, Subscription};
 use baton_tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -20,6 +21,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::auth::{self, Auth};
+use crate::cluster;
 use crate::http1::{Connection, Stream};
 use crate::zeromq::{self, Front};
 
@@ -62,10 +64,14 @@ pub struct Options {
     pub auth: Option<auth::Options>,
     /// What to serve HTTPS with; without this it is HTTP.
     pub certificate: Option<Certificate>,
+    /// How jobs are run.
+    pub jobs: baton_jobs::Options,
     /// How shards are looked after.
     pub shards: baton_shards::Options,
     /// Where workers of shards find a ZeroMQ socket; without this there is none.
     pub shards_listen: Option<zeromq::Options>,
+    /// How to take part in a cluster; without this the server is alone.
+    pub cluster: Option<cluster::Options>,
 }
 
 impl Default for Options {
@@ -107,16 +113,19 @@ pub enum BindError {
         /// Why not.
         problem: String,
     },
+    /// The server cannot take part in the cluster.
+    #[error("{0}")]
+    Cluster(String),
 }
 
 /// A server that is bound to its address.
-#[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     app: Arc<App>,
     identity: Option<Identity>,
     front: Option<Front>,
+    gossip: Option<Gossip>,
 }
 
 impl Server {
@@ -132,12 +141,20 @@ impl Server {
         if !address.ip().is_loopback() {
             warn_of_strangers(address, auth.is_some(), identity.is_some());
         }
-        let app = Arc::new(App::new(broker, options, auth));
+        let (cluster, gossip) = match &options.cluster {
+            Some(wanted) => {
+                let scheme = if identity.is_some() { "https" } else { "http" };
+                let joined = cluster::join(wanted, &options.node_id, scheme, address, &broker).await;
+                joined.map(|(cluster, gossip)| (Some(cluster), Some(gossip))).map_err(BindError::Cluster)?
+            }
+            None => (None, None),
+        };
+        let app = Arc::new(App::new(broker, options, auth, cluster));
         let front = match &app.options.shards_listen {
             Some(options) => Some(Front::bind(options, app.shards.clone()).await?),
             None => None,
         };
-        Ok(Self { listener, address, app, identity, front })
+        Ok(Self { listener, address, app, identity, front, gossip })
     }
 
     /// The address where workers of shards find a ZeroMQ socket, such as `tcp://127.0.0.1:5555`, if there is one.
@@ -157,10 +174,13 @@ impl Server {
 
     /// Serves until `shutdown`, then finishes what is under way.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { listener, app, identity, front, .. } = self;
+        let Self { listener, app, identity, front, gossip, .. } = self;
         let tracker = TaskTracker::new();
         if let Some(front) = front {
             tracker.spawn(front.run(shutdown.clone()));
+        }
+        if let Some(gossip) = gossip {
+            tracker.spawn(gossip.run(shutdown.clone()));
         }
         if let Some(auth) = &app.auth {
             tracker.spawn(Arc::clone(auth).run(shutdown.clone()));
@@ -171,6 +191,7 @@ impl Server {
         tracker.close();
         // Each connection keeps to the deadline itself.
         let finish = async {
+            app.jobs.shutdown().await;
             app.broker.shutdown().await;
             tracker.wait().await;
         };

@@ -9,8 +9,10 @@ use std::task::{Context, Poll};
 
 use http::Method;
 
+use crate::app::App;
 use crate::auth::{Admission, Auth};
 use crate::call::{Answer, Call, Handler};
+use crate::cluster::Origin;
 use crate::error::{Error, Kind};
 use crate::http1::Head;
 use crate::reply::Reply;
@@ -27,8 +29,14 @@ pub struct Place {
     pub query: String,
     /// Whether a stream of events is wanted.
     pub wants_events: bool,
+    /// What it may be repeated under.
+    pub idempotency_key: Option<String>,
+    /// The last event that the peer has seen.
+    pub last_event_id: Option<String>,
     /// Who sends it.
     pub caller: Caller,
+    /// How it came, if it may have to be passed on.
+    pub origin: Option<Box<Origin>>,
 }
 
 /// Who sends a request that may go on.
@@ -54,7 +62,7 @@ impl Caller {
 }
 
 /// Finds where a request leads, or the reply when that is known already.
-pub fn find(head: &Head<'_>, auth: Option<&Auth>) -> Result<Place, Reply> {
+pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     if head.method == Method::OPTIONS {
         return Err(Reply::nothing());
     }
@@ -63,7 +71,7 @@ pub fn find(head: &Head<'_>, auth: Option<&Auth>) -> Result<Place, Reply> {
         Found::OtherMethods(allow) => return Err(Error::method_not_allowed(allow).into_reply()),
         Found::Nothing => return Err(Error::new(Kind::NoSuchRoute, "Not Found").into_reply()),
     };
-    let caller = match auth.map(|auth| auth.admit(route.access, head.path, head.authorization)) {
+    let caller = match app.auth.as_ref().map(|auth| auth.admit(route.access, head.path, head.authorization)) {
         None => Caller::Known(None),
         Some(Admission::Granted(caller)) => Caller::Known(caller),
         Some(Admission::Unknown(token)) => Caller::Unknown(route.access, token),
@@ -71,7 +79,11 @@ pub fn find(head: &Head<'_>, auth: Option<&Auth>) -> Result<Place, Reply> {
     };
     let parameters = segments.decoded().map_err(Error::into_reply)?;
     let (query, wants_events) = (head.query.to_owned(), head.wants_events);
-    Ok(Place { handler: route.handler, parameters, query, wants_events, caller })
+    let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
+    let (idempotency_key, last_event_id) = (text(head.idempotency_key), text(head.last_event_id));
+    let origin = Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?;
+    let handler = route.handler;
+    Ok(Place { handler, parameters, query, wants_events, idempotency_key, last_event_id, caller, origin })
 }
 
 /// Starts a handler.

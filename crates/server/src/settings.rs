@@ -5,6 +5,7 @@
 //! (file, then environment, then flags); a name that is not known or a value that does not fit is an error that
 //! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
 
+mod cluster;
 mod security;
 mod shards;
 
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 use baton_queue::Subscription;
 
+pub use cluster::Cluster;
 pub use security::{Secret, Security};
 pub use shards::{ShardSettings, ShardsListen};
 
@@ -69,6 +71,18 @@ pub struct Settings {
     pub retention_interval: Duration,
     /// How long traces are kept.
     pub trace_retention: Duration,
+    /// How long a worker may be silent before its jobs are given to others.
+    pub job_lease: Duration,
+    /// How often a worker is asked to be heard.
+    pub job_heartbeat: Duration,
+    /// How long a worker has to end a cancelled job.
+    pub job_cancel_grace: Duration,
+    /// How long completed and cancelled jobs are kept.
+    pub job_completed_retention: Duration,
+    /// How long failed jobs, dead letters and history are kept.
+    pub job_failed_retention: Duration,
+    /// How long a job waits before it counts as one priority higher.
+    pub job_ageing: Duration,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
     /// What is logged.
@@ -77,6 +91,8 @@ pub struct Settings {
     pub security: Security,
     /// How shards are spread, and where their workers find a socket.
     pub shards: ShardSettings,
+    /// The other servers.
+    pub cluster: Cluster,
 }
 
 /// Where a new group begins that does not say where.
@@ -110,10 +126,17 @@ impl Default for Settings {
             default_timeout: Duration::from_millis(30_000),
             retention_interval: Duration::from_millis(2000),
             trace_retention: Duration::from_secs(7 * 24 * 3600),
+            job_lease: baton_jobs::limits::LEASE,
+            job_heartbeat: baton_jobs::limits::HEARTBEAT,
+            job_cancel_grace: baton_jobs::limits::CANCEL_GRACE,
+            job_completed_retention: baton_jobs::limits::COMPLETED_FOR,
+            job_failed_retention: baton_jobs::limits::FAILED_FOR,
+            job_ageing: baton_jobs::limits::AGEING,
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
             security: Security::default(),
             shards: ShardSettings::default(),
+            cluster: Cluster::default(),
         }
     }
 }
@@ -211,8 +234,12 @@ pub const TABLE: &[Setting] = &[
         env: "BATON_NODE_ID",
         aliases: &[],
         value: "NAME",
-        help: "The name of this server, shown by /health.",
-        set: |s, text| set(&mut s.node_id, text, filled),
+        help: "The name of this server, shown by /health. With peers it is the machine's name and the port unless given; \
+               each server needs its own.",
+        set: |s, text| {
+            s.cluster.named = true;
+            set(&mut s.node_id, text, filled)
+        },
         show: |s| s.node_id.clone(),
     },
     Setting {
@@ -339,6 +366,66 @@ pub const TABLE: &[Setting] = &[
         show: |s| show_millis(s.trace_retention),
     },
     Setting {
+        name: "job_lease_ms",
+        flag: "job-lease-ms",
+        env: "BATON_JOB_LEASE_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a worker may be silent before its jobs are given to others.",
+        set: |s, text| set(&mut s.job_lease, text, positive_millis),
+        show: |s| show_millis(s.job_lease),
+    },
+    Setting {
+        name: "job_heartbeat_ms",
+        flag: "job-heartbeat-ms",
+        env: "BATON_JOB_HEARTBEAT_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How often workers are asked to be heard; well below the lease.",
+        set: |s, text| set(&mut s.job_heartbeat, text, positive_millis),
+        show: |s| show_millis(s.job_heartbeat),
+    },
+    Setting {
+        name: "job_cancel_grace_ms",
+        flag: "job-cancel-grace-ms",
+        env: "BATON_JOB_CANCEL_GRACE_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a worker has to end a cancelled job before it is taken away.",
+        set: |s, text| set(&mut s.job_cancel_grace, text, positive_millis),
+        show: |s| show_millis(s.job_cancel_grace),
+    },
+    Setting {
+        name: "job_completed_retention_ms",
+        flag: "job-completed-retention-ms",
+        env: "BATON_JOB_COMPLETED_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long completed and cancelled jobs are kept.",
+        set: |s, text| set(&mut s.job_completed_retention, text, positive_millis),
+        show: |s| show_millis(s.job_completed_retention),
+    },
+    Setting {
+        name: "job_failed_retention_ms",
+        flag: "job-failed-retention-ms",
+        env: "BATON_JOB_FAILED_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long failed jobs, dead letters and the history of jobs are kept.",
+        set: |s, text| set(&mut s.job_failed_retention, text, positive_millis),
+        show: |s| show_millis(s.job_failed_retention),
+    },
+    Setting {
+        name: "job_ageing_ms",
+        flag: "job-ageing-ms",
+        env: "BATON_JOB_AGEING_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a job waits before it counts as one priority higher.",
+        set: |s, text| set(&mut s.job_ageing, text, positive_millis),
+        show: |s| show_millis(s.job_ageing),
+    },
+    Setting {
         name: "shutdown_deadline_ms",
         flag: "shutdown-deadline-ms",
         env: "BATON_SHUTDOWN_DEADLINE_MS",
@@ -387,6 +474,25 @@ pub const TABLE: &[Setting] = &[
     security::TLS_CERT,
     security::TLS_KEY,
     security::ENCRYPTION_KEYS,
+    cluster::PEERS,
+    cluster::GOSSIP_ENABLED,
+    cluster::GOSSIP_LISTEN,
+    cluster::GOSSIP_SECRET,
+    cluster::GOSSIP_HEARTBEAT_MS,
+    cluster::GOSSIP_DEAD_AFTER_MS,
+    cluster::ADVERTISE,
+    cluster::COORDINATOR_ENABLED,
+    cluster::COORDINATOR_CA,
+    cluster::COORDINATOR_FORWARD_THRESHOLD,
+    cluster::COORDINATOR_TIMEOUT_MS,
+    cluster::COORDINATOR_CONNECT_TIMEOUT_MS,
+    cluster::COORDINATOR_CIRCUIT_FAILURES,
+    cluster::COORDINATOR_CIRCUIT_RETRY_MS,
+    cluster::AFFINITY_TTL_MS,
+    cluster::AFFINITY_MIGRATE_THRESHOLD,
+    cluster::AFFINITY_BREAK_THRESHOLD,
+    cluster::AFFINITY_MIGRATE_MIN_IMPROVEMENT,
+    cluster::QUEUE_AFFINITY_THRESHOLD,
 ];
 
 /// A setting that cannot be taken over.
@@ -412,6 +518,9 @@ pub enum Error {
         /// What would fit.
         problem: String,
     },
+    /// Settings that do not fit together.
+    #[error("{0}")]
+    Together(String),
     /// The file cannot be read.
     #[error("cannot read the settings in {}: {problem}", .path.display())]
     File {
@@ -439,7 +548,20 @@ impl Settings {
         for (name, value) in flags {
             settings.set("flag", &name, &value)?;
         }
+        settings.check_cluster().map_err(Error::Together)?;
+        settings.name_itself();
         Ok(settings)
+    }
+
+    /// Servers of a cluster need names of their own, so one that was given none is called after its machine.
+    fn name_itself(&mut self) {
+        if self.cluster_options().is_none() || self.cluster.named {
+            return;
+        }
+        let port = self.listen.rsplit_once(':').map_or("", |(_, port)| port);
+        if let Some(host) = cluster::host_name() {
+            self.node_id = format!("{host}:{port}");
+        }
     }
 
     /// Changes the setting called `name`; `place` tells the reader of an error where it was given.
@@ -527,8 +649,32 @@ impl Settings {
             shutdown_deadline: self.shutdown_deadline,
             auth: self.security.auth(),
             certificate: self.security.certificate(),
+            cluster: self.cluster_options(),
             shards: self.shards.options(self.store != EMBEDDED),
             shards_listen: self.shards.listening(),
+            jobs: self.jobs(),
+        }
+    }
+
+    /// How jobs are run.
+    pub fn jobs(&self) -> baton_jobs::Options {
+        let sole = self.store == EMBEDDED;
+        baton_jobs::Options {
+            // Of this start: a server that comes back is not the one that held a lease before.
+            node: format!("{}-{:x}", self.node_id, baton_env::random_u64()).into(),
+            sole,
+            policy: baton_jobs::Policy {
+                lease: self.job_lease,
+                heartbeat: self.job_heartbeat,
+                cancel_grace: self.job_cancel_grace,
+                completed_for: self.job_completed_retention,
+                cancelled_for: self.job_completed_retention,
+                failed_for: self.job_failed_retention,
+                ageing: self.job_ageing,
+            },
+            // Nobody else can change what a worker waits for, where there is nobody else.
+            look_every: Duration::from_secs(if sole { 5 } else { 1 }),
+            duties: true,
         }
     }
 
@@ -731,6 +877,37 @@ mod tests {
     }
 
     #[test]
+    fn the_settings_of_the_coordinator_go_by_their_old_names_too() {
+        let old = [
+            ("QUEEN_COORDINATOR_ENABLED", "true"),
+            ("QUEEN_UDP_PEERS", "queen-1:6634, queen-2:6634"),
+            ("QUEEN_UDP_NOTIFY_PORT", "6633"),
+            ("QUEEN_COORDINATOR_FORWARD_THRESHOLD", "0.2"),
+            ("QUEEN_COORDINATOR_TIMEOUT_MS", "4000"),
+            ("QUEEN_AFFINITY_TTL_MS", "1000"),
+            ("QUEEN_AFFINITY_MIGRATE_THRESHOLD", "0.5"),
+            ("QUEEN_AFFINITY_BREAK_THRESHOLD", "0.8"),
+            ("QUEEN_AFFINITY_MIGRATE_MIN_IMPROVEMENT", "0.1"),
+            ("QUEEN_QUEUE_AFFINITY_THRESHOLD", "3"),
+        ];
+        let settings = Settings { store: "postgres://h/d".into(), ..load("", &old, &[]).unwrap() };
+        let options = settings.server().cluster.unwrap();
+        assert_eq!(options.peers, ["queen-1:6634", "queen-2:6634"]);
+        assert_eq!((options.listen.as_str(), options.routes), ("0.0.0.0:6633", true));
+        assert_eq!((options.timeout, options.policy.queue_affinity_threshold), (Duration::from_secs(4), 3));
+        let thresholds = options.policy.thresholds;
+        assert_eq!((thresholds.forward, thresholds.migrate, thresholds.break_at), (0.2, 0.5, 0.8));
+        assert_eq!((thresholds.min_improvement, thresholds.ttl), (0.1, Duration::from_secs(1)));
+        assert!(Settings::default().server().cluster.is_none(), "a server is alone unless told");
+        let refused = Settings::load(None, pairs(&[("BATON_PEERS", "a:1")]), pairs(&[]));
+        assert!(refused.unwrap_err().to_string().contains("postgres"));
+        let named = Settings::load(None, pairs(&[]), pairs(&[("peers", "a:1"), ("store", "postgres://h/d")]));
+        assert_ne!(named.unwrap().node_id, Settings::default().node_id);
+        let own = [("peers", "a:1"), ("store", "postgres://h/d"), ("node_id", "baton-1")];
+        assert_eq!(Settings::load(None, pairs(&[]), pairs(&own)).unwrap().node_id, "baton-1");
+    }
+
+    #[test]
     fn names_that_are_no_settings_are_left_alone() {
         assert_eq!(
             load("", &[("BATON_URL", "x"), ("BATON_TEST_SEED", "7")], &[]).unwrap(),
@@ -747,6 +924,7 @@ mod tests {
             assert_eq!(setting.env, format!("{PREFIX}{}", setting.name.to_uppercase()));
             assert_eq!(setting.flag, setting.name.replace('_', "-"));
         }
+        again.cluster.named = false;
         assert_eq!(again, defaults);
     }
 

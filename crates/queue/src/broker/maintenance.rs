@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Broker, PAGE};
 use crate::Error;
 use crate::maintenance::{self, Detour, Drained, Hint, Maintenance, PushMode, Run, SPOOL};
+use crate::news::News;
 use crate::parking::Parking;
 use crate::seal::Sealer;
 
@@ -92,8 +93,14 @@ impl Keeper {
         let modes = run(&*self.store, move |tx| maintenance::spool_pushes(tx, on)).await?;
         self.follow(modes);
         drop(turn);
-        self.switched.notify_one();
+        self.parking.tell(News::Switched);
+        self.look();
         Ok(())
+    }
+
+    /// Looks at the stored modes now.
+    pub fn look(&self) {
+        self.switched.notify_one();
     }
 
     /// Runs a decision about the modes, and goes by what it says.
@@ -196,7 +203,9 @@ impl Broker {
 
     /// Lets every pop find nothing, also those that wait, or have them find messages again.
     pub async fn stop_pops(&self, on: bool) -> Result<(), Error> {
-        self.shared.keeper.take_over(move |tx| maintenance::stop_pops(tx, on)).await.map(drop)
+        self.shared.keeper.take_over(move |tx| maintenance::stop_pops(tx, on)).await?;
+        self.shared.parking.tell(News::Switched);
+        Ok(())
     }
 
     /// Gives up what is spooled for a queue, or for one of its partitions.

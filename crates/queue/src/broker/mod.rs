@@ -36,7 +36,8 @@ pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
 use crate::meter::{Kind, Meters};
-use crate::parking::{Granted, ImmediatePop, Parking};
+use crate::news::{News, Relay};
+use crate::parking::{GiveBack, Granted, ImmediatePop, Parking};
 use crate::pop::{self, Claim, PopRequest, Popped, Range};
 use crate::push::{self, PushBatch, Pushed, check_name};
 use crate::resolve::{self, Deliveries};
@@ -189,6 +190,26 @@ impl Broker {
         self.shared.parking.statistics()
     }
 
+    /// From now on `relay` tells other servers on the same store what happens here.
+    pub fn relay(&self, relay: Relay) {
+        self.shared.parking.relay(relay);
+    }
+
+    /// Another server on the same store says that something happened.
+    pub fn hear(&self, news: News<'_>) {
+        match news {
+            News::Happened(event) => self.shared.parking.hear(event),
+            News::Configured(queue) => self.shared.parking.wake(queue),
+            News::Switched => self.shared.keeper.look(),
+            News::Waits { .. } | News::Deleted { .. } => {}
+        }
+    }
+
+    /// Gives back what a pop was granted whose answer got lost: at once and uncharged, as if it had never been.
+    pub fn give_back(&self, lease: LeaseId) {
+        self.shared.store.submit(Box::new(GiveBack(lease)));
+    }
+
     /// How many pops wait for each queue.
     pub fn waiting_by_queue(&self) -> BTreeMap<String, u64> {
         self.shared.parking.by_queue()
@@ -249,6 +270,7 @@ impl Broker {
         });
         let configured = configured.await??;
         self.shared.sealer.note(queue, configured.spec.options.encryption_enabled);
+        self.shared.parking.tell(News::Configured(configured.id));
         Ok(configured)
     }
 
@@ -530,6 +552,7 @@ impl Broker {
             kv: transaction.kv,
             timers: transaction.timers,
             positions: transaction.positions,
+            rider: transaction.rider,
         });
         let sealer = Arc::clone(&self.shared.sealer);
         let decide =

@@ -7,6 +7,7 @@ use baton_store::Queue;
 use super::{Broker, PAGE};
 use crate::inspect::{self, Counts};
 use crate::maintenance;
+use crate::news::News;
 use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
 
 impl Broker {
@@ -26,6 +27,13 @@ impl Broker {
                 && matches(&task, &queue.spec.task)
         });
         Ok(wanted.collect())
+    }
+
+    /// Whether a queue does not remember transaction ids, so that a repeated push is stored twice.
+    pub async fn forgets_ids(&self, queue: &str) -> Result<bool, Error> {
+        let name = queue.to_owned();
+        let queue = self.run(move |tx| tx.queue(&name)).await?;
+        Ok(queue.is_some_and(|queue| queue.spec.options.dedup_window_seconds == 0))
     }
 
     /// All queues, the newest first.
@@ -97,6 +105,7 @@ impl Broker {
             })
             .await?;
         if let Some(queue) = removed {
+            self.shared.parking.tell(News::Deleted { queue, name: &of_streams });
             self.forget_traces(queue).await?;
             self.forget_source(&of_streams).await?;
         }

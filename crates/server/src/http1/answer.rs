@@ -49,6 +49,7 @@ pub struct Outgoing {
 impl Outgoing {
     /// Writes `reply` down.
     pub fn new(reply: Reply, manner: Manner) -> Self {
+        let length = reply.length();
         let (status, content_type, extra, body) = reply.into_parts();
         let has_body = status != StatusCode::NO_CONTENT;
         let sent = if has_body && !manner.head_only { body.len() } else { 0 };
@@ -78,7 +79,7 @@ impl Outgoing {
             out.extend_from_slice(b"content-type: ");
             out.extend_from_slice(content_type.as_bytes());
             out.extend_from_slice(b"\r\ncontent-length: ");
-            json::number(&mut out, body.len() as u64);
+            json::number(&mut out, length);
             out.extend_from_slice(b"\r\n");
         }
         out.extend_from_slice(b"\r\n");

@@ -24,7 +24,7 @@ use crate::app::App;
 use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::reply::Reply;
+use crate::reply::{Passage, Reply};
 use crate::service::{self, Caller, Place};
 
 /// A connection of a peer.
@@ -82,7 +82,11 @@ impl<'s> Connection<'s> {
                 return self.stream(events, manner.head_only).await;
             }
             manner.keep_alive &= whole && !self.stopping.load(Ordering::Relaxed);
+            let passage = reply.take_passage();
             self.answer(reply, manner).await?;
+            if let Some(passage) = passage {
+                Box::pin(self.pass(*passage)).await?;
+            }
             if !manner.keep_alive {
                 if !whole || !self.wire.buffer.is_empty() {
                     self.wire.linger().await;
@@ -106,6 +110,24 @@ impl<'s> Connection<'s> {
         Ok(())
     }
 
+    /// Passes a body on as it arrives. Where it breaks off the connection is cut, so that nobody takes it for whole.
+    async fn pass(&mut self, mut passage: Passage) -> io::Result<()> {
+        loop {
+            let next = poll_fn(|cx| match self.has_gone(cx) {
+                true => Poll::Ready(Err(io::ErrorKind::ConnectionReset)),
+                false => passage.poll_next(cx).map(Ok),
+            });
+            match next.await? {
+                Some(chunk) => self.wire.send(&chunk, &[]).await?,
+                None if passage.is_whole() => break,
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+        passage.arrived();
+        self.wire.rest();
+        Ok(())
+    }
+
     async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
         let outgoing = Outgoing::new(reply, manner);
         self.wire.send(&outgoing.first, &outgoing.second).await?;
@@ -119,7 +141,7 @@ impl<'s> Connection<'s> {
             match Head::parse(self.wire.buffer.bytes()) {
                 Ok(Some(head)) => {
                     let begun = Begun {
-                        place: service::find(&head, self.app.auth.as_deref()),
+                        place: service::find(&head, &self.app),
                         manner: Manner {
                             version: head.version,
                             keep_alive: head.keep_alive,
@@ -155,12 +177,18 @@ impl<'s> Connection<'s> {
         let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
+        let mut place = place;
+        let take = |place: &mut Place| (place.idempotency_key.take(), place.last_event_id.take());
+        let (key, last_event) = place.as_mut().map(take).unwrap_or_default();
+        let mut origin = None;
         let admitted = match place {
-            Ok(Place { handler, parameters, query, caller: Caller::Known(caller), .. }) => {
+            Ok(Place { handler, parameters, query, caller: Caller::Known(caller), origin: came, .. }) => {
+                origin = came;
                 Ok((handler, parameters, query, caller))
             }
             // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
-            Ok(Place { handler, parameters, query, caller, .. }) => {
+            Ok(Place { handler, parameters, query, caller, origin: came, .. }) => {
+                origin = came;
                 let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
                 known.map(|caller| (handler, parameters, query, caller))
             }
@@ -182,8 +210,10 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
             }
         };
-        let call =
-            Call::new(Arc::clone(&self.app), parameters, query, body, caller).wanting_events(wants_events);
+        let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
+            .wanting_events(wants_events)
+            .repeating(key, last_event)
+            .from(origin);
         let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer).await,
             Err(reply) => Some(reply),

@@ -1,7 +1,8 @@
 //! The head of a request, and how its body is delimited.
 //!
-//! Only the four headers that decide about the connection, and the one with the token, are looked at. Always: a head that two readers could
-//! understand differently is refused, because a proxy before us may be the other reader. No socket here.
+//! Only the headers that decide about the connection, the one with the token, and those of a request that another
+//! server passed on are looked at. Always: a head that two readers could understand differently is refused, because a
+//! proxy before us may be the other reader. No socket here.
 //! Start at [`Head::parse`].
 
 use std::mem::MaybeUninit;
@@ -61,6 +62,12 @@ pub struct Head<'b> {
     pub wants_events: bool,
     /// The value of `Authorization`.
     pub authorization: Option<&'b [u8]>,
+    /// The value of `Idempotency-Key`.
+    pub idempotency_key: Option<&'b [u8]>,
+    /// The value of `Last-Event-ID`.
+    pub last_event_id: Option<&'b [u8]>,
+    /// The server that passed the request on, and what it says about that.
+    pub forwarded: Option<(&'b [u8], Option<&'b [u8]>)>,
     /// Bytes of the head itself.
     pub bytes: usize,
 }
@@ -93,6 +100,9 @@ impl<'b> Head<'b> {
             expects_continue: noted.expects_continue && version == Version::Http11,
             wants_events: noted.wants_events,
             authorization: noted.authorization,
+            idempotency_key: noted.idempotency_key,
+            last_event_id: noted.last_event_id,
+            forwarded: noted.forwarded_by.map(|by| (by, noted.attempt)),
             bytes: length,
         }))
     }
@@ -147,6 +157,10 @@ fn split_target(target: &str) -> Result<(&str, &str), Error> {
 #[derive(Default)]
 struct Noted<'b> {
     authorization: Option<&'b [u8]>,
+    idempotency_key: Option<&'b [u8]>,
+    last_event_id: Option<&'b [u8]>,
+    forwarded_by: Option<&'b [u8]>,
+    attempt: Option<&'b [u8]>,
     length: Option<u64>,
     chunked: bool,
     close: bool,
@@ -172,6 +186,8 @@ impl<'b> Noted<'b> {
                     self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
                 }
             }
+            13 if is("last-event-id") => self.last_event_id = Some(header.value),
+            15 if is("idempotency-key") => self.idempotency_key = Some(header.value),
             13 if is("authorization") => {
                 let repeated = self.authorization.replace(header.value).is_some();
                 if repeated {
@@ -186,6 +202,8 @@ impl<'b> Noted<'b> {
                 }
                 self.length = Some(length);
             }
+            14 if is("x-forwarded-by") => self.forwarded_by = Some(header.value),
+            19 if is("x-forwarded-attempt") => self.attempt = Some(header.value),
             17 if is("transfer-encoding") => {
                 if self.chunked || !header.value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Error::invalid("the only Transfer-Encoding understood is chunked"));
@@ -245,6 +263,9 @@ mod tests {
             expects_continue: true,
             wants_events: false,
             authorization: Some(b"Bearer x"),
+            idempotency_key: None,
+            last_event_id: None,
+            forwarded: None,
             bytes: text.len() - 5,
         };
         assert_eq!(parse(text), Ok(Some(expected)));

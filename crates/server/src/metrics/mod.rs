@@ -4,6 +4,7 @@
 //! `baton_`. Always: a family that is written stands in [`FAMILIES`], from which the reference page is printed.
 //! Start at [`render`].
 
+mod cluster;
 mod exposition;
 mod families;
 
@@ -32,6 +33,7 @@ pub async fn render(app: &App) -> Result<String, Error> {
     counted(&mut page, app);
     last_minute(&mut page, app, &minutes);
     queues(&mut page, &numbers);
+    jobs(&mut page, app).await?;
     shards(&mut page, app);
     elections(&mut page, app).await?;
     store(&mut page, app);
@@ -45,9 +47,7 @@ fn process(page: &mut Exposition, app: &App) {
     page.one("queen_process_virtual_memory_bytes", usage.virtual_bytes);
     page.one("queen_cpu_user_microseconds_total", usage.user_micros);
     page.one("queen_cpu_system_microseconds_total", usage.system_micros);
-    page.one("queen_shared_state_enabled", 0);
-    page.labelled("queen_servers", &[("state", "alive")], 1);
-    page.labelled("queen_servers", &[("state", "dead")], 0);
+    cluster::servers(page, app.cluster.as_ref());
     page.one("baton_connections", app.connections.load(Ordering::Relaxed));
     page.one("baton_body_bytes_in_flight", app.budget.used());
     page.labelled(
@@ -164,6 +164,35 @@ fn queues(page: &mut Exposition, numbers: &Numbers) {
     for group in &numbers.groups {
         page.labelled("baton_group_leases", &[("queue", &group.queue), ("group", &group.name)], group.leases);
     }
+}
+
+async fn jobs(page: &mut Exposition, app: &App) -> Result<(), Error> {
+    let queues = app.jobs.queues().await?;
+    for queue in &queues {
+        for (state, count) in &queue.counts {
+            page.labelled("baton_jobs", &[("queue", &queue.name), ("state", state)], count);
+        }
+    }
+    for queue in &queues {
+        let age = Duration::from_millis(queue.oldest_ms).as_secs_f64();
+        page.labelled("baton_job_oldest_age_seconds", &[("queue", &queue.name)], age);
+    }
+    let numbers = app.jobs.numbers();
+    page.one("baton_jobs_enqueued_total", numbers.enqueued);
+    page.one("baton_jobs_deduplicated_total", numbers.deduplicated);
+    page.one("baton_jobs_leased_total", numbers.leased);
+    for (outcome, count) in &numbers.outcomes {
+        page.labelled("baton_job_executions_total", &[("outcome", outcome.word())], count);
+    }
+    page.one("baton_job_stale_fences_total", numbers.stale);
+    page.one("baton_job_dead_letters_total", numbers.dead);
+    page.one("baton_jobs_forgotten_total", numbers.forgotten);
+    page.one("baton_job_log_lines_total", numbers.lines);
+    page.one("baton_job_log_lines_dropped_total", numbers.lines_dropped);
+    page.one("baton_job_leader_terms_total", numbers.terms);
+    page.histogram("baton_job_pickup_seconds", &[], &numbers.pickup, 1e6);
+    page.histogram("baton_job_run_seconds", &[], &numbers.run, 1e6);
+    Ok(())
 }
 
 fn shards(page: &mut Exposition, app: &App) {

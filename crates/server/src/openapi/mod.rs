@@ -10,6 +10,7 @@
 
 mod describe;
 mod groups;
+mod jobs;
 mod messages;
 mod queue;
 mod records;
@@ -44,11 +45,14 @@ fn subjects() -> Vec<Subject> {
         ("messages", "Looking at messages, and dead letters.", messages::operations()),
         ("groups", "Consumer groups: how far they are, and moving them.", groups::operations()),
         ("records", "Records, locks, timers, and reading without a lease.", records::operations()),
+        ("jobs", "Work that is accepted, run by a worker, and tried again.", jobs::operations()),
+        ("workers", "What workers say and hear.", jobs::workers()),
         ("elections", "Who coordinates a group.", system::elections()),
         ("shards", "Which worker has which shard of a service.", shards::operations()),
         ("streams", "The server's part of stream processing.", system::streams()),
         ("traces", "What consumers say about messages.", system::traces()),
         ("resources", "What there is, counted; deleting and emptying queues.", resources::operations()),
+        ("cluster", "The servers that share a store.", system::cluster()),
         ("status", "How the server is doing, now and over time.", status::operations()),
         ("system", "Maintenance, and what servers tell each other.", system::maintenance()),
     ]
@@ -150,7 +154,7 @@ fn error_statuses() -> impl Iterator<Item = StatusCode> {
 fn can_answer(route: &Route, status: StatusCode) -> bool {
     match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => route.access != Access::Public,
-        StatusCode::NOT_FOUND => route.path.contains(':'),
+        StatusCode::NOT_FOUND => route.path.contains("/:"),
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::TOO_MANY_REQUESTS => {
             route.method == Method::POST
         }

@@ -26,7 +26,7 @@ pub(super) fn operations() -> Vec<Operation> {
             "All was done, or, with `success` false and a `reason`, nothing.",
             shape(json!({
                 "transactionId": "uuid", "success": "flag", "error?": "text", "reason?": "text?",
-                "results": [{"index": "whole", "type": "ack|push|kv|timer|position", "opIndex?": "whole", "transactionId?": "text"}],
+                "results": [{"index": "whole", "type": "ack|push|kv|timer|position|job", "opIndex?": "whole", "transactionId?": "text"}],
                 "failedIndex?": "whole", "kvReason?": "text",
             })),
         ),
@@ -112,6 +112,7 @@ fn transaction() -> Value {
     push["properties"]["type"] = json!({"const": "push"});
     let mut body = shape(json!({
         "operations?": [], "requiredLeases?": ["text?"], "kv?": ["@RecordOperation"], "timers?": ["@TimerOperation"],
+        "jobs?": [super::jobs::new_job()],
         "positions?": [{
             "queue": "name", "consumerGroup": "name", "partition?": "name?", "offset": "whole?", "metadata?": "text?",
         }],

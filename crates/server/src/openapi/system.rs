@@ -130,6 +130,30 @@ pub(super) fn traces() -> Vec<Operation> {
     ]
 }
 
+pub(super) fn cluster() -> Vec<Operation> {
+    vec![
+        get("/api/v1/cluster").answers(200, "The servers.", shape(json!({
+            "server_id": "text", "gossip": "flag", "coordinator": "flag", "balanced": "flag",
+            "imbalance_score": "number",
+            "servers": [{
+                "server_id": "text", "url": "text", "load_score": "number", "healthy": "flag", "own?": "flag",
+                "alive?": "flag", "incarnation?": "whole", "silent_ms?": "whole",
+                "load?": {"outstanding": "number", "poll_intentions": "number", "cpu": "number"},
+                "circuit?": {"state": "closed|open|half_open", "failures": "whole", "open_for_ms": "whole"},
+                "forwarded?": "whole", "forward_failures?": "whole", "waiting_groups?": "whole",
+                "affinities?": "whole",
+            }],
+            "affinities": {
+                "count": "whole", "busiest": [{"key": "text", "server_id": "text", "requests": "whole"}],
+            },
+        }))),
+        get("/api/v1/cluster/balance").answers(200, "How the work is spread.", shape(json!({
+            "balanced": "flag", "imbalance_score": "number",
+            "servers": [{"server_id": "text", "url": "text", "load_score": "number", "healthy": "flag"}],
+        }))),
+    ]
+}
+
 pub(super) fn maintenance() -> Vec<Operation> {
     let switch = || shape(json!({"enabled": "flag"}));
     let shared = |path| {

@@ -10,6 +10,7 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::Error;
 use crate::json::{self, List, Text, lenient};
 use crate::names;
@@ -103,7 +104,7 @@ pub(super) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
         let item = json::parse::<RawAck<'_>>(&body)?.checked(&ONE, None)?;
-        answer(&call, vec![item]).await
+        answer(&mut call, vec![item], &body).await
     })
 }
 
@@ -115,7 +116,7 @@ pub(super) fn batch(mut call: Call) -> Answer {
         if items.is_empty() {
             return Ok(Reply::json(StatusCode::OK, "[]"));
         }
-        answer(&call, items).await
+        answer(&mut call, items, &body).await
     })
 }
 
@@ -126,10 +127,17 @@ fn parse_batch(body: &[u8]) -> Result<Vec<AckItem>, Error> {
     acks.into_iter().map(|ack| ack.checked(&EACH, group.as_deref())).collect()
 }
 
-async fn answer(call: &Call, items: Vec<AckItem>) -> Result<Reply, Error> {
+async fn answer(call: &mut Call, items: Vec<AckItem>, body: &[u8]) -> Result<Reply, Error> {
+    let mut mark = Mark::default();
+    if let Some(routed) = call.routed() {
+        match Box::pin(routed.ack(&items, body)).await? {
+            Way::Answered(reply) => return Ok(reply),
+            Way::Here(here) => mark = here,
+        }
+    }
     let ids: Vec<String> = items.iter().map(|item| item.transaction_id.clone()).collect();
     let acked = call.broker().ack(items).await?;
-    Ok(Reply::json(StatusCode::OK, write(&ids, &acked)))
+    Ok(mark.on(Reply::json(StatusCode::OK, write(&ids, &acked))))
 }
 
 fn write(ids: &[String], acked: &[Acked]) -> Vec<u8> {

@@ -5,12 +5,14 @@
 
 mod ack;
 mod analytics;
+mod cluster;
 mod configure;
 mod dead_letters;
 mod elections;
 mod fetch;
 mod groups;
 mod health;
+mod jobs;
 mod kv;
 mod lease;
 mod locks;
@@ -127,9 +129,38 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
     route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look),
     route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
+    route(POST, "/api/v1/executions:report", Access::Write, "Report how executions of jobs ended.", jobs::executions::report),
+    route(POST, "/api/v1/executions/:execution/logs", Access::Write, "Keep lines of an execution's log.", jobs::executions::log),
+    route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Take jobs; waits for the first.", jobs::workers::lease),
+    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Keep the jobs one has; hear which to stop.", jobs::workers::heartbeat),
+    route(POST, "/api/v1/workers/:worker/drain", Access::Admin, "Have a worker take no more jobs.", jobs::workers::drain),
+    route(POST, "/api/v1/workers", Access::Write, "Register a worker.", jobs::workers::register),
+    route(GET, "/api/v1/workers", Access::Read, "List workers.", jobs::workers::list),
+    route(GET, "/api/v1/workers/:worker", Access::Read, "One worker.", jobs::workers::one),
+    route(POST, "/api/v1/jobs", Access::Push, "Enqueue a job.", jobs::enqueue::one),
+    route(POST, "/api/v1/jobs:batch", Access::Push, "Enqueue up to 1,000 jobs, all or none.", jobs::enqueue::batch),
+    route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that a filter describes.", jobs::change::bulk),
+    route(GET, "/api/v1/jobs", Access::Read, "Find jobs, newest first.", jobs::read::list),
+    route(GET, "/api/v1/jobs/:job", Access::Read, "One job with its history.", jobs::read::one),
+    route(GET, "/api/v1/jobs/:job/wait", Access::Read, "The same once it has ended.", jobs::read::wait),
+    route(GET, "/api/v1/jobs/:job/result", Access::Read, "What a job came to.", jobs::read::result),
+    route(GET, "/api/v1/jobs/:job/logs", Access::Read, "A job's log; live with `Accept: text/event-stream` or `follow=true`.", jobs::logs::logs),
+    route(POST, "/api/v1/jobs/:job/cancel", Access::Write, "Call a job off.", jobs::change::cancel),
+    route(POST, "/api/v1/jobs/:job/retry", Access::Write, "Give an ended job another try.", jobs::change::retry),
+    route(GET, "/api/v1/job-queues", Access::Read, "List job queues.", jobs::queues::list),
+    route(GET, "/api/v1/job-queues/:queue", Access::Read, "One job queue.", jobs::queues::one),
+    route(PUT, "/api/v1/job-queues/:queue", Access::Write, "Set a job queue's limits.", jobs::queues::set),
+    route(POST, "/api/v1/job-queues/:queue/pause", Access::Write, "Give out no more jobs of a queue.", jobs::queues::pause),
+    route(POST, "/api/v1/job-queues/:queue/resume", Access::Write, "Give out jobs of a queue again.", jobs::queues::resume),
+    route(GET, "/api/v1/dead-letters", Access::Read, "List jobs that failed for good, newest first.", jobs::dead_letters::list),
+    route(POST, "/api/v1/dead-letters:replay", Access::Write, "Give dead letters another try.", jobs::dead_letters::replay_many),
+    route(POST, "/api/v1/dead-letters/:job/replay", Access::Write, "Give a dead letter another try.", jobs::dead_letters::replay),
+    route(DELETE, "/api/v1/dead-letters/:job", Access::Write, "Take a dead letter from the list.", jobs::dead_letters::delete),
     route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
     route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look),
     route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
+    route(GET, "/api/v1/cluster", Access::Read, "The servers, their load, and who serves what.", cluster::cluster),
+    route(GET, "/api/v1/cluster/balance", Access::Read, "How the work is spread over the servers.", cluster::balance),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),

@@ -12,6 +12,7 @@ use baton_types::{LeaseId, QUEUE_MODE, Timestamp};
 use http::StatusCode;
 
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::Error;
 use crate::json;
 use crate::names;
@@ -29,13 +30,13 @@ const AUTOPILOT_PAUSE_MS: u64 = 100;
 /// Pops from any partition of a queue.
 pub(super) fn queue(mut call: Call) -> Answer {
     let target = Target::Queue(call.take_parameter(0));
-    answer(&call, Ok(target))
+    answer(call, Ok(target))
 }
 
 /// Pops from one partition.
 pub(super) fn partition(mut call: Call) -> Answer {
     let target = Target::Partition { queue: call.take_parameter(0), partition: call.take_parameter(1) };
-    answer(&call, Ok(target))
+    answer(call, Ok(target))
 }
 
 /// Pops from any queue with the labels given.
@@ -47,10 +48,10 @@ pub(super) fn labels(call: Call) -> Answer {
         }
         Ok(Target::Labels { namespace, task })
     });
-    answer(&call, target)
+    answer(call, target)
 }
 
-fn answer(call: &Call, target: Result<Target, Error>) -> Answer {
+fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
     let waiters = call.broker().wait_statistics().waiters;
     let request = target.and_then(|target| {
         let query = call.query()?;
@@ -58,22 +59,34 @@ fn answer(call: &Call, target: Result<Target, Error>) -> Answer {
         let chosen = is_on_autopilot(&request, &query).then(|| Chosen::by(&mut request, &query, waiters));
         Ok((request, chosen))
     });
-    let broker = call.broker().clone();
+    let (broker, routed) = (call.broker().clone(), call.routed());
     Box::pin(async move {
-        let (request, chosen) = request.map_err(Error::of_pop)?;
+        let (mut request, chosen) = request.map_err(Error::of_pop)?;
+        let mut mark = Mark::default();
+        if let Some(routed) = routed {
+            // Boxed, so that a parked pop does not hold it.
+            match Box::pin(routed.pop(&mut request)).await {
+                Way::Answered(reply) => return Ok(reply),
+                Way::Here(here) => mark = here,
+            }
+        }
         let (group, asked) = (request.group.clone(), request.conflation);
         let queue = request.target.queue().filter(|_| asked).map(str::to_owned);
         let popped = broker.pop(request).await.map_err(|e| Error::from(e).of_pop())?;
         let full = popped.filter(|popped| popped.claims.iter().any(|claim| !claim.messages.is_empty()));
-        Ok(match (full, queue) {
-            (Some(popped), _) => Reply::json(StatusCode::OK, write(&popped, &group, asked, chosen)),
+        let reply = match (full, queue) {
+            (Some(popped), _) => {
+                mark.note(&popped);
+                Reply::json(StatusCode::OK, write(&popped, &group, asked, chosen))
+            }
             // Whoever asks for the newest only is told, also when there is nothing, that this is understood.
             (None, Some(queue)) => {
                 let conflation = broker.conflation(&queue, &group).await?.unwrap_or(asked);
                 Reply::json(StatusCode::OK, write_empty(&queue, &group, asked, conflation))
             }
             (None, None) => Reply::nothing(),
-        })
+        };
+        Ok(mark.on(reply))
     })
 }
 
@@ -126,6 +139,7 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
         subscription: subscription(group, query, options)?,
+        attempt: None,
     })
 }
 

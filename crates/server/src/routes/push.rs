@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::Error;
 use crate::json::{self, List, Text, lenient};
 use crate::names;
@@ -96,22 +97,55 @@ impl Item<'_> {
 pub(super) fn push(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let items = parse(&body)?;
-        if items.is_empty() {
+        let mut items = parse(&body)?;
+        let Some(first) = items.first() else {
             return Ok(Reply::json(StatusCode::CREATED, "[]"));
+        };
+        let mut mark = Mark::default();
+        if let Some(routed) = call.routed() {
+            let queue = first.queue.clone();
+            match Box::pin(routed.push(&queue, || write_identified(&mut items))).await? {
+                Way::Answered(reply) => return Ok(reply),
+                Way::Here(here) => mark = here,
+            }
         }
         let mut batch = PushBatch::default();
         for item in &items {
             item.add_to(&mut batch, call.caller())?;
         }
         let pushed = call.broker().push(batch).await?;
-        Ok(Reply::json(StatusCode::CREATED, write(&items, &pushed)))
+        Ok(mark.on(Reply::json(StatusCode::CREATED, write(&items, &pushed))))
     })
 }
 
 fn parse(body: &[u8]) -> Result<Vec<Item<'_>>, Error> {
     let items = json::parse::<Body<'_>>(body)?.items.required("items array is required")?;
     items.into_iter().map(|item| item.checked("null")).collect()
+}
+
+/// A body that pushes these messages, each with a transaction id, so that pushing them twice does no harm.
+fn write_identified(items: &mut [Item<'_>]) -> Vec<u8> {
+    let payloads: usize = items.iter().map(|item| item.payload.len()).sum();
+    let mut out = Vec::with_capacity(16 + items.len() * 160 + payloads);
+    out.extend_from_slice(b"{\"items\":[");
+    for (index, item) in items.iter_mut().enumerate() {
+        let id = item.transaction_id.get_or_insert_with(|| baton_env::fresh_uuid().to_string().into());
+        out.extend_from_slice(if index > 0 { b",{\"queue\":" } else { b"{\"queue\":" });
+        json::string(&mut out, &item.queue);
+        out.extend_from_slice(b",\"partition\":");
+        json::string(&mut out, &item.partition);
+        out.extend_from_slice(b",\"transactionId\":");
+        json::string(&mut out, id);
+        if let Some(trace) = item.trace_id {
+            out.extend_from_slice(b",\"traceId\":");
+            json::uuid(&mut out, trace);
+        }
+        out.extend_from_slice(b",\"payload\":");
+        out.extend_from_slice(item.payload.as_bytes());
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"]}");
+    out
 }
 
 /// One entry per message, in order.
@@ -258,6 +292,21 @@ mod tests {
              "offset": 3},
         ]);
         assert_eq!(answer, expected);
+    }
+
+    #[test]
+    fn a_push_that_is_passed_on_has_an_id_for_each_message_and_the_same_bytes() {
+        let body = r#"{"items":[{"queue":"q\"","payload": { "a" : 1.0 }},
+            {"queue":"r","partition":"p","transactionId":"t","traceId":"0198a000-0000-7000-8000-000000000000"}]}"#;
+        let mut items = parse(body.as_bytes()).unwrap();
+        let written = write_identified(&mut items);
+        let again = parse(&written).unwrap();
+        for (before, after) in items.iter().zip(&again) {
+            assert_eq!((&before.queue, &before.partition), (&after.queue, &after.partition));
+            assert_eq!((&before.transaction_id, before.trace_id), (&after.transaction_id, after.trace_id));
+            assert_eq!(before.payload, after.payload);
+        }
+        assert!(again[0].transaction_id.is_some() && again[1].transaction_id.as_deref() == Some("t"));
     }
 
     fn any_json() -> impl Strategy<Value = Value> {

@@ -6,6 +6,7 @@
 use baton_queue::{Maintenance, PushMode};
 use serde_json::{Value, json};
 
+use super::cluster;
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json::{self, Text, lenient};
@@ -106,26 +107,15 @@ pub(super) fn buffers(call: Call) -> Answer {
     })
 }
 
-/// Shows what this server shares with others: nothing, as long as it is alone.
+/// Shows what this server shares with others.
 pub(super) fn shared_state(call: Call) -> Answer {
     Box::pin(async move {
         let (modes, _) = call.broker().maintenance().await?;
-        Reply::ok(&json!({
-            "enabled": false,
-            "running": false,
-            "server_id": call.app().options.node_id,
-            "transport": {
-                "messages_sent": 0, "messages_received": 0, "messages_dropped": 0,
-                "bytes_sent": 0, "bytes_received": 0, "peer_count": 0,
-            },
-            "queue_config_cache": {"size": 0, "hits": 0, "misses": 0, "hit_rate": 0.0},
-            "server_health": {
-                "servers_tracked": 0, "servers_alive": 0, "servers_dead": 0,
-                "heartbeats_received": 0, "restarts_detected": 0,
-            },
-            "maintenance_mode": is_spooling(modes),
-            "pop_maintenance_mode": modes.pops_stopped,
-        }))
+        let mut shared = cluster::shared(call.app());
+        shared["queue_config_cache"] = json!({"size": 0, "hits": 0, "misses": 0, "hit_rate": 0.0});
+        shared["maintenance_mode"] = is_spooling(modes).into();
+        shared["pop_maintenance_mode"] = modes.pops_stopped.into();
+        Reply::ok(&shared)
     })
 }
 

@@ -1,20 +1,27 @@
-//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers, and positions of groups that happen
+//! `POST /api/v1/transaction`: acks, pushes, operations on records and timers, positions of groups, and jobs, that happen
 //! together or not at all.
 //!
 //! Always: a rollback is status 200 with `success: false` and the reason, as clients expect; only a request that
 //! cannot be read is an error. An ack that names no lease is fenced by the one lease that the rest of the request
 //! names. Start at [`transaction`], then [`Plan::read`].
 
-use baton_queue::{AckItem, LeaseClaim, Place, PushBatch, Step, StepResult, Transaction, TransactionResult};
+use std::sync::Arc;
+
+use baton_jobs::{Enqueued, NewJob};
+use baton_queue::{
+    AckItem, LeaseClaim, Place, PushBatch, Rider, Step, StepResult, Transaction, TransactionResult,
+};
 use baton_types::limits::BATCH_ITEMS_MAX;
-use baton_types::{LeaseId, Offset};
+use baton_types::{LeaseId, Offset, PartitionId};
 use http::StatusCode;
 use serde_json::value::RawValue;
 
 use super::ack::{self, RawAck};
+use super::jobs::rider::JobRider;
 use super::push::{Item, RawItem};
-use super::{kv, timers};
+use super::{jobs, kv, timers};
 use crate::call::{Answer, Call};
+use crate::cluster::{Mark, Way};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, Text, lenient};
 use crate::members::Members;
@@ -32,6 +39,7 @@ lenient! {
         "requiredLeases" => required_leases: List<Text<'a>>,
         "kv" => kv: List<&'a RawValue>,
         "timers" => timers: List<&'a RawValue>,
+        "jobs" => jobs: List<&'a RawValue>,
         "positions" => positions: List<&'a RawValue>,
     }
 }
@@ -49,6 +57,7 @@ struct Plan<'a> {
     steps: Vec<Planned<'a>>,
     kv: Vec<kv::Named>,
     timers: Vec<timers::Named>,
+    jobs: Vec<NewJob>,
     positions: Vec<Place>,
     required: Vec<Option<LeaseId>>,
     /// The type of an operation that we do not know, which rolls everything back.
@@ -67,7 +76,10 @@ impl<'a> Plan<'a> {
         let positions = positions(&riders(body.positions, "positions must be a list")?)?;
         let kv = kv::operations(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
         let timers = timers::read(&riders(body.timers, "timers must be a list")?)?;
-        let has_riders = !kv.is_empty() || !timers.is_empty() || !positions.is_empty();
+        let jobs = riders(body.jobs, "jobs must be a list")?;
+        let job = |raw: &&RawValue| jobs::enqueue::read(raw.get().as_bytes(), "a job")?.checked();
+        let jobs = jobs.iter().map(job).collect::<Result<Vec<_>, Error>>()?;
+        let has_riders = !kv.is_empty() || !timers.is_empty() || !positions.is_empty() || !jobs.is_empty();
         let operations = match body.operations {
             List::Not if has_riders => Vec::new(),
             operations => operations.required("operations array required")?,
@@ -76,7 +88,7 @@ impl<'a> Plan<'a> {
             return Err(Error::invalid("operations array cannot be empty"));
         }
         let required = required(body.required_leases)?;
-        let mut plan = Self { kv, timers, positions, required, ..Self::default() };
+        let mut plan = Self { kv, timers, positions, jobs, required, ..Self::default() };
         for raw in operations {
             plan.add(raw)?;
         }
@@ -143,8 +155,22 @@ impl<'a> Plan<'a> {
             required_leases: self.required.clone(),
             kv: self.kv.iter().map(|named| named.step.clone()).collect(),
             timers: self.timers.iter().map(|named| named.by(producer)).collect(),
+            rider: None,
             positions: self.positions.clone(),
         })
+    }
+
+    /// The first queue that is pushed to, and the first partition of which something is acked.
+    fn place(&self) -> (Option<&str>, Option<PartitionId>) {
+        let queue = self.steps.iter().find_map(|step| match step {
+            Planned::Push(items) => items.first().map(|item| &*item.queue),
+            Planned::Ack(_) => None,
+        });
+        let partition = self.steps.iter().find_map(|step| match step {
+            Planned::Ack(item) => item.partition,
+            Planned::Push(_) => None,
+        });
+        (queue, partition)
     }
 
     /// How many acks and messages there are, which is where the results of riders begin.
@@ -223,18 +249,40 @@ fn items<'a>(listed: List<RawItem<'a>>, operation: &'a [u8]) -> Result<Vec<Item<
 pub(super) fn transaction(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let plan = Plan::read(&body)?;
+        let mut plan = Plan::read(&body)?;
+        let mut mark = Mark::default();
+        if let Some(routed) = call.routed() {
+            let (queue, partition) = plan.place();
+            match Box::pin(routed.transaction(queue, partition, &body)).await? {
+                Way::Answered(reply) => return Ok(reply),
+                Way::Here(here) => mark = here,
+            }
+        }
+        let rider = match std::mem::take(&mut plan.jobs) {
+            jobs if jobs.is_empty() => None,
+            jobs => Some(Arc::new(JobRider::new(call.jobs(), jobs).await?)),
+        };
         let result = match &plan.unknown {
             Some(kind) => {
                 TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
             }
-            None => call.broker().transaction(plan.transaction(call.caller())?).await?,
+            None => {
+                let mut transaction = plan.transaction(call.caller())?;
+                transaction.rider = rider.clone().map(|rider| rider as Arc<dyn Rider>);
+                call.broker().transaction(transaction).await?
+            }
         };
-        Ok(Reply::json(StatusCode::OK, write(&plan, &result)))
+        let mut enqueued = Vec::new();
+        if let Some(rider) = rider.filter(|_| result.error.is_none()) {
+            let news;
+            (enqueued, news) = rider.came_to();
+            call.jobs().spread(&news);
+        }
+        Ok(mark.on(Reply::json(StatusCode::OK, write(&plan, &result, &enqueued))))
     })
 }
 
-fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
+fn write(plan: &Plan<'_>, result: &TransactionResult, enqueued: &[Enqueued]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + plan.steps.len() * 256);
     out.extend_from_slice(b"{\"transactionId\":");
     json::uuid(&mut out, baton_env::fresh_uuid());
@@ -274,6 +322,18 @@ fn write(plan: &Plan<'_>, result: &TransactionResult) -> Vec<u8> {
         json::number(&mut out, place as u64);
         out.extend_from_slice(b",\"success\":true,\"queue\":");
         json::string(&mut out, &position.queue);
+        out.push(b'}');
+    }
+    for (place, enqueued) in enqueued.iter().enumerate() {
+        begin(&mut out, &mut index, "job");
+        out.extend_from_slice(b",\"opIndex\":");
+        json::number(&mut out, place as u64);
+        out.extend_from_slice(b",\"jobId\":");
+        json::uuid(&mut out, enqueued.job_id.as_uuid());
+        out.extend_from_slice(b",\"state\":");
+        json::string(&mut out, enqueued.state.word());
+        out.extend_from_slice(b",\"deduplicated\":");
+        json::boolean(&mut out, enqueued.deduplicated);
         out.push(b'}');
     }
     out.extend_from_slice(b"]}");
@@ -409,7 +469,7 @@ mod tests {
             Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
         let result = TransactionResult { results, ..TransactionResult::default() };
-        let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
+        let answer: Value = serde_json::from_slice(&write(&plan, &result, &[])).unwrap();
         let summary: Vec<_> = answer["results"]
             .as_array()
             .unwrap()
@@ -429,7 +489,7 @@ mod tests {
         let refused = (Some("no".into()), Some("duplicate"));
         let result =
             TransactionResult { error: refused.0, reason: refused.1, ..TransactionResult::default() };
-        let answer: Value = serde_json::from_slice(&write(&plan, &result)).unwrap();
+        let answer: Value = serde_json::from_slice(&write(&plan, &result, &[])).unwrap();
         assert_eq!((&answer["success"], &answer["error"]), (&false.into(), &"no".into()));
         assert_eq!((&answer["reason"], &answer["results"]), (&"duplicate".into(), &Value::Array(vec![])));
     }

@@ -16,7 +16,7 @@ use crate::server::Certificate;
 /// What stands for a secret wherever it would be printed.
 const HIDDEN: &str = "(hidden)";
 /// Settings whose values are secrets.
-const SECRETS: &[&str] = &["jwt_secret", "encryption_keys", "shards_curve_secret_key"];
+const SECRETS: &[&str] = &["jwt_secret", "encryption_keys", "gossip_secret", "shards_curve_secret_key"];
 
 /// A text that is not printed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -33,6 +33,11 @@ impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_empty() { "(none)" } else { HIDDEN })
     }
+}
+
+/// A secret, or the file that it is in.
+pub(super) fn secret(text: &str) -> Result<Secret, String> {
+    text_or_file(text).map(Secret)
 }
 
 /// Who may call, and what is encrypted.
@@ -132,7 +137,7 @@ pub(super) const JWT_SECRET: Setting = setting(
     "SECRET",
     "The secret of HS256, best 32 random bytes or more. `@FILE` reads it from a file, which the list of processes \
      does not show.",
-    |s, text| set(&mut s.security.jwt.secret, text, |text| text_or_file(text).map(Secret)),
+    |s, text| set(&mut s.security.jwt.secret, text, secret),
     |_| String::new(),
 );
 pub(super) const JWT_PUBLIC_KEY: Setting = setting(
@@ -284,7 +289,7 @@ pub(super) fn text_or_file(text: &str) -> Result<String, String> {
     Ok(read.trim().into())
 }
 
-fn boolean(text: &str) -> Result<bool, String> {
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "true" | "1" | "yes" | "on" => Ok(true),
         "false" | "0" | "no" | "off" | "" => Ok(false),

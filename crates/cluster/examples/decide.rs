@@ -1,0 +1,46 @@
+//! What deciding where a request goes costs, on a server that knows some others.
+//!
+//! `cargo run --release -p baton-cluster --example decide`
+
+use std::time::Duration;
+
+use baton_cluster::load::Load;
+use baton_cluster::membership::Membership;
+use baton_cluster::wire::Envelope;
+use baton_cluster::{Errand, Policy, Router, name_hash};
+use baton_env::Stopwatch;
+
+const DECISIONS: u32 = 1_000_000;
+const QUEUES: usize = 100;
+
+fn main() {
+    for others in [2, 49] {
+        let mut router = router(others);
+        let queues: Vec<_> = (0..QUEUES).map(|number| format!("queue-{number}")).collect();
+        let now = Duration::from_secs(1);
+        let (mut forwarded, watch) = (0_u32, Stopwatch::start());
+        for queue in queues.iter().cycle().take(DECISIONS as usize) {
+            let key = router.key(Errand::Queue(queue), "group");
+            forwarded += u32::from(router.pop(now, &key, || 0.5).0.is_some());
+        }
+        let pop = watch.elapsed() / DECISIONS;
+        let watch = Stopwatch::start();
+        for queue in queues.iter().cycle().take(DECISIONS as usize) {
+            forwarded += u32::from(router.push(now, name_hash(queue)).is_some());
+        }
+        let push = watch.elapsed() / DECISIONS;
+        println!("{} servers: a pop {pop:?}, a push {push:?} ({forwarded} forwarded)", others + 1);
+    }
+}
+
+fn router(others: u64) -> Router {
+    let mut router = Router::new(Membership::new("own".into(), 1, Duration::from_secs(5)), Policy::default());
+    for number in 0..others {
+        let sender = format!("server-{number}");
+        let envelope = Envelope { sender: sender.as_str().into(), incarnation: 2, sequence: 1 };
+        if router.membership.hear(Duration::ZERO, &envelope).is_ok() {
+            router.beat(Duration::ZERO, &sender, "http://127.0.0.1:1", Load::default());
+        }
+    }
+    router
+}

@@ -1,0 +1,484 @@
+//! Affinities: which server serves the pops of a key, and when that changes.
+//!
+//! Consumers of a group that poll one server share one line there and find its memory warm. So a key stays where it
+//! is until that server is overloaded, and moves so that the cluster does not swing: a busy server is left with a
+//! probability, each key is judged only as often as loads can have changed, what has moved counts before heartbeats
+//! show it, and no key moves more than twice in five minutes. Always: the same inputs give the same answer (the dice are an input). Deliberately absent: agreement with
+//! other servers; each keeps its own table, and who was forwarded to serves. Start at [`judge`], then
+//! [`Affinities::route`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use crate::limits::AFFINITIES_MAX;
+use crate::wire::name_hash;
+
+/// How long a key stays where it was put, and between two judgements of it: by then its load shows in heartbeats.
+pub const HOLD: Duration = Duration::from_secs(5);
+/// Moves of one key in [`MOVES_WINDOW`].
+pub const MOVES_MAX: u32 = 2;
+/// See [`MOVES_MAX`].
+pub const MOVES_WINDOW: Duration = Duration::from_secs(300);
+/// Servers whose loads differ by less than this are equally loaded, as far as heartbeats can tell. Among them the key
+/// decides, so that servers that all see the same least loaded one do not all send everything there.
+const SPREAD: f64 = 0.05;
+
+/// When affinities are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thresholds {
+    /// How much better a peer must be to be preferred to this server.
+    pub forward: f64,
+    /// The load from which on a key may leave a server.
+    pub migrate: f64,
+    /// The load from which on it must.
+    pub break_at: f64,
+    /// How much better another server must be for a key to migrate.
+    pub min_improvement: f64,
+    /// How long a key that nobody uses is remembered.
+    pub ttl: Duration,
+}
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            forward: 0.10,
+            migrate: 0.70,
+            break_at: 0.90,
+            min_improvement: 0.15,
+            ttl: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What becomes of an affinity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It stays.
+    Keep,
+    /// It moves, by chance.
+    Migrate,
+    /// It moves.
+    Break,
+}
+
+/// Judges an affinity to a server with load `assigned`, when another has load `alternative`. `dice` is from 0 to 1.
+pub fn judge(thresholds: &Thresholds, assigned: f64, alternative: f64, dice: f64) -> Verdict {
+    let improvement = assigned - alternative;
+    if assigned >= thresholds.break_at {
+        Verdict::Break
+    } else if assigned >= thresholds.migrate && improvement > thresholds.min_improvement && dice < improvement
+    {
+        Verdict::Migrate
+    } else {
+        Verdict::Keep
+    }
+}
+
+/// A server that can serve, and its load.
+pub type Candidate<'a> = (&'a Arc<str>, f64);
+
+/// The server that a key without affinity should go to: the least loaded one, or this one if it is not much worse.
+pub fn choose<'a>(
+    thresholds: &Thresholds,
+    candidates: &[Candidate<'a>],
+    local: &str,
+    key: &str,
+) -> Option<Candidate<'a>> {
+    let lowest = candidates.iter().map(|(_, load)| *load).min_by(f64::total_cmp)?;
+    let here = candidates.iter().find(|(id, load)| ***id == *local && load - lowest <= thresholds.forward);
+    if let Some(here) = here {
+        return Some(*here);
+    }
+    let spread = SPREAD.min(thresholds.forward / 2.0);
+    let weight = |id: &str| xxhash_rust::xxh3::xxh3_64_with_seed(key.as_bytes(), name_hash(id));
+    let lightest = candidates.iter().filter(|(_, load)| load - lowest <= spread);
+    lightest.max_by_key(|(id, _)| weight(id)).copied()
+}
+
+/// What was done with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It stayed where it was.
+    Hit,
+    /// It was given a server.
+    Assigned,
+    /// It left a busy server.
+    Migrated,
+    /// It left an overloaded server.
+    Broken,
+    /// Its server cannot be asked just now, and another one is.
+    Detour,
+}
+
+impl Step {
+    /// Every step.
+    pub const ALL: [Self; 5] = [Self::Hit, Self::Assigned, Self::Migrated, Self::Broken, Self::Detour];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Assigned => "assigned",
+            Self::Migrated => "migrated",
+            Self::Broken => "broken",
+            Self::Detour => "detour",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Affinity {
+    server: Arc<str>,
+    used: Duration,
+    /// When it was last put somewhere or judged.
+    judged: Duration,
+    /// Moves since [`Affinity::counted`].
+    moves: u32,
+    counted: Duration,
+    requests: u64,
+}
+
+impl Affinity {
+    fn may_move(&self, now: Duration) -> bool {
+        now >= self.judged + HOLD && (self.moves < MOVES_MAX || now >= self.counted + MOVES_WINDOW)
+    }
+
+    fn move_to(&mut self, now: Duration, server: &Arc<str>) {
+        if now >= self.counted + MOVES_WINDOW {
+            self.moves = 0;
+        }
+        if self.moves == 0 {
+            self.counted = now;
+        }
+        self.moves += 1;
+        self.server = Arc::clone(server);
+    }
+}
+
+/// How much of what has moved is not in the loads yet after another heartbeat; loads are smoothed the same way.
+const UNSEEN: f64 = 0.7;
+/// What a key that is assigned is taken to weigh at most.
+const ASSIGNED_WEIGHT_MAX: f64 = 0.01;
+
+/// The affinities that one server knows.
+#[derive(Debug, Default)]
+pub struct Affinities {
+    keys: FxHashMap<Box<str>, Affinity>,
+    servers: FxHashMap<Arc<str>, Served>,
+}
+
+/// What one server serves.
+#[derive(Debug, Default)]
+struct Served {
+    keys: usize,
+    /// What its load will rise or fall by, once heartbeats show what has moved.
+    drift: f64,
+}
+
+impl Affinities {
+    /// The server that serves a key, when that needs no thought: there is one and it is not busy.
+    pub fn settled(
+        &mut self,
+        now: Duration,
+        key: &str,
+        is_calm: impl FnOnce(&str, &dyn Fn(f64) -> f64) -> bool,
+    ) -> Option<Arc<str>> {
+        let affinity = self.keys.get_mut(key)?;
+        let drift = self.servers.get(&affinity.server).map_or(0.0, |served| served.drift);
+        if !is_calm(&affinity.server, &|told| told + drift) {
+            return None;
+        }
+        affinity.used = now;
+        affinity.requests += 1;
+        Some(Arc::clone(&affinity.server))
+    }
+
+    /// The server that serves a key from now on, of `candidates`, among which is this server, `local`.
+    pub fn route(
+        &mut self,
+        now: Duration,
+        key: &str,
+        thresholds: &Thresholds,
+        candidates: &[Candidate<'_>],
+        local: &Arc<str>,
+        dice: impl FnOnce() -> f64,
+    ) -> (Arc<str>, Step) {
+        let Some(affinity) = self.keys.get_mut(key) else {
+            let (server, load) = choose(thresholds, candidates, local, key).unwrap_or((local, 0.0));
+            self.assign(now, key, server, load);
+            return (Arc::clone(server), Step::Assigned);
+        };
+        affinity.used = now;
+        affinity.requests += 1;
+        let Some((_, load)) = candidates.iter().find(|(id, _)| **id == affinity.server) else {
+            let server = choose(thresholds, candidates, local, key).map_or(local, |(id, _)| id);
+            return (Arc::clone(server), Step::Detour);
+        };
+        if *load < thresholds.migrate || !affinity.may_move(now) {
+            return (Arc::clone(&affinity.server), Step::Hit);
+        }
+        let others: Vec<_> = candidates.iter().filter(|(id, _)| **id != affinity.server).copied().collect();
+        let better = choose(thresholds, &others, local, key).filter(|(_, other)| other < load);
+        let Some((server, other)) = better else { return (Arc::clone(&affinity.server), Step::Hit) };
+        affinity.judged = now;
+        let step = match judge(thresholds, *load, other, dice()) {
+            Verdict::Keep => return (Arc::clone(&affinity.server), Step::Hit),
+            Verdict::Migrate => Step::Migrated,
+            Verdict::Break => Step::Broken,
+        };
+        let from = Arc::clone(&affinity.server);
+        affinity.move_to(now, server);
+        // The keys that are known here stand for those that are not, so each counts for more than it weighs: other
+        // servers move theirs at the same time.
+        let weight = self.weight(&from, *load);
+        self.serve(&from, -1, -weight);
+        self.serve(server, 1, weight);
+        (Arc::clone(server), step)
+    }
+
+    fn assign(&mut self, now: Duration, key: &str, server: &Arc<str>, load: f64) {
+        if self.keys.len() < AFFINITIES_MAX {
+            let weight = self.weight(server, load).min(ASSIGNED_WEIGHT_MAX);
+            self.serve(server, 1, weight);
+            let server = Arc::clone(server);
+            let affinity = Affinity { server, used: now, judged: now, moves: 0, counted: now, requests: 1 };
+            self.keys.insert(key.into(), affinity);
+        }
+    }
+
+    /// What a key of a server with this load weighs.
+    fn weight(&self, server: &str, load: f64) -> f64 {
+        load / self.count(server).max(1) as f64
+    }
+
+    fn serve(&mut self, server: &Arc<str>, keys: isize, weight: f64) {
+        let served = self.servers.entry(Arc::clone(server)).or_default();
+        served.keys = served.keys.saturating_add_signed(keys);
+        served.drift += weight;
+    }
+
+    /// The load of a server that said it is `told`, with what has moved since.
+    pub fn expected(&self, server: &str, told: f64) -> f64 {
+        (told + self.servers.get(server).map_or(0.0, |served| served.drift)).max(0.0)
+    }
+
+    /// A server has told its load again, so less of what has moved is missing in it.
+    pub fn told(&mut self, server: &str) {
+        if let Some(served) = self.servers.get_mut(server) {
+            served.drift *= UNSEEN;
+        }
+    }
+
+    /// Forgets what nobody uses; how many keys that were.
+    pub fn expire(&mut self, now: Duration, ttl: Duration) -> usize {
+        self.forget_if(|affinity| now >= affinity.used + ttl)
+    }
+
+    /// Forgets the keys of a server that is gone; how many.
+    pub fn forget_server(&mut self, server: &str) -> usize {
+        self.forget_if(|affinity| *affinity.server == *server)
+    }
+
+    fn forget_if(&mut self, goes: impl Fn(&Affinity) -> bool) -> usize {
+        let (before, servers) = (self.keys.len(), &mut self.servers);
+        self.keys.retain(|_, affinity| {
+            let goes = goes(affinity);
+            if goes && let Some(served) = servers.get_mut(&affinity.server) {
+                served.keys = served.keys.saturating_sub(1);
+            }
+            !goes
+        });
+        servers.retain(|_, served| served.keys > 0);
+        before - self.keys.len()
+    }
+
+    /// How many there are.
+    pub fn total(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// How many there are to a server.
+    pub fn count(&self, server: &str) -> usize {
+        self.servers.get(server).map_or(0, |served| served.keys)
+    }
+
+    /// The most used ones: key, server, requests.
+    pub fn busiest(&self, count: usize) -> Vec<(String, Arc<str>, u64)> {
+        let mut all: Vec<_> = self.keys.iter().collect();
+        all.sort_by(|(a, x), (b, y)| y.requests.cmp(&x.requests).then_with(|| a.cmp(b)));
+        let busiest = all.into_iter().take(count);
+        busiest.map(|(key, a)| (key.to_string(), Arc::clone(&a.server), a.requests)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Thresholds = Thresholds {
+        forward: 0.10,
+        migrate: 0.70,
+        break_at: 0.90,
+        min_improvement: 0.15,
+        ttl: Duration::from_secs(300),
+    };
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// The chance, in percent, that an affinity moves.
+    fn chance(assigned: f64, better_by: f64) -> u32 {
+        let moves = |dice: &u32| {
+            judge(&USUAL, assigned, assigned - better_by, f64::from(*dice) / 100.0) != Verdict::Keep
+        };
+        (0..100).filter(moves).count() as u32
+    }
+
+    #[test]
+    fn the_decision_table() {
+        // Target load, alternative better by, chance to move in percent.
+        let table = [
+            (0.00, 0.00, 0),
+            (0.50, 0.50, 0),
+            (0.69, 0.69, 0),
+            (0.70, 0.10, 0),
+            (0.80, 0.149, 0),
+            (0.89, 0.145, 0),
+            (0.70, 0.16, 16),
+            (0.80, 0.20, 20),
+            (0.75, 0.30, 30),
+            (0.80, 0.31, 31),
+            (0.89, 0.50, 50),
+            (0.90, 0.00, 100),
+            (0.95, 0.01, 100),
+            (1.00, 0.90, 100),
+        ];
+        for (load, better_by, expected) in table {
+            let found = chance(load, better_by);
+            // One more or less, since the difference of two shares is not exact.
+            assert!(found.abs_diff(expected) <= 1, "load {load}, better by {better_by}: {found}");
+        }
+        assert_eq!(judge(&USUAL, 0.95, 0.95, 0.99), Verdict::Break);
+        assert_eq!(judge(&USUAL, 0.80, 0.50, 0.0), Verdict::Migrate);
+    }
+
+    fn ids() -> [Arc<str>; 3] {
+        ["a".into(), "b".into(), "c".into()]
+    }
+
+    /// Whom a key goes to on server `a`, when the three servers have these loads.
+    fn chosen(loads: [f64; 3]) -> String {
+        let ids = ids();
+        let candidates: Vec<_> = ids.iter().zip(loads).collect();
+        choose(&USUAL, &candidates, "a", "key").unwrap().0.to_string()
+    }
+
+    #[test]
+    fn local_is_chosen_unless_another_is_better_by_more_than_a_tenth() {
+        assert_eq!(chosen([0.0, 0.0, 0.0]), "a");
+        assert_eq!(chosen([0.3, 0.2, 0.9]), "a");
+        assert_eq!(chosen([0.31, 0.2, 0.9]), "b");
+        assert_eq!(chosen([0.9, 0.5, 0.2]), "c");
+        assert_eq!(chosen([0.5, 0.9, 0.9]), "a");
+    }
+
+    #[test]
+    fn keys_are_spread_over_servers_that_are_equally_loaded() {
+        let ids = ids();
+        let candidates: Vec<_> = ids.iter().zip([0.9, 0.20, 0.23]).collect();
+        let to_b = (0..1000).filter(|n| {
+            let (id, _) = choose(&USUAL, &candidates, "a", &format!("queue-{n}:group")).unwrap();
+            **id == *"b"
+        });
+        let to_b = to_b.count();
+        assert!((400..600).contains(&to_b), "{to_b}");
+    }
+
+    struct Table {
+        affinities: Affinities,
+        ids: [Arc<str>; 3],
+    }
+
+    impl Table {
+        fn new() -> Self {
+            Self { affinities: Affinities::default(), ids: ids() }
+        }
+
+        fn route(&mut self, now: Duration, loads: [f64; 3], dice: f64) -> (String, Step) {
+            // A load that is no number stands for a server that cannot be asked.
+            let candidates: Vec<_> = self.ids.iter().zip(loads).filter(|(_, l)| !l.is_nan()).collect();
+            let (server, step) = self.affinities.route(now, "k", &USUAL, &candidates, &self.ids[0], || dice);
+            (server.to_string(), step)
+        }
+    }
+
+    #[test]
+    fn a_key_stays_until_its_server_is_overloaded() {
+        let mut table = Table::new();
+        assert_eq!(table.route(at(0), [0.4, 0.1, 0.2], 0.0), ("b".into(), Step::Assigned));
+        assert_eq!(table.route(at(10), [0.0, 0.69, 0.0], 0.0), ("b".into(), Step::Hit));
+        assert_eq!(table.route(at(20), [0.6, 0.8, 0.7], 0.0), ("a".into(), Step::Migrated));
+        assert_eq!(table.route(at(30), [0.95, 0.9, 0.3], 0.9), ("c".into(), Step::Broken));
+    }
+
+    #[test]
+    fn a_key_is_judged_once_in_a_while_and_moves_at_most_twice_in_five_minutes() {
+        let mut table = Table::new();
+        assert_eq!(table.route(at(0), [0.5, 0.1, 0.9], 0.0).0, "b");
+        assert_eq!(table.route(at(4), [0.1, 0.99, 0.1], 0.0), ("b".into(), Step::Hit));
+        assert_eq!(table.route(at(5), [0.1, 0.99, 0.1], 0.0), ("a".into(), Step::Broken));
+        assert_eq!(table.route(at(11), [0.99, 0.1, 0.9], 0.0), ("b".into(), Step::Broken));
+        assert_eq!(table.route(at(100), [0.1, 0.99, 0.1], 0.0), ("b".into(), Step::Hit));
+        assert_eq!(table.route(at(305), [0.1, 0.99, 0.1], 0.0).1, Step::Broken);
+    }
+
+    #[test]
+    fn a_server_that_cannot_be_asked_is_gone_around_and_a_dead_one_forgotten() {
+        let mut table = Table::new();
+        assert_eq!(table.route(at(0), [0.5, 0.1, 0.2], 0.0).0, "b");
+        assert_eq!(table.route(at(1), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), Step::Detour));
+        assert_eq!(table.route(at(2), [0.5, 0.1, 0.2], 0.0), ("b".into(), Step::Hit));
+        assert_eq!(table.affinities.forget_server("b"), 1);
+        assert_eq!(table.route(at(3), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), Step::Assigned));
+    }
+
+    #[test]
+    fn what_has_moved_counts_before_it_shows() {
+        let (mut table, ids) = (Affinities::default(), ids());
+        let mut moved = 0;
+        for round in 0..2 {
+            let told = [0.2, if round == 0 { 0.1 } else { 0.95 }, 0.2];
+            for key in 0..100 {
+                let candidates: Vec<_> =
+                    ids.iter().zip(told).map(|(id, told)| (id, table.expected(id, told))).collect();
+                let local = if round == 0 { &ids[1] } else { &ids[0] };
+                let routed =
+                    table.route(at(round * 10), &format!("k{key}"), &USUAL, &candidates, local, || 0.99);
+                moved += usize::from(routed.1 == Step::Broken);
+            }
+            // What was assigned shows.
+            (0..20).for_each(|_| ids.iter().for_each(|id| table.told(id)));
+        }
+        assert!((1..10).contains(&moved), "only what is too much leaves: {moved} of 100");
+        assert_eq!(table.count("b"), 100 - table.count("a") - table.count("c"));
+    }
+
+    #[test]
+    fn a_key_that_nobody_uses_is_forgotten() {
+        let mut table = Table::new();
+        table.route(at(0), [0.5, 0.1, 0.2], 0.0);
+        table.route(at(200), [0.5, 0.1, 0.2], 0.0);
+        assert_eq!(table.affinities.expire(at(499), USUAL.ttl), 0);
+        assert_eq!(table.affinities.expire(at(500), USUAL.ttl), 1);
+    }
+
+    #[test]
+    fn when_all_are_overloaded_a_key_stays_with_the_least_loaded() {
+        let mut table = Table::new();
+        assert_eq!(table.route(at(0), [0.99, 0.91, 0.95], 0.0).0, "a");
+        assert_eq!(table.route(at(9), [0.92, 0.93, 0.95], 0.0), ("a".into(), Step::Hit));
+    }
+}

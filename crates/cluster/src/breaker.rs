@@ -1,0 +1,201 @@
+//! A circuit breaker: stops asking a peer that does not answer, and finds out when it does again.
+//!
+//! Closed lets everything through; after some failures in a row it opens and lets nothing through for a while; then
+//! it is half open and lets one through, whose outcome closes it, or opens it for twice as long. Time comes in; there
+//! is no clock here. Start at [`Breaker::admit`].
+
+use std::time::Duration;
+
+use crate::limits::CIRCUIT_RETRY_MAX;
+
+/// When a breaker opens, and for how long at first.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fuse {
+    /// Failures in a row that open it.
+    pub failures: u32,
+    /// How long it stays open the first time.
+    pub retry: Duration,
+}
+
+/// What a breaker does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It lets everything through.
+    Closed,
+    /// It lets nothing through.
+    Open,
+    /// It lets one through.
+    HalfOpen,
+}
+
+impl State {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open => "open",
+            Self::HalfOpen => "half_open",
+        }
+    }
+}
+
+/// The breaker of one peer.
+#[derive(Clone, Debug)]
+pub struct Breaker {
+    fuse: Fuse,
+    failures: u32,
+    open: Option<Opened>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    until: Duration,
+    /// How long it was opened for.
+    pause: Duration,
+    /// Since when a request is under way that will tell; one that never tells does not block the next for ever.
+    probe: Option<Duration>,
+}
+
+impl Breaker {
+    /// A closed one.
+    pub fn new(fuse: Fuse) -> Self {
+        Self { fuse, failures: 0, open: None }
+    }
+
+    /// What it does now.
+    pub fn state(&self, now: Duration) -> State {
+        match &self.open {
+            None => State::Closed,
+            Some(open) if now < open.until => State::Open,
+            Some(_) => State::HalfOpen,
+        }
+    }
+
+    /// Failures in a row.
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// How long it stays open.
+    pub fn open_for(&self, now: Duration) -> Duration {
+        self.open.map_or(Duration::ZERO, |open| open.until.saturating_sub(now))
+    }
+
+    /// Whether a request would be let through.
+    pub fn would_admit(&self, now: Duration) -> bool {
+        self.open.is_none_or(|open| now >= open.until && !open.is_probing(now))
+    }
+
+    /// Whether a request is let through. When half open, that request is the probe.
+    pub fn admit(&mut self, now: Duration) -> bool {
+        let admitted = self.would_admit(now);
+        if let (true, Some(open)) = (admitted, &mut self.open) {
+            open.probe = Some(now);
+        }
+        admitted
+    }
+
+    /// A request was answered.
+    pub fn succeeded(&mut self) {
+        self.failures = 0;
+        self.open = None;
+    }
+
+    /// A request was given up by its own caller, which tells nothing.
+    pub fn abandoned(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.probe = None;
+        }
+    }
+
+    /// A request was not answered. Whether that opened the breaker.
+    pub fn failed(&mut self, now: Duration) -> bool {
+        self.failures = self.failures.saturating_add(1);
+        let pause = match self.open {
+            // Those that were under way when it opened say nothing new.
+            Some(open) if now < open.until => return false,
+            Some(open) => (open.pause * 2).min(CIRCUIT_RETRY_MAX),
+            None if self.failures >= self.fuse.failures => self.fuse.retry,
+            None => return false,
+        };
+        self.open = Some(Opened { until: now + pause, pause, probe: None });
+        true
+    }
+}
+
+impl Opened {
+    fn is_probing(&self, now: Duration) -> bool {
+        self.probe.is_some_and(|since| now < since + self.pause.max(Duration::from_secs(5)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FUSE: Fuse = Fuse { failures: 3, retry: Duration::from_secs(5) };
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn opened() -> Breaker {
+        let mut breaker = Breaker::new(FUSE);
+        assert!(!breaker.failed(at(0)) && !breaker.failed(at(0)));
+        assert!(breaker.failed(at(0)));
+        breaker
+    }
+
+    #[test]
+    fn three_failures_in_a_row_open_it_for_five_seconds() {
+        let mut breaker = opened();
+        assert_eq!((breaker.state(at(4)), breaker.admit(at(4))), (State::Open, false));
+        assert_eq!((breaker.state(at(5)), breaker.admit(at(5))), (State::HalfOpen, true));
+    }
+
+    #[test]
+    fn an_answer_in_between_begins_the_count_anew() {
+        let mut breaker = Breaker::new(FUSE);
+        breaker.failed(at(0));
+        breaker.failed(at(0));
+        breaker.succeeded();
+        assert!(!breaker.failed(at(0)) && breaker.admit(at(0)));
+    }
+
+    #[test]
+    fn half_open_lets_one_through_whose_outcome_decides() {
+        let mut breaker = opened();
+        assert!(breaker.admit(at(6)) && !breaker.admit(at(6)));
+        breaker.succeeded();
+        assert_eq!(breaker.state(at(6)), State::Closed);
+        let mut breaker = opened();
+        assert!(breaker.admit(at(6)));
+        breaker.abandoned();
+        assert!(breaker.admit(at(6)));
+    }
+
+    #[test]
+    fn each_failed_probe_doubles_the_pause_up_to_five_minutes() {
+        let (mut breaker, mut now, mut pauses) = (opened(), at(0), Vec::new());
+        for _ in 0..9 {
+            pauses.push(breaker.open_for(now).as_secs());
+            now += breaker.open_for(now);
+            assert!(breaker.admit(now));
+            breaker.failed(now);
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
+    }
+
+    #[test]
+    fn a_probe_that_never_tells_does_not_block_for_ever() {
+        let mut breaker = opened();
+        assert!(breaker.admit(at(6)) && !breaker.admit(at(8)) && breaker.admit(at(60)));
+    }
+
+    #[test]
+    fn failures_of_what_was_under_way_do_not_prolong_the_pause() {
+        let mut breaker = opened();
+        assert!(!breaker.failed(at(4)));
+        assert_eq!(breaker.open_for(at(4)), at(1));
+    }
+}

@@ -1,0 +1,270 @@
+//! The way in: what one server knows and decides about the cluster, for whoever serves requests.
+//!
+//! Always: the router is locked for moments and never while anything else is called, so this may be called from
+//! anywhere; with no other server there, a question costs one look at a flag. Start at [`Cluster::pop`].
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_env::{Clock, SystemClock};
+use baton_tls::Trust;
+use baton_types::{GroupId, PartitionId, QueueId};
+use rustc_hash::FxHashMap;
+use tokio::sync::mpsc;
+
+use crate::forward::Peer;
+use crate::membership::Membership;
+use crate::numbers::Numbers;
+use crate::pool::Pool;
+use crate::router::{Errand, Policy, Router};
+use crate::wire::{Message, Seal, Waiting, name_hash};
+
+/// How one server takes part in a cluster.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name of this server.
+    pub id: Arc<str>,
+    /// Rises with every start of any server of the cluster.
+    pub incarnation: u64,
+    /// What makes a datagram one of this cluster.
+    pub seal: Seal,
+    /// Where to listen for datagrams, `HOST:PORT`.
+    pub listen: String,
+    /// Where the other servers listen; this one may be among them.
+    pub peers: Vec<String>,
+    /// Where this server takes forwarded requests; without a host it is where its datagrams come from.
+    pub url: String,
+    /// How often this server says that it is there.
+    pub heartbeat: Duration,
+    /// The silence after which another server is dead.
+    pub dead_after: Duration,
+    /// Whether requests are routed; if not, servers only tell each other what happens.
+    pub routes: bool,
+    /// How they are routed.
+    pub policy: Policy,
+    /// How long a forwarded request may take, beyond the wait that it asks for.
+    pub timeout: Duration,
+    /// How long connecting to another server may take.
+    pub connect_timeout: Duration,
+    /// Which servers to believe that speak TLS.
+    pub trust: Option<Trust>,
+}
+
+/// Something to tell other servers.
+#[derive(Clone, Debug)]
+pub enum Notice {
+    /// A partition has a new message.
+    Available(QueueId, PartitionId),
+    /// A partition is free again for a group.
+    Freed(QueueId, GroupId, PartitionId),
+    /// A group begins to wait here, or stops to.
+    Waits(Waiting),
+    /// Anything else.
+    Other(Message),
+}
+
+/// One server's view of the cluster. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    clock: SystemClock,
+    router: Mutex<Router>,
+    peers: Mutex<FxHashMap<Arc<str>, Arc<Peer>>>,
+    /// Whether another server is there to route to.
+    accompanied: AtomicBool,
+    /// Requests that are served here.
+    in_hand: AtomicUsize,
+    numbers: Numbers,
+    outbox: mpsc::Sender<Notice>,
+}
+
+impl Cluster {
+    pub(crate) fn new(options: Options, outbox: mpsc::Sender<Notice>) -> Self {
+        let membership = Membership::new(Arc::clone(&options.id), options.incarnation, options.dead_after);
+        let router = Mutex::new(Router::new(membership, options.policy));
+        Self {
+            shared: Arc::new(Shared {
+                options,
+                clock: SystemClock::default(),
+                router,
+                peers: Mutex::default(),
+                accompanied: AtomicBool::new(false),
+                in_hand: AtomicUsize::new(0),
+                numbers: Numbers::default(),
+                outbox,
+            }),
+        }
+    }
+
+    /// How this server was told to take part.
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// What is counted.
+    pub fn numbers(&self) -> &Numbers {
+        &self.shared.numbers
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.shared.clock.elapsed()
+    }
+
+    pub(crate) fn router(&self) -> MutexGuard<'_, Router> {
+        self.shared.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_accompanied(&self, accompanied: bool) {
+        self.shared.accompanied.store(accompanied, Ordering::Release);
+    }
+
+    /// Whether another server is there.
+    pub fn is_accompanied(&self) -> bool {
+        self.shared.accompanied.load(Ordering::Acquire)
+    }
+
+    /// Whether requests are routed and there is another server to route them to.
+    pub fn is_routing(&self) -> bool {
+        self.shared.options.routes && self.is_accompanied()
+    }
+
+    /// A request is served here until what this returns is dropped.
+    pub fn take_in_hand(&self) -> InHand {
+        self.shared.in_hand.fetch_add(1, Ordering::Relaxed);
+        InHand(self.clone())
+    }
+
+    pub(crate) fn in_hand(&self) -> usize {
+        self.shared.in_hand.load(Ordering::Relaxed)
+    }
+
+    /// The key of a pop, and the server that it should go to; `None` is this one.
+    pub fn pop(&self, errand: Errand<'_>, group: &str) -> (String, Option<Arc<str>>) {
+        let now = self.now();
+        let mut router = self.router();
+        let key = router.key(errand, group);
+        let (server, step) = router.pop(now, &key, dice);
+        drop(router);
+        self.numbers().steps(step).add(1);
+        (key, server)
+    }
+
+    /// The next server to ask for a pop; `None` is this one.
+    pub fn next_pop(&self, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
+        self.router().next_pop(self.now(), key, tried)
+    }
+
+    /// The server that a push to a queue should go to; `None` is this one.
+    pub fn push(&self, queue: &str) -> Option<Arc<str>> {
+        self.router().push(self.now(), name_hash(queue))
+    }
+
+    /// The server that an ack of a message of a partition should go to; `None` is this one.
+    pub fn ack(&self, partition: PartitionId) -> Option<(u64, Arc<str>)> {
+        let (now, router) = (self.now(), self.router());
+        let name = router.queue_of(partition)?;
+        Some((name, router.push(now, name)?))
+    }
+
+    /// The next server to ask where consumers of a queue wait; `None` is this one.
+    pub fn next_push(&self, name: u64, tried: &[Arc<str>]) -> Option<Arc<str>> {
+        self.router().next_push(self.now(), name, tried)
+    }
+
+    /// Notes to which queues partitions belong, by the hashes of their names, for the acks that will come.
+    pub fn note_partitions(&self, partitions: impl IntoIterator<Item = (PartitionId, u64)>) {
+        let mut router = self.router();
+        partitions.into_iter().for_each(|(partition, name)| router.note_partition(partition, name));
+    }
+
+    /// Tells other servers, if they should know.
+    pub fn tell(&self, notice: Notice) {
+        if let Notice::Waits(waiting) = &notice
+            && !self.router().own.change(self.now(), *waiting)
+        {
+            return;
+        }
+        if self.is_accompanied() && self.shared.outbox.try_send(notice).is_err() {
+            self.numbers().dropped.add(1);
+        }
+    }
+
+    /// The server, if it can be asked.
+    pub(crate) fn peer(&self, server: &Arc<str>) -> Option<Arc<Peer>> {
+        let url = self.router().admit(self.now(), server)?;
+        let mut peers = self.peers();
+        if let Some(peer) = peers.get(server).filter(|peer| peer.url == url) {
+            return Some(Arc::clone(peer));
+        }
+        let options = self.options();
+        let pool = Pool::new(&url, options.trust.as_ref(), options.connect_timeout)?;
+        let peer = Arc::new(Peer::new(&url, pool)?);
+        peers.insert(Arc::clone(server), Arc::clone(&peer));
+        Some(peer)
+    }
+
+    pub(crate) fn peers(&self) -> MutexGuard<'_, FxHashMap<Arc<str>, Arc<Peer>>> {
+        self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A server is gone: requests that wait for it are given up.
+    pub(crate) fn lost(&self, server: &Arc<str>) {
+        if let Some(peer) = self.left(server) {
+            peer.gone.cancel();
+        }
+    }
+
+    /// A server takes no more requests; those that it has it finishes.
+    pub(crate) fn left(&self, server: &Arc<str>) -> Option<Arc<Peer>> {
+        let keys = self.router().lost(server);
+        self.numbers().lost.add(keys as u64);
+        self.peers().remove(server)
+    }
+
+    /// A forwarded request has ended: with an answer, without one, or its own caller gave it up.
+    pub(crate) fn ended(&self, server: &str, answered: Option<bool>) {
+        let now = self.now();
+        let mut router = self.router();
+        let Some(breaker) = router.breaker(server) else { return };
+        let opened = match answered {
+            Some(true) => {
+                breaker.succeeded();
+                false
+            }
+            Some(false) => breaker.failed(now),
+            None => {
+                breaker.abandoned();
+                false
+            }
+        };
+        drop(router);
+        if answered == Some(false) {
+            self.numbers().failures.add(1);
+        }
+        if opened {
+            self.numbers().opened.add(1);
+            tracing::warn!(server, "a server does not answer and is not asked for a while");
+        }
+    }
+}
+
+fn dice() -> f64 {
+    // The upper 53 bits, which is what fits into the number exactly.
+    (baton_env::random_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// A request that is served here.
+#[derive(Debug)]
+pub struct InHand(Cluster);
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.0.shared.in_hand.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,241 @@
+//! Requests passed on to another server, and answers passed back.
+//!
+//! Always: a request is passed on once, since the server that gets it serves it; each has a time limit, and is given
+//! up at once when its server is found to be gone; long answers are passed back as they arrive. Every outcome is told
+//! to the breaker. Not here: what is done after a failure. Start at [`Cluster::forward`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::LeaseId;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::Cluster;
+use crate::limits::WHOLE_ANSWER_BYTES_MAX;
+use crate::numbers::Counter;
+use crate::pool::{Failure, Pool};
+
+/// On a request: who passed it on. On an answer: who passed the request on.
+pub const FORWARDED_BY: HeaderName = HeaderName::from_static("x-forwarded-by");
+/// On an answer: who served it.
+pub const SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
+/// On an answer: the request should have been served elsewhere.
+pub const FALLBACK: HeaderName = HeaderName::from_static("x-fallback");
+/// On a request that was passed on: in which cluster, and for a pop the lease to take, separated by a space.
+pub const ATTEMPT: HeaderName = HeaderName::from_static("x-forwarded-attempt");
+/// On the answer to a pop that was passed on: the partitions it took, each with the hash of its queue's name.
+pub const CLAIMS: HeaderName = HeaderName::from_static("x-claims");
+
+/// Parts of a long answer that wait to be passed back.
+const CHUNKS_MAX: usize = 8;
+
+/// A request to pass on.
+#[derive(Clone, Debug)]
+pub struct Outbound {
+    /// Its method.
+    pub method: Method,
+    /// Its path and query, as they came.
+    pub target: String,
+    /// Its token, as it came.
+    pub authorization: Option<HeaderValue>,
+    /// Its body.
+    pub body: Bytes,
+    /// The lease that a pop takes.
+    pub attempt: Option<LeaseId>,
+    /// How long the answer may take beyond the usual limit.
+    pub wait: Duration,
+}
+
+/// The answer of another server.
+#[derive(Debug)]
+pub struct Inbound {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers that matter to the caller, and who served it.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// What a pop took.
+    pub claims: Option<HeaderValue>,
+    /// The body.
+    pub body: Body,
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub enum Body {
+    /// It is here.
+    Whole(Bytes),
+    /// It arrives.
+    Passing {
+        /// Its length in the end.
+        length: u64,
+        /// What has arrived. If this ends early, the rest will not come.
+        chunks: mpsc::Receiver<Bytes>,
+    },
+}
+
+/// Another server, to forward to.
+#[derive(Debug)]
+pub struct Peer {
+    /// Where it is.
+    pub url: Arc<str>,
+    /// Cancelled when it is found to be gone.
+    pub gone: CancellationToken,
+    /// Requests that it was sent.
+    pub forwarded: Counter,
+    /// Those that it did not answer.
+    pub failed: Counter,
+    pool: Arc<Pool>,
+    authority: HeaderValue,
+}
+
+impl Peer {
+    pub(crate) fn new(url: &Arc<str>, pool: Pool) -> Option<Self> {
+        let authority = url.split_once("://").map(|(_, rest)| rest.trim_end_matches('/'))?;
+        Some(Self {
+            url: Arc::clone(url),
+            gone: CancellationToken::new(),
+            forwarded: Counter::default(),
+            failed: Counter::default(),
+            pool: Arc::new(pool),
+            authority: HeaderValue::from_str(authority).ok()?,
+        })
+    }
+}
+
+impl Cluster {
+    /// Passes a request on to `server`.
+    pub async fn forward(&self, server: &Arc<str>, outbound: &Outbound) -> Result<Inbound, Failure> {
+        let Some(peer) = self.peer(server) else {
+            return Err(Failure::Unsent(format!("{server} is not asked just now")));
+        };
+        peer.forwarded.add(1);
+        // A request that is given up by its own caller tells nothing about the server.
+        let mut verdict = Tell { cluster: self, server, outcome: None };
+        let exchange = self.exchange(&peer, outbound);
+        let limit = self.options().timeout + outbound.wait;
+        let outcome = tokio::select! {
+            outcome = tokio::time::timeout(limit, exchange) => outcome
+                .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}")))),
+            () = peer.gone.cancelled() => Err(Failure::Unknown("the server is gone".into())),
+        };
+        verdict.outcome = Some(outcome.is_ok());
+        drop(verdict);
+        if let Err(failure) = &outcome {
+            peer.failed.add(1);
+            tracing::debug!(%server, %failure, "a forwarded request was not answered");
+        }
+        outcome
+    }
+
+    async fn exchange(&self, peer: &Arc<Peer>, outbound: &Outbound) -> Result<Inbound, Failure> {
+        let request = self.request(peer, outbound).map_err(|e| Failure::Unsent(e.to_string()))?;
+        let (sender, response) = peer.pool.send(request).await?;
+        if response.status() == StatusCode::MISDIRECTED_REQUEST {
+            return Err(Failure::Unsent("another cluster has its address".into()));
+        }
+        self.receive(peer, sender, response).await
+    }
+
+    fn request(&self, peer: &Peer, outbound: &Outbound) -> Result<Request<Full<Bytes>>, http::Error> {
+        let mut attempt = format!("{:016x}", self.options().seal.cluster());
+        if let Some(lease) = outbound.attempt {
+            attempt.push_str(&format!(" {lease}"));
+        }
+        let mut request = Request::builder()
+            .method(outbound.method.clone())
+            .uri(outbound.target.as_str())
+            .header(HOST, peer.authority.clone())
+            .header(FORWARDED_BY, &*self.options().id)
+            .header(ATTEMPT, attempt);
+        if let Some(token) = &outbound.authorization {
+            request = request.header(AUTHORIZATION, token.clone());
+        }
+        if !outbound.body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        request.body(Full::new(outbound.body.clone()))
+    }
+
+    async fn receive(
+        &self,
+        peer: &Arc<Peer>,
+        sender: SendRequest<Full<Bytes>>,
+        response: Response<Incoming>,
+    ) -> Result<Inbound, Failure> {
+        let (head, body) = response.into_parts();
+        let length = content_length(&head.headers);
+        let kept = [CONTENT_TYPE, RETRY_AFTER, SERVED_BY];
+        let headers =
+            kept.into_iter().filter_map(|name| Some((name.clone(), head.headers.get(&name)?.clone())));
+        let headers = headers.collect();
+        let claims = head.headers.get(&CLAIMS).cloned();
+        let body = match length {
+            Some(length) if length > WHOLE_ANSWER_BYTES_MAX => {
+                let (chunks, passing) = mpsc::channel(CHUNKS_MAX);
+                let pump = pump(Arc::clone(peer), sender, body, chunks, self.options().timeout);
+                tokio::spawn(pump);
+                Body::Passing { length, chunks: passing }
+            }
+            _ => {
+                let max = usize::try_from(WHOLE_ANSWER_BYTES_MAX).unwrap_or(usize::MAX);
+                let whole = Limited::new(body, max).collect().await;
+                let whole = whole.map_err(|e| Failure::Unknown(format!("the answer broke off: {e}")))?;
+                peer.pool.give_back(sender);
+                Body::Whole(whole.to_bytes())
+            }
+        };
+        Ok(Inbound { status: head.status, headers, claims, body })
+    }
+}
+
+/// Passes a long answer back as it arrives. It ends early when the answer stalls, breaks off, or nobody wants it.
+async fn pump(
+    peer: Arc<Peer>,
+    sender: SendRequest<Full<Bytes>>,
+    mut body: Incoming,
+    chunks: mpsc::Sender<Bytes>,
+    stall: Duration,
+) {
+    loop {
+        let frame = tokio::select! {
+            frame = tokio::time::timeout(stall, body.frame()) => frame,
+            () = peer.gone.cancelled() => return,
+            () = chunks.closed() => return,
+        };
+        match frame {
+            Ok(Some(Ok(frame))) => {
+                if let Ok(data) = frame.into_data()
+                    && chunks.send(data).await.is_err()
+                {
+                    return;
+                }
+            }
+            Ok(None) => return peer.pool.give_back(sender),
+            Ok(Some(Err(_))) | Err(_) => return,
+        }
+    }
+}
+
+fn content_length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Tells the breaker how a request ended, also when its future is dropped.
+struct Tell<'a> {
+    cluster: &'a Cluster,
+    server: &'a Arc<str>,
+    outcome: Option<bool>,
+}
+
+impl Drop for Tell<'_> {
+    fn drop(&mut self) {
+        self.cluster.ended(self.server, self.outcome);
+    }
+}

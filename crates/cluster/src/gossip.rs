@@ -1,0 +1,467 @@
+//! Datagrams out and in: the thin edge around the decisions.
+//!
+//! One task owns the socket. It sends what it is told to, together as far as it was told together; takes in what
+//! comes; and keeps time. Always: a datagram that cannot be sent is a datagram that was lost, which everybody is used
+//! to; names of peers are resolved again and again, since they may move; a peer that turns out to be this server is
+//! left out. Start at [`Gossip::bind`], then [`Gossip::run`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{Cluster, Notice, Options};
+use crate::limits::{
+    DATAGRAM_BYTES_MAX, OUTBOX_MAX, PRESENCE_REFRESH, RESOLVE_AGAIN, RESOLVE_INTERVAL, TICK,
+};
+use crate::load::Load;
+use crate::membership::Change;
+use crate::wire::{AVAILABLE_MAX, FREED_MAX, Message, PRESENCE_PAGE, Rejected, Waiting};
+
+/// How often affinities that nobody uses are looked for.
+const AFFINITY_SWEEP: Duration = Duration::from_secs(5);
+/// Notices that are sent together.
+const TOGETHER_MAX: usize = 1024;
+/// How often the same complaint is logged.
+const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Hears what other servers tell. It is called on the socket's task and must return at once.
+pub type Listener = Arc<dyn Fn(&Message) + Send + Sync>;
+
+/// What a server measures about itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Measured {
+    /// Pops that wait for messages.
+    pub waiting: usize,
+    /// Processor time of the process since it began.
+    pub cpu: Duration,
+}
+
+/// Measures.
+pub type Gauge = Arc<dyn Fn() -> Measured + Send + Sync>;
+
+/// Why gossip cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen for datagrams on {listen}: {source}; give gossip_listen another HOST:PORT")]
+pub struct BindError {
+    listen: String,
+    source: io::Error,
+}
+
+/// Where the peers are.
+#[derive(Debug, Default)]
+struct Addresses {
+    /// By the name that was configured.
+    resolved: BTreeMap<String, Vec<SocketAddr>>,
+    /// Those at which this server hears itself.
+    own: BTreeSet<SocketAddr>,
+    /// Those from which servers were heard, if they are among the resolved ones.
+    of_server: BTreeMap<Arc<str>, SocketAddr>,
+}
+
+impl Addresses {
+    fn all(&self) -> BTreeSet<SocketAddr> {
+        self.resolved.values().flatten().filter(|address| !self.own.contains(address)).copied().collect()
+    }
+
+    /// The addresses of some servers; all of them when one is not known.
+    fn of(&self, servers: &BTreeSet<Arc<str>>) -> BTreeSet<SocketAddr> {
+        let known: Option<_> = servers.iter().map(|server| self.of_server.get(server).copied()).collect();
+        known.unwrap_or_else(|| self.all())
+    }
+}
+
+/// The socket and its task.
+pub struct Gossip {
+    cluster: Cluster,
+    socket: UdpSocket,
+    outbox: mpsc::Receiver<Notice>,
+    listener: Listener,
+    gauge: Gauge,
+    addresses: Arc<Mutex<Addresses>>,
+    pace: Pace,
+}
+
+/// When what is done next, and what was measured since it was done last.
+#[derive(Debug, Default)]
+struct Pace {
+    beat: Duration,
+    refresh: Duration,
+    sweep: Duration,
+    complained: Option<Duration>,
+    in_hand: (usize, usize),
+    cpu: Option<(Duration, Duration)>,
+}
+
+impl Gossip {
+    /// Takes the address.
+    pub async fn bind(
+        options: Options,
+        listener: Listener,
+        gauge: Gauge,
+    ) -> Result<(Cluster, Self), BindError> {
+        let failed = |source| BindError { listen: options.listen.clone(), source };
+        let socket = UdpSocket::bind(&options.listen).await.map_err(failed)?;
+        let (told, outbox) = mpsc::channel(OUTBOX_MAX);
+        let cluster = Cluster::new(options, told);
+        let gossip = Self {
+            cluster: cluster.clone(),
+            socket,
+            outbox,
+            listener,
+            gauge,
+            addresses: Arc::default(),
+            pace: Pace::default(),
+        };
+        Ok((cluster, gossip))
+    }
+
+    /// The address it is bound to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    /// Gossips until `stop`, then takes leave.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let names = self.cluster.options().peers.clone();
+        let own = self.socket.local_addr().ok();
+        let resolving = tokio::spawn(resolve(Arc::clone(&self.addresses), names, own));
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX + 1];
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                received = self.socket.recv_from(&mut buffer) => match received {
+                    Ok((length, from)) => self.receive(buffer.get(..length).unwrap_or_default(), from).await,
+                    // Somebody was not there to take an earlier datagram, which says nothing about the next.
+                    Err(error) => tracing::trace!(%error, "a datagram could not be received"),
+                },
+                notice = self.outbox.recv() => match notice {
+                    Some(first) => self.pass_on(first).await,
+                    None => break,
+                },
+                _ = ticks.tick() => self.tick().await,
+            }
+        }
+        self.broadcast(Message::Leaving).await;
+        resolving.abort();
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn broadcast(&mut self, message: Message) {
+        let to = self.addresses().all();
+        self.send(message, &to).await;
+    }
+
+    async fn send(&mut self, message: Message, to: &BTreeSet<SocketAddr>) {
+        if to.is_empty() {
+            return;
+        }
+        let envelope = self.cluster.router().membership.next_envelope();
+        let Some(bytes) = self.cluster.options().seal.seal(&envelope, &message) else {
+            tracing::error!(?message, "a notice does not fit into a datagram and is not sent");
+            return;
+        };
+        let mut failed = None;
+        for address in to {
+            match self.socket.send_to(&bytes, address).await {
+                Ok(_) => {
+                    self.cluster.numbers().sent.add(1);
+                    self.cluster.numbers().sent_bytes.add(bytes.len() as u64);
+                }
+                Err(error) => failed = Some((error, *address)),
+            }
+        }
+        if let Some((error, address)) = failed
+            && self.may_complain()
+        {
+            tracing::warn!(%error, %address, "a datagram cannot be sent; does gossip_listen reach the peers?");
+        }
+    }
+
+    /// Whether it is time for another complaint.
+    fn may_complain(&mut self) -> bool {
+        let now = self.cluster.now();
+        let may = self.pace.complained.is_none_or(|last| now >= last + COMPLAINT_INTERVAL);
+        if may {
+            self.pace.complained = Some(now);
+        }
+        may
+    }
+
+    /// Sends what waits to be sent, as few datagrams as it takes, to those whom it concerns.
+    async fn pass_on(&mut self, first: Notice) {
+        let mut notices = vec![first];
+        while notices.len() < TOGETHER_MAX {
+            match self.outbox.try_recv() {
+                Ok(notice) => notices.push(notice),
+                Err(_) => break,
+            }
+        }
+        let (mut available, mut freed, mut waits, mut others) =
+            (BTreeMap::new(), BTreeMap::new(), Vec::new(), Vec::new());
+        {
+            let router = self.cluster.router();
+            for notice in notices {
+                match notice {
+                    Notice::Available(queue, partition) => {
+                        let concerned = || router.others.concerned(queue, None);
+                        available.entry((queue, partition)).or_insert_with(concerned);
+                    }
+                    Notice::Freed(queue, group, partition) => {
+                        let concerned = || router.others.concerned(queue, Some(group));
+                        freed.entry((queue, group, partition)).or_insert_with(concerned);
+                    }
+                    Notice::Waits(waiting) => waits.push(waiting),
+                    Notice::Other(message) => others.push(message),
+                }
+            }
+        }
+        for message in others {
+            self.broadcast(message).await;
+        }
+        self.tell_presence(&waits).await;
+        for (servers, told) in by_audience(available) {
+            let to = self.addresses().of(&servers);
+            for page in told.chunks(AVAILABLE_MAX) {
+                self.send(Message::Available(page.to_vec()), &to).await;
+            }
+        }
+        for (servers, told) in by_audience(freed) {
+            let to = self.addresses().of(&servers);
+            for page in told.chunks(FREED_MAX) {
+                self.send(Message::Freed(page.to_vec()), &to).await;
+            }
+        }
+    }
+
+    async fn tell_presence(&mut self, waits: &[Waiting]) {
+        for page in waits.chunks(PRESENCE_PAGE) {
+            self.broadcast(Message::Presence(page.to_vec())).await;
+        }
+    }
+
+    async fn receive(&mut self, bytes: &[u8], from: SocketAddr) {
+        let numbers = self.cluster.numbers();
+        numbers.received_bytes.add(bytes.len() as u64);
+        let now = self.cluster.now();
+        let opened = self.cluster.options().seal.open(bytes);
+        let heard = opened.and_then(|(envelope, message)| {
+            let counts = self.cluster.router().membership.hear(now, &envelope)?;
+            Ok((envelope, message, counts))
+        });
+        match heard {
+            Ok((_, _, false)) => {
+                self.addresses().own.insert(from);
+            }
+            Ok((envelope, message, true)) => {
+                numbers.received.add(1);
+                if let Some(message) = message {
+                    self.take_in(now, &envelope.sender, message, from).await;
+                }
+            }
+            Err(reason) => {
+                numbers.rejected(reason).add(1);
+                self.complain(reason, from);
+            }
+        }
+    }
+
+    /// What an operator can do something about is logged, not too often.
+    fn complain(&mut self, reason: Rejected, from: SocketAddr) {
+        let advice = match reason {
+            Rejected::Namesake => "another server has the same node_id; give each its own",
+            Rejected::Forged => "it is of another cluster, or of a server with another gossip_secret",
+            Rejected::Version => "a server of another version is there",
+            Rejected::Malformed | Rejected::Replayed => return,
+        };
+        if self.may_complain() {
+            tracing::warn!(%from, "a datagram is not believed: {advice}");
+        }
+    }
+
+    async fn take_in(&mut self, now: Duration, sender: &Arc<str>, message: Message, from: SocketAddr) {
+        match &message {
+            Message::Heartbeat { url, load } => {
+                self.cluster.numbers().heartbeats.add(1);
+                let url = complete(url, from.ip());
+                let change = self.cluster.router().beat(now, sender, &url, *load);
+                if change != Change::None {
+                    self.greet(sender, &url, from).await;
+                }
+            }
+            Message::Presence(waits) => self.cluster.router().others.hear(now, sender, waits),
+            Message::Leaving => {
+                if self.cluster.router().membership.leave(sender) {
+                    tracing::info!(server = &**sender, "a server has left");
+                    self.cluster.left(sender);
+                    self.look_around();
+                }
+            }
+            Message::Deleted(queue, _) => {
+                self.cluster.router().others.forget_queue(*queue);
+                (self.listener)(&message);
+            }
+            _ => (self.listener)(&message),
+        }
+    }
+
+    /// A server is there that was not: it hears who waits here, and what was held against it is forgotten.
+    async fn greet(&mut self, sender: &Arc<str>, url: &str, from: SocketAddr) {
+        tracing::info!(server = &**sender, url, "a server is there");
+        self.cluster.lost(sender);
+        self.cluster.router().joined(sender);
+        self.cluster.set_accompanied(true);
+        {
+            let mut addresses = self.addresses();
+            if addresses.all().contains(&from) {
+                addresses.of_server.insert(Arc::clone(sender), from);
+            } else {
+                addresses.of_server.remove(sender);
+            }
+        }
+        self.beat().await;
+        let waits = self.cluster.router().own.all();
+        self.tell_presence(&waits).await;
+    }
+
+    /// Finds out whether anybody is left.
+    fn look_around(&self) {
+        let accompanied = self.cluster.router().membership.alive().next().is_some();
+        self.cluster.set_accompanied(accompanied);
+    }
+
+    async fn tick(&mut self) {
+        let now = self.cluster.now();
+        let in_hand = self.cluster.in_hand();
+        self.pace.in_hand = (self.pace.in_hand.0 + in_hand, self.pace.in_hand.1 + 1);
+        let (dead, gone) = {
+            let mut router = self.cluster.router();
+            (router.membership.expire(now), router.own.expire(now))
+        };
+        for server in &dead {
+            tracing::warn!(server = &**server, "a server has been silent for too long");
+            self.cluster.lost(server);
+            self.look_around();
+        }
+        self.tell_presence(&gone).await;
+        if now >= self.pace.beat {
+            self.pace.beat = now + self.cluster.options().heartbeat;
+            self.measure(now);
+            self.beat().await;
+        }
+        if now >= self.pace.refresh {
+            self.pace.refresh = now + PRESENCE_REFRESH;
+            let waits = {
+                let mut router = self.cluster.router();
+                router.others.expire(now);
+                router.own.all()
+            };
+            self.tell_presence(&waits).await;
+        }
+        if now >= self.pace.sweep {
+            self.pace.sweep = now + AFFINITY_SWEEP;
+            let ttl = self.cluster.options().policy.thresholds.ttl;
+            let expired = self.cluster.router().affinities.expire(now, ttl);
+            self.cluster.numbers().expired.add(expired as u64);
+        }
+    }
+
+    /// Finds out what this server has to do.
+    fn measure(&mut self, now: Duration) {
+        let measured = (self.gauge)();
+        let (sum, count) = std::mem::take(&mut self.pace.in_hand);
+        let in_hand = sum as f64 / count.max(1) as f64;
+        let waiting = measured.waiting as f64;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let cpu = match self.pace.cpu.replace((now, measured.cpu)) {
+            Some((before, used)) if now > before => {
+                let used = measured.cpu.saturating_sub(used).as_secs_f64();
+                100.0 * used / (now - before).as_secs_f64() / processors
+            }
+            _ => 0.0,
+        };
+        // Pops that wait are in hand too, and are counted once.
+        let load = Load { outstanding: (in_hand - waiting).max(0.0), waiting, cpu };
+        self.cluster.router().measure(load);
+    }
+
+    async fn beat(&mut self) {
+        let load = self.cluster.router().load.load();
+        let url = self.cluster.options().url.clone();
+        self.broadcast(Message::Heartbeat { url, load }).await;
+    }
+}
+
+/// What goes to the same servers, together. What concerns nobody goes nowhere.
+fn by_audience<T: Ord>(told: BTreeMap<T, BTreeSet<Arc<str>>>) -> BTreeMap<BTreeSet<Arc<str>>, Vec<T>> {
+    let mut together: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (what, servers) in told.into_iter().filter(|(_, servers)| !servers.is_empty()) {
+        together.entry(servers).or_default().push(what);
+    }
+    together
+}
+
+/// The address of a server that may not know its own host.
+fn complete(url: &str, from: IpAddr) -> String {
+    match url.split_once("://:") {
+        Some((scheme, port)) => match from {
+            IpAddr::V4(host) => format!("{scheme}://{host}:{port}"),
+            IpAddr::V6(host) => format!("{scheme}://[{host}]:{port}"),
+        },
+        None => url.into(),
+    }
+}
+
+/// Resolves the names of peers, again and again. A name that cannot be resolved keeps its addresses.
+async fn resolve(addresses: Arc<Mutex<Addresses>>, names: Vec<String>, own: Option<SocketAddr>) {
+    loop {
+        let mut pause = RESOLVE_INTERVAL;
+        for name in &names {
+            match tokio::net::lookup_host(name.as_str()).await {
+                Ok(found) => {
+                    let found = found.filter(|address| Some(*address) != own).collect();
+                    let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
+                    addresses.resolved.insert(name.clone(), found);
+                }
+                Err(error) => {
+                    pause = RESOLVE_AGAIN;
+                    tracing::warn!(peer = name, %error, "a peer's name cannot be resolved");
+                }
+            }
+        }
+        baton_env::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_know_its_host_is_where_it_was_heard() {
+        let from: IpAddr = "10.1.2.3".parse().unwrap();
+        assert_eq!(complete("http://:6632", from), "http://10.1.2.3:6632");
+        assert_eq!(complete("https://:1", "::1".parse().unwrap()), "https://[::1]:1");
+        assert_eq!(complete("http://a:6632", from), "http://a:6632");
+    }
+
+    #[test]
+    fn what_concerns_the_same_servers_goes_together() {
+        let servers = |ids: &[&str]| ids.iter().map(|id| Arc::from(*id)).collect::<BTreeSet<Arc<str>>>();
+        let told = [(1, servers(&["b"])), (2, servers(&[])), (3, servers(&["b"])), (4, servers(&["b", "c"]))];
+        let together = by_audience(told.into());
+        assert_eq!(together[&servers(&["b"])], [1, 3]);
+        assert_eq!(together[&servers(&["b", "c"])], [4]);
+        assert_eq!(together.len(), 2);
+    }
+}

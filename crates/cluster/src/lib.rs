@@ -1,0 +1,32 @@
+//! A cluster of servers on one store: they tell each other what happens, and each request is served where that is
+//! best.
+//!
+//! Any server can serve any request, since all of them share the store; the cluster only makes it fast. Always:
+//! gossip is a hint, so loss, delay, repetition and forgery of datagrams cost time, never correctness; no ownership is
+//! decided by it; decisions do no I/O (`wire`, `membership`, `presence`, `load`, `affinity`, `breaker`, `router`), and
+//! the edges decide nothing (`gossip`, `pool`, `forward`). Deliberately absent: agreement between servers, which the
+//! store has. Start at [`Router`], then [`Cluster`], then [`Gossip`].
+
+pub mod affinity;
+pub mod breaker;
+mod cluster;
+pub mod forward;
+mod gossip;
+pub mod limits;
+pub mod load;
+pub mod membership;
+pub mod numbers;
+mod pool;
+pub mod presence;
+pub mod router;
+mod view;
+pub mod wire;
+
+pub use cluster::{Cluster, InHand, Notice, Options};
+pub use forward::{Body, Inbound, Outbound};
+pub use gossip::{BindError, Gauge, Gossip, Listener, Measured};
+pub use numbers::{Kind, Outcome};
+pub use pool::Failure;
+pub use router::{Errand, Policy, Router};
+pub use view::{Seen, View};
+pub use wire::{Message, Seal, Waiting, name_hash};

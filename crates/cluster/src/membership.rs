@@ -1,0 +1,244 @@
+//! Who is in the cluster, as far as one server has heard.
+//!
+//! Always: a datagram of a server counts only if it is later than every one before it, over restarts too, since
+//! incarnations rise with every start of any server and are never forgotten while the server is known. A server is
+//! dead after some silence, or when it said that it leaves, and comes back with its next heartbeat. Deliberately
+//! absent: agreement. Two servers may disagree about a third one; that costs a detour, nothing else. Time comes in.
+//! Start at [`Membership::hear`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits::SERVERS_MAX;
+use crate::load::Load;
+use crate::wire::{Envelope, Rejected};
+
+/// Another server.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Where it takes forwarded requests.
+    pub url: Arc<str>,
+    /// What it has to do, as it says.
+    pub load: Load,
+    /// When it was last heard.
+    pub heard: Duration,
+    /// Whether it is there.
+    pub alive: bool,
+    /// Which start of it was heard last.
+    pub incarnation: u64,
+    sequence: u64,
+}
+
+/// What a heartbeat has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Nothing but the load.
+    None,
+    /// The server was not there before.
+    Joined,
+    /// It was started again, or moved.
+    Restarted,
+}
+
+/// The other servers.
+#[derive(Debug)]
+pub struct Membership {
+    own: Envelope,
+    dead_after: Duration,
+    members: BTreeMap<Arc<str>, Member>,
+    restarts: u64,
+}
+
+impl Membership {
+    /// For the server called `own`, in its `incarnation`.
+    pub fn new(own: Arc<str>, incarnation: u64, dead_after: Duration) -> Self {
+        let own = Envelope { sender: own, incarnation, sequence: 0 };
+        Self { own, dead_after, members: BTreeMap::new(), restarts: 0 }
+    }
+
+    /// The name of this server.
+    pub fn own(&self) -> &Arc<str> {
+        &self.own.sender
+    }
+
+    /// The envelope of the next datagram of this server.
+    pub fn next_envelope(&mut self) -> Envelope {
+        self.own.sequence += 1;
+        self.own.clone()
+    }
+
+    /// Whether a datagram counts. `Ok(false)` is one of our own that found its way back.
+    pub fn hear(&mut self, now: Duration, envelope: &Envelope) -> Result<bool, Rejected> {
+        if envelope.sender == self.own.sender {
+            let is_own = envelope.incarnation <= self.own.incarnation;
+            return if is_own { Ok(false) } else { Err(Rejected::Namesake) };
+        }
+        if let Some(member) = self.members.get_mut(&envelope.sender) {
+            let (incarnation, sequence) = (envelope.incarnation, envelope.sequence);
+            if (incarnation, sequence) <= (member.incarnation, member.sequence) {
+                return Err(Rejected::Replayed);
+            }
+            if incarnation != member.incarnation {
+                // What it said of itself before no longer holds; its next heartbeat says it anew.
+                member.alive = false;
+                self.restarts += 1;
+            }
+            (member.incarnation, member.sequence) = (incarnation, sequence);
+            if member.alive {
+                member.heard = now;
+            }
+            return Ok(true);
+        }
+        self.make_room();
+        let member = Member {
+            url: "".into(),
+            load: Load::default(),
+            heard: now,
+            alive: false,
+            incarnation: envelope.incarnation,
+            sequence: envelope.sequence,
+        };
+        self.members.insert(Arc::clone(&envelope.sender), member);
+        Ok(true)
+    }
+
+    /// Forgets the dead server that was silent for longest, if there are too many.
+    fn make_room(&mut self) {
+        if self.members.len() < SERVERS_MAX {
+            return;
+        }
+        let oldest = self.members.iter().min_by_key(|(_, member)| (member.alive, member.heard));
+        if let Some(id) = oldest.map(|(id, _)| Arc::clone(id)) {
+            self.members.remove(&id);
+        }
+    }
+
+    /// A server that was heard says where it is and what it has to do.
+    pub fn beat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> Change {
+        let Some(member) = self.members.get_mut(id) else { return Change::None };
+        let moved = *member.url != *url;
+        let change = match member.alive {
+            false => Change::Joined,
+            true if moved => Change::Restarted,
+            true => Change::None,
+        };
+        if moved {
+            member.url = url.into();
+        }
+        (member.load, member.heard, member.alive) = (load, now, true);
+        change
+    }
+
+    /// A server says that it stops; whether it was there.
+    pub fn leave(&mut self, id: &str) -> bool {
+        self.members.get_mut(id).is_some_and(|member| std::mem::replace(&mut member.alive, false))
+    }
+
+    /// The servers that have been silent for too long since this was asked last.
+    pub fn expire(&mut self, now: Duration) -> Vec<Arc<str>> {
+        let dead_after = self.dead_after;
+        let silent = |member: &Member| member.alive && member.heard + dead_after <= now;
+        let lost: Vec<_> =
+            self.members.iter().filter(|(_, m)| silent(m)).map(|(id, _)| Arc::clone(id)).collect();
+        for id in &lost {
+            self.leave(id);
+        }
+        lost
+    }
+
+    /// A server that was heard once.
+    pub fn get(&self, id: &str) -> Option<&Member> {
+        self.members.get(id)
+    }
+
+    /// All servers that were heard once, by name.
+    pub fn all(&self) -> impl Iterator<Item = (&Arc<str>, &Member)> {
+        self.members.iter()
+    }
+
+    /// Those that are there, by name.
+    pub fn alive(&self) -> impl Iterator<Item = (&Arc<str>, &Member)> {
+        self.members.iter().filter(|(_, member)| member.alive)
+    }
+
+    /// How often another server was seen to have been started again.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn members() -> Membership {
+        Membership::new("own".into(), 10, at(5000))
+    }
+
+    fn envelope(sender: &str, incarnation: u64, sequence: u64) -> Envelope {
+        Envelope { sender: sender.into(), incarnation, sequence }
+    }
+
+    fn beat(members: &mut Membership, now: Duration, incarnation: u64, sequence: u64) -> Change {
+        assert_eq!(members.hear(now, &envelope("b", incarnation, sequence)), Ok(true));
+        members.beat(now, "b", "http://b:1", Load::default())
+    }
+
+    #[test]
+    fn a_server_is_dead_after_silence_and_comes_back_with_a_heartbeat() {
+        let mut members = members();
+        assert_eq!(beat(&mut members, at(0), 1, 1), Change::Joined);
+        assert_eq!(beat(&mut members, at(1000), 1, 2), Change::None);
+        assert!(members.expire(at(5999)).is_empty());
+        assert_eq!(members.expire(at(6000)), ["b".into()]);
+        assert!(members.expire(at(9000)).is_empty() && members.alive().count() == 0);
+        assert_eq!(beat(&mut members, at(9000), 1, 3), Change::Joined);
+    }
+
+    #[test]
+    fn repeated_and_late_datagrams_do_not_count_also_over_a_restart() {
+        let mut members = members();
+        beat(&mut members, at(0), 1, 5);
+        for (incarnation, sequence) in [(1, 5), (1, 4), (0, 99)] {
+            let again = members.hear(at(1), &envelope("b", incarnation, sequence));
+            assert_eq!(again, Err(Rejected::Replayed), "{incarnation} {sequence}");
+        }
+        members.expire(at(60_000));
+        assert_eq!(members.hear(at(60_000), &envelope("b", 1, 5)), Err(Rejected::Replayed));
+        assert_eq!(beat(&mut members, at(60_001), 2, 1), Change::Joined);
+        assert_eq!(members.restarts(), 1);
+        assert_eq!(members.hear(at(60_002), &envelope("b", 1, 100)), Err(Rejected::Replayed));
+    }
+
+    #[test]
+    fn own_datagrams_are_known_and_a_namesake_is_noticed() {
+        let mut members = members();
+        assert_eq!(members.hear(at(0), &envelope("own", 10, 1)), Ok(false));
+        assert_eq!(members.hear(at(0), &envelope("own", 11, 1)), Err(Rejected::Namesake));
+        assert_eq!((members.next_envelope().sequence, members.next_envelope().sequence), (1, 2));
+    }
+
+    #[test]
+    fn a_server_that_leaves_is_gone_at_once() {
+        let mut members = members();
+        beat(&mut members, at(0), 1, 1);
+        assert!(members.leave("b") && !members.leave("b"));
+        assert_eq!(members.alive().count(), 0);
+    }
+
+    #[test]
+    fn strangers_do_not_fill_the_memory() {
+        let mut members = members();
+        beat(&mut members, at(0), 1, 1);
+        for number in 0..2 * SERVERS_MAX as u64 {
+            members.hear(at(1), &envelope(&format!("s{number}"), 1, 1)).unwrap();
+        }
+        assert_eq!(members.all().count(), SERVERS_MAX);
+        assert!(members.get("b").is_some_and(|member| member.alive));
+    }
+}

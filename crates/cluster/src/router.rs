@@ -1,0 +1,339 @@
+//! Where a request is served best.
+//!
+//! Pops follow affinities and loads; pushes, acks and transactions go to where the queue's consumers wait. Always: a
+//! server that is dead or whose breaker is open is never chosen; with no other server there, everything is local.
+//! Deliberately absent: sockets and clocks. Start at [`Router::pop`] and [`Router::push`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_types::PartitionId;
+use rustc_hash::FxHashMap;
+
+use crate::affinity::{Affinities, Candidate, Step, Thresholds, choose};
+use crate::breaker::{Breaker, Fuse};
+use crate::limits::PARTITIONS_MAX;
+use crate::load::{Load, Smoothed};
+use crate::membership::{Change, Membership};
+use crate::presence::{Others, Own};
+use crate::wire::name_hash;
+
+/// How requests are routed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// When affinities are kept.
+    pub thresholds: Thresholds,
+    /// Waiting groups of a queue beyond which all of them go to one server.
+    pub queue_affinity_threshold: usize,
+    /// When a peer is no longer asked.
+    pub fuse: Fuse,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            thresholds: Thresholds::default(),
+            queue_affinity_threshold: 10,
+            fuse: Fuse { failures: 3, retry: Duration::from_secs(5) },
+        }
+    }
+}
+
+/// What a pop asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errand<'a> {
+    /// Any partition of a queue.
+    Queue(&'a str),
+    /// One partition of a queue.
+    Partition(&'a str, &'a str),
+    /// Any queue of a namespace and a task.
+    Labels(&'a str, &'a str),
+}
+
+/// What one server knows of the cluster.
+#[derive(Debug)]
+pub struct Router {
+    /// The other servers.
+    pub membership: Membership,
+    /// Who waits there.
+    pub others: Others,
+    /// Who waits here.
+    pub own: Own,
+    /// Which server serves which key.
+    pub affinities: Affinities,
+    /// What this server has to do.
+    pub load: Smoothed,
+    policy: Policy,
+    breakers: FxHashMap<Arc<str>, Breaker>,
+    /// The hash of the name of a partition's queue.
+    partitions: FxHashMap<PartitionId, u64>,
+}
+
+impl Router {
+    /// For a server that has heard nobody yet.
+    pub fn new(membership: Membership, policy: Policy) -> Self {
+        Self {
+            membership,
+            policy,
+            others: Others::default(),
+            own: Own::default(),
+            affinities: Affinities::default(),
+            load: Smoothed::default(),
+            breakers: FxHashMap::default(),
+            partitions: FxHashMap::default(),
+        }
+    }
+
+    /// A server that was heard says where it is and what it has to do.
+    pub fn beat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> Change {
+        self.affinities.told(id);
+        self.membership.beat(now, id, url, load)
+    }
+
+    /// This server finds out what it has to do; what it tells others.
+    pub fn measure(&mut self, measured: Load) -> Load {
+        self.affinities.told(self.membership.own());
+        self.load.measure(measured)
+    }
+
+    /// The key by which a pop is kept with a server.
+    pub fn key(&self, errand: Errand<'_>, group: &str) -> String {
+        let queue = match errand {
+            Errand::Labels(namespace, task) => return format!("{namespace}:{task}:{group}"),
+            Errand::Queue(queue) | Errand::Partition(queue, _) => queue,
+        };
+        let enough = self.policy.queue_affinity_threshold + 1;
+        if self.others.count_groups(&self.own, name_hash(queue), enough) >= enough {
+            return queue.into();
+        }
+        match errand {
+            Errand::Partition(_, partition) => format!("{queue}:{partition}:{group}"),
+            _ => format!("{queue}:{group}"),
+        }
+    }
+
+    /// The server that a pop should go to; `None` is this one.
+    pub fn pop(&mut self, now: Duration, key: &str, dice: impl FnOnce() -> f64) -> (Option<Arc<str>>, Step) {
+        let Self { membership, breakers, load, policy, affinities, .. } = self;
+        let (own, here) = (membership.own(), load.load().score());
+        let migrate = policy.thresholds.migrate;
+        let is_calm = |id: &str, expected: &dyn Fn(f64) -> f64| match membership.get(id) {
+            None => *id == **own && expected(here) < migrate,
+            Some(member) => {
+                member.alive
+                    && expected(member.load.score()) < migrate
+                    && breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
+            }
+        };
+        if let Some(server) = affinities.settled(now, key, is_calm) {
+            return ((server != *own).then_some(server), Step::Hit);
+        }
+        let candidates = candidates(now, membership, breakers, affinities, here);
+        let (server, step) = affinities.route(now, key, &policy.thresholds, &candidates, own, dice);
+        ((server != *own).then_some(server), step)
+    }
+
+    /// The server that a push to the queue whose name has this hash should go to; `None` is this one.
+    pub fn push(&self, now: Duration, name: u64) -> Option<Arc<str>> {
+        if self.own.waits(name) {
+            return None;
+        }
+        self.least_loaded(now, &self.others.servers(name), &[])
+    }
+
+    /// The next server to ask for a push after those in `tried`; `None` is this one.
+    pub fn next_push(&self, now: Duration, name: u64, tried: &[Arc<str>]) -> Option<Arc<str>> {
+        self.least_loaded(now, &self.others.servers(name), tried)
+    }
+
+    fn least_loaded<'a>(
+        &self,
+        now: Duration,
+        servers: impl IntoIterator<Item = &'a Arc<str>>,
+        tried: &[Arc<str>],
+    ) -> Option<Arc<str>> {
+        let fit = |id: &&Arc<str>| !tried.contains(id) && self.is_healthy(now, id);
+        let load = |id: &Arc<str>| self.membership.get(id).map_or(1.0, |member| member.load.score());
+        servers.into_iter().filter(fit).min_by(|a, b| load(a).total_cmp(&load(b))).cloned()
+    }
+
+    /// The next server to ask for a pop after those in `tried`; `None` is this one.
+    pub fn next_pop(&self, now: Duration, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
+        let own = self.membership.own();
+        let here = self.load.load().score();
+        let mut candidates = candidates(now, &self.membership, &self.breakers, &self.affinities, here);
+        candidates.retain(|(id, _)| !tried.contains(id));
+        let (server, _) = choose(&self.policy.thresholds, &candidates, own, key)?;
+        (server != own).then(|| Arc::clone(server))
+    }
+
+    /// Whether a server can be asked.
+    pub fn is_healthy(&self, now: Duration, id: &str) -> bool {
+        self.membership.get(id).is_some_and(|member| member.alive)
+            && self.breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
+    }
+
+    /// Where to ask a server, if its breaker lets this request through.
+    pub fn admit(&mut self, now: Duration, id: &Arc<str>) -> Option<Arc<str>> {
+        let url =
+            self.membership.get(id).filter(|member| member.alive).map(|member| Arc::clone(&member.url))?;
+        let fuse = self.policy.fuse;
+        let breaker = self.breakers.entry(Arc::clone(id)).or_insert_with(|| Breaker::new(fuse));
+        breaker.admit(now).then_some(url)
+    }
+
+    /// The breaker of a server that was asked before.
+    pub fn breaker(&mut self, id: &str) -> Option<&mut Breaker> {
+        self.breakers.get_mut(id)
+    }
+
+    /// What a server said that it has to do, or what this one has.
+    pub fn load_of(&self, id: &str) -> Load {
+        self.membership.get(id).map_or_else(|| self.load.load(), |member| member.load)
+    }
+
+    /// A server is gone: nothing is kept for it. How many keys it had.
+    pub fn lost(&mut self, id: &Arc<str>) -> usize {
+        self.others.forget(id);
+        self.affinities.forget_server(id)
+    }
+
+    /// A server is back, or another one has its name: what was held against it no longer counts.
+    pub fn joined(&mut self, id: &str) {
+        self.breakers.remove(id);
+    }
+
+    /// Notes to which queue a partition belongs, for the acks that will come.
+    pub fn note_partition(&mut self, partition: PartitionId, name: u64) {
+        if self.partitions.len() >= PARTITIONS_MAX {
+            self.partitions.clear();
+        }
+        self.partitions.insert(partition, name);
+    }
+
+    /// The hash of the name of a partition's queue, if it was seen.
+    pub fn queue_of(&self, partition: PartitionId) -> Option<u64> {
+        self.partitions.get(&partition).copied()
+    }
+}
+
+/// This server and those that can be asked, with their loads.
+fn candidates<'a>(
+    now: Duration,
+    membership: &'a Membership,
+    breakers: &FxHashMap<Arc<str>, Breaker>,
+    affinities: &Affinities,
+    here: f64,
+) -> Vec<Candidate<'a>> {
+    let fit = |id: &Arc<str>| breakers.get(id).is_none_or(|breaker| breaker.would_admit(now));
+    let others = membership.alive().filter(|(id, _)| fit(id)).map(|(id, member)| (id, member.load.score()));
+    let told = std::iter::once((membership.own(), here)).chain(others);
+    told.map(|(id, told)| (id, affinities.expected(id, told))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_types::{GroupId, QueueId};
+
+    use super::*;
+    use crate::wire::{Envelope, Waiting};
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn load(score: f64) -> Load {
+        Load { outstanding: score * 100.0, waiting: score * 200.0, cpu: score * 100.0 }
+    }
+
+    /// Server `a` with load 0.5, which knows `b` and `c`.
+    fn router() -> Router {
+        let mut router = Router::new(Membership::new("a".into(), 1, at(5)), Policy::default());
+        router.load.measure(load(0.5));
+        beat(&mut router, 0, "b", 0.1);
+        beat(&mut router, 0, "c", 0.3);
+        router
+    }
+
+    fn beat(router: &mut Router, now: u64, id: &str, score: f64) {
+        let envelope = Envelope { sender: id.into(), incarnation: 2, sequence: now + 1 };
+        router.membership.hear(at(now), &envelope).unwrap();
+        router.membership.beat(at(now), id, &format!("http://{id}:1"), load(score));
+    }
+
+    fn pop(router: &mut Router, now: u64, key: &str) -> Option<String> {
+        router.pop(at(now), key, || 0.0).0.map(|id| id.to_string())
+    }
+
+    fn waits(queue: u64, group: u64) -> Waiting {
+        let name = name_hash(&format!("q{queue}"));
+        Waiting { queue: QueueId(queue), group: GroupId(group), name, on: true }
+    }
+
+    #[test]
+    fn keys_say_what_is_kept_together() {
+        let mut router = router();
+        assert_eq!(router.key(Errand::Queue("q1"), "g"), "q1:g");
+        assert_eq!(router.key(Errand::Partition("q1", "p"), "g"), "q1:p:g");
+        assert_eq!(router.key(Errand::Labels("n", ""), "g"), "n::g");
+        let groups: Vec<_> = (0..10).map(|group| waits(1, group)).collect();
+        router.others.hear(at(0), &"b".into(), &groups);
+        assert_eq!(router.key(Errand::Queue("q1"), "g"), "q1:g");
+        router.own.change(at(0), waits(1, 10));
+        assert_eq!(router.key(Errand::Queue("q1"), "g"), "q1");
+        assert_eq!(router.key(Errand::Partition("q1", "p"), "g"), "q1");
+    }
+
+    #[test]
+    fn a_pop_goes_to_the_least_loaded_server_and_stays_there() {
+        let mut router = router();
+        assert_eq!(pop(&mut router, 0, "k").as_deref(), Some("b"));
+        beat(&mut router, 1, "b", 0.6);
+        assert_eq!(router.pop(at(1), "k", || 0.0), (Some("b".into()), Step::Hit));
+        assert_eq!(pop(&mut router, 1, "new").as_deref(), Some("c"));
+    }
+
+    #[test]
+    fn alone_everything_is_local() {
+        let mut router = router();
+        for id in router.membership.expire(at(10)) {
+            router.lost(&id);
+        }
+        assert_eq!((pop(&mut router, 10, "k"), router.push(at(10), 1)), (None, None));
+    }
+
+    #[test]
+    fn a_dead_server_loses_its_keys_and_a_broken_one_is_gone_around() {
+        let mut router = router();
+        assert_eq!(pop(&mut router, 0, "k").as_deref(), Some("b"));
+        for _ in 0..3 {
+            assert!(router.admit(at(0), &"b".into()).is_some());
+            router.breaker("b").unwrap().failed(at(0));
+        }
+        assert!(router.admit(at(0), &"b".into()).is_none());
+        assert_eq!(router.pop(at(1), "k", || 0.0), (Some("c".into()), Step::Detour));
+        assert_eq!(router.pop(at(5), "k", || 0.0), (Some("b".into()), Step::Hit), "half open");
+        assert_eq!(router.lost(&"b".into()), 1);
+    }
+
+    #[test]
+    fn a_push_goes_to_where_its_consumers_wait() {
+        let mut router = router();
+        let name = name_hash("q1");
+        assert_eq!(router.push(at(0), name), None, "nobody waits");
+        router.others.hear(at(0), &"b".into(), &[waits(1, 1)]);
+        router.others.hear(at(0), &"c".into(), &[waits(1, 2)]);
+        assert_eq!(router.push(at(0), name).as_deref(), Some("b"), "the less loaded of two");
+        assert_eq!(router.next_push(at(0), name, &["b".into()]).as_deref(), Some("c"));
+        assert_eq!(router.next_push(at(0), name, &["b".into(), "c".into()]), None);
+        router.own.change(at(0), waits(1, 3));
+        assert_eq!(router.push(at(0), name), None, "somebody waits here");
+    }
+
+    #[test]
+    fn after_a_failure_the_next_best_is_asked_which_may_be_this_one() {
+        let router = router();
+        assert_eq!(router.next_pop(at(0), "k", &["b".into()]).as_deref(), Some("c"));
+        assert_eq!(router.next_pop(at(0), "k", &["b".into(), "c".into()]), None);
+    }
+}

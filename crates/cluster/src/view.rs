@@ -1,0 +1,122 @@
+//! What one server sees of the cluster, for people.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::breaker::State;
+use crate::cluster::Cluster;
+use crate::load::Load;
+
+/// Affinities that are shown by name.
+const AFFINITIES_SHOWN: usize = 100;
+/// A difference between the highest and the lowest load up to which a cluster is balanced.
+const BALANCED_UP_TO: f64 = 0.2;
+
+/// A server as it is seen.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Its name.
+    pub id: Arc<str>,
+    /// Where it takes forwarded requests.
+    pub url: Arc<str>,
+    /// Whether it is this one.
+    pub own: bool,
+    /// Whether it is there.
+    pub alive: bool,
+    /// Whether it can be asked.
+    pub healthy: bool,
+    /// Which start of it was heard last.
+    pub incarnation: u64,
+    /// What it has to do.
+    pub load: Load,
+    /// How long it has been silent.
+    pub silent_for: Duration,
+    /// What its breaker does, after so many failures, for so long.
+    pub breaker: (State, u32, Duration),
+    /// Requests that were forwarded to it since it was there, and those that it did not answer.
+    pub forwarded: (u64, u64),
+    /// Groups that wait there, once for each queue.
+    pub waiting_groups: usize,
+    /// Keys that it serves, as far as this server knows.
+    pub affinities: usize,
+}
+
+/// The cluster as one server sees it.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// All servers, this one first, then by name.
+    pub servers: Vec<Seen>,
+    /// Keys with a server.
+    pub affinities: usize,
+    /// The most used ones: key, server, requests.
+    pub busiest: Vec<(String, Arc<str>, u64)>,
+    /// How often another server was seen to have been started again.
+    pub restarts: u64,
+}
+
+impl View {
+    /// The difference between the highest and the lowest load of the servers that can be asked.
+    pub fn imbalance(&self) -> f64 {
+        let scores = self.servers.iter().filter(|seen| seen.healthy).map(|seen| seen.load.score());
+        let (low, high) = scores.fold((f64::MAX, f64::MIN), |(low, high), s| (low.min(s), high.max(s)));
+        (high - low).max(0.0)
+    }
+
+    /// Whether the servers are about equally loaded.
+    pub fn is_balanced(&self) -> bool {
+        self.imbalance() <= BALANCED_UP_TO
+    }
+}
+
+impl Cluster {
+    /// What this server sees.
+    pub fn view(&self) -> View {
+        let now = self.now();
+        let peers: Vec<_> =
+            self.peers().iter().map(|(id, peer)| (Arc::clone(id), Arc::clone(peer))).collect();
+        let mut router = self.router();
+        let own = Seen {
+            id: Arc::clone(&self.options().id),
+            url: self.options().url.as_str().into(),
+            own: true,
+            alive: true,
+            healthy: true,
+            incarnation: self.options().incarnation,
+            load: router.load.load(),
+            silent_for: Duration::ZERO,
+            breaker: (State::Closed, 0, Duration::ZERO),
+            forwarded: (0, 0),
+            waiting_groups: router.own.all().len(),
+            affinities: router.affinities.count(&self.options().id),
+        };
+        let ids: Vec<_> = router.membership.all().map(|(id, _)| Arc::clone(id)).collect();
+        let mut servers = vec![own];
+        for id in ids {
+            let breaker = router.breaker(&id).map_or((State::Closed, 0, Duration::ZERO), |breaker| {
+                (breaker.state(now), breaker.failures(), breaker.open_for(now))
+            });
+            let Some(member) = router.membership.get(&id) else { continue };
+            let counted = peers.iter().find(|(other, _)| *other == id);
+            servers.push(Seen {
+                url: Arc::clone(&member.url),
+                own: false,
+                alive: member.alive,
+                healthy: router.is_healthy(now, &id),
+                incarnation: member.incarnation,
+                load: member.load,
+                silent_for: now.saturating_sub(member.heard),
+                breaker,
+                forwarded: counted.map_or((0, 0), |(_, peer)| (peer.forwarded.get(), peer.failed.get())),
+                waiting_groups: router.others.count(&id),
+                affinities: router.affinities.count(&id),
+                id,
+            });
+        }
+        View {
+            servers,
+            affinities: router.affinities.total(),
+            busiest: router.affinities.busiest(AFFINITIES_SHOWN),
+            restarts: router.membership.restarts(),
+        }
+    }
+}

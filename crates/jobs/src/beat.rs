@@ -1,0 +1,117 @@
+//! Heartbeats: leases run on, progress is kept, and the worker hears what it is to stop.
+
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::book::{Book, Halt};
+use crate::error::Error;
+use crate::id::{JobId, WorkerId};
+use crate::key;
+use crate::limits::BEAT_JOBS_MAX;
+use crate::machine;
+use crate::worker::{self, Desired};
+
+/// How far a job is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// Of a hundred.
+    pub percent: f64,
+    /// In words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+/// The same as it is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProgressAt {
+    /// What was said.
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A job that a worker says it has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// The job.
+    pub job: JobId,
+    /// What proves it.
+    pub fence: u64,
+    /// How far it is, if that is news.
+    pub progress: Option<Progress>,
+}
+
+/// A heartbeat.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beat {
+    /// Who sends it.
+    pub worker: WorkerId,
+    /// The jobs it has.
+    pub running: Vec<Held>,
+}
+
+/// What a worker hears.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// What is wanted of it.
+    pub desired: Desired,
+    /// How long it may take to drain.
+    pub grace_ms: u64,
+    /// Jobs that are not its own any more.
+    pub lost: Vec<JobId>,
+    /// Jobs that it is to stop.
+    pub cancel: Vec<JobId>,
+}
+
+/// Hears a worker.
+pub fn beat(book: &mut Book<'_>, beat: &Beat) -> Result<Heard, Halt> {
+    if beat.running.len() > BEAT_JOBS_MAX {
+        return Err(Error::TooLarge(format!("a heartbeat names at most {BEAT_JOBS_MAX} jobs")).into());
+    }
+    book.want_places(beat.running.iter().filter_map(|held| held.job.place()))?;
+    let mut worker = worker::expect(book, beat.worker)?;
+    let (now, policy) = (book.now(), book.policy);
+    let mut heard = Heard { desired: worker.desired, grace_ms: worker.grace_ms, ..Heard::default() };
+    for held in &beat.running {
+        let Some(place) = book.find(held.job)? else {
+            heard.lost.push(held.job);
+            continue;
+        };
+        match machine::beat(book.slot_mut(place)?, now, held.fence, &policy) {
+            Ok(is_to_stop) => {
+                if is_to_stop {
+                    heard.cancel.push(held.job);
+                }
+                if let Some(progress) = &held.progress {
+                    keep(book, held.job, progress)?;
+                }
+            }
+            Err(_) => {
+                book.news.counts.stale += 1;
+                heard.lost.push(held.job);
+            }
+        }
+    }
+    worker.seen_at = now;
+    worker.running = u32::try_from(beat.running.len()).unwrap_or(u32::MAX);
+    worker::put(book, beat.worker, &worker)?;
+    Ok(heard)
+}
+
+fn keep(book: &mut Book<'_>, job: JobId, progress: &Progress) -> Result<(), Halt> {
+    let percent = if progress.percent.is_finite() { progress.percent.clamp(0.0, 100.0) } else { 0.0 };
+    let mut message = progress.message.clone();
+    if let Some(text) = &mut message {
+        let end = (0..=text.len().min(1024)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
+    let kept = ProgressAt { progress: Progress { percent, message }, at: book.now() };
+    book.put(key::progress(job), serde_json::to_vec(&kept).unwrap_or_default(), None);
+    let place = book.expect(job)?;
+    book.slot_mut(place)?.has_words = true;
+    book.tell(place);
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Calling jobs off, and giving ended ones another try.
+
+use baton_types::PartitionId;
+use bytes::Bytes;
+
+use crate::book::{Book, Halt};
+use crate::chunk::Slot;
+use crate::end;
+use crate::error::Error;
+use crate::history::{self, JobError};
+use crate::id::{JobId, Place};
+use crate::key;
+use crate::limits::ARGS_BYTES_MAX;
+use crate::machine::{self, Cancelled};
+use crate::state::{Outcome, State};
+
+/// What became of a wish to call a job off, and where it stands now.
+pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>) -> Result<Cancelled, Halt> {
+    let place = book.expect(id)?;
+    let (now, policy) = (book.now(), book.policy);
+    let held = book.slot(place)?.filter(|slot| slot.state.is_held()).map(|slot| slot.fence);
+    let cancelled = machine::cancel(book.slot_mut(place)?, now, force, &policy);
+    match cancelled {
+        Cancelled::Done => {
+            let error = JobError::of_server("cancelled", reason.unwrap_or("cancelled by request"));
+            if let Some(fence) = held {
+                history::note(book, place, fence, Outcome::Cancelled, Some(error), &[])?;
+                book.news.counts.ended.push((Outcome::Cancelled, std::time::Duration::ZERO));
+            }
+            end::ended(book, place, State::Cancelled)?;
+        }
+        Cancelled::Asked => book.tell(place),
+        Cancelled::TooLate => {}
+    }
+    Ok(cancelled)
+}
+
+/// Gives an ended job another try, perhaps with other arguments.
+pub fn retry(
+    book: &mut Book<'_>,
+    id: JobId,
+    reset_attempts: bool,
+    args: Option<&Bytes>,
+) -> Result<State, Halt> {
+    let place = book.expect(id)?;
+    let (spec, _) = book.spec(place)?;
+    let slot = book.slot_mut(place)?;
+    let (state, dead_at) = (slot.state, slot.dead_at);
+    if !machine::revive(slot, reset_attempts) {
+        let message = format!("job {id} is {}: only one that has ended can be tried again", state.word());
+        return Err(Error::conflict("not_terminal", message).into());
+    }
+    if let Some(at) = dead_at {
+        book.remove(key::dead(at, id));
+    }
+    if let Some(text) = &spec.unique_key {
+        take_unique(book, id, place, text)?;
+    }
+    if let Some(args) = args {
+        if args.len() > ARGS_BYTES_MAX {
+            return Err(Error::TooLarge(format!("args have at most {ARGS_BYTES_MAX} bytes")).into());
+        }
+        move_spec(book, place, &spec.encode(args))?;
+    }
+    end::ready(book, place)?;
+    Ok(book.slot(place)?.map_or(State::Gone, |slot| slot.state))
+}
+
+/// A job that is tried again needs its unique key again.
+fn take_unique(book: &mut Book<'_>, id: JobId, place: Place, text: &str) -> Result<(), Halt> {
+    let hash = key::unique_hash(place.partition, text);
+    if book.record(&key::unique(hash))?.is_some_and(|holder| *holder != id.as_uuid().as_bytes()[..]) {
+        let message = format!("another job has its uniqueKey {text:?}");
+        return Err(Error::conflict("unique_key_taken", message).into());
+    }
+    book.put(key::unique(hash), id.as_uuid().as_bytes().to_vec(), None);
+    book.slot_mut(place)?.unique = Some(hash);
+    Ok(())
+}
+
+/// Keeps a specification at the end of the queue, in a place that no job has.
+pub fn move_spec(book: &mut Book<'_>, place: Place, payload: &[u8]) -> Result<(), Halt> {
+    leave_spec(book, place)?;
+    let owner = Slot { spec: Some(place.offset), ..Slot::gone() };
+    let at = book.add(place.partition, payload, owner)?;
+    book.slot_mut(place)?.spec = Some(at.offset);
+    Ok(())
+}
+
+/// Gives up the place that a job's specification was moved to.
+pub fn leave_spec(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
+    if let Some(at) = book.slot_mut(place)?.spec.take() {
+        let partition: PartitionId = place.partition;
+        book.slot_mut(Place { partition, offset: at })?.spec = None;
+    }
+    Ok(())
+}

@@ -1,0 +1,464 @@
+//! Slots: what changes of a job, and the chunk of neighbours that they are stored in.
+//!
+//! A slot takes a few bytes while nothing special is known of its job. Always: a slot carries everything that a lease,
+//! a report or the clock needs to decide, so that the specification is read only to be handed out or tried again.
+
+use baton_store::Error;
+use baton_types::{Offset, PartitionId, Timestamp};
+
+use crate::codec::{Reader, Writer};
+use crate::id::Place;
+use crate::state::State;
+
+/// Jobs of one chunk: enough that a batch changes few records, few enough that one job's change is a small write.
+pub const CHUNK: u64 = 64;
+
+const FORMAT: u8 = 1;
+
+/// What a slot does not have to say.
+const TIMEOUT_MS: u64 = 300_000;
+
+/// Permission to be under way that jobs of one key share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// The hash of the key.
+    pub key: u64,
+    /// How many jobs of it may be under way.
+    pub limit: u32,
+    /// Whether this job has one.
+    pub held: bool,
+    /// Whether it stands in the key's line. A job that was called off stands there until it is passed.
+    pub in_line: bool,
+    /// Who is behind it in the line.
+    pub next: Option<Place>,
+}
+
+/// What changes of a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    /// Where it stands.
+    pub state: State,
+    /// 0 to 3.
+    pub priority: u8,
+    /// The number of its type in its queue.
+    pub kind: u32,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// When its time comes.
+    pub run_at: Option<Timestamp>,
+    /// Rises with every lease and whenever one is taken back.
+    pub fence: u64,
+    /// Attempts that count against its retries.
+    pub attempts: u32,
+    /// Executions begun in all.
+    pub executions: u32,
+    /// Executions lost since `losses_since`.
+    pub losses: u32,
+    /// See `losses`.
+    pub losses_since: Timestamp,
+    /// Who has it, or had it last.
+    pub worker: u64,
+    /// When it was last leased.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Timestamp,
+    /// When its lease ends unless it is renewed, or its grace after a cancellation.
+    pub lease_until: Timestamp,
+    /// When it will have run too long.
+    pub deadline: Timestamp,
+    /// When it is to be forgotten.
+    pub forget_at: Timestamp,
+    /// The last entry of its history.
+    pub history: Option<Offset>,
+    /// Whether that entry holds its result.
+    pub has_result: bool,
+    /// Where its specification is, unless it is where the job is. Of a place without a job: whose specification stands
+    /// there.
+    pub spec: Option<Offset>,
+    /// How long it may run, in milliseconds; zero is for ever.
+    pub timeout_ms: u64,
+    /// Jobs it depends on that have not completed.
+    pub blockers: u32,
+    /// Whether one of them ended otherwise.
+    pub is_doomed: bool,
+    /// Whether others depend on it.
+    pub has_dependents: bool,
+    /// Whether it is found by tags or other labels.
+    pub has_labels: bool,
+    /// Whether it holds a unique key, and which.
+    pub unique: Option<u64>,
+    /// Its concurrency key.
+    pub permit: Option<Permit>,
+    /// Whether it said something: progress or a log.
+    pub has_words: bool,
+    /// Whether it is a dead letter, and since when.
+    pub dead_at: Option<Timestamp>,
+}
+
+impl Slot {
+    /// A place without a job.
+    pub fn gone() -> Self {
+        Self::new(State::Gone, 0, 0, Timestamp::default())
+    }
+
+    pub(crate) fn new(state: State, priority: u8, kind: u32, created_at: Timestamp) -> Self {
+        let never = Timestamp::default();
+        Self {
+            state,
+            priority,
+            kind,
+            created_at,
+            run_at: None,
+            fence: 0,
+            attempts: 0,
+            executions: 0,
+            losses: 0,
+            losses_since: never,
+            worker: 0,
+            started_at: never,
+            ended_at: never,
+            lease_until: never,
+            deadline: never,
+            forget_at: never,
+            history: None,
+            has_result: false,
+            spec: None,
+            timeout_ms: TIMEOUT_MS,
+            blockers: 0,
+            is_doomed: false,
+            has_dependents: false,
+            has_labels: false,
+            unique: None,
+            permit: None,
+            has_words: false,
+            dead_at: None,
+        }
+    }
+
+    /// Whether nothing of it is needed any more.
+    pub fn is_spent(&self) -> bool {
+        self.state == State::Gone && self.spec.is_none() && !self.permit.is_some_and(|permit| permit.in_line)
+    }
+
+    /// Whether the message in its place is not needed: nothing is there, or it stands elsewhere.
+    pub fn is_free(&self) -> bool {
+        (self.state == State::Gone) == self.spec.is_none()
+    }
+
+    /// When something is due that nobody will ask for.
+    pub fn due(&self) -> Option<Timestamp> {
+        match self.state {
+            State::Scheduled => self.run_at,
+            State::Running => Some(self.lease_until.min(self.deadline)),
+            State::Cancelling => Some(self.lease_until),
+            State::Pending if self.is_doomed => Some(self.created_at),
+            State::Pending | State::Dispatched | State::Gone => None,
+            State::Completed | State::Failed | State::TimedOut | State::Cancelled => Some(self.forget_at),
+        }
+    }
+}
+
+/// Which of the optional parts a slot has.
+mod part {
+    pub const RUN_AT: u64 = 1;
+    pub const RAN: u64 = 1 << 1;
+    pub const ENDED: u64 = 1 << 2;
+    pub const LOSSES: u64 = 1 << 3;
+    pub const HISTORY: u64 = 1 << 4;
+    pub const RESULT: u64 = 1 << 5;
+    pub const SPEC: u64 = 1 << 6;
+    pub const BLOCKERS: u64 = 1 << 7;
+    pub const DOOMED: u64 = 1 << 8;
+    pub const DEPENDENTS: u64 = 1 << 9;
+    pub const LABELS: u64 = 1 << 10;
+    pub const UNIQUE: u64 = 1 << 11;
+    pub const PERMIT: u64 = 1 << 12;
+    pub const HELD: u64 = 1 << 13;
+    pub const IN_LINE: u64 = 1 << 14;
+    pub const NEXT: u64 = 1 << 15;
+    pub const WORDS: u64 = 1 << 16;
+    pub const DEAD: u64 = 1 << 17;
+    pub const FENCE: u64 = 1 << 18;
+    pub const TIMEOUT: u64 = 1 << 19;
+}
+
+/// A run of jobs that share a record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chunk {
+    /// Under which moment the chunk stands in the order of time.
+    pub indexed: Option<Timestamp>,
+    /// The slots, from the chunk's first offset on; at most [`CHUNK`].
+    pub slots: Vec<Slot>,
+}
+
+impl Chunk {
+    /// The chunk as it is stored.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::with_capacity(16 + 16 * self.slots.len()));
+        let base = self.slots.iter().find(|slot| slot.state != State::Gone);
+        let base = base.map_or(Timestamp::default(), |slot| slot.created_at);
+        out.byte(FORMAT);
+        out.moment(base, Timestamp::default());
+        out.byte(u8::from(self.indexed.is_some()));
+        if let Some(indexed) = self.indexed {
+            out.moment(indexed, base);
+        }
+        out.number(self.slots.len() as u64);
+        for slot in &self.slots {
+            encode_slot(&mut out, slot, base);
+        }
+        out.0
+    }
+
+    /// Reads it back.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let mut from = Reader(bytes);
+        if from.byte()? != FORMAT {
+            return Err(Error::Corrupt("a chunk of jobs has a format that is not known".into()));
+        }
+        let base = from.moment(Timestamp::default())?;
+        let indexed = if from.byte()? == 0 { None } else { Some(from.moment(base)?) };
+        let count = from.number()?.min(CHUNK);
+        let slots = (0..count).map(|_| decode_slot(&mut from, base)).collect::<Result<_, Error>>()?;
+        Ok(Self { indexed, slots })
+    }
+}
+
+fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
+    out.byte(slot.state as u8 | (slot.priority << 4));
+    if slot.state == State::Gone {
+        // A place in a line outlives the job, and so does a specification that stands here.
+        let linked = slot.permit.filter(|permit| permit.in_line);
+        out.byte(u8::from(linked.is_some()) | (u8::from(slot.spec.is_some()) << 1));
+        if let Some(permit) = linked {
+            encode_permit(out, &permit);
+        }
+        if let Some(owner) = slot.spec {
+            out.number(owner.0);
+        }
+        return;
+    }
+    let permit = slot.permit;
+    let mut parts = 0;
+    for (present, part) in [
+        (slot.run_at.is_some(), part::RUN_AT),
+        (slot.executions > 0, part::RAN),
+        (slot.state.is_terminal(), part::ENDED),
+        (slot.losses > 0, part::LOSSES),
+        (slot.history.is_some(), part::HISTORY),
+        (slot.has_result, part::RESULT),
+        (slot.spec.is_some(), part::SPEC),
+        (slot.blockers > 0, part::BLOCKERS),
+        (slot.is_doomed, part::DOOMED),
+        (slot.has_dependents, part::DEPENDENTS),
+        (slot.has_labels, part::LABELS),
+        (slot.unique.is_some(), part::UNIQUE),
+        (permit.is_some(), part::PERMIT),
+        (slot.has_words, part::WORDS),
+        (slot.dead_at.is_some(), part::DEAD),
+        (slot.fence > 0, part::FENCE),
+        (slot.timeout_ms != TIMEOUT_MS, part::TIMEOUT),
+    ] {
+        parts |= if present { part } else { 0 };
+    }
+    out.number(parts);
+    out.number(slot.kind.into());
+    out.moment(slot.created_at, base);
+    if let Some(run_at) = slot.run_at {
+        out.moment(run_at, slot.created_at);
+    }
+    if slot.fence > 0 {
+        out.number(slot.fence);
+    }
+    if slot.executions > 0 {
+        out.number(slot.executions.into());
+        out.number(slot.attempts.into());
+        out.number(slot.worker);
+        out.moment(slot.started_at, slot.created_at);
+        out.moment(slot.lease_until, slot.started_at);
+        out.moment(slot.deadline, slot.started_at);
+    }
+    if slot.state.is_terminal() {
+        out.moment(slot.ended_at, slot.created_at);
+        out.moment(slot.forget_at, slot.ended_at);
+    }
+    if slot.losses > 0 {
+        out.number(slot.losses.into());
+        out.moment(slot.losses_since, slot.created_at);
+    }
+    for place in [slot.history, slot.spec].into_iter().flatten() {
+        out.number(place.0);
+    }
+    if slot.blockers > 0 {
+        out.number(slot.blockers.into());
+    }
+    if let Some(unique) = slot.unique {
+        out.number(unique);
+    }
+    if let Some(permit) = &permit {
+        encode_permit(out, permit);
+    }
+    if let Some(dead_at) = slot.dead_at {
+        out.moment(dead_at, slot.created_at);
+    }
+    if slot.timeout_ms != TIMEOUT_MS {
+        out.number(slot.timeout_ms);
+    }
+}
+
+fn encode_permit(out: &mut Writer, permit: &Permit) {
+    let flags =
+        [(permit.held, part::HELD), (permit.in_line, part::IN_LINE), (permit.next.is_some(), part::NEXT)];
+    out.number(flags.iter().map(|(present, part)| if *present { *part } else { 0 }).sum());
+    out.number(permit.key);
+    out.number(permit.limit.into());
+    if let Some(next) = permit.next {
+        out.number(next.partition.0);
+        out.number(next.offset.0);
+    }
+}
+
+fn decode_permit(from: &mut Reader<'_>) -> Result<Permit, Error> {
+    let (flags, key, limit) = (from.number()?, from.number()?, from.small()?);
+    let next = if flags & part::NEXT != 0 {
+        let partition = PartitionId(from.number()?);
+        Some(Place::new(partition, from.number()?))
+    } else {
+        None
+    };
+    Ok(Permit { key, limit, held: flags & part::HELD != 0, in_line: flags & part::IN_LINE != 0, next })
+}
+
+fn decode_slot(from: &mut Reader<'_>, base: Timestamp) -> Result<Slot, Error> {
+    let first = from.byte()?;
+    let state = State::of_number(first & 0xf)
+        .ok_or_else(|| Error::Corrupt(format!("a job has the unknown state {}", first & 0xf)))?;
+    let mut slot = Slot::new(state, first >> 4, 0, base);
+    if state == State::Gone {
+        slot.created_at = Timestamp::default();
+        let parts = from.byte()?;
+        slot.permit = if parts & 1 == 0 { None } else { Some(decode_permit(from)?) };
+        slot.spec = if parts & 2 == 0 { None } else { Some(Offset(from.number()?)) };
+        return Ok(slot);
+    }
+    let parts = from.number()?;
+    let has = |part: u64| parts & part != 0;
+    slot.kind = from.small()?;
+    slot.created_at = from.moment(base)?;
+    if has(part::RUN_AT) {
+        slot.run_at = Some(from.moment(slot.created_at)?);
+    }
+    if has(part::FENCE) {
+        slot.fence = from.number()?;
+    }
+    if has(part::RAN) {
+        slot.executions = from.small()?;
+        slot.attempts = from.small()?;
+        slot.worker = from.number()?;
+        slot.started_at = from.moment(slot.created_at)?;
+        slot.lease_until = from.moment(slot.started_at)?;
+        slot.deadline = from.moment(slot.started_at)?;
+    }
+    if has(part::ENDED) {
+        slot.ended_at = from.moment(slot.created_at)?;
+        slot.forget_at = from.moment(slot.ended_at)?;
+    }
+    if has(part::LOSSES) {
+        slot.losses = from.small()?;
+        slot.losses_since = from.moment(slot.created_at)?;
+    }
+    if has(part::HISTORY) {
+        slot.history = Some(Offset(from.number()?));
+    }
+    if has(part::SPEC) {
+        slot.spec = Some(Offset(from.number()?));
+    }
+    if has(part::BLOCKERS) {
+        slot.blockers = from.small()?;
+    }
+    if has(part::UNIQUE) {
+        slot.unique = Some(from.number()?);
+    }
+    if has(part::PERMIT) {
+        slot.permit = Some(decode_permit(from)?);
+    }
+    if has(part::DEAD) {
+        slot.dead_at = Some(from.moment(slot.created_at)?);
+    }
+    if has(part::TIMEOUT) {
+        slot.timeout_ms = from.number()?;
+    }
+    slot.has_result = has(part::RESULT);
+    slot.is_doomed = has(part::DOOMED);
+    slot.has_dependents = has(part::DEPENDENTS);
+    slot.has_labels = has(part::LABELS);
+    slot.has_words = has(part::WORDS);
+    Ok(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full() -> Slot {
+        let at = |seconds: i64| Timestamp::from_micros(1_794_767_647_638_487 + seconds * 1_000_000);
+        Slot {
+            run_at: Some(at(9)),
+            fence: 4,
+            attempts: 2,
+            executions: 3,
+            losses: 1,
+            losses_since: at(3),
+            worker: 1 << 60,
+            started_at: at(4),
+            ended_at: at(5),
+            lease_until: at(34),
+            deadline: Timestamp::MAX,
+            forget_at: at(100_000),
+            history: Some(Offset(0)),
+            has_result: true,
+            spec: Some(Offset(77)),
+            blockers: 2,
+            is_doomed: true,
+            has_dependents: true,
+            has_labels: true,
+            unique: Some(u64::MAX),
+            permit: Some(Permit {
+                key: 9,
+                limit: 2,
+                held: true,
+                in_line: true,
+                next: Some(Place::new(PartitionId(3), 8)),
+            }),
+            has_words: true,
+            dead_at: Some(at(5)),
+            timeout_ms: 0,
+            ..Slot::new(State::Failed, 3, 12, at(0))
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_read_back_as_it_was() {
+        let created = Timestamp::from_micros(1_794_767_647_638_487);
+        let plain = Slot::new(State::Dispatched, 1, 0, created);
+        let chunk = Chunk { indexed: Some(created), slots: vec![Slot::gone(), plain.clone(), full(), plain] };
+        assert_eq!(Chunk::decode(&chunk.encode()).unwrap(), chunk);
+        assert_eq!(Chunk::decode(&Chunk::default().encode()).unwrap(), Chunk::default());
+    }
+
+    #[test]
+    fn a_waiting_job_takes_few_bytes() {
+        let created = Timestamp::from_micros(1_794_767_647_638_487);
+        let slots = vec![Slot::new(State::Dispatched, 1, 0, created); 64];
+        let bytes = Chunk { indexed: None, slots }.encode().len();
+        assert!(bytes < 6 * 64, "{bytes}");
+    }
+
+    #[test]
+    fn what_is_damaged_is_an_error() {
+        let bytes = Chunk { indexed: None, slots: vec![full()] }.encode();
+        for end in 0..bytes.len() {
+            assert!(Chunk::decode(&bytes[..end]).is_err(), "{end}");
+        }
+    }
+}

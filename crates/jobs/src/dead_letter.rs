@@ -1,0 +1,83 @@
+//! Dead letters: jobs that failed for good, the newest first, and their second chance.
+
+use crate::book::{Book, Halt, each};
+use crate::cancel;
+use crate::error::Error;
+use crate::id::JobId;
+use crate::jobs::Jobs;
+use crate::key;
+use crate::limits::PAGE_MAX;
+use crate::view::{JobView, see};
+
+/// A page of dead letters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeadLetters {
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+    /// Where to go on; `None` when there is no more.
+    pub next: Option<String>,
+}
+
+impl Jobs {
+    /// Dead letters, the newest first.
+    pub async fn dead_letters(&self, cursor: Option<String>, limit: usize) -> Result<DeadLetters, Error> {
+        let limit = limit.clamp(1, PAGE_MAX);
+        let (seen, next) = self
+            .shared
+            .decide(move |book| {
+                let after = cursor.as_ref().map(|cursor| format!("{}{cursor}", key::DEAD));
+                let rows = book.stored(key::DEAD, after.as_deref(), limit)?;
+                let next = rows.last().filter(|_| rows.len() == limit);
+                let next = next.and_then(|(row, _)| row.strip_prefix(key::DEAD)).map(str::to_owned);
+                let jobs: Vec<JobId> = rows.iter().filter_map(|(row, _)| key::read_dead(row)).collect();
+                book.want_places(jobs.iter().filter_map(|job| job.place()))?;
+                let mut seen = Vec::with_capacity(jobs.len());
+                for job in jobs {
+                    if let Some(place) = book.find(job)? {
+                        seen.extend(see(book, place)?);
+                    }
+                }
+                Ok((seen, next))
+            })
+            .await?;
+        Ok(DeadLetters { jobs: self.filled(seen).await?, next })
+    }
+
+    /// Gives dead letters another try; tells for how many.
+    pub async fn replay(&self, jobs: Vec<JobId>) -> Result<usize, Error> {
+        self.shared
+            .decide(move |book| {
+                book.want_places(jobs.iter().filter_map(|job| job.place()))?;
+                let replayed = each(&jobs, |job| {
+                    let is_dead = is_dead(book, *job)?;
+                    if is_dead {
+                        cancel::retry(book, *job, true, None)?;
+                    }
+                    Ok(usize::from(is_dead))
+                })?;
+                Ok(replayed.into_iter().sum())
+            })
+            .await
+    }
+
+    /// Takes a job from the dead letters, where it will be forgotten as any other.
+    pub async fn bury(&self, job: JobId) -> Result<(), Error> {
+        self.shared
+            .decide(move |book| {
+                if !is_dead(book, job)? {
+                    return Err(Error::NotFound(format!("{job} is no dead letter")).into());
+                }
+                let place = book.expect(job)?;
+                if let Some(at) = book.slot_mut(place)?.dead_at.take() {
+                    book.remove(key::dead(at, job));
+                }
+                Ok(())
+            })
+            .await
+    }
+}
+
+fn is_dead(book: &mut Book<'_>, job: JobId) -> Result<bool, Halt> {
+    let Some(place) = book.find(job)? else { return Ok(false) };
+    Ok(book.slot(place)?.is_some_and(|slot| slot.dead_at.is_some()))
+}

@@ -1,0 +1,224 @@
+//! Giving jobs to workers: which ones, in which order.
+//!
+//! The most urgent lane of all queues that a worker serves comes first, the oldest job of a lane first. A look costs
+//! the head of each queue and the chunks that jobs are taken from, however many others wait.
+
+use std::time::Duration;
+
+use baton_types::{PartitionId, Timestamp};
+
+use crate::book::{Book, Halt};
+use crate::chunk::CHUNK;
+use crate::head::Head;
+use crate::id::{Place, WorkerId};
+use crate::key;
+use crate::lane::Lane;
+use crate::machine;
+use crate::state::State;
+use crate::worker::{self, Desired};
+
+/// Chunks fetched at once from one lane.
+const AHEAD: u64 = 16;
+/// How often the time of a worker's last look is noted.
+const NOTE_EVERY: Duration = Duration::from_secs(5);
+
+/// A job that was given to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Where it is.
+    pub place: Place,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// Where its specification is.
+    pub spec: u64,
+    /// What the worker must show.
+    pub fence: u64,
+    /// Which execution it is.
+    pub execution: u32,
+    /// Which attempt it is.
+    pub attempt: u32,
+    /// When it will have run too long.
+    pub deadline: Timestamp,
+}
+
+/// What a look for jobs came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The jobs.
+    pub jobs: Vec<Granted>,
+    /// What is wanted of the worker.
+    pub desired: Desired,
+    /// Whether there is more where these came from.
+    pub more: Vec<PartitionId>,
+    /// When a queue's rate allows the next job.
+    pub allowed_in: Option<Duration>,
+    /// The queues that were looked at.
+    pub queues: Vec<PartitionId>,
+}
+
+/// A lane of one of the queues.
+struct Choice {
+    partition: PartitionId,
+    lane: Lane,
+}
+
+/// Gives up to `max` jobs to a worker.
+pub fn lease(book: &mut Book<'_>, id: WorkerId, max: usize) -> Result<Grant, Halt> {
+    let mut worker = worker::expect(book, id)?;
+    let now = book.now();
+    let partitions: Vec<PartitionId> = worker.partitions.iter().copied().map(PartitionId).collect();
+    let mut grant = Grant { desired: worker.desired, queues: partitions.clone(), ..Grant::default() };
+    if worker.desired == Desired::Active {
+        fetch_heads(book, &partitions, !worker.told.job_types.is_empty())?;
+        take(book, &partitions, &worker.told.job_types, id, max, &mut grant)?;
+    }
+    if !grant.jobs.is_empty() || now.since(worker.leased_at) > NOTE_EVERY {
+        (worker.leased_at, worker.seen_at) = (now, now);
+        worker::put(book, id, &worker)?;
+    }
+    Ok(grant)
+}
+
+fn fetch_heads(book: &mut Book<'_>, partitions: &[PartitionId], with_kinds: bool) -> Result<(), Halt> {
+    let mut keys: Vec<String> = partitions.iter().copied().map(key::head).collect();
+    if with_kinds {
+        keys.extend(partitions.iter().copied().map(key::kinds));
+    }
+    book.want(keys.iter().map(String::as_str))
+}
+
+fn take(
+    book: &mut Book<'_>,
+    partitions: &[PartitionId],
+    job_types: &[String],
+    worker: WorkerId,
+    max: usize,
+    grant: &mut Grant,
+) -> Result<(), Halt> {
+    let now = book.now();
+    let (mut choices, mut allowances) = (Vec::new(), Vec::new());
+    for partition in partitions {
+        let wanted = wanted_kinds(book, *partition, job_types)?;
+        let head = book.head(*partition)?;
+        let is_wanted = |lane: &&Lane| wanted.as_ref().is_none_or(|wanted| wanted.contains(&lane.kind));
+        let allowance = head.allowance(now);
+        let lanes: Vec<Lane> = head.lanes.iter().filter(is_wanted).cloned().collect();
+        if allowance == 0 && !lanes.is_empty() && !head.settings.paused {
+            grant.allowed_in = shorter(grant.allowed_in, head.allowed_in(now));
+        }
+        allowances.push((*partition, allowance));
+        choices.extend(lanes.into_iter().map(|lane| Choice { partition: *partition, lane }));
+    }
+    while grant.jobs.len() < max {
+        let left = |partition: PartitionId| {
+            allowances.iter().find(|(of, _)| *of == partition).map_or(0, |(_, left)| *left)
+        };
+        let ageing = book.policy.ageing;
+        let open = choices.iter().enumerate().filter(|(_, choice)| left(choice.partition) > 0);
+        let urgent = open.max_by_key(|(_, choice)| {
+            (choice.lane.urgency(now, ageing), std::cmp::Reverse(choice.lane.since))
+        });
+        let Some((index, choice)) = urgent else { break };
+        let (partition, room) = (choice.partition, left(choice.partition));
+        let room = usize::try_from(room).unwrap_or(usize::MAX).min(max - grant.jobs.len());
+        let taken = take_from(book, &mut choices[index], worker, room, grant)?;
+        if choices[index].lane.chunks.is_empty() {
+            choices.swap_remove(index);
+        }
+        if let Some((_, left)) = allowances.iter_mut().find(|(of, _)| *of == partition) {
+            *left -= taken;
+        }
+    }
+    for (partition, left) in allowances {
+        let taken = grant.jobs.iter().filter(|job| job.place.partition == partition).count() as u64;
+        if taken > 0 && book.head(partition)?.settings.rate_limit.is_some() {
+            book.head_mut(partition)?.give_out(taken, now);
+        }
+        if left > 0 && choices.iter().any(|choice| choice.partition == partition) {
+            grant.more.push(partition);
+        }
+    }
+    Ok(())
+}
+
+/// Takes jobs from the first chunk of a lane; tells how many.
+fn take_from(
+    book: &mut Book<'_>,
+    choice: &mut Choice,
+    worker: WorkerId,
+    room: usize,
+    grant: &mut Grant,
+) -> Result<u64, Halt> {
+    let (partition, lane) = (choice.partition, &mut choice.lane);
+    let ahead = (room as u64 / CHUNK + 1).min(AHEAD);
+    let chunks: Vec<_> = lane.chunks.iter().map(|number| (partition, number)).take(ahead as usize).collect();
+    book.want_chunks(&chunks)?;
+    let Some(at @ (_, number)) = chunks.first().copied() else { return Ok(0) };
+    let (now, policy) = (book.now(), book.policy);
+    book.look_at(at)?;
+    let is_ours = |slot: &crate::chunk::Slot| {
+        slot.state == State::Dispatched && (slot.priority, slot.kind) == (lane.priority, lane.kind)
+    };
+    let slots = book.chunk(at)?;
+    let found: Vec<usize> =
+        slots.iter().enumerate().filter(|(_, slot)| is_ours(slot)).map(|(at, _)| at).collect();
+    let newest = slots.last().map(|slot| slot.created_at);
+    let mut taken = 0;
+    for index in found.iter().take(room) {
+        let place = Place::new(partition, number * CHUNK + *index as u64);
+        let slot = book.slot_mut(place)?;
+        let ready_at = slot.run_at.unwrap_or(slot.created_at);
+        let Some(fence) = machine::lease(slot, now, worker.0, &policy) else { continue };
+        grant.jobs.push(Granted {
+            place,
+            created_at: slot.created_at,
+            spec: slot.spec.unwrap_or(place.offset).0,
+            fence,
+            execution: slot.executions,
+            attempt: slot.attempts,
+            deadline: slot.deadline,
+        });
+        book.news.counts.leased.push(now.since(ready_at));
+        book.tell(place);
+        taken += 1;
+    }
+    if found.len() <= room {
+        lane.chunks.remove(number);
+        lane.since = newest.unwrap_or(lane.since);
+    }
+    Ok(taken)
+}
+
+/// The numbers of the job types that a worker knows; `None` when it knows all.
+fn wanted_kinds(
+    book: &mut Book<'_>,
+    partition: PartitionId,
+    job_types: &[String],
+) -> Result<Option<Vec<u32>>, Halt> {
+    if job_types.is_empty() {
+        return Ok(None);
+    }
+    let kinds = book.kinds(partition)?.iter().zip(0u32..);
+    let known = kinds.filter(|(kind, _)| job_types.iter().any(|wanted| *wanted.as_str() == ***kind));
+    Ok(Some(known.map(|(_, number)| number).collect()))
+}
+
+fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Why a dispatched job of a queue is not given out.
+pub fn held_back(head: &Head, now: Timestamp) -> Option<crate::state::WaitReason> {
+    use crate::state::WaitReason;
+    let settings = &head.settings;
+    if settings.paused {
+        return Some(WaitReason::Paused);
+    }
+    if settings.concurrency.is_some_and(|limit| head.running() >= limit.into()) {
+        return Some(WaitReason::QueueLimit);
+    }
+    head.allowed_in(now).map(|_| WaitReason::RateLimit)
+}

@@ -1,0 +1,288 @@
+//! Logs: what executions say, line by line, numbered without gaps.
+//!
+//! Lines of one call are one record. Always: the lines of an execution are numbered from 1 as its worker numbers them;
+//! a line that comes again is kept once, a number that is missing is refused, and what is beyond the limit is counted
+//! and told as a gap. So a reader that goes on from the last number it saw misses nothing without knowing.
+
+use baton_store::Error as StoreError;
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::beat::ProgressAt;
+use crate::book::{Book, Halt};
+use crate::error::Error;
+use crate::id::{ExecutionId, JobId};
+use crate::jobs::Jobs;
+use crate::key;
+use crate::limits::{LINE_BYTES_MAX, LINES_KEPT_MAX, LINES_MAX};
+use crate::machine;
+use crate::state::State;
+
+/// Records of lines read in one decision.
+const RECORDS_MAX: usize = 64;
+
+/// How grave a line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Every step.
+    Trace,
+    /// For whoever looks for a mistake.
+    Debug,
+    /// What happens.
+    #[default]
+    Info,
+    /// What should not.
+    Warn,
+    /// What must not.
+    Error,
+}
+
+/// A line as a worker sends it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewLine {
+    /// How grave it is.
+    #[serde(default)]
+    pub level: Level,
+    /// What it says.
+    pub message: String,
+    /// When the worker wrote it, by its own clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+}
+
+/// Lines of one execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLines {
+    /// The execution.
+    pub execution: ExecutionId,
+    /// The number of the first line.
+    pub first: u64,
+    /// The lines.
+    pub lines: Vec<NewLine>,
+}
+
+/// What became of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// All numbers before this one are kept or counted.
+    UpTo(u64),
+    /// The worker's time with the job was over.
+    StaleFence {
+        /// The fence that counts.
+        current: u64,
+    },
+}
+
+/// A kept line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// Its place in the job's log, from 1, over all executions.
+    #[serde(skip)]
+    pub offset: u64,
+    /// Its number in its execution.
+    pub seq: u64,
+    /// The execution.
+    pub execution_id: ExecutionId,
+    /// When: as the worker said, or when it was kept.
+    pub at: String,
+    /// How grave it is.
+    pub level: Level,
+    /// What it says.
+    pub message: String,
+    /// Lines before it that were not kept.
+    #[serde(skip)]
+    pub dropped: u64,
+}
+
+/// How far the log of each execution is; the newest last.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Logs {
+    /// Lines kept over all executions.
+    offset: u64,
+    /// The fence of the newest execution with a log, the number that its next line must have, lines kept and not kept.
+    fence: u64,
+    next: u64,
+    kept: u64,
+    dropped: u64,
+}
+
+/// Lines of one call as they are kept.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    fence: u64,
+    first: u64,
+    at: Timestamp,
+    lines: Vec<NewLine>,
+    /// Lines before these that were not kept.
+    #[serde(default)]
+    dropped: u64,
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(value)
+        .map_err(|error| StoreError::Corrupt(format!("a log cannot be read: {error}")))
+}
+
+/// Keeps lines.
+pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
+    if new.lines.is_empty() || new.lines.len() > LINES_MAX || new.first == 0 {
+        return Err(Error::invalid(format!("a call has 1 to {LINES_MAX} lines, numbered from 1")).into());
+    }
+    let job = new.execution.job;
+    let place = book.expect(job)?;
+    let Some(slot) = book.slot(place)? else { return Err(Error::no_job(job).into()) };
+    // The last words of an execution may come after its outcome, as long as it is the newest.
+    let is_last = slot.fence == new.execution.fence && slot.state == State::Completed;
+    if machine::check(slot, new.execution.fence).is_err() && !is_last {
+        let current = slot.fence;
+        book.news.counts.stale += 1;
+        return Ok(Logged::StaleFence { current });
+    }
+    let mut logs: Logs =
+        book.record(&key::logs(job))?.map(|value| read(&value)).transpose()?.unwrap_or_default();
+    if logs.fence != new.execution.fence {
+        logs = Logs { fence: new.execution.fence, next: 1, kept: 0, dropped: 0, ..logs };
+    }
+    if new.first > logs.next {
+        let message = format!(
+            "the next line has number {}, these begin with {}: send those between",
+            logs.next, new.first
+        );
+        return Err(Error::conflict("log_gap", message).into());
+    }
+    let known = usize::try_from(logs.next - new.first).unwrap_or(usize::MAX);
+    let fresh = new.lines.get(known..).unwrap_or_default();
+    if fresh.is_empty() {
+        return Ok(Logged::UpTo(logs.next));
+    }
+    let room = usize::try_from(LINES_KEPT_MAX.saturating_sub(logs.kept)).unwrap_or(usize::MAX);
+    let (kept, dropped) = fresh.split_at(room.min(fresh.len()));
+    if !kept.is_empty() {
+        let lines = kept.iter().cloned().map(bounded).collect();
+        let record =
+            Kept { fence: logs.fence, first: logs.next, at: book.now(), lines, dropped: logs.dropped };
+        book.put(key::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);
+    }
+    logs.next += fresh.len() as u64;
+    logs.kept += kept.len() as u64;
+    logs.offset += kept.len() as u64;
+    logs.dropped += dropped.len() as u64;
+    book.put(key::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
+    book.news.counts.lines = (kept.len() as u64, dropped.len() as u64);
+    book.slot_mut(place)?.has_words = true;
+    book.tell(place);
+    Ok(Logged::UpTo(logs.next))
+}
+
+fn bounded(mut line: NewLine) -> NewLine {
+    let end = line.message.len().min(LINE_BYTES_MAX);
+    let end = (0..=end).rev().find(|end| line.message.is_char_boundary(*end)).unwrap_or(0);
+    line.message.truncate(end);
+    line.at = line.at.filter(|at| at.len() <= 64);
+    line
+}
+
+/// What a reader of a log asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Only lines of this execution.
+    pub execution: Option<ExecutionId>,
+    /// Only lines after this place.
+    pub after: u64,
+    /// Only lines as grave as this, or more.
+    pub level: Option<Level>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A piece of a log, and how the job stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogPage {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// The place of the last line that was looked at.
+    pub last: u64,
+    /// Whether there may be more now.
+    pub more: bool,
+    /// Lines of the newest execution that were not kept.
+    pub dropped: u64,
+    /// Where the job stands.
+    pub state: State,
+    /// The fence that counts.
+    pub fence: u64,
+    /// How far it is.
+    pub progress: Option<ProgressAt>,
+}
+
+/// Reads a log.
+pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPage, Halt> {
+    let place = book.expect(job)?;
+    let slot = book.slot(place)?.map(|slot| (slot.state, slot.fence, slot.has_words));
+    let (state, fence, has_words) = slot.unwrap_or((State::Gone, 0, false));
+    let mut page = LogPage {
+        lines: Vec::new(),
+        last: query.after,
+        more: false,
+        dropped: 0,
+        state,
+        fence,
+        progress: None,
+    };
+    if !has_words {
+        return Ok(page);
+    }
+    let logs: Option<Logs> = book.record(&key::logs(job))?.map(|value| read(&value)).transpose()?;
+    page.progress = book.record(&key::progress(job))?.and_then(|value| serde_json::from_slice(&value).ok());
+    page.dropped = logs.as_ref().map_or(0, |logs| logs.dropped);
+    let prefix = key::log_lines(job);
+    // A record holds at most so many lines, so the one with the next line begins no earlier than this.
+    let from = key::log(job, (query.after + 1).saturating_sub(LINES_MAX as u64));
+    let records = book.stored(&prefix, Some(&from), RECORDS_MAX)?;
+    page.more = records.len() == RECORDS_MAX;
+    for (key, record) in records {
+        let number = key.strip_prefix(&prefix).and_then(|number| u64::from_str_radix(number, 16).ok());
+        let (Some(first), kept) = (number, read::<Kept>(&record.value)?) else { continue };
+        let execution = ExecutionId { job, fence: kept.fence };
+        let at = kept.at.to_iso_millis();
+        for (index, line) in kept.lines.into_iter().enumerate() {
+            let offset = first + index as u64;
+            if offset <= query.after {
+                continue;
+            }
+            if page.lines.len() >= query.limit {
+                page.more = true;
+                return Ok(page);
+            }
+            page.last = offset;
+            let fits = query.execution.is_none_or(|wanted| wanted == execution)
+                && query.level.is_none_or(|level| line.level >= level);
+            if fits {
+                page.lines.push(Line {
+                    offset,
+                    seq: kept.first + index as u64,
+                    execution_id: execution,
+                    at: line.at.unwrap_or_else(|| at.clone()),
+                    level: line.level,
+                    message: line.message,
+                    dropped: if index == 0 { kept.dropped } else { 0 },
+                });
+            }
+        }
+    }
+    Ok(page)
+}
+
+impl Jobs {
+    /// Keeps lines of an execution.
+    pub async fn log(&self, new: NewLines) -> Result<Logged, Error> {
+        self.shared.decide(move |book| append(book, &new)).await
+    }
+
+    /// Reads a job's log.
+    pub async fn logs(&self, job: JobId, query: LogQuery) -> Result<LogPage, Error> {
+        self.shared.decide(move |book| lines(book, job, &query)).await
+    }
+}

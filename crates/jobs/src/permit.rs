@@ -1,0 +1,140 @@
+//! Concurrency keys: how many jobs of one key may be under way at a time, and who is next.
+//!
+//! A job takes a permit when it is dispatched and keeps it until its execution has ended, so jobs that cannot run
+//! never stand in a worker's way. Those that wait form a line through their slots, first come, first served. Always:
+//! permits held are at most the limit. Not here: limits of whole queues (`head`).
+
+use baton_store::Error as StoreError;
+use baton_types::PartitionId;
+
+use crate::book::{Book, Halt};
+use crate::codec::{Reader, Writer};
+use crate::id::Place;
+use crate::state::State;
+
+/// Chunks of a line that are fetched ahead.
+const LINE_CHUNKS: u64 = 32;
+
+/// What is kept of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Key {
+    /// How many may be under way.
+    pub limit: u32,
+    /// How many are.
+    pub held: u32,
+    /// Both ends of the line.
+    pub line: Option<(Place, Place)>,
+}
+
+impl Key {
+    /// Whether nobody holds it or waits for it, so that nothing has to be kept.
+    pub fn is_idle(&self) -> bool {
+        self.held == 0 && self.line.is_none()
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.number(self.limit.into());
+        out.number(self.held.into());
+        for place in self.line.into_iter().flat_map(|(first, last)| [first, last]) {
+            out.number(place.partition.0);
+            out.number(place.offset.0);
+        }
+        out.0
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
+        let mut from = Reader(bytes);
+        let (limit, held) = (from.small()?, from.small()?);
+        let line =
+            if from.0.is_empty() { None } else { Some((read_place(&mut from)?, read_place(&mut from)?)) };
+        Ok(Self { limit, held, line })
+    }
+}
+
+fn read_place(from: &mut Reader<'_>) -> Result<Place, StoreError> {
+    let partition = PartitionId(from.number()?);
+    Ok(Place::new(partition, from.number()?))
+}
+
+/// Takes a permit for a job, or puts it in the line; tells whether it has one. The limit is that of the last job.
+pub fn take(book: &mut Book<'_>, place: Place) -> Result<bool, Halt> {
+    let Some(permit) = book.slot(place)?.and_then(|slot| slot.permit) else { return Ok(true) };
+    if permit.held {
+        return Ok(true);
+    }
+    let mut known = book.permit(permit.key)?;
+    known.limit = permit.limit;
+    let free = known.held < known.limit && known.line.is_none();
+    if free {
+        known.held += 1;
+    } else if !permit.in_line {
+        if let Some((_, last)) = known.line
+            && let Some(before) = &mut book.slot_mut(last)?.permit
+        {
+            before.next = Some(place);
+        }
+        known.line = Some((known.line.map_or(place, |(first, _)| first), place));
+    }
+    book.put_permit(permit.key, known);
+    if let Some(permit) = &mut book.slot_mut(place)?.permit {
+        permit.held = free;
+        permit.in_line |= !free;
+    }
+    Ok(free)
+}
+
+/// Gives a job's permit back, and dispatches who is next.
+pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
+    let Some(permit) = &mut book.slot_mut(place)?.permit else { return Ok(()) };
+    if !std::mem::take(&mut permit.held) {
+        return Ok(());
+    }
+    let hash = permit.key;
+    let mut known = book.permit(hash)?;
+    known.held = known.held.saturating_sub(1);
+    while known.held < known.limit
+        && let Some((first, last)) = known.line
+    {
+        fetch_line(book, first, last)?;
+        let slot = book.slot_mut(first)?;
+        let next = slot.permit.as_mut().and_then(|permit| {
+            permit.in_line = false;
+            permit.next.take()
+        });
+        // One that was called off meanwhile is passed.
+        if slot.state == State::Pending && slot.blockers == 0 {
+            slot.state = State::Dispatched;
+            if let Some(permit) = &mut slot.permit {
+                permit.held = true;
+            }
+            known.held += 1;
+            book.tell(first);
+        }
+        known.line = next.filter(|_| first != last).map(|next| (next, last));
+    }
+    book.put_permit(hash, known);
+    Ok(())
+}
+
+/// Fetches who is likely to be next along with the first: a line stands mostly in the order of its queue.
+fn fetch_line(book: &mut Book<'_>, first: Place, last: Place) -> Result<(), Halt> {
+    let (partition, number) = first.chunk();
+    let end = if last.partition == partition { last.chunk().1 } else { number };
+    let ahead: Vec<_> = (number..=end.min(number + LINE_CHUNKS)).map(|number| (partition, number)).collect();
+    if book.has_chunk((partition, number)) { Ok(()) } else { book.want_chunks(&ahead) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_read_back_as_it_was() {
+        let place = |offset| Place::new(PartitionId(300), offset);
+        for line in [None, Some((place(1), place(2_000)))] {
+            let key = Key { limit: 300, held: 2, line };
+            assert_eq!(Key::decode(&key.encode()).unwrap(), key);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Who waits on this server: workers for jobs, and callers for news of one job.
+//!
+//! Everything here is a hint. Whoever waits looks again by itself after a while, because another server may have
+//! changed something; a hint that is lost costs that while.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_types::PartitionId;
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+
+use crate::id::Place;
+
+/// Rings for whoever waits.
+#[derive(Debug, Default)]
+pub struct Bells {
+    queues: Mutex<FxHashMap<PartitionId, Arc<Notify>>>,
+    jobs: Mutex<FxHashMap<Place, (Arc<Notify>, usize)>>,
+    watchers: AtomicUsize,
+}
+
+/// More waiters than this are not woken at once; each that finds jobs wakes the next.
+const RINGS_MAX: u64 = 64;
+
+impl Bells {
+    /// The bell of a queue.
+    pub fn queue(&self, partition: PartitionId) -> Arc<Notify> {
+        Arc::clone(lock(&self.queues).entry(partition).or_default())
+    }
+
+    /// Wakes as many workers as there are new jobs.
+    pub fn ready(&self, partition: PartitionId, jobs: u64) {
+        let Some(bell) = lock(&self.queues).get(&partition).cloned() else { return };
+        match jobs {
+            u64::MAX => bell.notify_waiters(),
+            jobs => (0..jobs.min(RINGS_MAX)).for_each(|_| bell.notify_one()),
+        }
+    }
+
+    /// Wakes all workers that wait, because the server stops.
+    pub fn wake_all(&self) {
+        lock(&self.queues).values().for_each(|bell| bell.notify_waiters());
+        lock(&self.jobs).values().for_each(|(bell, _)| bell.notify_waiters());
+    }
+
+    /// Watches a job for as long as the answer is kept.
+    pub fn watch(self: &Arc<Self>, place: Place) -> Watch {
+        self.watchers.fetch_add(1, Ordering::SeqCst);
+        let mut jobs = lock(&self.jobs);
+        let (bell, watchers) = jobs.entry(place).or_default();
+        *watchers += 1;
+        Watch { bell: Arc::clone(bell), bells: Arc::clone(self), place }
+    }
+
+    /// How many watch a job.
+    pub fn watchers(&self) -> usize {
+        self.watchers.load(Ordering::SeqCst)
+    }
+
+    /// Wakes whoever watches one of these jobs.
+    pub fn changed(&self, places: &[Place]) {
+        if self.watchers() == 0 {
+            return;
+        }
+        let jobs = lock(&self.jobs);
+        for (bell, _) in places.iter().filter_map(|place| jobs.get(place)) {
+            bell.notify_waiters();
+        }
+    }
+}
+
+/// Hears of one job, for as long as it is kept.
+#[derive(Debug)]
+pub struct Watch {
+    bell: Arc<Notify>,
+    bells: Arc<Bells>,
+    place: Place,
+}
+
+impl Watch {
+    /// Rings with the job's next change; made before the job is looked at, it misses none.
+    pub fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut jobs = lock(&self.bells.jobs);
+        if let Some((_, watchers)) = jobs.get_mut(&self.place) {
+            *watchers -= 1;
+            if *watchers == 0 {
+                jobs.remove(&self.place);
+            }
+        }
+        self.bells.watchers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,477 @@
+//! What users of other job systems complain about, one test for each.
+//!
+//! The clock is the test's own; what needs processes (signals, a server that dies) is in the process tests.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::time::Duration;
+
+use baton_jobs::{
+    Action, Cancelled, Dependency, Desired, Error, Filter, LogQuery, Logged, NewJob, NewLine, NewLines,
+    OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope, WaitReason, When,
+    limits,
+};
+use common::Bench;
+
+fn job(queue: &str) -> NewJob {
+    NewJob::new(queue, "t", "{}")
+}
+
+#[tokio::test]
+async fn a_killed_worker_does_not_leave_its_jobs_running() {
+    let bench = Bench::new();
+    let (dead, alive) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    let id = bench.enqueue(job("q")).await.job_id;
+    assert_eq!(bench.lease(dead, 1).await.len(), 1);
+    bench.advance(31);
+    bench.settle().await;
+    let again = bench.lease(alive, 1).await;
+    assert_eq!((again[0].id, again[0].execution.fence), (id, 3));
+    let detail = bench.jobs.detail(id).await.unwrap();
+    assert_eq!(detail.history[0].outcome, Some(Outcome::Lost));
+    assert_eq!(detail.job.attempts, 1, "a loss is no attempt");
+}
+
+#[tokio::test]
+async fn a_long_job_whose_worker_is_alive_is_not_run_again() {
+    let bench = Bench::new();
+    let (worker, other) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    let mut long = job("q");
+    long.spec.timeout_ms = 0;
+    bench.enqueue(long).await;
+    let leased = bench.lease(worker, 1).await;
+    for _ in 0..500 {
+        bench.advance(10);
+        bench.settle().await;
+        assert!(bench.beat(worker, &leased).await.lost.is_empty());
+        assert!(bench.lease(other, 1).await.is_empty());
+    }
+    assert_eq!(bench.report(&leased[0], Outcome::Succeeded).await, Reported::Accepted(State::Completed));
+}
+
+#[tokio::test]
+async fn recovery_does_not_overwrite_a_job_that_just_finished() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let id = bench.enqueue(job("q")).await.job_id;
+    let leased = bench.lease(worker, 1).await;
+    bench.advance(31);
+    assert_eq!(bench.report(&leased[0], Outcome::Succeeded).await, Reported::Accepted(State::Completed));
+    bench.settle().await;
+    assert_eq!(bench.state(id).await, "completed");
+}
+
+#[tokio::test]
+async fn an_execution_that_comes_too_late_is_told_so_and_the_second_one_stands() {
+    let bench = Bench::new();
+    let (first, second) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    let id = bench.enqueue(job("q")).await.job_id;
+    let old = bench.lease(first, 1).await;
+    bench.advance(31);
+    bench.settle().await;
+    let new = bench.lease(second, 1).await;
+    assert_eq!(bench.report(&old[0], Outcome::Succeeded).await, Reported::StaleFence { current: 3 });
+    assert_eq!(bench.beat(first, &old).await.lost, [id]);
+    let mut report = Report::new(id, new[0].execution.fence, Outcome::Succeeded);
+    report.result = "\"second\"".into();
+    assert_eq!(bench.jobs.report(vec![report]).await.unwrap(), [Reported::Accepted(State::Completed)]);
+    assert_eq!(bench.jobs.detail(id).await.unwrap().result.as_deref(), Some(&b"\"second\""[..]));
+}
+
+#[tokio::test]
+async fn a_worker_that_starts_again_under_its_name_hides_nothing() {
+    let bench = Bench::new();
+    let before = bench.worker(&["q"]).await;
+    let id = bench.enqueue(job("q")).await.job_id;
+    bench.lease(before, 1).await;
+    let after = bench.worker(&["q"]).await;
+    assert_ne!(before, after);
+    for _ in 0..4 {
+        bench.advance(10);
+        bench.beat(after, &[]).await;
+        bench.settle().await;
+    }
+    assert_eq!(bench.lease(after, 1).await[0].id, id, "the name is alive, the execution is not");
+}
+
+#[tokio::test]
+async fn a_worker_that_is_heard_and_takes_no_work_is_seen() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    for _ in 0..12 {
+        bench.advance(10);
+        bench.beat(worker, &[]).await;
+    }
+    let seen = bench.jobs.worker(worker).await.unwrap();
+    assert!(seen.seen_at.since(seen.leased_at) > Duration::from_secs(100));
+}
+
+#[tokio::test]
+async fn a_job_that_kills_its_workers_is_stopped_after_three() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let id = bench.enqueue(job("q")).await.job_id;
+    for loss in 1..=3 {
+        assert_eq!(bench.lease(worker, 1).await.len(), 1, "{loss}");
+        bench.advance(31);
+        bench.settle().await;
+    }
+    assert!(bench.lease(worker, 1).await.is_empty());
+    let letters = bench.jobs.dead_letters(None, 10).await.unwrap();
+    assert_eq!(letters.jobs[0].id, id);
+    assert_eq!(bench.jobs.detail(id).await.unwrap().error().unwrap().kind, "poison");
+    assert_eq!(bench.jobs.replay(vec![id]).await.unwrap(), 1);
+    assert_eq!(bench.lease(worker, 1).await.len(), 1);
+    assert!(bench.jobs.dead_letters(None, 10).await.unwrap().jobs.is_empty());
+}
+
+#[tokio::test]
+async fn a_cancelled_job_is_stopped_and_one_that_does_not_stop_is_taken_away() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let (good, bad) = (bench.enqueue(job("q")).await.job_id, bench.enqueue(job("q")).await.job_id);
+    let leased = bench.lease(worker, 2).await;
+    for id in [good, bad] {
+        assert_eq!(bench.jobs.cancel(id, false, None).await.unwrap(), Cancelled::Asked);
+    }
+    assert_eq!(bench.beat(worker, &leased).await.cancel, [good, bad]);
+    assert_eq!(bench.report(&leased[0], Outcome::Cancelled).await, Reported::Accepted(State::Cancelled));
+    bench.advance(31);
+    bench.settle().await;
+    assert_eq!(bench.state(bad).await, "cancelled");
+    assert!(matches!(bench.report(&leased[1], Outcome::Succeeded).await, Reported::StaleFence { .. }));
+    assert_eq!(bench.jobs.cancel(bad, true, None).await.unwrap(), Cancelled::TooLate);
+}
+
+#[tokio::test]
+async fn a_job_that_runs_too_long_is_taken_away_and_tried_again() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let mut slow = job("q");
+    slow.spec.timeout_ms = 5_000;
+    slow.spec.retry.max_retries = 1;
+    let id = bench.enqueue(slow).await.job_id;
+    for (state, reason) in [("scheduled", Some(WaitReason::Retry)), ("timed_out", None)] {
+        let leased = bench.lease(worker, 1).await;
+        bench.advance(6);
+        bench.settle().await;
+        let job = bench.jobs.get(id).await.unwrap();
+        assert_eq!((job.state.word(), job.wait_reason), (state, reason));
+        assert_eq!(bench.beat(worker, &leased).await.lost, [id]);
+        bench.advance(20);
+        bench.settle().await;
+    }
+    assert_eq!(bench.jobs.dead_letters(None, 10).await.unwrap().jobs.len(), 1);
+}
+
+#[tokio::test]
+async fn a_draining_worker_gets_nothing_new_and_gives_back_for_free() {
+    let bench = Bench::new();
+    let (worker, other) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    let id = bench.enqueue(job("q")).await.job_id;
+    bench.enqueue(job("q")).await;
+    let leased = bench.lease(worker, 1).await;
+    bench.jobs.want(worker, Desired::Draining, Duration::from_secs(30)).await.unwrap();
+    assert!(bench.lease(worker, 1).await.is_empty());
+    assert_eq!(bench.beat(worker, &leased).await.desired, Desired::Draining);
+    assert_eq!(bench.report(&leased[0], Outcome::Released).await, Reported::Accepted(State::Dispatched));
+    let again = bench.lease(other, 1).await;
+    assert_eq!((again[0].id, again[0].attempt), (id, 1));
+}
+
+#[tokio::test]
+async fn a_search_finds_by_label_and_looks_at_a_bounded_number() {
+    let bench = Bench::new();
+    let mut tagged = job("q");
+    tagged.spec.tags = vec!["rare".into()];
+    tagged.spec.correlation_id = Some("order-7".into());
+    let id = bench.enqueue(tagged).await.job_id;
+    for _ in 0..20 {
+        bench.jobs.enqueue((0..1000).map(|_| job("q")).collect(), None).await.unwrap();
+    }
+    for filter in [
+        Filter { tag: Some("rare".into()), ..Filter::default() },
+        Filter { correlation_id: Some("order-7".into()), ..Filter::default() },
+    ] {
+        let page = bench.jobs.search(filter, None, 10).await.unwrap();
+        assert_eq!(page.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [id]);
+    }
+    // A rare state among many jobs: pages end early and say where to go on.
+    bench.jobs.cancel(id, false, None).await.unwrap();
+    let filter = Filter { states: vec![State::Cancelled], ..Filter::default() };
+    let (mut found, mut cursor, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let page = bench.jobs.search(filter.clone(), cursor, 10).await.unwrap();
+        found.extend(page.jobs.iter().map(|job| job.id));
+        (cursor, pages) = (page.next, pages + 1);
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, [id]);
+    assert!(pages > 1);
+    let all = Filter { queue: Some("q".into()), ..Filter::default() };
+    let dry = bench.jobs.bulk(Action::Cancel, all.clone(), None, true).await.unwrap();
+    assert_eq!((dry.matched, dry.changed), (20_000, 0));
+    let done = bench.jobs.bulk(Action::Cancel, all, None, false).await.unwrap();
+    assert_eq!((done.matched, done.changed), (20_000, 20_000));
+    assert_eq!(bench.jobs.queue("q").await.unwrap().counts["cancelled"], 20_001);
+}
+
+fn unique(key: &str, on_conflict: OnConflict) -> NewJob {
+    let unique = Unique { key: key.into(), scope: UniqueScope::Active, window: Duration::ZERO, on_conflict };
+    NewJob { unique: Some(unique), ..job("q") }
+}
+
+#[tokio::test]
+async fn a_unique_key_does_not_outlive_its_job() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let first = bench.enqueue(unique("k", OnConflict::Return)).await;
+    let second = bench.enqueue(unique("k", OnConflict::Return)).await;
+    assert_eq!((second.job_id, second.deduplicated), (first.job_id, true));
+    let refused = bench.jobs.enqueue(vec![unique("k", OnConflict::Reject), job("q")], None).await;
+    assert!(matches!(refused, Err(Error::Conflict { code: "unique_key_taken", .. })));
+    assert_eq!(bench.jobs.queue("q").await.unwrap().counts["dispatched"], 1, "all or none");
+    let replaced = bench.enqueue(unique("k", OnConflict::Replace)).await;
+    assert_eq!(bench.state(first.job_id).await, "cancelled");
+    let leased = bench.lease(worker, 1).await;
+    assert_eq!(leased[0].id, replaced.job_id);
+    bench.report(&leased[0], Outcome::Succeeded).await;
+    assert!(!bench.enqueue(unique("k", OnConflict::Return)).await.deduplicated);
+}
+
+#[tokio::test]
+async fn a_hundred_enqueues_of_one_unique_key_are_one_job() {
+    let bench = Bench::new();
+    let tasks: Vec<_> = (0..100)
+        .map(|_| {
+            let jobs = bench.jobs.clone();
+            tokio::spawn(async move {
+                jobs.enqueue(vec![unique("k", OnConflict::Return)], None).await.unwrap()[0]
+            })
+        })
+        .collect();
+    let mut ids = Vec::new();
+    for task in tasks {
+        ids.push(task.await.unwrap());
+    }
+    assert_eq!(ids.iter().filter(|one| !one.deduplicated).count(), 1);
+    assert!(ids.iter().all(|one| one.job_id == ids[0].job_id));
+}
+
+#[tokio::test]
+async fn a_unique_window_holds_whatever_becomes_of_the_job() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let windowed = || {
+        let unique = Unique {
+            key: "k".into(),
+            scope: UniqueScope::Window,
+            window: Duration::from_secs(60),
+            on_conflict: OnConflict::Return,
+        };
+        NewJob { unique: Some(unique), ..job("q") }
+    };
+    bench.enqueue(windowed()).await;
+    let leased = bench.lease(worker, 1).await;
+    bench.report(&leased[0], Outcome::Succeeded).await;
+    assert!(bench.enqueue(windowed()).await.deduplicated);
+    bench.advance(61);
+    assert!(!bench.enqueue(windowed()).await.deduplicated);
+}
+
+#[tokio::test]
+async fn a_key_limit_holds_over_many_jobs_and_lost_workers() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let limited = |_| {
+        let mut job = job("q");
+        job.spec.concurrency_key = Some("tenant".into());
+        job.spec.concurrency_limit = Some(3);
+        job
+    };
+    bench.jobs.enqueue((0..60).map(limited).collect(), None).await.unwrap();
+    let free = bench.enqueue(job("q")).await.job_id;
+    let mut done = 0;
+    for round in 0.. {
+        assert!(round < 200);
+        let leased = bench.lease(worker, 100).await;
+        let of_key: Vec<_> = leased.iter().filter(|one| one.id != free).collect();
+        assert!(of_key.len() <= 3, "{}", of_key.len());
+        // Jobs that wait for their key are in nobody's way.
+        assert_eq!(leased.len() - of_key.len(), usize::from(round == 0));
+        if let Some(one) = leased.iter().find(|one| one.id == free) {
+            bench.report(one, Outcome::Succeeded).await;
+        }
+        if of_key.is_empty() {
+            break;
+        }
+        if round % 5 == 4 {
+            bench.advance(31);
+            bench.settle().await;
+            continue;
+        }
+        for one in of_key {
+            bench.report(one, Outcome::Succeeded).await;
+            done += 1;
+        }
+    }
+    assert_eq!(done, 60);
+    assert_eq!(bench.jobs.audit().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_rate_and_a_pause_hold_jobs_back_and_say_why() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let jobs = bench.jobs.enqueue((0..10).map(|_| job("q")).collect(), None).await.unwrap();
+    let rate = Some(Rate { count: 4, per_ms: 1_000 });
+    let settings = QueueSettings { rate_limit: rate, ..QueueSettings::default() };
+    bench.jobs.set_queue("q", settings).await.unwrap();
+    assert_eq!(bench.lease(worker, 100).await.len(), 4);
+    let last = jobs[9].job_id;
+    assert_eq!(bench.jobs.get(last).await.unwrap().wait_reason, Some(WaitReason::RateLimit));
+    bench.advance(2);
+    assert_eq!(bench.lease(worker, 100).await.len(), 4);
+    bench.jobs.pause("q", true).await.unwrap();
+    bench.advance(1);
+    assert!(bench.lease(worker, 100).await.is_empty());
+    assert_eq!(bench.jobs.get(last).await.unwrap().wait_reason, Some(WaitReason::Paused));
+    bench.jobs.pause("q", false).await.unwrap();
+    assert_eq!(bench.lease(worker, 100).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_low_priority_gets_its_turn_under_steady_high_load() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let low = bench.enqueue(NewJob { priority: 0, ..job("q") }).await.job_id;
+    for minute in 0.. {
+        // Twice as much comes as is done, so those of high priority grow old, too.
+        assert!(minute < 12, "it starves");
+        bench
+            .jobs
+            .enqueue((0..10).map(|_| NewJob { priority: 3, ..job("q") }).collect(), None)
+            .await
+            .unwrap();
+        let leased = bench.lease(worker, 5).await;
+        if leased.iter().any(|one| one.id == low) {
+            break;
+        }
+        for one in leased {
+            bench.report(&one, Outcome::Succeeded).await;
+        }
+        bench.advance(60);
+    }
+}
+
+#[tokio::test]
+async fn jobs_wait_for_those_they_depend_on_and_end_with_them() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let after = |items: &[usize]| NewJob {
+        depends_on: items.iter().map(|item| Dependency::Item(*item)).collect(),
+        ..job("q")
+    };
+    // 0 and 1, then 2 after both, then 3 after 2.
+    let ids: Vec<_> =
+        bench.jobs.enqueue(vec![job("q"), job("q"), after(&[0, 1]), after(&[2])], None).await.unwrap();
+    assert_eq!(bench.jobs.get(ids[2].job_id).await.unwrap().wait_reason, Some(WaitReason::Depends));
+    let leased = bench.lease(worker, 10).await;
+    assert_eq!(leased.len(), 2);
+    bench.report(&leased[0], Outcome::Succeeded).await;
+    assert!(bench.lease(worker, 10).await.is_empty());
+    bench.report(&leased[1], Outcome::Succeeded).await;
+    let third = bench.lease(worker, 10).await;
+    assert_eq!(third[0].id, ids[2].job_id);
+    let mut failed = Report::new(third[0].id, third[0].execution.fence, Outcome::Failed);
+    failed.retryable = false;
+    bench.jobs.report(vec![failed]).await.unwrap();
+    bench.settle().await;
+    assert_eq!(bench.state(ids[3].job_id).await, "cancelled");
+    assert_eq!(bench.jobs.detail(ids[3].job_id).await.unwrap().error().unwrap().kind, "dependency_failed");
+}
+
+#[tokio::test]
+async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let id = bench.enqueue(job("q")).await.job_id;
+    let execution = bench.lease(worker, 1).await[0].execution;
+    let lines =
+        |count: usize| vec![NewLine { level: Default::default(), message: "x".into(), at: None }; count];
+    for call in 0..12u64 {
+        let new = NewLines { execution, first: call * 1000 + 1, lines: lines(1000) };
+        assert_eq!(bench.jobs.log(new).await.unwrap(), Logged::UpTo((call + 1) * 1000 + 1));
+    }
+    let (mut after, mut seen) = (0, 0);
+    let dropped = loop {
+        let query = LogQuery { after, limit: 1000, ..LogQuery::default() };
+        let page = bench.jobs.logs(id, query).await.unwrap();
+        seen += page.lines.len();
+        after = page.last;
+        if !page.more && page.lines.is_empty() {
+            break page.dropped;
+        }
+    };
+    assert_eq!((seen as u64, dropped), (limits::LINES_KEPT_MAX, 2_000));
+    let gap = bench.jobs.log(NewLines { execution, first: 13_000, lines: lines(1) }).await;
+    assert!(matches!(gap, Err(Error::Conflict { code: "log_gap", .. })));
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_is_done_once() {
+    let bench = Bench::new();
+    let first = bench.jobs.enqueue(vec![job("q"), job("q")], Some("call-1".into())).await.unwrap();
+    let again = bench.jobs.enqueue(vec![job("q"), job("q")], Some("call-1".into())).await.unwrap();
+    assert_eq!(
+        first.iter().map(|one| one.job_id).collect::<Vec<_>>(),
+        again.iter().map(|one| one.job_id).collect::<Vec<_>>()
+    );
+    assert_eq!(bench.jobs.queue("q").await.unwrap().counts["dispatched"], 2);
+}
+
+#[tokio::test]
+async fn jobs_for_tomorrow_are_not_looked_at_today() {
+    let bench = Bench::new();
+    let tomorrow = |_| NewJob { when: When::After(Duration::from_secs(24 * 3600)), ..job("q") };
+    for _ in 0..20 {
+        bench.jobs.enqueue((0..1000).map(tomorrow).collect(), None).await.unwrap();
+    }
+    // Twenty thousand jobs are some hundred entries, and none of them is due.
+    let entries = bench.store_keys("jobs/due/").await.len();
+    assert!(entries < 400, "{entries}");
+    let before = bench.store.statistics().commits;
+    for _ in 0..10 {
+        bench.advance(60);
+        bench.settle().await;
+    }
+    let commits = bench.store.statistics().commits - before;
+    assert!(commits <= 20, "{commits}");
+    bench.advance(24 * 3600);
+    bench.settle().await;
+    assert_eq!(bench.jobs.queue("q").await.unwrap().counts["dispatched"], 20_000);
+}
+
+#[tokio::test]
+async fn a_node_that_led_once_changes_nothing() {
+    let bench = Bench::new();
+    bench.settle().await;
+    let old = bench.jobs.leader().await.unwrap().unwrap();
+    bench.advance(31);
+    let other = baton_jobs::Jobs::start(
+        bench.store.clone(),
+        baton_jobs::Options { sole: false, duties: false, ..baton_jobs::Options::default() },
+    );
+    assert!(other.sweep().await.unwrap(), "the lease had run out");
+    let new = other.leader().await.unwrap().unwrap();
+    assert!(new.token > old.token && new.owner != old.owner);
+    let patient = baton_jobs::Jobs::start(
+        bench.store.clone(),
+        baton_jobs::Options { sole: false, duties: false, ..baton_jobs::Options::default() },
+    );
+    assert!(!patient.sweep().await.unwrap(), "there is one leader");
+}

@@ -1,0 +1,191 @@
+//! This server in its cluster: how it joins, what it tells and hears, and how requests are led to where they are
+//! served best.
+//!
+//! Always: servers that share a store are one cluster and no others are, because what proves that a server belongs to
+//! it is kept in the store; a request that another server passed on is served here and never passed on again; a
+//! server that is alone does nothing of this. The decisions are in `baton-cluster`. Start at [`join`], then [`Routed`].
+
+mod attempt;
+mod origin;
+mod routed;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_cluster::limits::{PEERS_MAX, SERVER_ID_BYTES_MAX, URL_BYTES_MAX};
+use baton_cluster::{Cluster, Gauge, Gossip, Listener, Measured, Message, Notice, Policy, Seal, Waiting};
+use baton_queue::{Broker, News};
+use baton_store::{Event, Store};
+use baton_tls::Trust;
+use bytes::Bytes;
+
+pub use attempt::Attempt;
+pub use origin::Origin;
+pub use routed::{Mark, Routed, Way};
+
+use crate::process::Usage;
+use crate::settings::Secret;
+
+/// The record in the store that makes its servers one cluster. Its value is a secret that they share; its version
+/// rises with every start of a server.
+const RECORD: &str = "cluster/identity";
+const SECRET_BYTES: usize = 32;
+
+/// How a server takes part in a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Where to listen for datagrams.
+    pub listen: String,
+    /// Where the other servers listen.
+    pub peers: Vec<String>,
+    /// A secret beyond the one in the store.
+    pub secret: Secret,
+    /// Where other servers reach this one over HTTP; empty is where it listens.
+    pub advertise: String,
+    /// The authorities of servers that speak TLS; empty are those of the system.
+    pub ca: PathBuf,
+    /// How often this server says that it is there.
+    pub heartbeat: Duration,
+    /// The silence after which another server is dead.
+    pub dead_after: Duration,
+    /// Whether requests are routed.
+    pub routes: bool,
+    /// How they are routed.
+    pub policy: Policy,
+    /// How long a forwarded request may take, beyond the wait that it asks for.
+    pub timeout: Duration,
+    /// How long connecting to another server may take.
+    pub connect_timeout: Duration,
+}
+
+/// Joins the cluster of the servers that share the broker's store.
+pub async fn join(
+    options: &Options,
+    node_id: &str,
+    scheme: &str,
+    address: SocketAddr,
+    broker: &Broker,
+) -> Result<(Cluster, Gossip), String> {
+    if node_id.len() > SERVER_ID_BYTES_MAX || !node_id.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(format!(
+            "node_id {node_id:?} cannot name a server of a cluster: give at most {SERVER_ID_BYTES_MAX} letters, \
+             digits and signs without spaces"
+        ));
+    }
+    if options.peers.len() > PEERS_MAX {
+        return Err(format!("{} peers are too many, {PEERS_MAX} are allowed", options.peers.len()));
+    }
+    let url = advertised(&options.advertise, scheme, address);
+    if url.len() > URL_BYTES_MAX {
+        return Err(format!("advertise has {} bytes, {URL_BYTES_MAX} are allowed", url.len()));
+    }
+    let (secret, incarnation) = identity(&**broker.store()).await.map_err(|e| e.to_string())?;
+    let trust = if options.ca.as_os_str().is_empty() { Trust::system() } else { Trust::file(&options.ca) };
+    let trust = trust.inspect_err(|error| tracing::warn!(%error, "no server with TLS can be forwarded to"));
+    let wanted = baton_cluster::Options {
+        id: node_id.into(),
+        incarnation,
+        seal: Seal::new(&secret, options.secret.expose()),
+        listen: options.listen.clone(),
+        peers: options.peers.clone(),
+        url,
+        heartbeat: options.heartbeat,
+        dead_after: options.dead_after,
+        routes: options.routes,
+        policy: options.policy,
+        timeout: options.timeout,
+        connect_timeout: options.connect_timeout,
+        trust: trust.ok(),
+    };
+    let bound = Gossip::bind(wanted, listener(broker), gauge(broker)).await;
+    let (cluster, gossip) = bound.map_err(|e| e.to_string())?;
+    let told = cluster.clone();
+    broker.relay(Arc::new(move |news| tell(&told, news)));
+    match gossip.local_addr() {
+        Ok(address) => tracing::info!(%address, peers = ?options.peers, "listening for other servers"),
+        Err(error) => tracing::debug!(%error, "the address for datagrams is not known"),
+    }
+    Ok((cluster, gossip))
+}
+
+/// Where other servers reach this one. One that listens everywhere leaves out the host, since it cannot know it.
+fn advertised(advertise: &str, scheme: &str, address: SocketAddr) -> String {
+    match advertise {
+        "" if address.ip().is_unspecified() => format!("{scheme}://:{}", address.port()),
+        "" => format!("{scheme}://{address}"),
+        url => url.trim_end_matches('/').into(),
+    }
+}
+
+/// The secret that the servers of a store share, and the number of this start.
+async fn identity(store: &dyn Store) -> Result<(Bytes, u64), baton_store::Error> {
+    let mut fresh = [0; SECRET_BYTES];
+    baton_env::random_bytes(&mut fresh);
+    baton_store::run(store, move |tx| {
+        let known = tx.record(RECORD)?.map(|record| record.value);
+        let secret = known.unwrap_or_else(|| Bytes::copy_from_slice(&fresh));
+        let incarnation = tx.put_record(RECORD, secret.clone(), None)?;
+        Ok((secret, incarnation))
+    })
+    .await
+}
+
+/// Tells other servers what happened here.
+fn tell(cluster: &Cluster, news: News<'_>) {
+    cluster.tell(match news {
+        News::Happened(Event::Appended { queue, partition }) => Notice::Available(queue, partition),
+        News::Happened(Event::Freed { queue, group, partition }) => Notice::Freed(queue, group, partition),
+        News::Waits { queue, group, name, on } => {
+            Notice::Waits(Waiting { queue, group, name: baton_cluster::name_hash(name), on })
+        }
+        News::Configured(queue) => Notice::Other(Message::Configured(queue)),
+        News::Deleted { queue, name } => {
+            Notice::Other(Message::Deleted(queue, baton_cluster::name_hash(name)))
+        }
+        News::Switched => Notice::Other(Message::Switched),
+    });
+}
+
+/// Tells the broker what happened on other servers.
+fn listener(broker: &Broker) -> Listener {
+    let broker = broker.clone();
+    Arc::new(move |message| match message {
+        Message::Available(entries) => entries.iter().for_each(|(queue, partition)| {
+            broker.hear(News::Happened(Event::Appended { queue: *queue, partition: *partition }));
+        }),
+        Message::Freed(entries) => entries.iter().for_each(|(queue, group, partition)| {
+            let event = Event::Freed { queue: *queue, group: *group, partition: *partition };
+            broker.hear(News::Happened(event));
+        }),
+        Message::Configured(queue) | Message::Deleted(queue, _) => broker.hear(News::Configured(*queue)),
+        Message::Switched => broker.hear(News::Switched),
+        Message::Heartbeat { .. } | Message::Presence(_) | Message::Leaving => {}
+    })
+}
+
+fn gauge(broker: &Broker) -> Gauge {
+    let broker = broker.clone();
+    Arc::new(move || {
+        let usage = Usage::now();
+        Measured {
+            waiting: broker.wait_statistics().waiters,
+            cpu: Duration::from_micros(usage.user_micros + usage.system_micros),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_says_where_it_is_as_far_as_it_knows() {
+        let at = |address: &str| advertised("", "http", address.parse().unwrap());
+        assert_eq!(at("127.0.0.1:1"), "http://127.0.0.1:1");
+        assert_eq!(at("[::1]:1"), "http://[::1]:1");
+        assert_eq!(at("0.0.0.0:6632"), "http://:6632");
+        assert_eq!(advertised("https://b/", "http", "[::]:1".parse().unwrap()), "https://b");
+    }
+}

@@ -1,0 +1,320 @@
+//! Leads a request to where it is served best: to another server, or to the handler that asks.
+//!
+//! Always: what another server did not answer is tried on the next best and then here, if doing it twice does no
+//! harm. A pop does none, for its attempt is given back; nor does a push, for its messages get transaction ids before
+//! they are passed on; nor an ack that a lease fences or that only says that a message is done. A transaction might, so
+//! if it may have happened the caller is told that nobody knows. Start at [`Routed::pop`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_cluster::forward::{CLAIMS, FALLBACK, FORWARDED_BY, SERVED_BY};
+use baton_cluster::{Body, Cluster, Errand, Failure, InHand, Inbound, Kind, Outbound, Outcome, name_hash};
+use baton_env::Stopwatch;
+use baton_queue::{AckItem, Broker, LeaseClaim, PopRequest, Popped, Target};
+use baton_types::PartitionId;
+use baton_types::wire::AckStatus;
+use bytes::Bytes;
+use http::{HeaderValue, Method, StatusCode};
+
+use super::attempt::Attempt;
+use super::origin::Origin;
+use crate::error::{Error, Kind as ErrorKind};
+use crate::reply::{Passage, Reply};
+
+/// Servers that are asked before a request is served here.
+const TRIES_MAX: usize = 2;
+/// A pop that has waited this long for a server that then failed is served here, for what is left of its wait.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Partitions of one answer that are told to the server that passed the pop on.
+const CLAIMS_MAX: usize = 64;
+
+/// Where a request goes.
+#[derive(Debug)]
+pub enum Way {
+    /// It is served here.
+    Here(Mark),
+    /// Another server has answered it.
+    Answered(Reply),
+}
+
+/// A request with what the cluster needs to know about it.
+pub struct Routed {
+    cluster: Cluster,
+    broker: Broker,
+    origin: Origin,
+}
+
+impl std::fmt::Debug for Routed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Routed").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+/// A request that is served here, and what its answer tells about that.
+#[derive(Debug, Default)]
+pub struct Mark {
+    in_hand: Option<(Cluster, InHand)>,
+    forwarded: bool,
+    fallback: bool,
+    claims: Option<HeaderValue>,
+}
+
+impl Mark {
+    /// Notes what a pop has taken, so that its acks find their way.
+    pub fn note(&mut self, popped: &Popped) {
+        let Some((cluster, _)) = &self.in_hand else { return };
+        let claims: Vec<_> =
+            popped.claims.iter().map(|claim| (claim.partition, name_hash(&claim.queue))).collect();
+        if self.forwarded {
+            let shown: Vec<_> =
+                claims.iter().take(CLAIMS_MAX).map(|(p, name)| format!("{}={name:016x}", p.0)).collect();
+            self.claims = HeaderValue::from_str(&shown.join(",")).ok();
+        }
+        cluster.note_partitions(claims);
+    }
+
+    /// The answer, with who served it.
+    pub fn on(self, mut reply: Reply) -> Reply {
+        let Some((cluster, _)) = &self.in_hand else { return reply };
+        if !self.forwarded && !cluster.options().routes {
+            return reply;
+        }
+        if let Ok(id) = HeaderValue::from_str(&cluster.options().id) {
+            reply = reply.with_header(SERVED_BY, id);
+        }
+        if self.fallback {
+            reply = reply.with_header(FALLBACK, HeaderValue::from_static("true"));
+        }
+        match self.claims {
+            Some(claims) => reply.with_header(CLAIMS, claims),
+            None => reply,
+        }
+    }
+}
+
+/// What became of asking other servers.
+enum Asked {
+    Answered(Reply),
+    /// None answered; whether one of them may have done it.
+    Failed {
+        unknown: bool,
+    },
+}
+
+impl Routed {
+    pub(crate) fn new(cluster: Cluster, broker: Broker, origin: Origin) -> Self {
+        Self { cluster, broker, origin }
+    }
+
+    /// Leads a pop.
+    pub async fn pop(self: Box<Self>, request: &mut PopRequest) -> Way {
+        if let Some(forwarded) = &self.origin.forwarded {
+            request.attempt = forwarded.attempt;
+        }
+        if self.is_served_here() {
+            return self.here(Kind::Pop, false);
+        }
+        let errand = match &request.target {
+            Target::Queue(queue) => Errand::Queue(queue),
+            Target::Partition { queue, partition } => Errand::Partition(queue, partition),
+            Target::Labels { namespace, task } => {
+                Errand::Labels(namespace.as_deref().unwrap_or_default(), task.as_deref().unwrap_or_default())
+            }
+        };
+        let (key, mut server) = self.cluster.pop(errand, &request.group);
+        let (watch, mut tried) = (Stopwatch::start(), Vec::new());
+        while let Some(asked) = server {
+            if let Some(reply) = self.ask_for_messages(&asked, request.wait.unwrap_or_default()).await {
+                self.count(Kind::Pop, Outcome::Forwarded);
+                return Way::Answered(reply);
+            }
+            tried.push(asked);
+            let goes_on = tried.len() < TRIES_MAX && watch.elapsed() < PATIENCE;
+            server = if goes_on { self.cluster.next_pop(&key, &tried) } else { None };
+        }
+        request.wait =
+            request.wait.map(|wait| wait.saturating_sub(watch.elapsed())).filter(|wait| !wait.is_zero());
+        self.here(Kind::Pop, !tried.is_empty())
+    }
+
+    /// Asks one server for messages. What it may have taken for an answer that does not arrive is given back.
+    async fn ask_for_messages(&self, server: &Arc<str>, wait: Duration) -> Option<Reply> {
+        let attempt = Attempt::new(&self.broker, wait);
+        let outbound = Outbound {
+            method: Method::GET,
+            attempt: Some(attempt.lease()),
+            wait,
+            ..self.outbound(Bytes::new())
+        };
+        let inbound = self.cluster.forward(server, &outbound).await.ok()?;
+        if inbound.status == StatusCode::SERVICE_UNAVAILABLE {
+            return None;
+        }
+        if let Some(claims) = &inbound.claims {
+            self.cluster.note_partitions(read_claims(claims));
+        }
+        Some(self.reply(inbound, Some(attempt)))
+    }
+
+    /// Leads a push to `queue`. `body` writes it in such a way that doing it twice does no harm.
+    pub async fn push(self: Box<Self>, queue: &str, body: impl FnOnce() -> Vec<u8>) -> Result<Way, Error> {
+        let server = if self.is_served_here() { None } else { self.cluster.push(queue) };
+        let Some(server) = server else { return Ok(self.here(Kind::Push, false)) };
+        let outbound = self.outbound(body().into());
+        match self.ask(server, name_hash(queue), &outbound, true).await {
+            Asked::Answered(reply) => Ok(self.answered(Kind::Push, reply)),
+            Asked::Failed { unknown: true } if self.broker.forgets_ids(queue).await? => {
+                Err(outcome_unknown("the queue remembers no transaction ids"))
+            }
+            Asked::Failed { .. } => Ok(self.here(Kind::Push, true)),
+        }
+    }
+
+    /// Leads acks, whose body this is.
+    pub async fn ack(self: Box<Self>, items: &[AckItem], body: &[u8]) -> Result<Way, Error> {
+        let first = items.first().and_then(|item| item.partition).filter(|_| !self.is_served_here());
+        let Some((name, server)) = first.and_then(|partition| self.cluster.ack(partition)) else {
+            return Ok(self.here(Kind::Ack, false));
+        };
+        let outbound = self.outbound(Bytes::copy_from_slice(body));
+        match self.ask(server, name, &outbound, items.iter().all(is_fenced)).await {
+            Asked::Answered(reply) => Ok(self.answered(Kind::Ack, reply)),
+            Asked::Failed { unknown: true } if !items.iter().all(is_fenced) => {
+                Err(outcome_unknown("no lease keeps an ack from counting twice"))
+            }
+            Asked::Failed { .. } => Ok(self.here(Kind::Ack, true)),
+        }
+    }
+
+    /// Leads a transaction that pushes to `queue` or acks a message of `partition`, whose body this is.
+    pub async fn transaction(
+        self: Box<Self>,
+        queue: Option<&str>,
+        partition: Option<PartitionId>,
+        body: &[u8],
+    ) -> Result<Way, Error> {
+        let found = match (queue, partition) {
+            _ if self.is_served_here() => None,
+            (Some(queue), _) => self.cluster.push(queue).map(|server| (name_hash(queue), server)),
+            (None, Some(partition)) => self.cluster.ack(partition),
+            (None, None) => None,
+        };
+        let Some((name, server)) = found else { return Ok(self.here(Kind::Transaction, false)) };
+        let outbound = self.outbound(Bytes::copy_from_slice(body));
+        match self.ask(server, name, &outbound, false).await {
+            Asked::Answered(reply) => Ok(self.answered(Kind::Transaction, reply)),
+            Asked::Failed { unknown: true } => Err(outcome_unknown("a transaction is not repeated")),
+            Asked::Failed { unknown: false } => Ok(self.here(Kind::Transaction, true)),
+        }
+    }
+
+    /// Asks `first`, then the next best. With `repeats` also after a failure that leaves open whether it was done.
+    async fn ask(&self, first: Arc<str>, name: u64, outbound: &Outbound, repeats: bool) -> Asked {
+        let (mut server, mut tried, mut unknown) = (Some(first), Vec::new(), false);
+        while let Some(asked) = server {
+            match self.cluster.forward(&asked, outbound).await {
+                Ok(inbound) if !repeats || inbound.status != StatusCode::SERVICE_UNAVAILABLE => {
+                    return Asked::Answered(self.reply(inbound, None));
+                }
+                Ok(_) | Err(Failure::Unknown(_)) => unknown = true,
+                Err(Failure::Unsent(_)) => {}
+            }
+            tried.push(asked);
+            let goes_on = tried.len() < TRIES_MAX && (repeats || !unknown);
+            server = if goes_on { self.cluster.next_push(name, &tried) } else { None };
+        }
+        Asked::Failed { unknown }
+    }
+
+    fn is_served_here(&self) -> bool {
+        self.origin.forwarded.is_some() || !self.cluster.is_routing()
+    }
+
+    fn count(&self, kind: Kind, outcome: Outcome) {
+        self.cluster.numbers().decisions(kind, outcome).add(1);
+    }
+
+    fn answered(&self, kind: Kind, reply: Reply) -> Way {
+        self.count(kind, Outcome::Forwarded);
+        Way::Answered(reply)
+    }
+
+    fn here(&self, kind: Kind, fallback: bool) -> Way {
+        let forwarded = self.origin.forwarded.is_some();
+        self.count(
+            kind,
+            match (forwarded, fallback) {
+                (true, _) => Outcome::Received,
+                (false, true) => Outcome::Fallback,
+                (false, false) => Outcome::Local,
+            },
+        );
+        let in_hand = Some((self.cluster.clone(), self.cluster.take_in_hand()));
+        Way::Here(Mark { in_hand, forwarded, fallback, claims: None })
+    }
+
+    fn outbound(&self, body: Bytes) -> Outbound {
+        Outbound {
+            method: Method::POST,
+            target: self.origin.target.clone(),
+            authorization: self.origin.authorization.clone(),
+            body,
+            attempt: None,
+            wait: Duration::ZERO,
+        }
+    }
+
+    /// The answer of another server as this one's.
+    fn reply(&self, inbound: Inbound, attempt: Option<Attempt>) -> Reply {
+        let Inbound { status, headers, body, .. } = inbound;
+        let mut reply = match body {
+            Body::Whole(bytes) => {
+                if let Some(attempt) = attempt {
+                    attempt.arrived();
+                }
+                Reply::json(status, bytes)
+            }
+            Body::Passing { length, chunks } => Reply::passing(status, Passage::new(length, chunks, attempt)),
+        };
+        for (name, value) in headers.into_iter().filter(|(name, _)| *name != http::header::CONTENT_TYPE) {
+            reply = reply.with_header(name, value);
+        }
+        match HeaderValue::from_str(&self.cluster.options().id) {
+            Ok(id) => reply.with_header(FORWARDED_BY, id),
+            Err(_) => reply,
+        }
+    }
+}
+
+/// Whether doing an ack twice does no harm: it only says that a message is done, or a lease ends with it.
+fn is_fenced(item: &AckItem) -> bool {
+    item.status == AckStatus::Completed || matches!(item.lease, LeaseClaim::Held(_) | LeaseClaim::Unknown)
+}
+
+fn outcome_unknown(why: &str) -> Error {
+    let message = format!("the server that was asked did not answer, and {why}; it may have happened or not");
+    Error::new(ErrorKind::OutcomeUnknown, message)
+}
+
+/// Partitions with the hashes of their queues' names.
+fn read_claims(claims: &HeaderValue) -> Vec<(PartitionId, u64)> {
+    let one = |text: &str| {
+        let (partition, name) = text.split_once('=')?;
+        Some((PartitionId(partition.parse().ok()?), u64::from_str_radix(name, 16).ok()?))
+    };
+    claims.to_str().unwrap_or_default().split(',').take(CLAIMS_MAX).filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_are_read_as_far_as_they_make_sense() {
+        let read = |text: &str| read_claims(&HeaderValue::from_str(text).unwrap());
+        assert_eq!(read("7=00000000000000ff,8=1"), [(PartitionId(7), 255), (PartitionId(8), 1)]);
+        assert_eq!(read("7,=,x=1,9=zz,3=2"), [(PartitionId(3), 2)]);
+        assert_eq!(read(""), []);
+    }
+}

@@ -1,0 +1,76 @@
+//! Numbers about other servers, and about requests that were led to them.
+
+use baton_cluster::affinity::Step;
+use baton_cluster::breaker::State;
+use baton_cluster::numbers::{Kind, Outcome};
+use baton_cluster::wire::Rejected;
+use baton_cluster::{Cluster, View};
+
+use super::exposition::Exposition;
+
+pub(super) fn servers(page: &mut Exposition, cluster: Option<&Cluster>) {
+    let Some(cluster) = cluster else {
+        page.one("queen_shared_state_enabled", 0);
+        page.labelled("queen_servers", &[("state", "alive")], 1);
+        page.labelled("queen_servers", &[("state", "dead")], 0);
+        return;
+    };
+    let view = cluster.view();
+    let alive = view.servers.iter().filter(|seen| seen.alive).count();
+    page.one("queen_shared_state_enabled", 1);
+    page.labelled("queen_servers", &[("state", "alive")], alive);
+    page.labelled("queen_servers", &[("state", "dead")], view.servers.len() - alive);
+    seen(page, &view);
+    counted(page, cluster);
+}
+
+fn seen(page: &mut Exposition, view: &View) {
+    for server in &view.servers {
+        page.labelled("baton_cluster_load_score", &[("server", &server.id)], server.load.score());
+    }
+    for server in &view.servers {
+        page.labelled("baton_cluster_affinities", &[("server", &server.id)], server.affinities);
+    }
+    let others = || view.servers.iter().filter(|server| !server.own);
+    for server in others() {
+        let state = match server.breaker.0 {
+            State::Closed => 0,
+            State::HalfOpen => 1,
+            State::Open => 2,
+        };
+        page.labelled("baton_cluster_circuit_state", &[("server", &server.id)], state);
+    }
+    for server in others() {
+        page.labelled(
+            "baton_cluster_silent_seconds",
+            &[("server", &server.id)],
+            server.silent_for.as_secs_f64(),
+        );
+    }
+}
+
+fn counted(page: &mut Exposition, cluster: &Cluster) {
+    let numbers = cluster.numbers();
+    for kind in Kind::ALL {
+        for outcome in Outcome::ALL {
+            let labels = [("kind", kind.name()), ("outcome", outcome.name())];
+            page.labelled("baton_cluster_requests_total", &labels, numbers.decisions(kind, outcome).get());
+        }
+    }
+    for step in Step::ALL {
+        page.labelled("baton_cluster_affinity_total", &[("step", step.name())], numbers.steps(step).get());
+    }
+    page.labelled("baton_cluster_affinity_total", &[("step", "expired")], numbers.expired.get());
+    page.labelled("baton_cluster_affinity_total", &[("step", "lost")], numbers.lost.get());
+    page.one("baton_cluster_forward_failures_total", numbers.failures.get());
+    page.one("baton_cluster_circuits_opened_total", numbers.opened.get());
+    for (direction, datagrams) in
+        [("sent", &numbers.sent), ("received", &numbers.received), ("dropped", &numbers.dropped)]
+    {
+        page.labelled("baton_cluster_datagrams_total", &[("direction", direction)], datagrams.get());
+    }
+    for reason in Rejected::ALL {
+        let labels = [("reason", reason.name())];
+        page.labelled("baton_cluster_datagrams_rejected_total", &labels, numbers.rejected(reason).get());
+    }
+}

@@ -1,0 +1,121 @@
+//! Calling jobs off and trying them again, one by one or many at once.
+
+use baton_jobs::{Action, Cancelled, Filter};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::{job_id, parsed, read};
+use crate::call::{Answer, Call};
+use crate::error::{Error, Kind};
+use crate::query;
+use crate::reply::Reply;
+
+#[derive(Deserialize)]
+struct Cancel {
+    reason: Option<String>,
+    #[serde(default)]
+    force: bool,
+}
+
+/// Calls a job off: at once when nobody has it, otherwise its worker is asked.
+pub(in crate::routes) fn cancel(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let id = job_id(&call, 0)?;
+        let wish: Cancel = parsed(&mut call, "{\"reason\": text, \"force\": flag}")?;
+        match call.jobs().cancel(id, wish.force, wish.reason).await? {
+            Cancelled::Done => Reply::ok(&json!({"jobId": id, "state": "cancelled"})),
+            Cancelled::Asked => Reply::of(StatusCode::ACCEPTED, &json!({"jobId": id, "state": "cancelling"})),
+            Cancelled::TooLate => {
+                Err(Error::refused(Kind::Conflict, "already_ended", format!("job {id} has ended before")))
+            }
+        }
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Retry {
+    #[serde(default = "yes")]
+    reset_attempts: bool,
+    args: Option<Box<RawValue>>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Gives an ended job another try.
+pub(in crate::routes) fn retry(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let id = job_id(&call, 0)?;
+        let wish: Retry = parsed(&mut call, "{\"resetAttempts\": flag, \"args\": any}")?;
+        let args = wish.args.map(|args| Bytes::from(args.get().to_owned()));
+        let state = call.jobs().retry(id, wish.reset_attempts, args).await?;
+        Reply::ok(&json!({"jobId": id, "state": state}))
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bulk {
+    action: BulkAction,
+    #[serde(default)]
+    filter: RawFilter,
+    #[serde(default)]
+    dry_run: bool,
+    cursor: Option<String>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BulkAction {
+    Cancel,
+    Retry,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+struct RawFilter {
+    state: Option<String>,
+    queue: Option<String>,
+    job_type: Option<String>,
+    tag: Option<String>,
+    schedule_id: Option<String>,
+    correlation_id: Option<String>,
+    created_after: Option<String>,
+    q: Option<String>,
+}
+
+/// Does the same to many jobs, or tells to how many.
+pub(in crate::routes) fn bulk(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let bulk: Bulk =
+            parsed(&mut call, "{\"action\": \"cancel\" or \"retry\", \"filter\": {...}, \"dryRun\": flag}")?;
+        let given = bulk.filter;
+        let filter = Filter {
+            states: read::states(given.state.as_deref().unwrap_or(""))?,
+            queue: given.queue,
+            job_type: given.job_type,
+            tag: given.tag,
+            schedule_id: given.schedule_id,
+            correlation_id: given.correlation_id,
+            created_after: given.created_after.map(|at| query::moment("createdAfter", &at)).transpose()?,
+            text: given.q,
+        };
+        let action = match bulk.action {
+            BulkAction::Cancel => Action::Cancel,
+            BulkAction::Retry => Action::Retry,
+        };
+        let done = call.jobs().bulk(action, filter, bulk.cursor, bulk.dry_run).await?;
+        Reply::ok(&json!({
+            "dryRun": bulk.dry_run,
+            "matched": done.matched,
+            "changed": done.changed,
+            "sample": done.sample,
+            "nextCursor": done.next,
+        }))
+    })
+}

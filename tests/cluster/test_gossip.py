@@ -1,0 +1,135 @@
+"""Servers tell each other what happens, and believe only each other."""
+
+import os
+import re
+import socket
+import subprocess
+import time
+
+import pytest
+
+from baton import ROOT, Background, Refused, Server, binary, eventually, pop_path
+
+# Looking again by itself takes longer than any test waits, so what is woken was told.
+PATIENT = ["--pop-wait-initial-interval-ms", "60000", "--pop-wait-max-interval-ms", "60000"]
+
+
+def test_a_consumer_that_waits_on_one_server_is_woken_by_a_push_on_another(cluster, queue):
+    nodes = cluster(routes=False, extra=PATIENT)
+    a, c = nodes["a"], nodes["c"]
+    times = []
+    for number in range(20):
+        waiting = Background(a.get, pop_path(queue, wait=True, timeout=50_000, autoAck=True))
+        eventually(lambda: a.metric("baton_waiting_pops") == 1)
+        if number == 0:
+            eventually(lambda: c.seen("a")["waiting_groups"] > 0)
+        began = time.monotonic()
+        c.push(queue, number)
+        assert waiting.result().json["messages"][0]["data"] == number
+        times.append(time.monotonic() - began)
+    times.sort()
+    print(f"woken after {1000 * times[len(times) // 2]:.1f} ms (median)")
+    assert times[len(times) // 2] < 5, times
+
+
+def test_an_ack_on_one_server_frees_the_partition_for_who_waits_on_another(cluster, queue):
+    nodes = cluster(routes=False, extra=PATIENT)
+    a, c = nodes["a"], nodes["c"]
+    c.push(queue, 1, 2, partition="p")
+    held = c.pop(queue)
+    waiting = Background(a.get, pop_path(queue, wait=True, timeout=50_000))
+    eventually(lambda: c.seen("a")["waiting_groups"] > 0)
+    c.ack(held)
+    assert waiting.result().json["messages"][0]["data"] == 2
+
+
+def test_a_maintenance_mode_that_one_server_switches_holds_on_all(cluster, queue):
+    nodes = cluster("ab", routes=False, extra=PATIENT)
+    a, b = nodes["a"], nodes["b"]
+    waiting = Background(b.get, pop_path(queue, wait=True, timeout=50_000))
+    eventually(lambda: b.metric("baton_waiting_pops") == 1)
+    a.post("/api/v1/system/maintenance/pop", {"enabled": True})
+    assert waiting.result().status == 204
+    a.post("/api/v1/system/maintenance/pop", {"enabled": False})
+
+
+def test_a_server_that_dies_is_dead_for_the_others_and_one_that_stops_says_so(cluster):
+    nodes = cluster()
+    a, b, c = (nodes[name] for name in "abc")
+    b.kill()
+    eventually(lambda: a.sees("b", alive=False) and c.sees("b", alive=False), seconds=30)
+    b.start()
+    eventually(lambda: a.sees("b") and c.sees("b"), seconds=30)
+    assert a.get("/api/v1/system/shared-state").json["server_health"]["restarts_detected"] == 1
+    assert c.stop() == 0
+    eventually(lambda: a.sees("c", alive=False), seconds=30)
+    assert "has left" in a.text()
+
+
+def test_every_metric_about_the_cluster_is_there(cluster):
+    nodes = cluster("ab")
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    listed = set(re.findall(r"^\| `(baton_cluster_\w+)` \|", page, re.M))
+    told = set(re.findall(r"^(baton_cluster_\w+)", nodes["a"].get("/metrics/prometheus").body.decode(), re.M))
+    assert listed == told and listed
+
+
+def test_strangers_are_not_believed(cluster):
+    nodes = cluster("ab")
+    a = nodes["a"]
+    heard = []
+    nodes.wires["b", "a"].outlet.close()
+    tap = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+    class Tapped:
+        def sendto(self, data, address):
+            heard.append(data)
+            return tap.sendto(data, address)
+
+        def close(self):
+            tap.close()
+
+    nodes.wires["b", "a"].outlet = Tapped()
+    eventually(lambda: len(heard) >= 3)
+    rejected = lambda reason: a.metric("baton_cluster_datagrams_rejected_total", reason=reason)
+    before = rejected("replayed")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        to = ("127.0.0.1", nodes.ports["a"])
+        stranger.sendto(b"", to)
+        stranger.sendto(os.urandom(1400), to)
+        stranger.sendto(heard[0], to)
+        stranger.sendto(heard[-1][:-1] + bytes([heard[-1][-1] ^ 1]), to)
+        eventually(lambda: rejected("malformed") >= 1 and rejected("forged") >= 1 and rejected("replayed") > before)
+    assert a.sees("b")
+
+
+def test_servers_with_another_secret_or_another_database_are_strangers(cluster, tmp_path):
+    first = cluster("ab")
+    second = cluster("cd")
+    # Each pair hears the other pair too.
+    first.wires["b", "a"].target = second.ports["c"]
+    eventually(lambda: second["c"].metric("baton_cluster_datagrams_rejected_total", reason="forged") > 0)
+    assert second["c"].seen("b") is None
+
+
+def test_peers_need_a_store_that_can_be_shared(tmp_path):
+    alone = Server(tmp_path / "data", "--peers", "127.0.0.1:1")
+    alone.store = []
+    with pytest.raises(Refused) as refused:
+        alone.start()
+    assert "postgres://" in refused.value.output
+
+
+def test_a_server_that_is_alone_sees_itself(server):
+    balance = server.get("/api/v1/cluster/balance").json
+    assert balance["balanced"] and len(balance["servers"]) == 1
+    assert server.get("/api/v1/cluster").json["gossip"] is False
+    assert "x-served-by" not in server.get(pop_path("q")).headers
+
+
+def test_the_command_shows_the_servers(cluster):
+    nodes = cluster("ab")
+    shown = subprocess.run(
+        [binary(), "cluster", "--url", nodes["a"].url], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert "balanced" in shown.stdout and "this one" in shown.stdout and nodes["b"].name in shown.stdout

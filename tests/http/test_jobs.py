@@ -1,0 +1,296 @@
+"""Jobs over HTTP: what producers and operators ask for, and what workers hear."""
+
+import http.client
+import json
+import uuid
+
+import pytest
+
+from baton import eventually
+
+API = "/api/v1"
+
+
+@pytest.fixture
+def queue():
+    return f"q-{uuid.uuid4().hex[:12]}"
+
+
+def ok(answer, status=200):
+    assert answer.status == status, answer
+    return answer.json
+
+
+def enqueue(server, queue, **fields):
+    return ok(server.post(f"{API}/jobs", {"jobType": "t", "queue": queue, **fields}), 201)["jobId"]
+
+
+@pytest.fixture
+def worker(server, queue):
+    return ok(server.post(f"{API}/workers", {"name": "w", "queues": [queue]}), 201)["workerId"]
+
+
+def lease(server, worker, max=10, wait=0):
+    return ok(server.post(f"{API}/workers/{worker}/lease", {"max": max, "waitMs": wait}))["leases"]
+
+
+def report(server, lease, outcome="succeeded", **fields):
+    item = {"jobId": lease["jobId"], "fence": lease["fence"], "outcome": outcome, **fields}
+    return ok(server.post(f"{API}/executions:report", {"items": [item]}))["items"][0]
+
+
+def job(server, job_id):
+    return ok(server.get(f"{API}/jobs/{job_id}"))
+
+
+def test_a_job_goes_through(server, queue, worker):
+    job_id = enqueue(server, queue, args={"to": "a"}, tags=["x"], correlationId="c", priority="high")
+    (leased,) = lease(server, worker)
+    assert leased["jobId"] == job_id and leased["args"] == {"to": "a"} and leased["attempt"] == 1
+    assert report(server, leased, result={"id": 1}) == {"jobId": job_id, "ok": True, "state": "completed"}
+    assert report(server, leased, result={"id": 1})["code"] == "repeated"
+    assert report(server, leased | {"fence": 0}) == {
+        "jobId": job_id, "ok": False, "code": "stale_fence", "currentFence": 1,
+    }
+    shown = job(server, job_id)
+    assert shown["state"] == "completed" and shown["hasResult"] and shown["priority"] == 2
+    assert [attempt["outcome"] for attempt in shown["history"]] == ["succeeded"]
+    assert ok(server.get(f"{API}/jobs/{job_id}/result")) == {"id": 1}
+
+
+def test_a_lease_waits_for_the_first_job(server, queue, worker):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", f"{API}/workers/{worker}/lease", json.dumps({"max": 5, "waitMs": 30000}))
+    job_id = enqueue(server, queue)
+    leases = json.loads(connection.getresponse().read())["leases"]
+    assert [leased["jobId"] for leased in leases] == [job_id]
+
+
+def test_a_failure_is_tried_again_and_then_a_dead_letter(server, queue, worker):
+    retry = {"maxRetries": 1, "initialDelayMs": 1, "jitter": 0}
+    job_id = enqueue(server, queue, retry=retry)
+    for state in ("scheduled", "failed"):
+        (leased,) = eventually(lambda: lease(server, worker), 30)
+        error = {"type": "io", "message": "no"}
+        assert report(server, leased, "failed", error=error)["state"] == state
+    shown = job(server, job_id)
+    assert shown["error"] == {"type": "io", "message": "no"} and len(shown["history"]) == 2
+    letters = ok(server.get(f"{API}/dead-letters?limit=1000"))["jobs"]
+    assert job_id in [letter["jobId"] for letter in letters]
+    assert ok(server.post(f"{API}/dead-letters/{job_id}/replay"))["state"] == "dispatched"
+    (leased,) = lease(server, worker)
+    assert report(server, leased)["ok"]
+    assert server.post(f"{API}/dead-letters/{job_id}/replay").status == 404
+
+
+def test_a_batch_is_all_or_none_or_each_by_itself(server, queue):
+    good, bad = {"jobType": "t", "queue": queue}, {"jobType": "", "queue": queue}
+    assert server.post(f"{API}/jobs:batch", {"jobs": [good, bad]}).status == 400
+    assert server.get(f"{API}/job-queues/{queue}").status == 404, "nothing of it was done"
+    items = ok(server.post(f"{API}/jobs:batch", {"jobs": [good, bad, good], "atomic": False}), 201)["items"]
+    assert ["jobId" in item for item in items] == [True, False, True] and items[1]["code"] == "bad_request"
+    assert server.post(f"{API}/jobs:batch", {"jobs": [good] * 1001}).status == 413
+    chain = [good, {**good, "dependsOn": ["#0"]}]
+    states = [item["state"] for item in ok(server.post(f"{API}/jobs:batch", {"jobs": chain}), 201)["items"]]
+    assert states == ["dispatched", "pending"]
+
+
+def test_a_repeated_call_is_answered_as_the_first(server, queue):
+    body = {"jobType": "t", "queue": queue}
+    key = {"Idempotency-Key": queue}
+    first = ok(server.post(f"{API}/jobs", body, headers=key), 201)
+    assert ok(server.post(f"{API}/jobs", body, headers=key), 201)["jobId"] == first["jobId"]
+    assert ok(server.post(f"{API}/jobs?idempotencyKey={queue}", body), 201)["jobId"] == first["jobId"]
+    assert ok(server.get(f"{API}/job-queues/{queue}"))["counts"]["dispatched"] == 1
+
+
+def test_a_unique_key_returns_rejects_or_replaces(server, queue):
+    body = {"jobType": "t", "queue": queue, "uniqueKey": "k"}
+    first = ok(server.post(f"{API}/jobs", body), 201)["jobId"]
+    assert ok(server.post(f"{API}/jobs", body)) == {
+        "jobId": first, "state": "dispatched", "runAt": None, "deduplicated": True,
+    }
+    refused = server.post(f"{API}/jobs", body | {"onConflict": "reject"})
+    assert refused.status == 409 and refused.json["reason"] == "unique_key_taken"
+    assert ok(server.post(f"{API}/jobs", body | {"onConflict": "replace"}), 201)["jobId"] != first
+    assert job(server, first)["state"] == "cancelled"
+
+
+def test_cancel_and_retry(server, queue, worker):
+    job_id = enqueue(server, queue)
+    assert ok(server.post(f"{API}/jobs/{job_id}/cancel"))["state"] == "cancelled"
+    assert server.post(f"{API}/jobs/{job_id}/cancel").json["reason"] == "already_ended"
+    assert ok(server.post(f"{API}/jobs/{job_id}/retry", {"args": [7]}))["state"] == "dispatched"
+    (leased,) = lease(server, worker)
+    assert leased["args"] == [7] and leased["fence"] == 2
+    assert server.post(f"{API}/jobs/{job_id}/retry").json["reason"] == "not_terminal"
+    asked = server.post(f"{API}/jobs/{job_id}/cancel", {"reason": "no need"})
+    assert asked.status == 202 and asked.json["state"] == "cancelling"
+    beat = {"running": [{"jobId": job_id, "fence": 2, "progress": {"percent": 50, "message": "half"}}]}
+    heard = ok(server.post(f"{API}/workers/{worker}/heartbeat", beat))
+    assert heard["cancel"] == [job_id] and heard["desiredState"] == "active"
+    assert job(server, job_id)["progress"]["percent"] == 50
+    assert ok(server.post(f"{API}/jobs/{job_id}/cancel", {"force": True}))["state"] == "cancelled"
+    assert report(server, leased)["code"] == "stale_fence"
+
+
+def test_jobs_are_found_and_changed_together(server, queue):
+    ids = [enqueue(server, queue, tags=[queue], correlationId=f"{queue}-{n}") for n in range(5)]
+    found = ok(server.get(f"{API}/jobs?queue={queue}&limit=2"))
+    assert [row["jobId"] for row in found["jobs"]] == ids[:2:-1]
+    rest = ok(server.get(f"{API}/jobs?queue={queue}&cursor={found['nextCursor']}"))
+    assert [row["jobId"] for row in rest["jobs"]] == ids[2::-1]
+    by_tag = ok(server.get(f"{API}/jobs?tag={queue}&state=dispatched"))["jobs"]
+    assert len(by_tag) == 5
+    (one,) = ok(server.get(f"{API}/jobs?correlationId={queue}-3"))["jobs"]
+    assert one["jobId"] == ids[3]
+    bulk = {"action": "cancel", "filter": {"tag": queue}, "dryRun": True}
+    dry = ok(server.post(f"{API}/jobs:bulk", bulk))
+    assert (dry["matched"], dry["changed"]) == (5, 0)
+    assert ok(server.post(f"{API}/jobs:bulk", bulk | {"dryRun": False}))["changed"] == 5
+    assert ok(server.post(f"{API}/jobs:bulk", bulk | {"action": "retry", "dryRun": False}))["changed"] == 5
+    assert server.get(f"{API}/jobs?state=sleeping").status == 400
+    assert server.get(f"{API}/jobs?cursor=here").status == 400
+
+
+def test_a_queue_is_paused_and_limited(server, queue, worker):
+    for _ in range(3):
+        enqueue(server, queue)
+    assert ok(server.post(f"{API}/job-queues/{queue}/pause"))["paused"]
+    assert lease(server, worker) == []
+    assert ok(server.post(f"{API}/job-queues/{queue}/resume"))["paused"] is False
+    ok(server.call("PUT", f"{API}/job-queues/{queue}", {"concurrency": 2}))
+    assert len(lease(server, worker)) == 2
+    assert lease(server, worker) == []
+    assert server.call("PUT", f"{API}/job-queues/{queue}", {"concurrency": 0}).status == 400
+
+
+def test_a_worker_drains(server, queue, worker):
+    enqueue(server, queue)
+    (leased,) = lease(server, worker)
+    enqueue(server, queue)
+    ok(server.post(f"{API}/workers/{worker}/drain", {"mode": "graceful"}))
+    answer = ok(server.post(f"{API}/workers/{worker}/lease", {"max": 1}))
+    assert answer == {"leases": [], "desiredState": "draining"}
+    assert report(server, leased, "released")["state"] == "dispatched"
+    rows = {row["workerId"]: row for row in ok(server.get(f"{API}/workers"))["workers"]}
+    assert rows[worker]["state"] == "draining" and rows[worker]["queues"] == [queue]
+    assert server.post(f"{API}/workers/w-1/lease", {}).status == 404
+    assert server.post(f"{API}/workers/{worker}/lease", {"incarnation": 1}).json["reason"] == "stale_incarnation"
+
+
+def read_events(server, path, headers=None):
+    """All events of a stream that ends by itself: (id, name, data)."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", path, headers={"Accept": "text/event-stream"} | (headers or {}))
+    answer = connection.getresponse()
+    assert answer.status == 200 and answer.headers["content-type"] == "text/event-stream"
+    events = []
+    for block in answer.read().decode().split("\n\n"):
+        members = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if members:
+            events.append((members["id"], members["event"], json.loads(members["data"])))
+    return events
+
+
+def test_a_log_is_followed_and_resumed_without_loss(server, queue, worker):
+    job_id = enqueue(server, queue)
+    (leased,) = lease(server, worker)
+    path = f"{API}/executions/{leased['executionId']}/logs"
+    lines = [{"level": "info", "message": f"line {n}"} for n in range(1, 6)]
+    assert ok(server.post(path, {"firstSeq": 1, "lines": lines[:3]})) == {"nextSeq": 4}
+    assert ok(server.post(path, {"firstSeq": 2, "lines": lines[1:]})) == {"nextSeq": 6}, "what came again is kept once"
+    assert server.post(path, {"firstSeq": 9, "lines": lines[:1]}).json["reason"] == "log_gap"
+    report(server, leased)
+    page = ok(server.get(f"{API}/jobs/{job_id}/logs?limit=2"))
+    assert [line["message"] for line in page["lines"]] == ["line 1", "line 2"] and page["more"]
+    events = read_events(server, f"{API}/jobs/{job_id}/logs")
+    assert [data["message"] for _, name, data in events if name == "log"] == [f"line {n}" for n in range(1, 6)]
+    assert events[-1][1:] == ("end", {"state": "completed"})
+    third = next(event for event in events if event[1] == "log" and event[2]["seq"] == 3)
+    resumed = read_events(server, f"{API}/jobs/{job_id}/logs", {"Last-Event-ID": third[0]})
+    assert [data["seq"] for _, name, data in resumed if name == "log"] == [4, 5]
+    stale = server.post(f"{API}/executions/{job_id}.7/logs", {"lines": lines})
+    assert stale.status == 409 and stale.json["reason"] == "stale_fence"
+
+
+def test_a_follower_hears_while_the_job_runs(server, queue, worker):
+    job_id = enqueue(server, queue)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", f"{API}/jobs/{job_id}/logs?follow=true")
+    answer = connection.getresponse()
+    (leased,) = lease(server, worker)
+    path = f"{API}/executions/{leased['executionId']}/logs"
+    ok(server.post(path, {"lines": [{"message": "hello"}]}))
+    report(server, leased)
+    text = answer.read().decode()
+    assert "hello" in text and text.index('"running"') < text.index("hello") < text.index("event: end")
+
+
+def test_a_caller_waits_for_the_end(server, queue, worker):
+    job_id = enqueue(server, queue)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("GET", f"{API}/jobs/{job_id}/wait?timeoutMs=30000")
+    (leased,) = lease(server, worker)
+    report(server, leased)
+    assert json.loads(connection.getresponse().read())["state"] == "completed"
+    assert server.get(f"{API}/jobs/{uuid.uuid4()}").status == 404
+
+
+def test_a_job_is_enqueued_with_acks_and_pushes_or_not_at_all(server, queue):
+    server.push(queue, {"order": 1}, ids=["order-1"])
+    (message,) = server.pop(queue)
+    ack = {
+        "type": "ack", "transactionId": "order-1", "partitionId": message["partitionId"],
+        "leaseId": message["leaseId"], "status": "completed",
+    }
+    jobs = [{"jobType": "ship", "queue": queue, "args": {"order": 1}, "uniqueKey": "order-1", "onConflict": "reject"}]
+    done = ok(server.post(f"{API}/transaction", {"operations": [ack], "jobs": jobs}))
+    assert done["success"] and done["results"][-1]["type"] == "job"
+    assert job(server, done["results"][-1]["jobId"])["args"] == {"order": 1}
+    push = {"type": "push", "items": [{"queue": queue, "payload": 2, "transactionId": "order-2"}]}
+    refused = ok(server.post(f"{API}/transaction", {"operations": [push], "jobs": jobs}))
+    assert not refused["success"] and refused["reason"] == "unique_key_taken"
+    assert server.pop(queue) == [], "the push did not happen either"
+    # And the other way round: a lease that has ended takes the job with it.
+    other = [{"jobType": "ship", "queue": queue, "tags": [queue]}]
+    ended = {"operations": [ack], "jobs": other, "requiredLeases": [message["leaseId"]]}
+    assert ok(server.post(f"{API}/transaction", ended))["reason"] == "lease"
+    assert ok(server.get(f"{API}/jobs?tag={queue}"))["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    "body, word",
+    [
+        ({}, "jobType"),
+        ({"jobType": "t", "priority": 9}, "priority"),
+        ({"jobType": "t", "priority": "urgent"}, "priority"),
+        ({"jobType": "t", "runAt": "soon"}, "runAt"),
+        ({"jobType": "t", "runAt": "2030-01-01T00:00:00Z", "delayMs": 1}, "not both"),
+        ({"jobType": "t", "retry": {"maxRetries": 5000}}, "maxRetries"),
+        ({"jobType": "t", "retry": {"maxRetry": 5}}, "maxRetry"),
+        ({"jobType": "t", "concurrencyLimit": 1}, "concurrencyKey"),
+        ({"jobType": "t", "dependsOn": ["x"]}, "dependsOn"),
+        ({"jobType": "t", "dependsOn": [str(uuid.uuid4())]}, "dependsOn"),
+        ({"jobType": "t", "tags": ["x"] * 17}, "tags"),
+        ({"jobType": "t\u0000"}, "control"),
+        ({"jobType": "t", "uniqueKey": "k", "uniqueScope": "window"}, "uniqueWindowMs"),
+    ],
+)
+def test_what_is_wrong_is_named(server, body, word):
+    answer = server.post(f"{API}/jobs", body)
+    assert answer.status == 400 and word in answer.error, answer
+
+
+def test_arguments_that_are_too_large_are_refused(server, queue):
+    answer = server.post(f"{API}/jobs", {"jobType": "t", "queue": queue, "args": "x" * (1 << 20)})
+    assert answer.status == 413 and "args" in answer.error
+
+
+def test_numbers_are_there_for_prometheus(server, queue, worker):
+    enqueue(server, queue)
+    (leased,) = lease(server, worker)
+    report(server, leased)
+    text = server.get("/metrics/prometheus").body.decode()
+    assert f'baton_jobs{{queue="{queue}",state="completed"}} 1' in text
+    assert "baton_job_pickup_seconds_bucket" in text
