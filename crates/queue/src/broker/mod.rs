@@ -300,13 +300,13 @@ impl Broker {
         mut batch: Arc<PushBatch>,
     ) -> Result<Vec<Pushed>, Error> {
         if outage.is_ahead_of(&batch).await? {
-            let taken = outage.take_in(batch).await?;
+            let taken = outage.take_in(self.all_sealed(batch)?).await?;
             return taken.ok_or(Error::Store(baton_store::Error::Busy(SPOOL_FULL_FOR)));
         }
         match self.run_sealed(&mut batch, push::push).await {
             // Nothing was changed. After any other failure that is not certain, and the caller is told.
             Err(error @ Error::Store(baton_store::Error::Busy(_))) if self.shared.store.away().is_some() => {
-                outage.take_in(batch).await?.ok_or(error)
+                outage.take_in(self.all_sealed(batch)?).await?.ok_or(error)
             }
             other => other,
         }
@@ -334,6 +334,12 @@ impl Broker {
         let sealer = &self.shared.sealer;
         let noted = |queue: &str| sealer.is_noted(queue);
         if sealer.can_seal() && batch.is_for(noted) { batch.sealed(sealer, noted) } else { Ok(batch) }
+    }
+
+    /// The messages, all sealed if they can be: which queues are encrypted is not certain while the store is away.
+    fn all_sealed(&self, batch: Arc<PushBatch>) -> Result<Arc<PushBatch>, Error> {
+        let sealer = &self.shared.sealer;
+        if sealer.can_seal() { batch.sealed(sealer, |_| true).map(Arc::new) } else { Ok(batch) }
     }
 
     /// The messages, sealed for one more queue.
