@@ -18,6 +18,11 @@ def binaries():
     return max(installed, key=lambda path: int(path.parent.name))
 
 
+def other_user():
+    """Who runs it in place of root, which PostgreSQL refuses."""
+    return pwd.getpwnam("postgres") if os.getuid() == 0 else None
+
+
 def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -27,10 +32,13 @@ def free_port():
 class Postgres:
     """One that runs until it is closed; `stop` ends it at once, as a power cut would."""
 
-    def __init__(self):
+    def __init__(self, options=""):
+        # Another process may take the port that was free a moment ago.
+        assert any(self._begin(options) for _ in range(5)), "PostgreSQL did not start"
+
+    def _begin(self, options):
         self.port = free_port()
-        # PostgreSQL refuses to run as root.
-        user = pwd.getpwnam("postgres") if os.getuid() == 0 else None
+        user = other_user()
         self.process = subprocess.Popen(
             ["sh", str(SCRIPT), str(binaries()), str(self.port)],
             stdin=subprocess.PIPE,
@@ -38,9 +46,10 @@ class Postgres:
             text=True,
             cwd="/tmp",
             start_new_session=True,
+            env={**os.environ, "BATON_POSTGRES_OPTIONS": f"{os.environ.get('BATON_POSTGRES_OPTIONS', '')} {options}"},
             **({"user": user.pw_uid, "group": user.pw_gid} if user else {}),
         )
-        assert self.hear().startswith("ready")
+        return self.hear().startswith("ready")
 
     def hear(self):
         return self.process.stdout.readline()
@@ -55,6 +64,12 @@ class Postgres:
 
     def start(self):
         self.say("start")
+
+    def sql(self, statement):
+        """Runs a statement and tells what it answered, one row per line."""
+        command = [str(binaries() / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "baton", "-h", "127.0.0.1",
+                   "-p", str(self.port), "-d", "postgres", "-c", statement]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     @property
     def url(self):

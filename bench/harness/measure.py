@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 
-from . import servers
+from . import postgres, servers
 from .setup import BENCH, ROOT
 
 SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
-PARTS = ["pipeline", "wake-up", "engine", "growth", "waiters", "restart", "shapes"]
+PARTS = ["pipeline", "wake-up", "engine", "growth", "postgres", "waiters", "restart", "shapes"]
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
 
@@ -68,11 +68,11 @@ def everything(plan, tools):
     rows = []
     measurements = {
         "pipeline": pipelines, "wake-up": wake_ups, "engine": engine, "growth": growth, "waiters": waiters,
-        "restart": restart, "shapes": shapes,
+        "restart": restart, "shapes": shapes, "postgres": on_postgres,
     }
     # Comparisons are interleaved and repeated; the rest concerns Baton alone and is measured once.
     for turn in range(plan.rounds):
-        for part in ["pipeline", "wake-up", "engine", "growth"]:
+        for part in ["pipeline", "wake-up", "engine", "growth", "postgres"]:
             if part in plan.parts:
                 rows += [{**row, "round": turn} for row in measurements[part](plan, tools, turn)]
     for part in ["waiters", "restart", "shapes"]:
@@ -218,6 +218,13 @@ def growth(plan, tools, turn):
         found = alone(plan, tools, "push", "--batch", 100, "--partitions", partitions, "--duration", plan.duration)
         rows += [{**row, "scenario": "growth"} if row.get("scenario") == "push" else row for row in found]
     return rows
+
+
+def on_postgres(plan, tools, turn):
+    if not plan.wants_baton():
+        return []
+    rows = postgres.comparisons(plan, tools, turn, lines)
+    return rows if turn else rows + postgres.idle(plan, tools)
 
 
 def waiters(plan, tools, _turn):

@@ -10,7 +10,8 @@ SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default"
 NATS_WAYS = ["nats", "nats-atomic", "nats-lanes"]
 NAMES = {"baton": "Baton", "redis": "Redis Streams", "best-nats": "NATS JetStream", "nats": "NATS JetStream",
          "nats-atomic": "NATS, atomic batches", "nats-lanes": "NATS, split by hand",
-         "nats-default": "NATS, not synced", "limit": "the disk"}
+         "nats-default": "NATS, not synced", "limit": "the disk",
+         "skip-locked": "SKIP LOCKED table", "bare-insert": "bare insert"}
 
 
 def save(output, results):
@@ -31,7 +32,8 @@ def write(output, results):
     pictures.mkdir(parents=True, exist_ok=True)
     made = {name: picture(pictures / f"{name}.svg", content) for name, content in charts(rows).items()}
     sections = [intro(results), pipeline(rows, made), latencies(rows, made), wake_up(rows), engine(rows),
-                growth(rows), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows), method(results)]
+                growth(rows), on_postgres(rows), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows),
+                method(results)]
     (output / "benchmarks.md").write_text("\n\n".join(s for s in sections if s) + "\n")
 
 
@@ -206,6 +208,46 @@ def engine(rows):
                       number(statistics.median(map(rate, cases)))])
     return lines and "## The storage engine alone\n\nWithout HTTP or queue rules, beside the plain file.\n\n" + \
         table(["", "engine ÷ disk", "messages per second"], lines)
+
+
+def on_postgres(rows):
+    """Baton and the home-made queue, each on a PostgreSQL of its own."""
+    measures = [("messages per second", rate, True), ("database CPU per message", database_cpu, False),
+                ("WAL per message", lambda row: row["wal_bytes_per_message"], False)]
+    lines = []
+    for scenario, peer, name in [("postgres-pipeline", "skip-locked", "push, deliver, acknowledge"),
+                                 ("postgres-push", "bare-insert", "push alone")]:
+        for cell, found in by_cell(rows, {scenario}).items():
+            ours, theirs = found.get("baton-postgres", {}), found.get(peer, {})
+            if ours and theirs:
+                lines.append([f"{name}, {cell_name(cell)}", NAMES[peer],
+                              *(shown_ratio(ratio(ours, theirs, value)) for _, value, _ in measures),
+                              number(median(ours, rate)), number(median(theirs, rate))])
+    if not lines:
+        return ""
+    parts = ["## On PostgreSQL", """\
+Baton on a PostgreSQL beside a table with one row per message, a status and a lease, claimed with SKIP LOCKED and
+written as well as we know how, and beside a bare bulk insert of the same bytes. Database, clients and Baton share the
+machine; Baton's clients speak HTTP to it, the others speak to the database themselves. A rate above 1 and a cost below
+1 are in favour of Baton.""",
+             table(["", "other", *(f"{name}, Baton ÷ other" for name, _, _ in measures), "Baton msg/s", "other msg/s"], lines)]
+    grown = {}
+    for row in rows:
+        if row["scenario"] == "postgres-growth":
+            grown.setdefault(row["partitions"], {})[row.get("round", 0)] = row
+    if len(grown) > 1:
+        few, many = min(grown), max(grown)
+        parts.append(f"With {many:,} partitions instead of {few}, a message costs the database "
+                     f"{shown_ratio(ratio(grown[many], grown[few], database_cpu))} times the processor time.")
+    for row in rows:
+        if row["scenario"] == "postgres-idle":
+            parts.append(f"A server that nobody calls asks {row['transactions_per_second']:.1f} transactions per second "
+                         f"of the database, which takes {row['database_cpu_share']:.1%} of a core.")
+    return "\n\n".join(parts)
+
+
+def database_cpu(row):
+    return row["database_cpu_us_per_message"]
 
 
 def growth(rows):

@@ -88,6 +88,8 @@ def test_every_family_of_the_reference_page_is_there(server, queue):
     server.push(queue, 1)
     server.ack(server.pop(queue, consumerGroup="g", subscriptionMode="all"), group="g")
     assert server.post("/api/v1/jobs", {"jobType": "t", "queue": queue}).status == 201
+    worker = {"action": "register", "workerId": "w", "maxShardCount": 1}
+    assert server.post(f"/api/v1/shards/{queue}", worker).status == 200
     told = {re.sub(r"_(bucket|sum|count)$", "", name) for name, _ in scrape(server)}
     page = (pathlib.Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)` \|", page, re.M))

@@ -9,6 +9,7 @@ mod limit;
 mod message;
 mod nats;
 mod pipeline;
+mod postgres;
 mod redis;
 mod system;
 mod wakeup;
@@ -33,6 +34,7 @@ struct Args {
 enum Peer {
     Nats,
     Redis,
+    Postgres,
 }
 
 #[derive(Subcommand)]
@@ -71,6 +73,19 @@ enum What {
         #[arg(long, default_value_t = 300)]
         payload_bytes: usize,
     },
+    /// PostgreSQL: insert and nothing else.
+    Insert {
+        #[arg(long)]
+        url: String,
+        #[arg(long, default_value_t = 8)]
+        connections: usize,
+        #[arg(long, default_value_t = 1)]
+        batch: usize,
+        #[arg(long, default_value_t = 5.0)]
+        duration: f64,
+        #[arg(long, default_value_t = 300)]
+        payload_bytes: usize,
+    },
     /// Append and fdatasync.
     Limit {
         #[arg(long)]
@@ -105,6 +120,7 @@ async fn main() -> Result<()> {
             match peer {
                 Peer::Nats => pipeline::run(nats::Nats { url, batch, atomic, lanes }, &options).await?,
                 Peer::Redis => pipeline::run(redis::Redis::new(&url)?, &options).await?,
+                Peer::Postgres => pipeline::run(postgres::Postgres { url }, &options).await?,
             }
         }
         What::WakeUp { peer, url, samples, pause_ms, payload_bytes } => {
@@ -114,7 +130,12 @@ async fn main() -> Result<()> {
                     wakeup::run(nats::Nats { url, batch: 1, atomic: false, lanes: 0 }, &options).await?
                 }
                 Peer::Redis => wakeup::run(redis::Redis::new(&url)?, &options).await?,
+                Peer::Postgres => wakeup::run(postgres::Postgres { url }, &options).await?,
             }
+        }
+        What::Insert { url, connections, batch, duration, payload_bytes } => {
+            let duration = Duration::from_secs_f64(duration);
+            postgres::insert(&url, connections, batch, duration, payload_bytes).await?
         }
         What::Limit { directory, group, duration, payload_bytes } => {
             limit::run(&directory, group, Duration::from_secs_f64(duration), payload_bytes)?

@@ -18,6 +18,7 @@ pub mod lock;
 mod maintenance;
 mod meter;
 mod news;
+mod outage;
 mod parking;
 mod pop;
 mod push;
@@ -33,7 +34,7 @@ mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Causes, FetchEntry, Fetched, Marks, Numbers, Options, TracedMessage};
+pub use broker::{Broker, Causes, FetchEntry, Fetched, Marks, Numbers, Options, Spool, TracedMessage};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{

@@ -204,7 +204,7 @@ fn ensure_spool(tx: &mut dyn Tx) -> Result<Arc<Queue>, Stop> {
 }
 
 /// The name in the spool of a partition: the length of the queue's name, that name, the partition's name.
-fn spool_name(queue: &str, partition: &str) -> String {
+pub fn spool_name(queue: &str, partition: &str) -> String {
     format!("{}:{queue}{partition}", queue.len())
 }
 
@@ -277,6 +277,11 @@ impl Run {
     pub fn sealed(&self, sealer: &Sealer) -> Result<Self, Error> {
         let messages = self.messages.sealed(sealer, |_| true)?;
         Ok(Self { messages, ..*self })
+    }
+
+    /// What is to be pushed.
+    pub fn messages(&self) -> &PushBatch {
+        &self.messages
     }
 
     /// Whether there was nothing to read.

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::maintenance::{self, Detour, Place};
+use crate::maintenance::{self, Detour, Place, PushMode};
 use crate::meter::PushCount;
 use crate::seal::{Sealer, is_sealed};
 
@@ -87,6 +87,20 @@ impl PushBatch {
             payload: &message.payload,
         };
         self.add(queue, partition, &message)
+    }
+
+    /// Bytes of all messages.
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.parts.iter().map(|part| part.block.bytes().len()).sum()
+    }
+
+    /// The names that its partitions have in a spool, and how many messages are for each.
+    pub(crate) fn spool_counts(&self) -> Vec<(String, u64)> {
+        let count = |part: &Part| part.block.len() as u64;
+        self.parts
+            .iter()
+            .map(|part| (maintenance::spool_name(&part.queue, &part.partition), count(part)))
+            .collect()
     }
 
     /// Adds everything of `other` after what is there.
@@ -211,7 +225,7 @@ impl Prepared {
 
 /// Checks a push against the tables without writing.
 pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Error>, Stop> {
-    tx.admit(batch.parts.iter().map(|part| part.block.bytes().len()).sum())?;
+    tx.admit(batch.bytes_len())?;
     let mode = maintenance::heeded(tx, &batch.detour)?;
     let mut plans = Vec::with_capacity(batch.parts.len());
     for part in &batch.parts {
@@ -331,6 +345,21 @@ pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<
             },
         };
         results.push(append(tx, &queue, partition, &part.block, &plan.repeats));
+    }
+    Ok(batch.places.iter().map(|(part, index)| results[*part][*index]).collect())
+}
+
+/// Lets all messages of a push wait.
+pub fn spool_all(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, Stop> {
+    tx.admit(batch.bytes_len())?;
+    let mut places = Vec::with_capacity(batch.parts.len());
+    for part in &batch.parts {
+        let place = maintenance::detour(tx, PushMode::Spooled, &part.queue, &part.partition)?;
+        places.push(place.unwrap_or(Place::New));
+    }
+    let mut results = Vec::with_capacity(batch.parts.len());
+    for (part, place) in batch.parts.iter().zip(places) {
+        results.push(spool(tx, place, part)?);
     }
     Ok(batch.places.iter().map(|(part, index)| results[*part][*index]).collect())
 }

@@ -1,4 +1,4 @@
-//! The broker on the embedded store against a small model that is obviously right.
+//! The broker on each store against a small model that is obviously right.
 //!
 //! Thousands of random sequences of pushes, pops, acks in any order, failures, expiries, extensions and restarts
 //! run on both. A pop may choose any partition that has work, so the model does not predict; it accepts or
@@ -14,12 +14,16 @@ use baton_env::ManualClock;
 use baton_queue::{AckItem, Broker, Claim, LeaseClaim, Options, PopRequest, PushBatch, Subscription, Target};
 use baton_store::{NewMessage, Store};
 use baton_store_embedded::EmbeddedStore;
+use baton_store_postgres::PostgresStore;
+use baton_testing_postgres::Postgres;
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, PartitionId, Timestamp};
 use serde_json::json;
 
 const LEASE: Duration = Duration::from_secs(10);
 const RETRY_LIMIT: u32 = 2;
+/// Each step is a round trip or two, so there are fewer of them.
+const POSTGRES_SEQUENCES: u64 = 30;
 
 /// A small generator of numbers, the same for the same seed.
 struct Dice(u64);
@@ -185,24 +189,35 @@ impl Model {
     }
 }
 
+/// Where a broker keeps everything.
+enum Home {
+    Directory(tempfile::TempDir),
+    /// A schema of the PostgreSQL that the tests share.
+    Schema(String),
+}
+
 /// A broker on a store whose clock stands still until told otherwise. Each sequence has a queue of its own.
 struct Subject {
-    directory: tempfile::TempDir,
+    home: Home,
     clock: Arc<ManualClock>,
-    opened: Option<(Arc<EmbeddedStore>, Broker)>,
+    opened: Option<(Arc<dyn Store>, Broker)>,
 }
 
 impl Subject {
-    fn new() -> Self {
+    async fn new(home: Home) -> Self {
+        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_800_000_000_000_000)));
+        let opened = Some(open(&home, &clock).await);
+        Self { home, clock, opened }
+    }
+
+    async fn embedded() -> Self {
         // Memory, where there is any: what is tested here is not the disk.
         let memory = std::path::Path::new("/dev/shm");
         let directory = match memory.is_dir() {
             true => tempfile::tempdir_in(memory).unwrap(),
             false => tempfile::tempdir().unwrap(),
         };
-        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_800_000_000_000_000)));
-        let opened = Some(open(&directory, &clock));
-        Self { directory, clock, opened }
+        Self::new(Home::Directory(directory)).await
     }
 
     fn broker(&self) -> &Broker {
@@ -219,17 +234,29 @@ impl Subject {
         broker.shutdown().await;
         store.close().await.unwrap();
         drop((store, broker));
-        self.opened = Some(open(&self.directory, &self.clock));
+        self.opened = Some(open(&self.home, &self.clock).await);
     }
 }
 
-fn open(directory: &tempfile::TempDir, clock: &Arc<ManualClock>) -> (Arc<EmbeddedStore>, Broker) {
-    let options = baton_store_embedded::Options {
-        clock: clock.clone(),
-        min_free_disk: 0,
-        ..baton_store_embedded::Options::new(directory.path())
+async fn open(home: &Home, clock: &Arc<ManualClock>) -> (Arc<dyn Store>, Broker) {
+    let store: Arc<dyn Store> = match home {
+        Home::Directory(directory) => {
+            let options = baton_store_embedded::Options {
+                clock: clock.clone(),
+                min_free_disk: 0,
+                ..baton_store_embedded::Options::new(directory.path())
+            };
+            Arc::new(EmbeddedStore::open(options).unwrap())
+        }
+        Home::Schema(schema) => {
+            let options = baton_store_postgres::Options {
+                schema: schema.clone(),
+                clock: Some(clock.clone()),
+                ..baton_store_postgres::Options::new(Postgres::shared().url())
+            };
+            Arc::new(PostgresStore::open(options).await.unwrap())
+        }
     };
-    let store = Arc::new(EmbeddedStore::open(options).unwrap());
     let broker = Broker::start(store.clone(), Options::default());
     (store, broker)
 }
@@ -513,7 +540,7 @@ fn sequences() -> u64 {
 
 /// Quarters, so that a test runner with several cores can use them.
 async fn the_broker_agrees_with_the_model(quarter: usize) {
-    let mut subject = Subject::new();
+    let mut subject = Subject::embedded().await;
     for seed in (1..=sequences()).skip(quarter).step_by(4) {
         if let Err(problem) = sequence(&mut subject, seed, 40, Fault::None).await {
             panic!("{problem}");
@@ -542,8 +569,18 @@ async fn the_broker_agrees_with_the_model_in_the_last_quarter() {
 }
 
 #[tokio::test]
+async fn the_broker_on_postgres_agrees_with_the_model() {
+    let mut subject = Subject::new(Home::Schema(format!("model_{}", std::process::id()))).await;
+    for seed in 1..=POSTGRES_SEQUENCES {
+        if let Err(problem) = sequence(&mut subject, seed, 40, Fault::None).await {
+            panic!("{problem}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn broken_brokers_are_caught() {
-    let mut subject = Subject::new();
+    let mut subject = Subject::embedded().await;
     for fault in [Fault::LosesAPush, Fault::FinishesThePrefix, Fault::ForgetsLeases, Fault::SwallowsFailures]
     {
         let mut caught = false;

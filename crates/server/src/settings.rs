@@ -43,6 +43,8 @@ pub struct Settings {
     pub store: String,
     /// The schema there.
     pub store_schema: String,
+    /// Bytes of messages that may wait on the local disk while the PostgreSQL is away.
+    pub spool_max: u64,
     /// The name of this node.
     pub node_id: String,
     /// Free disk space, in bytes, below which pushes are refused.
@@ -110,6 +112,7 @@ impl Default for Settings {
             data: "./baton-data".into(),
             store: EMBEDDED.into(),
             store_schema: "baton".into(),
+            spool_max: 1 << 30,
             node_id: "baton-1".into(),
             min_free_disk: 256 << 20,
             pop_wait_initial_interval: Duration::from_millis(100),
@@ -212,6 +215,18 @@ pub const TABLE: &[Setting] = &[
         help: "The schema in PostgreSQL; created when missing. Servers with different schemas share nothing.",
         set: |s, text| set(&mut s.store_schema, text, schema_name),
         show: |s| s.store_schema.clone(),
+    },
+    Setting {
+        name: "spool_max",
+        flag: "spool-max",
+        env: "BATON_SPOOL_MAX",
+        aliases: &[],
+        value: "BYTES",
+        help: "Bytes of messages that may wait on the local disk, in `spool` under the data directory, while the \
+               PostgreSQL is away; they are answered `buffered`. 0 refuses them instead. KiB, MiB and GiB may follow \
+               the number.",
+        set: |s, text| set(&mut s.spool_max, text, bytes),
+        show: |s| show_bytes(s.spool_max),
     },
     Setting {
         name: "node_id",
@@ -675,6 +690,7 @@ impl Settings {
             waiters_max: self.pop_waiters_max,
             keys: self.security.encryption_keys.clone(),
             trace_retention: self.trace_retention,
+            spool: None,
         }
     }
 }
@@ -844,6 +860,7 @@ mod tests {
             ("data", ""),
             ("store", "mysql://h/d"),
             ("store_schema", "pg_mine"),
+            ("spool_max", "much"),
             ("min_free_disk", "1 TB"),
             ("min_free_disk", "99999999999999GiB"),
             ("connections_max", "0"),

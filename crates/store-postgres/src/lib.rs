@@ -17,6 +17,7 @@
 //!
 //! Start at `writer`, then `memory`, then `schema`.
 
+mod address;
 mod clock;
 mod flush;
 mod link;

@@ -13,8 +13,9 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
-use tokio_postgres::{Client, Config, NoTls, Row, Statement};
+use tokio_postgres::{Client, Row, Statement};
 
+use crate::address::Address;
 use crate::schema::quoted;
 
 /// Every statement ends by then, also when the other side is silent.
@@ -99,8 +100,8 @@ pub struct Link {
 
 impl Link {
     /// Connects and makes the session ours.
-    pub async fn open(config: &Config, schema: &str) -> Result<Self, Failure> {
-        let (client, ended) = connect(config).await?;
+    pub async fn open(address: &Address, schema: &str) -> Result<Self, Failure> {
+        let (client, ended) = connect(address).await?;
         // Tables grow from nothing faster than statistics follow: plans use the indexes that exist for them.
         let settings = format!(
             "SET search_path = {}; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off;
@@ -180,8 +181,8 @@ impl Link {
 }
 
 /// Connects without any settings; also tells when the connection has ended.
-pub async fn connect(config: &Config) -> Result<(Client, Arc<Notify>), Failure> {
-    let (client, connection) = in_time(config.connect(NoTls)).await?;
+pub async fn connect(address: &Address) -> Result<(Client, Arc<Notify>), Failure> {
+    let (client, connection) = in_time(address.config.connect(address.tls.clone())).await?;
     let ended = Arc::new(Notify::new());
     let tell = ended.clone();
     tokio::spawn(async move {

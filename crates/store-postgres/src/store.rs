@@ -1,6 +1,5 @@
 //! Opening, the way in, reading messages, and what all parts share.
 
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -12,8 +11,8 @@ use baton_store::{
 use baton_types::{Offset, PartitionId, Timestamp};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
-use tokio_postgres::Config;
 
+use crate::address::Address;
 use crate::link::{self, Failure, Link, call, param, signed};
 use crate::schema::{self, Standing};
 use crate::sweeper;
@@ -23,8 +22,9 @@ use crate::writer::{Input, Writer};
 const INTAKE_MAX: usize = 16_384;
 /// When to try again at a full intake, or while the database is away.
 pub const BUSY_FOR: Duration = Duration::from_millis(500);
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long bringing the schema up to date may take, waiting for another server that does it included.
+const MIGRATION_MAX: Duration = Duration::from_secs(300);
 
 /// The segments of a partition that touch a range, up to a number of bytes. What was trimmed is not told, though
 /// it may not be cleared away yet.
@@ -42,7 +42,8 @@ const READ_ROWS_MAX: i64 = 1_000;
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Where the database is: `postgres://user:password@host:port/database`, or `host=… user=…`.
+    /// Where the database is: `postgres://user:password@host:port/database`, or `host=… user=…`, with
+    /// `sslmode=verify-full` for TLS.
     pub url: String,
     /// The schema that holds everything; created when missing.
     pub schema: String,
@@ -58,31 +59,26 @@ impl Options {
         Self { url: url.into(), schema: "baton".into(), cache_bytes: 64 << 20, clock: None }
     }
 
-    fn config(&self) -> Result<Config, Error> {
-        let mut config = Config::from_str(&self.url).map_err(|e| {
-            let why = link::describe(&e);
-            Error::Unusable(format!(
-                "the address of the store cannot be read: {why}; give postgres://user@host/database"
-            ))
-        })?;
-        config.connect_timeout(CONNECT_TIMEOUT).keepalives(true).keepalives_idle(Duration::from_secs(10));
-        if config.get_application_name().is_none() {
-            config.application_name("baton");
-        }
-        Ok(config)
+    fn address(&self) -> Result<Address, Error> {
+        Address::read(&self.url)
     }
 }
 
 /// Looks at the schema without changing it.
 pub async fn check(options: &Options) -> Result<Standing, Error> {
-    let (client, _) = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
-    schema::check(&client, &options.schema).await
+    let (client, _) = link::connect(&options.address()?).await.map_err(|e| unreachable(&e))?;
+    in_time(link::DEADLINE, schema::check(&client, &options.schema)).await
 }
 
 /// Brings the schema up to date.
 pub async fn migrate(options: &Options) -> Result<(), Error> {
-    let (mut client, _) = link::connect(&options.config()?).await.map_err(|e| unreachable(&e))?;
-    schema::migrate(&mut client, &options.schema).await
+    let (mut client, _) = link::connect(&options.address()?).await.map_err(|e| unreachable(&e))?;
+    in_time(MIGRATION_MAX, schema::migrate(&mut client, &options.schema)).await
+}
+
+async fn in_time<T>(most: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let silent = |_| Error::Unusable(format!("PostgreSQL did not answer within {} s", most.as_secs()));
+    tokio::time::timeout(most, work).await.map_err(silent)?
 }
 
 fn unreachable(failure: &Failure) -> Error {
@@ -101,7 +97,7 @@ pub struct PostgresStore {
 
 /// What the parts share.
 pub struct Shared {
-    pub config: Config,
+    pub address: Address,
     pub schema: String,
     pub cache: Cache,
     /// Tells the sweeper that there is something to clear away.
@@ -125,7 +121,7 @@ impl PostgresStore {
     pub async fn open(options: Options) -> Result<Self, Error> {
         migrate(&options).await?;
         let shared = Arc::new(Shared {
-            config: options.config()?,
+            address: options.address()?,
             schema: options.schema,
             cache: Cache::new(options.cache_bytes),
             sweep: Notify::new(),
@@ -160,7 +156,7 @@ impl PostgresStore {
         if let Some(link) = reader.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
-        let link = Arc::new(Link::open(&self.shared.config, &self.shared.schema).await?);
+        let link = Arc::new(Link::open(&self.shared.address, &self.shared.schema).await?);
         *reader = Some(link.clone());
         Ok(link)
     }

@@ -63,7 +63,7 @@ pub async fn run(shared: Arc<Shared>) {
 
 async fn sweep(shared: &Shared, link: &mut Option<Link>) -> Result<(), Failure> {
     if link.as_ref().is_none_or(Link::is_closed) {
-        *link = Some(Link::open(&shared.config, &shared.schema).await?);
+        *link = Some(Link::open(&shared.address, &shared.schema).await?);
     }
     let Some(link) = link else { return Ok(()) };
     while sweep_some(link).await? {}

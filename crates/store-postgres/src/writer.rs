@@ -133,7 +133,7 @@ struct Decided {
 impl Writer {
     /// Connects and registers the server.
     pub async fn open(shared: Arc<Shared>) -> Result<Self, Failure> {
-        let link = Link::open(&shared.config, &shared.schema).await?;
+        let link = Link::open(&shared.address, &shared.schema).await?;
         let rows = link.run(vec![call(LATEST, Vec::new()), call(load::VERSIONS, Vec::new())]).await?;
         let (latest, at) = (moment(&rows[0][0], 0), moment(&rows[1][0], 0));
         let rows = link.run(vec![call(REGISTER, vec![param(latest.micros())])]).await?;
@@ -478,10 +478,12 @@ impl Writer {
             }
             baton_env::sleep(pause).await;
             pause = (pause * 2).min(RECONNECT_MAX);
+            if watch.elapsed() <= AWAY_MAX {
+                continue;
+            }
+            self.shared.refuse(true);
             let mut late = VecDeque::new();
-            while watch.elapsed() > AWAY_MAX
-                && let Ok(input) = intake.try_recv()
-            {
+            while let Ok(input) = intake.try_recv() {
                 match input {
                     Input::Operation(operation) => late.push_back(operation),
                     Input::Close => intake.close(),
@@ -492,7 +494,7 @@ impl Writer {
     }
 
     async fn take_over(&mut self) -> Result<(), Failure> {
-        let link = Link::open(&self.shared.config, &self.shared.schema).await?;
+        let link = Link::open(&self.shared.address, &self.shared.schema).await?;
         let rows = link
             .run(vec![call(TAKE_OVER, vec![param(self.server)]), call(load::VERSIONS, Vec::new())])
             .await?;

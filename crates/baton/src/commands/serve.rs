@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use baton_queue::Broker;
+use baton_queue::{Broker, Spool};
 use baton_server::{Server, Settings, settings};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
@@ -96,7 +96,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     start_log(&settings.log)?;
     let mut signals = Signals::new()?;
     let store = open(&settings).await?;
-    let broker = Broker::start(Arc::clone(&store), settings.broker());
+    let spool = open_spool(&settings)?;
+    let options = baton_queue::Options { spool: spool.clone(), ..settings.broker() };
+    let broker = Broker::start(Arc::clone(&store), options);
     warn_of_missing_key(&broker).await?;
     let server = Server::bind(settings.server(), broker).await?;
     let (address, identity) = (server.local_addr(), server.identity());
@@ -129,6 +131,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         bail!("the store has failed: {reason}");
     }
     store.close().await.context("closing the store")?;
+    if let Some(spool) = spool {
+        spool.store.close().await.context("closing the spool")?;
+    }
     tracing::info!("stopped");
     Ok(())
 }
@@ -142,6 +147,29 @@ async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
         ..baton_store_embedded::Options::new(&settings.data)
     };
     Ok(Arc::new(EmbeddedStore::open(options)?))
+}
+
+/// Where pushes wait while a PostgreSQL is away. What a spool holds belongs to whoever has it open.
+fn open_spool(settings: &Settings) -> anyhow::Result<Option<Spool>> {
+    if settings.store == settings::EMBEDDED || settings.spool_max == 0 {
+        return Ok(None);
+    }
+    let directory = settings.data.join("spool");
+    let options = baton_store_embedded::Options {
+        min_free_disk: settings.min_free_disk,
+        ..baton_store_embedded::Options::new(&directory)
+    };
+    match EmbeddedStore::open(options) {
+        Ok(store) => Ok(Some(Spool { store: Arc::new(store), bytes_max: settings.spool_max })),
+        Err(baton_store::Error::Unusable(reason)) => {
+            tracing::warn!(
+                reason,
+                "without a spool, pushes are refused while PostgreSQL is away; give --data"
+            );
+            Ok(None)
+        }
+        Err(error) => Err(error).context("opening the spool"),
+    }
 }
 
 /// How the settings open a PostgreSQL.

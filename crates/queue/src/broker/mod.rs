@@ -8,6 +8,7 @@ mod groups;
 mod maintenance;
 mod messages;
 mod numbers;
+mod outage;
 mod queues;
 mod reads;
 mod records;
@@ -28,6 +29,8 @@ use tokio_util::task::TaskTracker;
 
 pub use self::dead_letters::Causes;
 use self::maintenance::Keeper;
+use self::outage::Outage;
+pub use self::outage::Spool;
 pub use self::reads::{FetchEntry, Fetched, Marks};
 pub use self::trace::TracedMessage;
 use crate::Error;
@@ -52,6 +55,8 @@ const NO_ENCRYPTION: &str =
     "encryptionEnabled needs a key, and this server has none; start it with encryption_keys";
 /// How often a push is sealed anew, as other queues of it turn out to be encrypted.
 const SEALINGS_MAX: usize = 1000;
+/// When to come back to a full spool.
+const SPOOL_FULL_FOR: Duration = Duration::from_secs(1);
 /// Rows read in one decision while a listing is put together.
 const PAGE: usize = 1000;
 
@@ -76,6 +81,8 @@ pub struct Options {
     pub keys: Keyring,
     /// How long a trace is kept.
     pub trace_retention: Duration,
+    /// Where pushes wait while the store is away; without one they are refused.
+    pub spool: Option<Spool>,
 }
 
 impl Default for Options {
@@ -90,6 +97,7 @@ impl Default for Options {
             waiters_max: 100_000,
             keys: Keyring::default(),
             trace_retention: Duration::from_secs(7 * 24 * 3600),
+            spool: None,
         }
     }
 }
@@ -109,6 +117,7 @@ struct Shared {
     numbers: numbers::Cache,
     sealer: Arc<Sealer>,
     keeper: Arc<Keeper>,
+    outage: Option<Arc<Outage>>,
     trace_retention: Duration,
     /// Rung when a timer was set.
     alarm: Notify,
@@ -132,6 +141,8 @@ impl Broker {
         let series = Series::new(&options.node, store.now());
         let sealer = Arc::new(Sealer::new(options.keys));
         let keeper = Keeper::new(store.clone(), parking.clone(), sealer.clone());
+        let detour = keeper.always();
+        let outage = options.spool.map(|spool| Outage::new(spool, store.clone(), sealer.clone(), detour));
         let shared = Arc::new(Shared {
             store,
             parking: parking.clone(),
@@ -141,6 +152,7 @@ impl Broker {
             series,
             numbers: numbers::Cache::default(),
             keeper: keeper.clone(),
+            outage: outage.clone(),
             trace_retention: options.trace_retention,
             alarm: Notify::new(),
             stop: stop.clone(),
@@ -149,7 +161,10 @@ impl Broker {
         tasks.spawn(parking.run(stop.clone()));
         tasks.spawn(keep_sweeping(shared.clone(), options.retention_interval));
         tasks.spawn(keep_series(shared.clone()));
-        tasks.spawn(keeper.run(stop));
+        tasks.spawn(keeper.run(stop.clone()));
+        if let Some(outage) = outage {
+            tasks.spawn(outage.run(stop));
+        }
         tasks.spawn(records::keep_firing(shared.clone()));
         tasks.close();
         Self { shared }
@@ -259,32 +274,55 @@ impl Broker {
         Ok(configured)
     }
 
-    /// Stores messages. All or none; answered when they are on disk.
+    /// Stores messages. All or none; answered when they are on disk: the store's, or this server's own while the
+    /// store is away.
     pub async fn push(&self, mut batch: PushBatch) -> Result<Vec<Pushed>, Error> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         batch.detour = self.shared.keeper.always();
         let (watch, count) = (Stopwatch::start(), batch.count());
-        let pushed = self.run_sealed(batch, push::push).await?;
+        let mut batch = Arc::new(self.sealed(batch)?);
+        let pushed = match &self.shared.outage {
+            Some(outage) => self.push_or_wait(outage, batch).await?,
+            None => self.run_sealed(&mut batch, push::push).await?,
+        };
         let meters = &self.shared.meters;
         meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
         meters.took(Kind::Push, watch.elapsed());
         Ok(pushed)
     }
 
+    /// Stores messages, or lets them wait here when the store is away or others wait before them.
+    async fn push_or_wait(
+        &self,
+        outage: &Arc<Outage>,
+        mut batch: Arc<PushBatch>,
+    ) -> Result<Vec<Pushed>, Error> {
+        if outage.is_ahead_of(&batch).await? {
+            let taken = outage.take_in(self.all_sealed(batch)?).await?;
+            return taken.ok_or(Error::Store(baton_store::Error::Busy(SPOOL_FULL_FOR)));
+        }
+        match self.run_sealed(&mut batch, push::push).await {
+            // Nothing was changed. After any other failure that is not certain, and the caller is told.
+            Err(error @ Error::Store(baton_store::Error::Busy(_))) if self.shared.store.away().is_some() => {
+                outage.take_in(self.all_sealed(batch)?).await?.ok_or(error)
+            }
+            other => other,
+        }
+    }
+
     /// Runs a decision that pushes. Which of its queues are encrypted is known for certain only when it is made, so
     /// it may turn out that more has to be sealed first.
-    async fn run_sealed<R, F>(&self, batch: PushBatch, decide: F) -> Result<R, Error>
+    async fn run_sealed<R, F>(&self, batch: &mut Arc<PushBatch>, decide: F) -> Result<R, Error>
     where
         R: Send + 'static,
         F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, Stop> + Clone + Send + 'static,
     {
-        let mut batch = Arc::new(self.sealed(batch)?);
         for _ in 0..SEALINGS_MAX {
-            let (decided, decide) = (Arc::clone(&batch), decide.clone());
+            let (decided, decide) = (Arc::clone(batch), decide.clone());
             match self.run(move |tx| decide(tx, &decided)).await? {
-                Err(Error::Unsealed(queue)) => batch = Arc::new(self.seal_for(&queue, &batch)?),
+                Err(Error::Unsealed(queue)) => *batch = Arc::new(self.seal_for(&queue, batch)?),
                 other => return other,
             }
         }
@@ -296,6 +334,12 @@ impl Broker {
         let sealer = &self.shared.sealer;
         let noted = |queue: &str| sealer.is_noted(queue);
         if sealer.can_seal() && batch.is_for(noted) { batch.sealed(sealer, noted) } else { Ok(batch) }
+    }
+
+    /// The messages, all sealed if they can be: which queues are encrypted is not certain while the store is away.
+    fn all_sealed(&self, batch: Arc<PushBatch>) -> Result<Arc<PushBatch>, Error> {
+        let sealer = &self.shared.sealer;
+        if sealer.can_seal() { batch.sealed(sealer, |_| true).map(Arc::new) } else { Ok(batch) }
     }
 
     /// The messages, sealed for one more queue.
@@ -519,7 +563,8 @@ impl Broker {
         let sealer = Arc::clone(&self.shared.sealer);
         let decide =
             move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes, &sealer);
-        let result = match self.run_sealed(pushes, decide).await {
+        let mut pushes = Arc::new(self.sealed(pushes)?);
+        let result = match self.run_sealed(&mut pushes, decide).await {
             Err(error @ Error::KeyMissing(_)) => {
                 return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
             }

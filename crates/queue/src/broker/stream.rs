@@ -87,7 +87,8 @@ impl Broker {
         let partition = cycle.partition;
         let cycle = Arc::new(cycle);
         let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| stream::cycle(tx, &cycle, pushes, offset);
-        let cycled = self.run_sealed(pushes, decide).await?;
+        let mut pushes = Arc::new(self.sealed(pushes)?);
+        let cycled = self.run_sealed(&mut pushes, decide).await?;
         if let Some(lease) = released.filter(|_| cycled.acked.is_some_and(|acked| acked.lease_released)) {
             self.shared.deliveries.remove(lease, partition);
         }

@@ -98,9 +98,12 @@ pub(super) fn set_pop_maintenance(mut call: Call) -> Answer {
 /// Shows what waits in the spool.
 pub(super) fn buffers(call: Call) -> Answer {
     Box::pin(async move {
-        let (_, spooled) = call.broker().maintenance().await?;
-        let healthy = call.broker().store().failure().is_none();
-        Reply::ok(&json!({"pending": spooled, "failed": 0, "dbHealthy": healthy, "worker": 0}))
+        let (broker, store) = (call.broker(), call.broker().store());
+        let healthy = store.failure().is_none() && store.away().is_none();
+        // What waits here is known also while the store cannot be asked.
+        let spooled = if healthy { broker.maintenance().await?.1 } else { 0 };
+        let pending = spooled + broker.waiting_locally();
+        Reply::ok(&json!({"pending": pending, "failed": 0, "dbHealthy": healthy, "worker": 0}))
     })
 }
 

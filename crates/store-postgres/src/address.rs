@@ -1,0 +1,207 @@
+//! Where the database is, and how it is spoken to there: in the clear, or under TLS with a certificate that is checked.
+//!
+//! Always: a certificate is never taken on trust, so `require` means what `verify-full` means, and `prefer`, which
+//! anyone in between can talk out of TLS, is refused. Deliberately absent: certificates of clients.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use baton_store::Error;
+use baton_tls::Trust;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::config::SslMode;
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_postgres::{Config, Socket};
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+
+/// See the module.
+#[derive(Clone)]
+pub struct Address {
+    pub config: Config,
+    pub tls: Tls,
+}
+
+impl Address {
+    /// Reads `postgres://…` or `host=… user=…`, with `sslmode` and `sslrootcert` as libpq writes them.
+    pub fn read(text: &str) -> Result<Self, Error> {
+        let Split { rest, mode, authorities } = split(text);
+        let mut config = Config::from_str(&rest).map_err(|e| {
+            let why = crate::link::describe(&e);
+            let help = "give postgres://user@host/database";
+            Error::Unusable(format!("the address of the store cannot be read: {why}; {help}"))
+        })?;
+        config.connect_timeout(CONNECT_TIMEOUT).keepalives(true).keepalives_idle(KEEPALIVE_AFTER);
+        if config.get_application_name().is_none() {
+            config.application_name("baton");
+        }
+        let tls = match mode.as_deref() {
+            None if authorities.is_some() => Some(authorities),
+            None | Some("disable") => None,
+            Some("require" | "verify-ca" | "verify-full") => Some(authorities),
+            Some(other) => {
+                let help = "give verify-full for TLS with a certificate that is checked, or disable for none";
+                return Err(Error::Unusable(format!("sslmode {other:?} is not known: {help}")));
+            }
+        };
+        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        let trust = tls.map(|authorities| match authorities {
+            Some(path) => Trust::file(Path::new(&path)),
+            None => Trust::system(),
+        });
+        let trust = trust.transpose().map_err(|e| Error::Unusable(e.to_string()))?;
+        Ok(Self { config, tls: Tls(trust) })
+    }
+}
+
+/// An address without what only concerns TLS.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Split {
+    rest: String,
+    mode: Option<String>,
+    /// A file with the authorities to believe.
+    authorities: Option<String>,
+}
+
+fn split(text: &str) -> Split {
+    let mut split = Split::default();
+    let is_url = text.contains("://");
+    let (before, separator, pairs) = match text.split_once('?') {
+        Some((before, pairs)) if is_url => (before, '&', pairs),
+        _ if is_url => (text, '&', ""),
+        _ => ("", ' ', text),
+    };
+    let mut others = Vec::new();
+    for pair in pairs.split(separator).filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sslmode", value)) => split.mode = Some(value.into()),
+            Some(("sslrootcert", value)) => split.authorities = Some(decoded(value)),
+            _ => others.push(pair),
+        }
+    }
+    let joined = others.join(&separator.to_string());
+    split.rest = match (before.is_empty(), joined.is_empty()) {
+        (false, false) => format!("{before}?{joined}"),
+        (false, true) => before.into(),
+        (true, _) => joined,
+    };
+    split
+}
+
+/// A value with its `%2F` and the like written out.
+fn decoded(value: &str) -> String {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| *first == b'%');
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Greets the database under TLS, if it is to be.
+#[derive(Clone)]
+pub struct Tls(Option<Trust>);
+
+/// The same, for one host.
+pub struct Greeting {
+    trust: Option<Trust>,
+    host: String,
+}
+
+/// A stream under TLS.
+pub struct Secured(tokio_rustls::client::TlsStream<Socket>);
+
+impl MakeTlsConnect<Socket> for Tls {
+    type Stream = Secured;
+    type TlsConnect = Greeting;
+    type Error = io::Error;
+
+    fn make_tls_connect(&mut self, host: &str) -> Result<Greeting, io::Error> {
+        Ok(Greeting { trust: self.0.clone(), host: host.to_owned() })
+    }
+}
+
+impl TlsConnect<Socket> for Greeting {
+    type Stream = Secured;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Secured, io::Error>> + Send>>;
+
+    fn connect(self, stream: Socket) -> Self::Future {
+        Box::pin(async move {
+            let Some(trust) = self.trust else { return Err(io::Error::other("TLS was not asked for")) };
+            trust.connect(&self.host, stream).await.map(Secured)
+        })
+    }
+}
+
+impl TlsStream for Secured {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl AsyncRead for Secured {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Secured {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, rest: &str, mode: Option<&str>, authorities: Option<&str>) {
+        let (mode, authorities) = (mode.map(String::from), authorities.map(String::from));
+        assert_eq!(split(text), Split { rest: rest.into(), mode, authorities }, "{text}");
+    }
+
+    #[test]
+    fn what_concerns_tls_is_taken_out_of_an_address() {
+        check("postgres://u@h/d", "postgres://u@h/d", None, None);
+        check("postgres://u@h/d?sslmode=verify-full", "postgres://u@h/d", Some("verify-full"), None);
+        let url = "postgres://u@h/d?sslrootcert=%2Fa%20b&application_name=x&sslmode=require";
+        check(url, "postgres://u@h/d?application_name=x", Some("require"), Some("/a b"));
+        check("host=h user=u sslmode=disable", "host=h user=u", Some("disable"), None);
+        check("host=h sslrootcert=/ca user=u", "host=h user=u", None, Some("/ca"));
+    }
+
+    #[test]
+    fn a_certificate_is_checked_or_there_is_none() {
+        let mode = |text: &str| Address::read(text).map(|address| address.config.get_ssl_mode());
+        assert_eq!(mode("postgres://u@h/d").unwrap(), SslMode::Disable);
+        assert_eq!(mode("postgres://u@h/d?sslmode=require").unwrap(), SslMode::Require);
+        for bad in ["prefer", "allow", "yes"] {
+            let refused = mode(&format!("host=h sslmode={bad}")).unwrap_err().to_string();
+            assert!(refused.contains("verify-full"), "{refused}");
+        }
+        assert!(mode("postgres://u@h/d?sslrootcert=/nowhere").unwrap_err().to_string().contains("/nowhere"));
+    }
+}
