@@ -84,7 +84,10 @@ mod tests {
         plan(&schedule, &calendar, at(now), is_active)
     }
 
-    fn outcome(plan: Plan) -> (Vec<i64>, bool, Option<i64>, u64) {
+    /// Jobs, whether they replace, what waits, and how many overlapped; in seconds after the start.
+    type Outcome = (Vec<i64>, bool, Option<i64>, u64);
+
+    fn outcome(plan: Plan) -> Outcome {
         let second = |at: Timestamp| at.micros() / 1_000_000 - START;
         (
             plan.jobs.into_iter().map(second).collect(),
@@ -96,7 +99,7 @@ mod tests {
 
     #[test]
     fn overlap_decides_which_fires_make_jobs() {
-        let table: &[(&str, bool, Option<i64>, (Vec<i64>, bool, Option<i64>, u64))] = &[
+        let table: &[(&str, bool, Option<i64>, Outcome)] = &[
             ("allow", true, None, (vec![0, 10, 20], false, None, 0)),
             ("skip", false, None, (vec![20], false, None, 2)),
             ("skip", true, None, (vec![], false, None, 3)),
