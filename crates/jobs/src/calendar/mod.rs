@@ -5,7 +5,7 @@
 //! on every fire, and a fire can be named by its nominal time. Always: [`Calendar::next`] is later than what it was
 //! asked with and skips nothing; [`Calendar::last`] walks the same moments backwards; both end. Deliberately absent:
 //! what time it is, whether a schedule is paused, and what a fire does. Start at [`Calendar`]; what a clock change
-//! does to a cron expression is in [`zone`], what became of missed fires in [`misfire`].
+//! does to a cron expression is in `zone`, what became of missed fires in `misfire`.
 
 mod cron;
 mod field;
