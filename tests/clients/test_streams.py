@@ -50,8 +50,8 @@ async def run(stream, query, server, **options):
 
 
 def sums(queen, queue, seconds=1, **window):
-    """Sums of `v` per window of event time `t` and key `k`. Windows are closed by later events: the runner's own flush
-    of what has been quiet would cut one in two whenever the machine pauses."""
+    """Sums of `v` per window of event time `t` and key `k`. Windows are closed by later events alone: the runner's own
+    flush reads a window and gives it out without a lease, so that one which a cycle closes meanwhile comes twice."""
     return (
         Stream.from_(queen.queue(queue))
         .key_by(lambda message: message["data"]["k"])
