@@ -368,6 +368,16 @@ def eventually(check, seconds=10, every=0.05):
         time.sleep(every)
 
 
+def parked(server, polls):
+    """Waits until at least so many polls wait on the server."""
+    eventually(lambda: server.get("/health").json["popWait"]["waiters"] >= polls, seconds=20)
+
+
+def nobody_parked(server):
+    """Waits until the server has noticed that all who waited are gone."""
+    eventually(lambda: server.get("/health").json["popWait"]["waiters"] == 0, seconds=20)
+
+
 class Background:
     """A call that runs beside the test; `result` waits for it."""
 

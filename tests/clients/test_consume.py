@@ -225,18 +225,18 @@ async def test_dead_letters_are_listed_by_group_and_page(queen, queue):
 
 
 async def test_a_renewing_consumer_keeps_a_message_longer_than_its_lease(queen, queue):
-    await queen.queue(queue).config({"lease_time": 1}).create()
+    await queen.queue(queue).config({"lease_time": 3}).create()
     await queen.queue(queue).push([{"data": 1}])
     handled = []
 
     async def handle(message):
         handled.append(message["data"])
-        await asyncio.sleep(3)
+        await asyncio.sleep(5)
 
     consuming = asyncio.create_task(
         run(queen.queue(queue).batch(1).limit(1).renew_lease(True, 400).each().consume(handle))
     )
-    await asyncio.sleep(2)
+    await asyncio.sleep(4)
     assert await pop_now(queen.queue(queue).batch(1)) == [], "nobody else gets it while it is renewed"
     await consuming
     assert handled == [1]

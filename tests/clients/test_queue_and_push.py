@@ -181,7 +181,7 @@ async def test_a_delayed_message_waits_for_its_time(queen, queue):
     started = asyncio.get_running_loop().time()
     (message,) = await queen.queue(queue).batch(1).wait(True).timeout_millis(10000).pop()
     assert message["data"] == 1
-    assert asyncio.get_running_loop().time() - started < 4, "the poll is woken when the delay is over"
+    assert asyncio.get_running_loop().time() - started < 9, "the poll is woken when the delay is over"
 
 
 async def test_a_window_buffer_holds_a_partition_until_it_is_quiet(queen, queue):

@@ -127,7 +127,7 @@ async def test_a_window_goes_on_over_restarts_of_runner_and_server(tmp_path, que
 
 async def test_a_gate_lets_through_in_order_and_keeps_its_state(queen, server, queue, query):
     """Every second evaluation is refused: each refusal ends a batch early, and the rest comes back in order."""
-    await queen.queue(queue).config({"lease_time": 1}).create()
+    await queen.queue(queue).config({"lease_time": 2}).create()
     refused = []
 
     def allow(message, context):
@@ -185,8 +185,8 @@ async def test_sliding_and_session_windows_emit_what_they_hold(queen, server, qu
     base = 1_700_000_000_000
     event_time = lambda message: message["data"]["t"]  # noqa: E731
     windows = {
-        "sliding": lambda stream: stream.window_sliding(size=2, slide=1, event_time=event_time, idle_flush_ms=200),
-        "session": lambda stream: stream.window_session(gap=2, event_time=event_time, idle_flush_ms=200),
+        "sliding": lambda stream: stream.window_sliding(size=2, slide=1, event_time=event_time, idle_flush_ms=0),
+        "session": lambda stream: stream.window_session(gap=2, event_time=event_time, idle_flush_ms=0),
     }
     await push(queen, queue, *({"t": base + second * 1000, "v": 1} for second in (0, 1, 10, 11, 12)), {"t": base + 100_000, "v": 1})
     for kind, window in windows.items():

@@ -76,6 +76,7 @@ async def test_a_bad_ack_takes_the_push_back(queen, queue):
 async def test_a_lost_lease_takes_the_whole_transaction_back(queen, queue):
     await queen.queue(queue).config({"lease_time": 1}).create()
     (message,) = await leased(queen, queue, 1)
+    await queen.queue(queue).config({"lease_time": 60}).create()
     (again,) = await queen.queue(queue).batch(1).wait(True).timeout_millis(10000).pop()
     with pytest.raises(Exception) as refused:
         await queen.transaction().ack(message).queue(f"{queue}-next").push([{"data": 2}]).commit()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from baton import Background, Connection, Refused, Server, data_of, eventually, pop_path
+from baton import Background, Connection, Refused, Server, data_of, eventually, parked, pop_path
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def park(server, queue):
 
 
 def test_a_parked_poll_is_answered_when_the_server_stops(stopping):
-    parked = [park(stopping, f"quiet-{i % 5}") for i in range(50)]
-    time.sleep(0.5)
-    assert not any(poll.done() for poll in parked)
+    polls = [park(stopping, f"quiet-{i % 5}") for i in range(50)]
+    parked(stopping, 50)
+    assert not any(poll.done() for poll in polls)
     started = time.monotonic()
     assert stopping.stop() == 0
     assert time.monotonic() - started < 15
-    for poll in parked:
+    for poll in polls:
         assert poll.result().status in (204, 503)
 
 

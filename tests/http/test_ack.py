@@ -135,9 +135,8 @@ def test_a_lease_of_another_group_or_partition_is_refused(server, queue):
 
 
 def test_an_expired_lease_is_refused_once_another_holds_the_message(server, queue):
-    server.configure(queue, leaseTime=1)
     server.push(queue, 1)
-    (first,) = server.pop(queue)
+    (first,) = server.pop(queue, leaseSeconds=1)
     (second,) = server.pop(queue, wait=True, timeout=10000)
     result = ack(server, first)
     assert (result["success"], result["error"]) == (False, "Invalid or expired lease")
@@ -162,9 +161,8 @@ def test_an_ack_repeated_is_a_success_without_effect(server, queue):
 
 def test_a_message_never_mentioned_is_never_finished(server, queue):
     """A consumer that acks the third message first and then dies loses nothing."""
-    server.configure(queue, leaseTime=1)
     server.push(queue, 1, 2, 3)
-    messages = server.pop(queue, batch=3)
+    messages = server.pop(queue, batch=3, leaseSeconds=3)
     assert ack(server, messages[2])["success"] is True
     assert data_of(server.pop(queue, batch=3, wait=True, timeout=10000)) == [1, 2]
 
@@ -253,10 +251,10 @@ def test_success_is_another_word_for_completed(server, queue):
 
 
 def test_a_lease_that_runs_out_costs_no_retry(server, queue):
-    server.configure(queue, leaseTime=1, retryLimit=1)
+    server.configure(queue, retryLimit=1)
     server.push(queue, 1)
-    for _ in range(3):
-        (message,) = server.pop(queue, wait=True, timeout=10000)
+    for seconds in (1, 1, 60):
+        (message,) = server.pop(queue, leaseSeconds=seconds, wait=True, timeout=10000)
     assert server.get(f"/api/v1/dlq?queue={queue}").json["messages"] == []
     assert ack(server, message, "failed")["dlq"] is False
 
@@ -287,7 +285,7 @@ def test_a_retry_delay_holds_a_failed_message_back(server, queue):
     assert server.pop(queue) == []
     started = time.monotonic()
     assert data_of(server.pop(queue, wait=True, timeout=10000)) == [1]
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 9
 
 
 def test_a_very_long_error_text_is_kept_in_part(server, queue):

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from baton import Background, Connection, data_of, pop_path
+from baton import Background, Connection, data_of, parked, pop_path
 
 
 def test_a_pop_answers_the_whole_shape(server, queue):
@@ -163,24 +163,24 @@ def test_path_segments_are_decoded(server, queue):
 
 def test_a_long_poll_is_answered_by_a_push(server, queue):
     polling = Background(server.pop, queue, wait=True, timeout=20000)
-    time.sleep(0.5)
+    parked(server, 1)
     assert not polling.done()
     started = time.monotonic()
     server.push(queue, "late")
     assert data_of(polling.result()) == ["late"]
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
 
 
 def test_a_long_poll_is_answered_when_another_acks(server, queue):
     server.push(queue, 1, 2)
     held = server.pop(queue)
     polling = Background(server.pop, queue, wait=True, timeout=20000)
-    time.sleep(0.3)
+    parked(server, 1)
     assert not polling.done()
     started = time.monotonic()
     server.ack(held)
     assert data_of(polling.result()) == [2]
-    assert time.monotonic() - started < 1.5
+    assert time.monotonic() - started < 10
 
 
 def test_a_long_poll_is_answered_when_another_lease_ends(server, queue):
@@ -189,18 +189,18 @@ def test_a_long_poll_is_answered_when_another_lease_ends(server, queue):
     server.pop(queue)
     started = time.monotonic()
     assert data_of(server.pop(queue, wait=True, timeout=20000)) == [1]
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
 
 
 def test_a_long_poll_with_a_timeout_ends_in_time(server, queue):
     started = time.monotonic()
     assert server.pop(queue, wait=True, timeout=700) == []
-    assert 0.6 < time.monotonic() - started < 3
+    assert 0.6 < time.monotonic() - started < 10
 
 
 def test_one_push_wakes_only_as_many_polls_as_it_has_work_for(server, queue):
     polls = [Background(server.pop, queue, wait=True, timeout=4000) for _ in range(5)]
-    time.sleep(0.5)
+    parked(server, 5)
     server.push(queue, 1)
     results = [poll.result() for poll in polls]
     assert sorted(map(len, results)) == [0, 0, 0, 0, 1]
@@ -210,7 +210,7 @@ def test_hundreds_of_polls_wait_and_one_push_reaches_one_of_them(server, queue):
     connections = [Connection(server.port) for _ in range(300)]
     path = pop_path(queue, wait=True, timeout=20000)
     polls = [Background(connection.call, "GET", path) for connection in connections]
-    time.sleep(1)
+    parked(server, 300)
     started = time.monotonic()
     for i in range(300):
         server.push(queue, i, partition=str(i))
