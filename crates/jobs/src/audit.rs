@@ -46,7 +46,7 @@ fn audit_queue(
     wrong: &mut Vec<String>,
 ) -> Result<(), Halt> {
     let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
-    let mut counts = [0; State::COUNT];
+    let (mut counts, mut open) = ([0; State::COUNT], vec![0; CHUNK as usize]);
     each(head.removed.end..end.div_ceil(CHUNK), |number| {
         let (here, indexed) = book.chunk_as_stored((partition, number))?;
         if here.is_empty() && !head.removed.contains(number) {
@@ -63,6 +63,7 @@ fn audit_queue(
         for (index, slot) in here.into_iter().enumerate() {
             let place = Place::new(partition, number * CHUNK + index as u64);
             counts[slot.state as usize] += 1;
+            open[index] += u64::from(!slot.state.is_terminal());
             let lane =
                 head.lanes.iter().find(|lane| (lane.priority, lane.kind) == (slot.priority, slot.kind));
             if slot.state == State::Dispatched && !lane.is_some_and(|lane| lane.chunks.contains(number)) {
@@ -80,6 +81,9 @@ fn audit_queue(
     })?;
     // Places of forgotten chunks are in no count.
     counts[State::Gone as usize] = head.counts[State::Gone as usize];
+    if !head.open.is_empty() && head.open != open {
+        wrong.push(format!("{partition} tallies {:?} and has {open:?}", head.open));
+    }
     if counts != head.counts {
         wrong.push(format!("{partition} counts {:?} and has {counts:?}", head.counts));
     }

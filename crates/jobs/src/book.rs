@@ -128,13 +128,18 @@ struct Summary {
     counts: [u64; State::COUNT],
     /// Lanes with a job in the chunk, and when the oldest of them was accepted.
     lanes: Vec<(u8, u32, Timestamp)>,
+    /// A bit for each job that has not ended.
+    open: u64,
 }
+
+const _: () = assert!(CHUNK == u64::BITS as u64, "a bit for each slot");
 
 impl Summary {
     fn of(chunk: &Chunk) -> Self {
         let mut summary = Self::default();
-        for slot in &chunk.slots {
+        for (index, slot) in chunk.slots.iter().enumerate() {
             summary.counts[slot.state as usize] += 1;
+            summary.open |= u64::from(!slot.state.is_terminal()) << index;
             if slot.state == State::Dispatched {
                 let lane = (slot.priority, slot.kind);
                 if !summary.lanes.iter().any(|(priority, kind, _)| (*priority, *kind) == lane) {
@@ -518,6 +523,9 @@ impl<'t> Book<'t> {
             let more = after.counts[dispatched].saturating_sub(page.before.counts[dispatched]);
             *ready.entry(at.0).or_default() += more;
             *head_dirty |= count(head, &page.before, &after);
+            if self.policy.shared && after.open != page.before.open {
+                head.tally(page.before.open, after.open);
+            }
             let newest = page.chunk.slots.last().map(|slot| slot.created_at);
             *head_dirty |= place_in_lanes(head, at.1, &after, newest);
             page.before = after;

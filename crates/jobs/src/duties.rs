@@ -1,9 +1,10 @@
 //! The duties of the leader: what has to happen though nobody asks for it.
 //!
 //! One task holds the lease, and while it does runs each [`Duty`] when it says that it has something to do. A new duty
-//! is one more entry in [`all`]. Always: every commit of a duty is guarded by the term; a duty that fails is tried
-//! again and keeps no other from running; no call waits for ever, because the store bounds each. Not here: what the
-//! duties decide (`due` and its like).
+//! is one more entry in [`all`]. Always: every commit of a duty is guarded by the term; the duties begin together or, if
+//! one of them cannot, not at all; they end together, a margin before the lease does by this node's own clock, or as soon
+//! as a renewal fails or its outcome is not known; a duty that fails later is tried again and keeps no other from running.
+//! Not here: what the duties decide (`due` and its like).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,17 +14,15 @@ use baton_env::Stopwatch;
 use baton_store::{BoxFuture, run};
 use baton_types::PartitionId;
 
+use crate::cluster::orphan::{Balance, Orphans};
 use crate::compact::compact;
 use crate::due;
 use crate::error::Error;
 use crate::jobs::Shared;
 use crate::leader::{self, Term};
-use crate::limits::TERM_RENEW;
 use crate::queue;
 use crate::schedule::duty::Schedules;
 
-/// How often a node that does not lead tries to.
-const TRY_EVERY: Duration = Duration::from_secs(2);
 /// The longest pause between two looks at the clock: another node may have added something.
 const TICK: Duration = Duration::from_secs(1);
 /// The pause after a duty has failed.
@@ -46,24 +45,42 @@ pub trait Duty: Send + Sync {
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>>;
 }
 
+/// The refusal of a decision that needs the term.
+pub fn not_leader() -> Error {
+    Error::conflict(NOT_LEADER, "this node does not lead any more")
+}
+
 /// Every duty.
-fn all() -> Vec<Box<dyn Duty>> {
-    vec![Box::new(Clock), Box::new(Schedules), Box::new(Trim)]
+fn all(sole: bool) -> Vec<Box<dyn Duty>> {
+    let mut duties: Vec<Box<dyn Duty>> = vec![Box::new(Clock), Box::new(Schedules), Box::new(Trim)];
+    if !sole {
+        duties.push(Box::new(Orphans));
+        duties.push(Box::new(Balance));
+    }
+    duties
 }
 
 /// Leads whenever it can, until the server stops.
 pub async fn keep(shared: Arc<Shared>) {
-    let duties = all();
+    let duties = all(shared.options.sole);
     while !shared.stop.is_cancelled() {
-        match take(&shared).await {
-            Some(term) => {
-                shared.meter.became_leader();
-                tracing::info!(token = term.token, "this node runs the duties of jobs");
-                lead(&shared, &duties, term).await;
-            }
-            None => pause(&shared, TRY_EVERY).await,
+        // Measured from before the attempt, so that this node stops believing before the others do.
+        let before = Stopwatch::start();
+        let term = if shared.standing.is_idle() { None } else { take(&shared).await };
+        if let Some(term) = term {
+            shared.meter.became_leader();
+            tracing::info!(term = term.number, "this node runs the duties of jobs");
+            lead(&shared, &duties, term, before).await;
+        }
+        if !shared.stop.is_cancelled() {
+            pause(&shared, jittered(shared.options.times.try_lead())).await;
         }
     }
+}
+
+/// So that nodes that wait for the same thing do not all come at once.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.75 + 0.5 * (baton_env::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
 }
 
 /// Runs the duties that the time calls for until nothing is due; tells whether this node could lead.
@@ -77,7 +94,8 @@ pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
 
 async fn take(shared: &Arc<Shared>) -> Option<Term> {
     let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
-    match run(&*shared.store, move |tx| leader::take(tx, &node, sole)).await {
+    let life = shared.options.times.term;
+    match run(&*shared.store, move |tx| leader::take(tx, &node, sole, life)).await {
         Ok(term) => term,
         Err(error) => {
             tracing::debug!(%error, "the lease for the duties of jobs cannot be had");
@@ -86,19 +104,54 @@ async fn take(shared: &Arc<Shared>) -> Option<Term> {
     }
 }
 
-/// Runs the duties until the lease is lost or the server stops.
-async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term) {
-    let mut renewed = Stopwatch::start();
+/// How leading ended.
+enum Ended {
+    /// The lease may be another's by now, or its time is not to be trusted.
+    Lost,
+    /// This node wants to lead no longer, and still may.
+    Given,
+}
+
+/// Runs the duties until the lease is lost, the node leaves or the server stops.
+async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term, renewed: Stopwatch) {
+    let ended = while_trusted(shared, duties, &mut term, renewed).await;
+    match ended {
+        Ended::Lost => tracing::warn!(term = term.number, "this node does not run the duties of jobs any more"),
+        Ended::Given if shared.standing.is_abandoned() => {}
+        Ended::Given => {
+            if let Err(error) = run(&*shared.store, move |tx| leader::resign(tx, &term)).await {
+                tracing::debug!(%error, "the lease for the duties of jobs was not given back");
+            }
+        }
+    }
+}
+
+async fn while_trusted(
+    shared: &Arc<Shared>,
+    duties: &[Box<dyn Duty>],
+    term: &mut Term,
+    mut renewed: Stopwatch,
+) -> Ended {
+    let times = shared.options.times;
     let mut pauses: Vec<(Stopwatch, Duration)> =
         duties.iter().map(|_| (Stopwatch::start(), Duration::ZERO)).collect();
+    let mut is_first = true;
     loop {
         for (duty, (since, pause)) in duties.iter().zip(&mut pauses) {
             if since.elapsed() < *pause && !shared.is_rung(duty.name()) {
                 continue;
             }
-            *pause = match duty.run(shared, &term).await {
+            let left = times.trusted().saturating_sub(renewed.elapsed());
+            let Ok(done) = tokio::time::timeout(left, duty.run(shared, term)).await else {
+                return Ended::Lost;
+            };
+            *pause = match done {
                 Ok(pause) => pause,
-                Err(Error::Conflict { code: NOT_LEADER, .. }) => return,
+                Err(Error::Conflict { code: NOT_LEADER, .. }) => return Ended::Lost,
+                Err(error) if is_first => {
+                    tracing::warn!(%error, duty = duty.name(), "a duty cannot begin; another node may do better");
+                    return Ended::Given;
+                }
                 Err(error) => {
                     tracing::warn!(%error, duty = duty.name(), "a duty failed; it will be tried again");
                     FAILED
@@ -106,23 +159,19 @@ async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term) {
             };
             *since = Stopwatch::start();
         }
-        if renewed.elapsed() >= TERM_RENEW {
-            // Measured from before the attempt, so that this node stops believing before the others do.
-            let before = Stopwatch::start();
-            match take(shared).await {
-                Some(next) => (term, renewed) = (next, before),
-                None => return tracing::warn!("this node does not run the duties of jobs any more"),
-            }
+        is_first = false;
+        if shared.stop.is_cancelled() || shared.standing.is_idle() {
+            return Ended::Given;
         }
-        if shared.stop.is_cancelled() {
-            let last = term.clone();
-            if let Err(error) = run(&*shared.store, move |tx| leader::resign(tx, &last)).await {
-                tracing::debug!(%error, "the lease for the duties of jobs was not given back");
+        if renewed.elapsed() >= times.renew {
+            let (before, left) = (Stopwatch::start(), times.trusted().saturating_sub(renewed.elapsed()));
+            match tokio::time::timeout(left, take(shared)).await {
+                Ok(Some(next)) if next.number == term.number => (*term, renewed) = (next, before),
+                _ => return Ended::Lost,
             }
-            return;
         }
         let next = pauses.iter().map(|(since, pause)| pause.saturating_sub(since.elapsed())).min();
-        let next = next.unwrap_or(TICK).min(TERM_RENEW.saturating_sub(renewed.elapsed()));
+        let next = next.unwrap_or(TICK).min(times.renew.saturating_sub(renewed.elapsed()));
         pause(shared, next).await;
     }
 }

@@ -7,6 +7,7 @@ use baton_store::Error;
 use baton_types::{PartitionId, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use crate::chunk::CHUNK;
 use crate::codec::{Reader, Writer};
 use crate::lane::{Lane, Ranges};
 use crate::limits::LANE_RANGES_MAX;
@@ -98,6 +99,8 @@ pub struct Head {
     pub freed: Prefix,
     /// Dispatched jobs.
     pub lanes: Vec<Lane>,
+    /// Jobs that have not ended, by slice; empty where nobody asks.
+    pub open: Vec<u64>,
 }
 
 /// A whole job in a bucket.
@@ -116,6 +119,19 @@ impl Head {
             removed: Prefix::default(),
             freed: Prefix::default(),
             lanes: Vec::new(),
+            open: Vec::new(),
+        }
+    }
+
+    /// Follows jobs of a chunk that were or are open, by slice; each bit is a slot.
+    pub fn tally(&mut self, before: u64, after: u64) {
+        self.open.resize(CHUNK as usize, 0);
+        let mut changed = before ^ after;
+        while changed != 0 {
+            let at = changed.trailing_zeros() as usize;
+            changed &= changed - 1;
+            let count = &mut self.open[at];
+            *count = if after >> at & 1 == 1 { *count + 1 } else { count.saturating_sub(1) };
         }
     }
 
@@ -184,6 +200,7 @@ impl Head {
         self.freed.encode(&mut out);
         out.number(self.lanes.len() as u64);
         self.lanes.iter().for_each(|lane| lane.encode(&mut out));
+        self.open.iter().for_each(|count| out.number(*count));
         out.0
     }
 
@@ -207,7 +224,11 @@ impl Head {
         let (removed, freed) = (Prefix::decode(&mut from)?, Prefix::decode(&mut from)?);
         let lanes = from.number()?;
         let lanes = (0..lanes).map(|_| Lane::decode(&mut from)).collect::<Result<_, Error>>()?;
-        Ok(Self { name, history, created_at, settings, counts, bucket, removed, freed, lanes })
+        let mut open = Vec::new();
+        while !from.0.is_empty() {
+            open.push(from.number()?);
+        }
+        Ok(Self { name, history, created_at, settings, counts, bucket, removed, freed, lanes, open })
     }
 }
 
@@ -226,6 +247,8 @@ mod tests {
         chunks.insert(4);
         head.lanes.push(Lane { priority: 3, kind: 1, since: Timestamp::from_micros(7), chunks });
         head.counts[2] = 9;
+        assert_eq!(Head::decode(&head.encode()).unwrap(), head);
+        head.open = vec![0, 300, 1];
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
     }
 

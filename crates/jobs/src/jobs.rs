@@ -19,6 +19,8 @@ use tokio_util::task::TaskTracker;
 use crate::beat::{Beat, Heard, beat};
 use crate::book::{Book, Changes, Halt, News};
 use crate::cancel;
+use crate::cluster::Times;
+use crate::cluster::follower::{self, Standing};
 use crate::duties;
 use crate::enqueue::{self, Enqueued};
 use crate::error::Error;
@@ -42,7 +44,9 @@ use crate::worker::{self, Desired, NewWorker, Worker};
 /// How a server runs jobs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The name of this node and of this start of it.
+    /// The name of this node, which it keeps over starts.
+    pub name: Arc<str>,
+    /// The name of this start of it.
     pub node: Arc<str>,
     /// Whether no other node uses the store.
     pub sole: bool,
@@ -50,18 +54,22 @@ pub struct Options {
     pub policy: Policy,
     /// How often a worker that waits looks by itself.
     pub look_every: Duration,
-    /// Whether this node may run the duties.
+    /// Whether this node may run the duties and own jobs.
     pub duties: bool,
+    /// How long nodes wait for each other.
+    pub times: Times,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
+            name: "baton".into(),
             node: format!("baton-{:x}", baton_env::random_u64()).into(),
             sole: false,
             policy: Policy::default(),
             look_every: Duration::from_secs(1),
             duties: true,
+            times: Times::default(),
         }
     }
 }
@@ -86,6 +94,8 @@ pub struct Shared {
     pub(crate) next_due: AtomicI64,
     /// Queues never change their number.
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
+    /// How this node stands among the others.
+    pub(crate) standing: Standing,
     pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -180,7 +190,7 @@ impl Shared {
         let policy = self.options.policy;
         let decided = run(&*self.store, move |tx| {
             if !term.guard(tx)? {
-                return Ok(Err(Error::conflict(duties::NOT_LEADER, "this node does not lead any more")));
+                return Ok(Err(duties::not_leader()));
             }
             decide(tx, policy, &mut rule)
         })
@@ -270,7 +280,8 @@ pub(crate) fn decide<R>(
 
 impl Jobs {
     /// Starts the duties. Needs a tokio runtime.
-    pub fn start(store: Arc<dyn Store>, options: Options) -> Self {
+    pub fn start(store: Arc<dyn Store>, mut options: Options) -> Self {
+        options.policy.shared = !options.sole;
         let shared = Arc::new(Shared {
             store,
             options,
@@ -281,11 +292,15 @@ impl Jobs {
             rung_for_schedules: AtomicBool::new(false),
             next_due: AtomicI64::new(i64::MAX),
             queues: RwLock::default(),
+            standing: Standing::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
         if shared.options.duties {
             shared.tasks.spawn(duties::keep(Arc::clone(&shared)));
+            if !shared.options.sole {
+                shared.tasks.spawn(follower::keep(Arc::clone(&shared)));
+            }
         }
         Self { shared }
     }

@@ -7,6 +7,11 @@ use crate::id::{JobId, Place};
 
 pub const DUE: &str = "jobs/due/";
 pub const LEADER: &str = "jobs/leader";
+pub const TERM: &str = "jobs/term";
+pub const OWNERS: &str = "jobs/owners";
+pub const EVENTS: &str = "jobs/event/";
+pub const EVENTS_END: &str = "jobs/events";
+pub const NODES: &str = "jobs/node/";
 pub const QUEUES: &str = "jobs/queue/";
 pub const WORKERS: &str = "jobs/worker/";
 pub const DEAD: &str = "jobs/dead/";
@@ -113,6 +118,14 @@ pub fn progress(job: JobId) -> String {
 
 pub fn worker(number: u64) -> String {
     format!("{WORKERS}{number:016x}")
+}
+
+pub fn node(id: &str) -> String {
+    format!("{NODES}{id}")
+}
+
+pub fn event(number: u64) -> String {
+    format!("{EVENTS}{number:020}")
 }
 
 pub fn idempotent(key: &str) -> String {

@@ -3,16 +3,21 @@
 //! Always: a decision of a duty asks [`Term::guard`] in its own commit, so a node that was paused past the end of its
 //! lease changes nothing, whatever it believes. A node that owns its store alone takes the lease from its own past.
 
+use std::time::Duration;
+
 use baton_store::lease::{self, Acquired, Holder};
 use baton_store::{Stop, Tx};
 use baton_types::Timestamp;
+use serde_json::json;
 
+use crate::cluster::event::Log;
 use crate::key;
-use crate::limits::TERM;
 
 /// The right to run the duties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
+    /// Its number: rises with every acquisition.
+    pub number: u64,
     /// The lease's token: rises with every acquisition and every renewal.
     pub token: u64,
     /// When it began.
@@ -27,19 +32,27 @@ impl Term {
 }
 
 /// Takes the lease for a node, or renews it; `None` when another node has it. `sole` says that there can be no other.
-pub fn take(tx: &mut dyn Tx, node: &str, sole: bool) -> Result<Option<Term>, Stop> {
-    let term = |holder: Holder| Term { token: holder.token, since: holder.since };
-    Ok(match lease::acquire(tx, key::LEADER, node, TERM)? {
-        Acquired::Taken(holder) | Acquired::Already(holder) => Some(term(holder)),
-        Acquired::Held(holder) if sole => {
-            lease::release(tx, key::LEADER, holder.token)?;
-            match lease::acquire(tx, key::LEADER, node, TERM)? {
-                Acquired::Taken(holder) | Acquired::Already(holder) => Some(term(holder)),
-                Acquired::Held(_) => None,
-            }
+pub fn take(tx: &mut dyn Tx, node: &str, sole: bool, life: Duration) -> Result<Option<Term>, Stop> {
+    let (last, log) = (term(tx)?, Log::open(tx)?);
+    if sole && let Some(holder) = look(tx)?.filter(|holder| holder.owner != node) {
+        lease::release(tx, key::LEADER, holder.token)?;
+    }
+    Ok(match lease::acquire(tx, key::LEADER, node, life)? {
+        Acquired::Taken(holder) => {
+            let number = last + 1;
+            tx.put_record(key::TERM, number.to_string().into(), None)?;
+            log.write(tx, vec![("leader", json!({"node": node, "term": number}))])?;
+            Some(Term { number, token: holder.token, since: holder.since })
         }
+        Acquired::Already(holder) => Some(Term { number: last, token: holder.token, since: holder.since }),
         Acquired::Held(_) => None,
     })
+}
+
+/// The number of the last term.
+pub fn term(tx: &mut dyn Tx) -> Result<u64, Stop> {
+    let record = tx.record(key::TERM)?;
+    Ok(record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok()).unwrap_or(0))
 }
 
 /// Gives the lease back, so that another node need not wait for its end.

@@ -38,7 +38,10 @@
 //! | `jobs/idempotent/{hash}` | what a call with an idempotency key came to |
 //! | `jobs/schedule/{id}` | a schedule |
 //! | `jobs/fire/{time}/{id}` | a schedule that is to be looked at then, in the order of time |
-//! | `jobs/leader` | the lease of the node that runs the duties |
+//! | `jobs/leader`, `jobs/term` | the lease of the node that runs the duties, and how many terms there were |
+//! | `jobs/node/{id}` | a node, kept fresh by itself; none where a store has one user |
+//! | `jobs/event/{number}` | something that happened among nodes; `jobs/events` tells where the next one will be |
+//! | `jobs/owners` | which node owns which slice of the jobs, under which epoch |
 //!
 //! Lanes, counts and due entries are never written by a rule: the [`Book`] derives them from what the slots were and
 //! what they have become, so they cannot drift apart. Jobs that wait for tomorrow stand in their chunk's due entry
@@ -56,6 +59,7 @@ mod bulk;
 pub mod calendar;
 mod cancel;
 mod chunk;
+pub mod cluster;
 mod codec;
 mod compact;
 mod dead_letter;
@@ -93,6 +97,7 @@ pub use beat::{Beat, Heard, Held, Progress, ProgressAt};
 pub use book::{Book, Changes, Halt, News};
 pub use bulk::{Action, Done};
 pub use chunk::{CHUNK, Slot};
+pub use cluster::{ClusterEvent, ClusterView, Owner, Times};
 pub use dead_letter::DeadLetters;
 pub use enqueue::Enqueued;
 pub use error::Error;

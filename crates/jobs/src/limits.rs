@@ -85,7 +85,3 @@ pub const WORKER_FOR: Duration = Duration::from_secs(24 * 3600);
 pub const LOSSES_WITHIN: Duration = Duration::from_secs(72 * 3600);
 /// A waiting job rises by one priority after each of these, so that none waits for ever.
 pub const AGEING: Duration = Duration::from_secs(60);
-/// The lease of the node that runs the duties, and how often it is renewed.
-pub const TERM: Duration = Duration::from_secs(30);
-/// See [`TERM`].
-pub const TERM_RENEW: Duration = Duration::from_secs(10);

@@ -6,6 +6,8 @@ use std::time::Duration;
 use baton_store::{Distribution, Histogram, MICROS};
 
 use crate::book::Counts;
+use crate::cluster::Reason;
+use crate::cluster::handoff::Case;
 use crate::state::Outcome;
 
 /// The numbers.
@@ -21,6 +23,10 @@ pub struct Meter {
     lines: AtomicU64,
     lines_dropped: AtomicU64,
     terms: AtomicU64,
+    handoffs: [AtomicU64; 4],
+    claims: [AtomicU64; 4],
+    orphans: AtomicU64,
+    rebalanced: AtomicU64,
     misfires: AtomicU64,
     overlapped: AtomicU64,
     pickup: Histogram,
@@ -51,6 +57,14 @@ pub struct Numbers {
     pub lines_dropped: u64,
     /// How often this node became leader.
     pub terms: u64,
+    /// Slices of jobs that this node handed over when it drained, by case A to D.
+    pub handoffs: [u64; 4],
+    /// Slices of jobs that this node claimed, by reason.
+    pub claims: [(Reason, u64); 4],
+    /// Slices of dead nodes that this node offered to others.
+    pub orphans: u64,
+    /// Slices that this node moved for balance.
+    pub rebalanced: u64,
     /// Looks at schedules that found missed fires.
     pub misfires: u64,
     /// Fires of schedules that made no job because of the last one.
@@ -76,6 +90,10 @@ impl Default for Meter {
             lines: AtomicU64::default(),
             lines_dropped: AtomicU64::default(),
             terms: AtomicU64::default(),
+            handoffs: Default::default(),
+            claims: Default::default(),
+            orphans: AtomicU64::default(),
+            rebalanced: AtomicU64::default(),
             misfires: AtomicU64::default(),
             overlapped: AtomicU64::default(),
             lateness: Histogram::new(MICROS),
@@ -120,6 +138,26 @@ impl Meter {
         self.terms.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes slices that this node handed over, or left behind.
+    pub fn handed_over(&self, case: Case, slices: u64) {
+        self.handoffs[case as usize].fetch_add(slices, Ordering::Relaxed);
+    }
+
+    /// Notes slices that this node claimed.
+    pub fn claimed(&self, reason: Reason, slices: u64) {
+        self.claims[reason as usize].fetch_add(slices, Ordering::Relaxed);
+    }
+
+    /// Notes slices of dead nodes that this node offered.
+    pub fn orphaned(&self, slices: u64) {
+        self.orphans.fetch_add(slices, Ordering::Relaxed);
+    }
+
+    /// Notes slices that this node moved for balance.
+    pub fn rebalanced(&self, slices: u64) {
+        self.rebalanced.fetch_add(slices, Ordering::Relaxed);
+    }
+
     /// The numbers now.
     pub fn numbers(&self) -> Numbers {
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
@@ -134,6 +172,10 @@ impl Meter {
             lines: get(&self.lines),
             lines_dropped: get(&self.lines_dropped),
             terms: get(&self.terms),
+            handoffs: Case::ALL.map(|case| get(&self.handoffs[case as usize])),
+            claims: Reason::ALL.map(|reason| (reason, get(&self.claims[reason as usize]))),
+            orphans: get(&self.orphans),
+            rebalanced: get(&self.rebalanced),
             misfires: get(&self.misfires),
             overlapped: get(&self.overlapped),
             lateness: self.lateness.read(),

@@ -21,6 +21,8 @@ pub struct Policy {
     pub failed_for: Duration,
     /// A waiting job rises by one priority after each of these.
     pub ageing: Duration,
+    /// Whether other nodes share the store, so that it is counted which of them owns how many jobs.
+    pub shared: bool,
 }
 
 impl Default for Policy {
@@ -33,6 +35,7 @@ impl Default for Policy {
             cancelled_for: limits::COMPLETED_FOR,
             failed_for: limits::FAILED_FOR,
             ageing: limits::AGEING,
+            shared: false,
         }
     }
 }

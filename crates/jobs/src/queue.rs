@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use baton_store::{Error as StoreError, QueueSpec, Stop, Tx};
-use baton_types::{PartitionId, QueueOptions, Timestamp};
+use baton_types::{PartitionId, QueueId, QueueOptions, Timestamp};
 use serde::Serialize;
 
 use crate::book::{Book, Halt};
@@ -28,6 +28,16 @@ fn read_number(value: &[u8]) -> Result<PartitionId, StoreError> {
         .ok_or_else(|| StoreError::Corrupt("the number of a job queue cannot be read".into()))
 }
 
+/// The number of the hidden queue, which is created if it is not there.
+pub fn hidden(tx: &mut dyn Tx) -> Result<QueueId, Stop> {
+    if let Some(hidden) = tx.queue(HIDDEN)? {
+        return Ok(hidden.id);
+    }
+    let (name, none) = (HIDDEN.into(), Arc::<str>::from(""));
+    let options = QueueOptions::default();
+    Ok(tx.put_queue(QueueSpec { name, namespace: Arc::clone(&none), task: none, options })?.id)
+}
+
 /// Creates a queue that is not there; tells its number.
 pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>, Stop> {
     if let Some(record) = tx.record(&key::queue(name))? {
@@ -42,16 +52,11 @@ pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>,
         ))));
     }
     let hidden = match hidden {
-        Some(hidden) => hidden,
-        None => tx.put_queue(QueueSpec {
-            name: HIDDEN.into(),
-            namespace: "".into(),
-            task: "".into(),
-            options: QueueOptions::default(),
-        })?,
+        Some(hidden) => hidden.id,
+        None => self::hidden(tx)?,
     };
-    let partition = tx.create_partition(hidden.id, &format!("jobs:{name}"));
-    let history = tx.create_partition(hidden.id, &format!("history:{name}"));
+    let partition = tx.create_partition(hidden, &format!("jobs:{name}"));
+    let history = tx.create_partition(hidden, &format!("history:{name}"));
     let mut head = Head::new(name, history, tx.now());
     tx.put_record(&key::head(partition), head.encode().into(), None)?;
     tx.put_record(&key::queue(name), partition.0.to_string().into(), None)?;
@@ -74,6 +79,12 @@ pub struct QueueView {
 }
 
 impl QueueView {
+    /// Jobs that have not ended.
+    pub fn open(&self) -> u64 {
+        let is_open = |word: &str| State::of_word(word).is_some_and(|state| !state.is_terminal());
+        self.counts.iter().filter(|(word, _)| is_open(word)).map(|(_, count)| count).sum()
+    }
+
     fn of(head: &Head, now: Timestamp) -> Self {
         let states = State::ALL.iter().filter(|state| **state != State::Gone);
         let oldest = head.lanes.iter().map(|lane| lane.since).min();

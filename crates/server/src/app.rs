@@ -1,7 +1,7 @@
 //! What all connections share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use baton_cluster::Cluster;
@@ -38,6 +38,7 @@ pub struct App {
     started: Stopwatch,
     /// Open connections.
     pub connections: AtomicUsize,
+    leaving: AtomicBool,
     stopping: CancellationToken,
 }
 
@@ -61,6 +62,7 @@ impl App {
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),
             connections: AtomicUsize::new(0),
+            leaving: AtomicBool::new(false),
             stopping: CancellationToken::new(),
         }
     }
@@ -68,6 +70,15 @@ impl App {
     /// How long the server has been there.
     pub fn uptime(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// Whether the server is about to stop: it still serves, and wants nobody new.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     /// Whether the server has begun to stop.

@@ -176,6 +176,10 @@ impl Server {
     pub async fn run(self, shutdown: CancellationToken) {
         let Self { listener, app, identity, front, gossip, .. } = self;
         let tracker = TaskTracker::new();
+        // The signal to stop is first one to hand over jobs, while everything is still served.
+        let signal = shutdown;
+        let shutdown = CancellationToken::new();
+        tracker.spawn(leave(Arc::clone(&app), signal, shutdown.clone()));
         if let Some(front) = front {
             tracker.spawn(front.run(shutdown.clone()));
         }
@@ -200,6 +204,17 @@ impl Server {
             tracing::warn!(connections, "stopping took too long");
         }
     }
+}
+
+/// Waits for the signal, hands over the jobs that this node owns, and then has the server stop.
+async fn leave(app: Arc<App>, signal: CancellationToken, shutdown: CancellationToken) {
+    signal.cancelled().await;
+    app.leave();
+    let most = app.options.jobs.times.ceiling + GRACE;
+    if tokio::time::timeout(most, app.jobs.drain()).await.is_err() {
+        tracing::warn!("handing over jobs took too long; others find out by the silence of this server");
+    }
+    shutdown.cancel();
 }
 
 async fn resolve(address: &str) -> Result<SocketAddr, BindError> {

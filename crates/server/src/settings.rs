@@ -6,6 +6,7 @@
 //! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
 
 mod cluster;
+mod nodes;
 mod security;
 mod shards;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use baton_queue::Subscription;
 
 pub use cluster::Cluster;
+pub use nodes::Nodes;
 pub use security::{Secret, Security};
 pub use shards::{ShardSettings, ShardsListen};
 
@@ -91,6 +93,8 @@ pub struct Settings {
     pub security: Security,
     /// How shards are spread, and where their workers find a socket.
     pub shards: ShardSettings,
+    /// How servers share jobs.
+    pub nodes: Nodes,
     /// The other servers.
     pub cluster: Cluster,
 }
@@ -136,6 +140,7 @@ impl Default for Settings {
             log: "info".into(),
             security: Security::default(),
             shards: ShardSettings::default(),
+            nodes: Nodes::default(),
             cluster: Cluster::default(),
         }
     }
@@ -474,6 +479,17 @@ pub const TABLE: &[Setting] = &[
     security::TLS_CERT,
     security::TLS_KEY,
     security::ENCRYPTION_KEYS,
+    nodes::LEASE,
+    nodes::RENEW,
+    nodes::MARGIN,
+    nodes::HEARTBEAT,
+    nodes::DEAD_AFTER,
+    nodes::ACK,
+    nodes::TRIES,
+    nodes::TAIL,
+    nodes::CEILING,
+    nodes::ORPHANS,
+    nodes::COOLDOWN,
     cluster::PEERS,
     cluster::GOSSIP_ENABLED,
     cluster::GOSSIP_LISTEN,
@@ -549,6 +565,7 @@ impl Settings {
             settings.set("flag", &name, &value)?;
         }
         settings.check_cluster().map_err(Error::Together)?;
+        settings.check_nodes().map_err(Error::Together)?;
         settings.name_itself();
         Ok(settings)
     }
@@ -661,7 +678,8 @@ impl Settings {
         let sole = self.store == EMBEDDED;
         baton_jobs::Options {
             // Of this start: a server that comes back is not the one that held a lease before.
-            node: format!("{}-{:x}", self.node_id, baton_env::random_u64()).into(),
+            node: format!("{}-{:x}", self.node_id, baton_env::random_u64() >> 32).into(),
+            name: self.node_id.as_str().into(),
             sole,
             policy: baton_jobs::Policy {
                 lease: self.job_lease,
@@ -671,10 +689,12 @@ impl Settings {
                 cancelled_for: self.job_completed_retention,
                 failed_for: self.job_failed_retention,
                 ageing: self.job_ageing,
+                ..baton_jobs::Policy::default()
             },
             // Nobody else can change what a worker waits for, where there is nobody else.
             look_every: Duration::from_secs(if sole { 5 } else { 1 }),
             duties: true,
+            times: self.nodes.times,
         }
     }
 

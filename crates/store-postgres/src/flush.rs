@@ -28,9 +28,12 @@ const CHANGE_STRUCTURE: &str = "WITH changed AS (
 const KEEP_STRUCTURE: &str = "SELECT 1 / count(*) FROM (
         SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR SHARE) kept";
 
-/// Fails when another server has changed records since they were read.
-const CHANGE_RECORDS: &str = "WITH changed AS (
-        UPDATE versions SET number = $2 WHERE name = 'records' AND number = $1 RETURNING 1)
+/// Fails when another server has changed records since they were read, or holds the lock that the next try will take:
+/// whoever has that may be waiting for rows that this group has locked, and would change records anyway.
+const CHANGE_RECORDS: &str = "WITH free AS (
+        SELECT 1 FROM versions WHERE name = 'records' AND number = $1 FOR UPDATE SKIP LOCKED),
+    changed AS (
+        UPDATE versions SET number = $2 FROM free WHERE name = 'records' AND number = $1 RETURNING 1)
     SELECT 1 / count(*) FROM changed";
 
 const PUT_QUEUES: &str = "INSERT INTO queues (id, name, body)

@@ -76,6 +76,8 @@ pub struct Writer {
     server: i64,
     epoch: i64,
     commits: i64,
+    /// Whether the group that is worked on reads records, as far as is known from the tries before.
+    touches_records: bool,
     /// What is to be told once it is known that a commit happened.
     parked: Parked,
 }
@@ -151,6 +153,7 @@ impl Writer {
             server,
             epoch,
             commits,
+            touches_records: false,
             parked: Parked::default(),
             shared,
         };
@@ -215,6 +218,7 @@ impl Writer {
     async fn work(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
         let watch = Stopwatch::start();
         let mut tries = 0;
+        self.touches_records = false;
         loop {
             if self.link.as_ref().is_none_or(Link::is_closed) && !self.connect(watch, AWAY_MAX, intake).await
             {
@@ -337,7 +341,8 @@ impl Writer {
         for round in 0..ROUNDS_MAX {
             let first = round == 0;
             let touches_records = !memory.wanted.records.is_empty() || !memory.wanted.record_pages.is_empty();
-            let plan = Round { link, first, lock_records: first && tries > 0 && touches_records };
+            self.touches_records |= touches_records;
+            let plan = Round { link, first, lock_records: first && tries > 0 && self.touches_records };
             let loaded = load::load(plan, &mut memory, &mut self.remembered, true).await;
             let (before, after) = match loaded {
                 Ok(told) => told,

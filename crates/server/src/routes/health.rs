@@ -13,9 +13,10 @@ pub(super) fn health(call: Call) -> Answer {
     Box::pin(async move {
         let app = call.app();
         let failure = app.broker.store().failure().or_else(|| app.broker.store().away());
-        let healthy = failure.is_none() && !app.is_stopping();
+        let is_stopping = app.is_leaving() || app.is_stopping();
+        let healthy = failure.is_none() && !is_stopping;
         let waits = app.broker.wait_statistics();
-        let status = match (&failure, app.is_stopping()) {
+        let status = match (&failure, is_stopping) {
             (Some(_), _) => "unhealthy",
             (None, true) => "stopping",
             (None, false) => "healthy",

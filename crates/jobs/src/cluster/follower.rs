@@ -1,0 +1,375 @@
+//! What every node does: it is heard, claims its share of what is on offer, and hands over what it has before it leaves.
+//!
+//! One task looks at nodes and owners in one decision, again and again. Always: what it claims, and that it is there, is
+//! written in the same commit; a node that drains claims nothing; a node that cannot reach the store changes nothing and
+//! is dead to the others after their time. Start at [`keep`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_store::{Stop, Tx, run};
+use baton_types::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::sync::watch;
+
+use super::event::Log;
+use super::handoff::{Case, Drain, Sight, Step};
+use super::node::{self, Node, NodeState};
+use super::table::{self, Claimed, Reason, SLICES, Table};
+use crate::error::Error;
+use crate::head::Head;
+use crate::jobs::Shared;
+use crate::key;
+
+/// Heads read in one decision.
+const HEADS_AT_ONCE: usize = 200;
+/// How often a node that drains looks whether its offers were taken.
+const DRAIN_LOOK_MAX: Duration = Duration::from_millis(200);
+
+/// What a node knows of itself, shared by its tasks.
+#[derive(Debug)]
+pub struct Standing {
+    /// Whether the server is about to stop.
+    leaving: AtomicBool,
+    /// Whether it ends without a word, as a crash would.
+    abandoned: AtomicBool,
+    /// Rung when something of that changes.
+    bell: Notify,
+    /// Whether the node takes no part: it drains or has drained.
+    idle: watch::Sender<bool>,
+    /// Whether everything was handed over, or left behind.
+    drained: watch::Sender<bool>,
+    /// The owners as last seen.
+    table: watch::Sender<Option<Arc<Table>>>,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            leaving: false.into(),
+            abandoned: false.into(),
+            bell: Notify::new(),
+            idle: watch::Sender::new(false),
+            drained: watch::Sender::new(false),
+            table: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Standing {
+    /// Whether the node takes no part.
+    pub fn is_idle(&self) -> bool {
+        *self.idle.borrow()
+    }
+
+    /// The owners as last seen: a hint.
+    pub fn table(&self) -> Option<Arc<Table>> {
+        self.table.borrow().clone()
+    }
+
+    /// Begins to leave; returns when everything was handed over or left behind.
+    pub async fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.bell.notify_one();
+        // The sender lives as long as `self`.
+        let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
+    }
+
+    /// Has the node end without a word.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing may be said to the others any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+}
+
+/// What a look at the cluster came to.
+struct Look {
+    table: Table,
+    node: Node,
+    claimed: Vec<Claimed>,
+    /// Other nodes that may own jobs, and the last moment at which one of them was heard.
+    peers: Vec<Timestamp>,
+    now: Timestamp,
+}
+
+/// Takes part until the server stops.
+pub async fn keep(shared: Arc<Shared>) {
+    let (times, standing) = (shared.options.times, &shared.standing);
+    let (mut heard, mut jobs, mut drain) = (None::<Stopwatch>, 0, None::<Draining>);
+    let mut failing = None::<Stopwatch>;
+    while !shared.stop.is_cancelled() {
+        let is_due = heard.as_ref().is_none_or(|heard| heard.elapsed() >= times.heartbeat);
+        if is_due && let Some(owned) = owned_jobs(&shared).await {
+            jobs = owned;
+        }
+        let (before, drains) = (Stopwatch::start(), standing.is_leaving());
+        let look = match look(&shared, drains, is_due.then_some(jobs)).await {
+            Ok(look) => look,
+            Err(error) => {
+                tracing::debug!(%error, "this node cannot look at the others");
+                // Without a store nothing can be handed over: the others find out by this node's silence.
+                let store = &shared.store;
+                let is_hopeless = store.failure().is_some();
+                let failing = failing.get_or_insert_with(Stopwatch::start);
+                if drains && (is_hopeless || failing.elapsed() >= times.ack) {
+                    standing.drained.send_replace(true);
+                }
+                pause(&shared, times.look()).await;
+                continue;
+            }
+        };
+        failing = None;
+        if is_due {
+            heard = Some(before);
+        }
+        note_claims(&shared, &look.claimed);
+        let wants = drains || look.node.is_to_drain;
+        if standing.idle.send_replace(wants) != wants {
+            // Whoever leads gives that up.
+            shared.alarm.notify_one();
+        }
+        standing.table.send_replace(Some(Arc::new(look.table.clone())));
+        let mut soon = times.look();
+        match (wants, drain.as_mut()) {
+            (false, None) => {}
+            (false, Some(_)) => {
+                drain = None;
+                standing.drained.send_replace(false);
+                stay(&shared).await;
+            }
+            (true, _) => {
+                let drain = drain.get_or_insert_with(|| Draining::start(&shared, &look));
+                if drain.turn(&shared, &look).await {
+                    standing.drained.send_replace(true);
+                } else {
+                    soon = (times.ack / 10).clamp(Duration::from_millis(5), DRAIN_LOOK_MAX);
+                }
+            }
+        }
+        pause(&shared, soon).await;
+    }
+    let node = Arc::clone(&shared.options.node);
+    if !standing.is_abandoned()
+        && let Err(error) = run(&*shared.store, move |tx| depart(tx, &node)).await
+    {
+        tracing::debug!(%error, "this node did not say that it is gone");
+    }
+    standing.drained.send_replace(true);
+}
+
+async fn pause(shared: &Shared, duration: Duration) {
+    tokio::select! {
+        () = shared.stop.cancelled() => {}
+        () = shared.standing.bell.notified() => {}
+        () = baton_env::sleep(duration) => {}
+    }
+}
+
+/// A drain under way.
+struct Draining {
+    drain: Drain,
+    since: Stopwatch,
+    began: Timestamp,
+    is_done: bool,
+}
+
+impl Draining {
+    fn start(shared: &Shared, look: &Look) -> Self {
+        let slices = look.table.of(&shared.options.node).count();
+        tracing::info!(slices, "draining: this node hands over the jobs that it owns");
+        let drain = Drain::new(shared.options.times, slices);
+        Self { drain, since: Stopwatch::start(), began: look.now, is_done: false }
+    }
+
+    /// Does what comes next; whether it is over.
+    async fn turn(&mut self, shared: &Shared, look: &Look) -> bool {
+        while !self.is_done {
+            let seen = Sight {
+                elapsed: self.since.elapsed(),
+                left: look.table.of(&shared.options.node).count(),
+                has_peers: !look.peers.is_empty(),
+                has_heard: look.peers.iter().any(|seen_at| *seen_at >= self.began),
+            };
+            let node = Arc::clone(&shared.options.node);
+            let done = match self.drain.step(seen) {
+                Step::Offer => run(&*shared.store, move |tx| offer(tx, &node, None)).await,
+                Step::Leave(case) => {
+                    tracing::warn!(case = case.word(), slices = seen.left, "jobs are left without an owner");
+                    run(&*shared.store, move |tx| offer(tx, &node, Some(case))).await
+                }
+                Step::Wait => return false,
+                Step::Done => {
+                    self.is_done = true;
+                    self.tell(shared);
+                    Ok(())
+                }
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "an offer could not be written");
+                return false;
+            }
+        }
+        true
+    }
+
+    fn tell(&self, shared: &Shared) {
+        let [a, b, c, d] = self.drain.ended;
+        for case in Case::ALL {
+            shared.meter.handed_over(case, self.drain.ended[case as usize]);
+        }
+        let millis = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        tracing::info!(a, b, c, d, millis, "drained: slices of jobs handed over, by case");
+    }
+}
+
+/// Looks at nodes and owners, claims, and is heard if `jobs` says so.
+async fn look(shared: &Shared, drains: bool, jobs: Option<u64>) -> Result<Look, baton_store::Error> {
+    let (options, version) = (shared.options.clone(), env!("CARGO_PKG_VERSION"));
+    run(&*shared.store, move |tx| {
+        let (now, times, id) = (tx.now(), options.times, &options.node);
+        let nodes = node::all(tx)?;
+        let mut table = table::load(tx)?;
+        let log = Log::open(tx)?;
+        let mut events = Vec::new();
+        let own = nodes.iter().find(|known| known.id == *id);
+        let before = own.map(|own| &own.node);
+        let mut node = before.cloned().unwrap_or_else(|| {
+            events.push(("node", json!({"node": &**id, "state": "joined"})));
+            Node { name: options.name.to_string(), started_at: now, ..Node::default() }
+        });
+        if node.state == NodeState::Dead {
+            events.push(("node", json!({"node": &**id, "state": "back"})));
+        }
+        let is_idle = drains || node.is_to_drain;
+        node.state = if is_idle { NodeState::Draining } else { NodeState::Active };
+        if is_idle && before.is_some_and(|before| before.state == NodeState::Active) {
+            events.push(("node", json!({"node": &**id, "state": "draining"})));
+        }
+        let others = nodes.iter().filter(|known| known.id != *id).map(|known| &known.node);
+        let peers: Vec<_> =
+            others.filter(|node| node.is_active(now, times.dead_after)).map(|node| node.seen_at).collect();
+        let mut claimed = Vec::new();
+        if !is_idle {
+            let table = table.get_or_insert_with(|| Table::new(now));
+            claimed = table.claim(id, peers.len() + 1, now, times.ack);
+        }
+        events.extend(told_claims(id, &claimed));
+        let is_news = before.is_none_or(|before| before.state != node.state);
+        if let Some(jobs) = jobs {
+            node.jobs = jobs;
+        }
+        if jobs.is_some() || is_news || !claimed.is_empty() {
+            (node.seen_at, node.version) = (now, version.into());
+            node::put(tx, id, &node, own.map(|own| &own.record))?;
+        }
+        if let Some(table) = table.as_ref().filter(|_| !claimed.is_empty()) {
+            table::store(tx, table)?;
+        }
+        log.write(tx, events)?;
+        let table = table.unwrap_or_else(|| Table::new(now));
+        Ok(Look { table, node, claimed, peers, now })
+    })
+    .await
+}
+
+/// Claims in few words: one event for each reason and former owner.
+fn told_claims(node: &str, claimed: &[Claimed]) -> Vec<(&'static str, Value)> {
+    let mut told = BTreeMap::<(u8, &str), Vec<usize>>::new();
+    for one in claimed {
+        told.entry((one.reason as u8, &one.from)).or_default().push(one.slice);
+    }
+    let event = |((_, from), slices): ((u8, &str), Vec<usize>)| {
+        let reason = claimed.iter().find(|one| one.slice == slices[0]).map(|one| one.reason);
+        ("handoff", json!({"node": node, "from": from, "reason": reason, "slices": slices}))
+    };
+    told.into_iter().map(event).collect()
+}
+
+fn note_claims(shared: &Shared, claimed: &[Claimed]) {
+    for reason in Reason::ALL {
+        let slices = claimed.iter().filter(|one| one.reason == reason).count();
+        if slices > 0 {
+            shared.meter.claimed(reason, slices as u64);
+            tracing::info!(?reason, slices, of = SLICES, "this node owns more slices of the jobs");
+        }
+    }
+}
+
+/// Offers what the node has; with a case, it is also marked as left behind.
+fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>) -> Result<(), Stop> {
+    let now = tx.now();
+    let Some(mut table) = table::load(tx)? else { return Ok(()) };
+    if left.is_none() || table.slices.iter().any(|slice| *slice.owner == *node && slice.offer.is_none()) {
+        table.offer(node, Reason::Shutdown, now);
+    }
+    if left.is_some() {
+        table.leave(node);
+    }
+    table::store(tx, &table)
+}
+
+/// Keeps what is still its own after all.
+async fn stay(shared: &Shared) {
+    let node = Arc::clone(&shared.options.node);
+    let stayed = run(&*shared.store, move |tx| {
+        let Some(mut table) = table::load(tx)? else { return Ok(()) };
+        match table.withdraw(&node) {
+            0 => Ok(()),
+            _ => table::store(tx, &table),
+        }
+    });
+    if let Err(error) = stayed.await {
+        tracing::debug!(%error, "offers were not taken back");
+    }
+}
+
+/// Says that the node is gone.
+fn depart(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
+    let log = Log::open(tx)?;
+    node::remove(tx, id)?;
+    log.write(tx, vec![("node", json!({"node": id, "state": "left"}))])
+}
+
+async fn owned_jobs(shared: &Shared) -> Option<u64> {
+    let loads = loads(shared).await.ok()?;
+    let table = shared.standing.table()?;
+    Some(table.of(&shared.options.node).map(|slice| loads[slice]).sum())
+}
+
+/// Jobs that have not ended, by slice.
+pub async fn loads(shared: &Shared) -> Result<Vec<u64>, Error> {
+    let mut loads = vec![0; SLICES];
+    for queues in shared.all_queues().await?.chunks(HEADS_AT_ONCE) {
+        let keys: Vec<String> = queues.iter().copied().map(key::head).collect();
+        let heads = run(&*shared.store, move |tx| {
+            let (mut heads, mut missing) = (Vec::with_capacity(keys.len()), false);
+            for key in &keys {
+                match tx.record(key) {
+                    Ok(record) => heads.extend(record),
+                    Err(Stop::Load) => missing = true,
+                    Err(other) => return Err(other),
+                }
+            }
+            if missing { Err(Stop::Load) } else { Ok(heads) }
+        })
+        .await?;
+        for record in heads {
+            for (load, open) in loads.iter_mut().zip(Head::decode(&record.value)?.open) {
+                *load += open;
+            }
+        }
+    }
+    Ok(loads)
+}

@@ -1,0 +1,145 @@
+//! What the leader does for the cluster: it finds out who is dead, offers what they owned, and evens out the load.
+//!
+//! Always: each decision is guarded by the term; what is offered goes on where it is until somebody claims it; no job is
+//! touched, so losing a node runs nothing again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::{BoxFuture, Stop, Tx, run};
+use serde_json::json;
+
+use super::balance::{self, Holding};
+use super::event::Log;
+use super::follower;
+use super::node::{self, NodeState};
+use super::table;
+use super::times::Times;
+use crate::duties::{self, Duty};
+use crate::error::Error;
+use crate::jobs::Shared;
+use crate::leader::Term;
+
+/// Offers to one node are taken back after as many times the time that an offer waits.
+const ERRANDS: u32 = 3;
+
+/// Dead nodes, and what they owned.
+pub struct Orphans;
+
+impl Duty for Orphans {
+    fn name(&self) -> &'static str {
+        "orphans"
+    }
+
+    fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
+        Box::pin(async move {
+            let (term, times) = (term.clone(), shared.options.times);
+            let found = run(&*shared.store, move |tx| {
+                if !term.guard(tx)? {
+                    return Ok(None);
+                }
+                bereave(tx, &times).map(Some)
+            });
+            let (lost, pause) = found.await?.ok_or_else(duties::not_leader)?;
+            if lost > 0 {
+                shared.meter.orphaned(lost as u64);
+                tracing::warn!(slices = lost, reason = "NodeCrash", "jobs of dead nodes are offered to the others");
+            }
+            Ok(pause)
+        })
+    }
+}
+
+/// Offers what dead nodes own; tells how many slices those are, and when the next node may be found dead.
+fn bereave(tx: &mut dyn Tx, times: &Times) -> Result<(usize, Duration), Stop> {
+    let (now, nodes) = (tx.now(), node::all(tx)?);
+    let table = table::load(tx)?;
+    let log = Log::open(tx)?;
+    let is_dying = |node: &node::Node| {
+        node.state != NodeState::Dead && !node.is_alive(now, times.dead_after)
+    };
+    let mut events = Vec::new();
+    for node::Known { id, node, .. } in nodes.iter().filter(|known| is_dying(&known.node)) {
+        let silent_ms = u64::try_from(now.since(node.seen_at).as_millis()).unwrap_or(u64::MAX);
+        events.push(("node", json!({"node": &**id, "state": "dead", "silentMs": silent_ms})));
+    }
+    let mut lost = 0;
+    let mut after = table.clone();
+    if let Some(table) = &mut after {
+        let alive = |id: &str| {
+            nodes.iter().any(|known| *known.id == *id && known.node.is_alive(now, times.dead_after))
+        };
+        lost = table.bereave(alive, now, times.ack * ERRANDS);
+        if lost > 0 {
+            events.push(("handoff", json!({"reason": "NodeCrash", "offered": lost})));
+        }
+    }
+    for node::Known { id, node, record } in nodes.iter().filter(|known| is_dying(&known.node)) {
+        node::put(tx, id, &node::Node { state: NodeState::Dead, ..node.clone() }, Some(record))?;
+    }
+    if let Some(after) = after.filter(|after| Some(after) != table.as_ref()) {
+        table::store(tx, &after)?;
+    }
+    log.write(tx, events)?;
+    let alive = nodes.iter().map(|known| &known.node).filter(|node| node.is_alive(now, times.dead_after));
+    let next = alive.map(|node| times.dead_after.saturating_sub(now.since(node.seen_at))).min();
+    let least = Duration::from_millis(10);
+    Ok((lost, next.unwrap_or(times.orphans_every).clamp(least, times.orphans_every)))
+}
+
+/// Moves jobs from a node that has too many.
+pub struct Balance;
+
+impl Duty for Balance {
+    fn name(&self) -> &'static str {
+        "balance"
+    }
+
+    fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
+        Box::pin(async move {
+            let times = shared.options.times;
+            let (term, loads) = (term.clone(), follower::loads(shared).await?);
+            let moved = run(&*shared.store, move |tx| {
+                if !term.guard(tx)? {
+                    return Ok(None);
+                }
+                even_out(tx, &times, &loads).map(Some)
+            });
+            let (slices, jobs) = moved.await?.ok_or_else(duties::not_leader)?;
+            if slices > 0 {
+                shared.meter.rebalanced(slices as u64);
+                tracing::info!(slices, jobs, "jobs are moved to a node that has fewer");
+            }
+            Ok(times.heartbeat.min(times.cooldown))
+        })
+    }
+}
+
+/// Offers what should move, unless something moves already; tells how many slices and jobs.
+fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64]) -> Result<(usize, u64), Stop> {
+    let (now, nodes) = (tx.now(), node::all(tx)?);
+    let Some(mut table) = table::load(tx)? else { return Ok((0, 0)) };
+    let log = Log::open(tx)?;
+    let is_moving = table.slices.iter().any(|slice| slice.offer.is_some());
+    if is_moving || now.since(table.balanced_at) < times.cooldown {
+        return Ok((0, 0));
+    }
+    let active = nodes.iter().filter(|known| known.node.is_active(now, times.dead_after));
+    let holdings: Vec<_> = active
+        .map(|node::Known { id, .. }| {
+            let slices = table.of(id).map(|slice| (slice, loads.get(slice).copied().unwrap_or(0))).collect();
+            Holding { node: Arc::clone(id), slices }
+        })
+        .collect();
+    let moves = balance::plan(&holdings);
+    let Some(first) = moves.first() else { return Ok((0, 0)) };
+    let jobs = moves.iter().map(|one| one.jobs).sum();
+    let event = json!({
+        "reason": "Rebalance", "from": &*first.from, "to": &*first.to, "offered": moves.len(), "jobs": jobs,
+    });
+    moves.iter().for_each(|one| table.offer_to(one.slice, &one.to, now));
+    table.balanced_at = now;
+    table::store(tx, &table)?;
+    log.write(tx, vec![("handoff", event)])?;
+    Ok((moves.len(), jobs))
+}
