@@ -1,7 +1,8 @@
-"""A worker as a process of its own, to be stopped and killed: python job_worker.py PORT QUEUE DIARY.
+"""A worker as a process of its own, to be stopped and killed: python job_worker.py PORT[,PORT...] QUEUE DIARY [MAX].
 
-It takes one job at a time, keeps it with heartbeats for as long as the job says, reports, and writes every step into
-its diary. A server that does not answer is asked again, with the same words. It ends when it is told to by a signal.
+It takes up to MAX jobs at a time (one unless given), keeps them with heartbeats for as long as each says, reports, and
+writes every step into its diary. A server that does not answer is asked again with the same words, or, where there are
+several, another one is. It ends when it is told to by a signal.
 """
 
 import http.client
@@ -9,7 +10,8 @@ import json
 import sys
 import time
 
-PORT, QUEUE, DIARY = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+PORTS, QUEUE, DIARY = [int(port) for port in sys.argv[1].split(",")], sys.argv[2], sys.argv[3]
+MAX = int(sys.argv[4]) if len(sys.argv) > 4 else 1
 
 
 def note(*words):
@@ -21,7 +23,7 @@ def call(path, body):
     """The answer; asked again until there is one."""
     while True:
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
+            connection = http.client.HTTPConnection("127.0.0.1", PORTS[0], timeout=30 if len(PORTS) == 1 else 5)
             connection.request("POST", "/api/v1" + path, json.dumps(body))
             answer = connection.getresponse()
             text = answer.read()
@@ -30,6 +32,7 @@ def call(path, body):
                 return answer.status, json.loads(text)
         except (OSError, http.client.HTTPException):
             pass
+        PORTS.append(PORTS.pop(0))
         time.sleep(0.05)
 
 
@@ -38,28 +41,49 @@ def register():
     return worker["workerId"]
 
 
-def run(worker, lease):
-    job, fence = lease["jobId"], lease["fence"]
-    note("begin", job, fence)
-    end = time.monotonic() + lease["args"]["seconds"]
-    while time.monotonic() < end:
-        time.sleep(min(0.2, max(0, end - time.monotonic())))
-        _, heard = call(f"/workers/{worker}/heartbeat", {"running": [{"jobId": job, "fence": fence}]})
-        if job in heard.get("lost", []):
-            note("lost", job, fence)
-            break
-    item = {"jobId": job, "fence": fence, "outcome": "succeeded", "result": f"{job}.{fence}"}
-    _, answer = call("/executions:report", {"items": [item]})
-    item = answer["items"][0]
-    note("ok" if item["ok"] else "refused", job, fence, item.get("code", item.get("state")))
+def held(leases):
+    return {"running": [{"jobId": lease["jobId"], "fence": lease["fence"]} for lease in leases]}
+
+
+def report(leases):
+    """Says that these are done."""
+    item = {"outcome": "succeeded"}
+    names = [(lease["jobId"], lease["fence"]) for lease in leases]
+    items = [{**item, "jobId": job, "fence": fence, "result": f"{job}.{fence}"} for job, fence in names]
+    _, answer = call("/executions:report", {"items": items})
+    for (job, fence), item in zip(names, answer["items"], strict=True):
+        note("ok" if item["ok"] else "refused", job, fence, item.get("code", item.get("state")))
+
+
+def run(worker, leases):
+    now = time.monotonic()
+    ends = {lease["jobId"]: now + lease["args"]["seconds"] for lease in leases}
+    for lease in leases:
+        note("begin", lease["jobId"], lease["fence"])
+    while leases:
+        done = [lease for lease in leases if ends[lease["jobId"]] <= time.monotonic()]
+        leases = [lease for lease in leases if lease not in done]
+        if done:
+            report(done)
+        if not leases:
+            return
+        time.sleep(min(0.2, max(0, min(ends[lease["jobId"]] for lease in leases) - time.monotonic())))
+        _, heard = call(f"/workers/{worker}/heartbeat", held(leases))
+        lost = [lease for lease in leases if lease["jobId"] in heard.get("lost", [])]
+        for lease in lost:
+            note("lost", lease["jobId"], lease["fence"])
+        # What is lost is reported all the same: it must be refused.
+        if lost:
+            report(lost)
+            leases = [lease for lease in leases if lease not in lost]
 
 
 worker = register()
 note("ready", worker)
 while True:
-    status, answer = call(f"/workers/{worker}/lease", {"max": 1, "waitMs": 500})
+    status, answer = call(f"/workers/{worker}/lease", {"max": MAX, "waitMs": 500})
     if status == 404:
         worker = register()
         continue
-    for lease in answer["leases"]:
-        run(worker, lease)
+    if answer["leases"]:
+        run(worker, answer["leases"])

@@ -16,8 +16,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    cluster, completions, elect, elections, job, migrate, pop, push, queues, schedule, serve, shards, tail,
-    worker, workers,
+    cluster, completions, elect, elections, job, migrate, nodes, pop, push, queues, schedule, serve, shards,
+    tail, worker, workers,
 };
 
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
@@ -63,6 +63,8 @@ enum Command {
     Worker(worker::Args),
     /// List workers.
     Workers(workers::Args),
+    /// Show the servers that share jobs, or have one hand over what it owns.
+    Nodes(nodes::Args),
     /// Run a command only while this process coordinates a group.
     Elect(elect::Args),
     /// List election groups and who coordinates them.
@@ -107,6 +109,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Schedule(args) => schedule::run(args).await,
             Command::Worker(args) => worker::run(args).await,
             Command::Workers(args) => workers::run(args).await,
+            Command::Nodes(args) => nodes::run(args).await,
             Command::Elect(args) => elect::run(args).await,
             Command::Elections(args) => elections::run(args).await,
             Command::Shards(args) => shards::run(args).await,

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::Method;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 
 use crate::path::Path;
 use crate::{Client, Error};
@@ -12,5 +13,18 @@ impl Client {
     pub async fn cluster<T: DeserializeOwned>(&self) -> Result<T, Error> {
         let path = Path::new("/api/v1/cluster").build()?;
         self.call(Method::GET, path, Bytes::new(), "").await?.read()
+    }
+
+    /// The servers that share the jobs of a store, who leads, and who owns how much.
+    pub async fn nodes(&self) -> Result<Value, Error> {
+        let path = Path::new("/api/v1/nodes").build()?;
+        self.call(Method::GET, path, Bytes::new(), "").await?.read()
+    }
+
+    /// Asks a server, by its id or name, to hand over the jobs that it owns, or to take part again.
+    pub async fn drain_node(&self, node: &str, drain: bool) -> Result<Value, Error> {
+        let path = Path::new("/api/v1/nodes").segment(node).plain("/drain").build()?;
+        let body = json!({"mode": if drain { "on" } else { "off" }}).to_string();
+        self.call(Method::POST, path, body.into(), "").await?.read()
     }
 }

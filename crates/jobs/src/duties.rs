@@ -71,6 +71,7 @@ pub async fn keep(shared: Arc<Shared>) {
             shared.meter.became_leader();
             tracing::info!(term = term.number, "this node runs the duties of jobs");
             lead(&shared, &duties, term, before).await;
+            shared.meter.was_leader();
         }
         if !shared.stop.is_cancelled() {
             pause(&shared, jittered(shared.options.times.try_lead())).await;
@@ -116,7 +117,9 @@ enum Ended {
 async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term, renewed: Stopwatch) {
     let ended = while_trusted(shared, duties, &mut term, renewed).await;
     match ended {
-        Ended::Lost => tracing::warn!(term = term.number, "this node does not run the duties of jobs any more"),
+        Ended::Lost => {
+            tracing::warn!(term = term.number, "this node does not run the duties of jobs any more")
+        }
         Ended::Given if shared.standing.is_abandoned() => {}
         Ended::Given => {
             if let Err(error) = run(&*shared.store, move |tx| leader::resign(tx, &term)).await {

@@ -1,6 +1,6 @@
 //! What is counted, since the server started.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_store::{Distribution, Histogram, MICROS};
@@ -23,6 +23,7 @@ pub struct Meter {
     lines: AtomicU64,
     lines_dropped: AtomicU64,
     terms: AtomicU64,
+    leads: AtomicBool,
     handoffs: [AtomicU64; 4],
     claims: [AtomicU64; 4],
     orphans: AtomicU64,
@@ -57,6 +58,8 @@ pub struct Numbers {
     pub lines_dropped: u64,
     /// How often this node became leader.
     pub terms: u64,
+    /// Whether this node leads, as far as it knows.
+    pub is_leader: bool,
     /// Slices of jobs that this node handed over when it drained, by case A to D.
     pub handoffs: [u64; 4],
     /// Slices of jobs that this node claimed, by reason.
@@ -90,6 +93,7 @@ impl Default for Meter {
             lines: AtomicU64::default(),
             lines_dropped: AtomicU64::default(),
             terms: AtomicU64::default(),
+            leads: AtomicBool::new(false),
             handoffs: Default::default(),
             claims: Default::default(),
             orphans: AtomicU64::default(),
@@ -136,6 +140,12 @@ impl Meter {
     /// Notes that this node became leader.
     pub fn became_leader(&self) {
         self.terms.fetch_add(1, Ordering::Relaxed);
+        self.leads.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that it is leader no more.
+    pub fn was_leader(&self) {
+        self.leads.store(false, Ordering::Relaxed);
     }
 
     /// Notes slices that this node handed over, or left behind.
@@ -172,6 +182,7 @@ impl Meter {
             lines: get(&self.lines),
             lines_dropped: get(&self.lines_dropped),
             terms: get(&self.terms),
+            is_leader: self.leads.load(Ordering::Relaxed),
             handoffs: Case::ALL.map(|case| get(&self.handoffs[case as usize])),
             claims: Reason::ALL.map(|reason| (reason, get(&self.claims[reason as usize]))),
             orphans: get(&self.orphans),

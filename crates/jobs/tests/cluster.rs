@@ -94,9 +94,8 @@ async fn nodes_share_the_jobs_and_one_leads() {
     until(&first, "a lone node owns everything", |view| slices(view, "a") == SLICES).await;
     enqueue(&first, 300).await;
     let (second, third) = (fleet.node("b").await, fleet.node("c").await);
-    let spread = |view: &ClusterView| {
-        ["a", "b", "c"].iter().all(|name| (50..=150).contains(&jobs_of(view, name)))
-    };
+    let spread =
+        |view: &ClusterView| ["a", "b", "c"].iter().all(|name| (50..=150).contains(&jobs_of(view, name)));
     let view = until(&third, "jobs are spread", spread).await;
     assert_eq!(view.nodes.iter().map(|one| one.jobs).sum::<u64>(), 300);
     assert_eq!(view.nodes.iter().filter(|one| one.is_leader).count(), 1);
@@ -150,9 +149,13 @@ async fn the_jobs_of_a_dead_node_get_a_new_owner_and_do_not_run_again() {
     let view = until(&staying, "the other owns all", |view| slices(view, "b") == SLICES).await;
     let dead = view.nodes.iter().find(|one| one.node.name == "a").unwrap();
     assert_eq!((dead.node.state, dead.slices), (NodeState::Dead, 0));
-    assert!(staying.numbers().claims.iter().any(|(reason, count)| {
-        *reason == baton_jobs::cluster::Reason::NodeCrash && *count > 0
-    }));
+    assert!(
+        staying
+            .numbers()
+            .claims
+            .iter()
+            .any(|(reason, count)| { *reason == baton_jobs::cluster::Reason::NodeCrash && *count > 0 })
+    );
     // Epochs and terms only rise.
     let view = until(&staying, "somebody leads again", |view| {
         view.nodes.iter().any(|one| one.is_leader && one.node.name == "b")
@@ -202,7 +205,10 @@ async fn an_operator_can_have_a_node_drain_and_take_it_back() {
     }
     assert!(told("leader", "") && told("handoff", ""));
     assert!(events.windows(2).all(|pair| pair[0].offset < pair[1].offset));
-    assert_eq!(second.events_end().await.unwrap(), second.events(0).await.unwrap().last().unwrap().offset + 1);
+    assert_eq!(
+        second.events_end().await.unwrap(),
+        second.events(0).await.unwrap().last().unwrap().offset + 1
+    );
     first.shutdown().await;
     second.shutdown().await;
 }

@@ -6,6 +6,7 @@ pub mod elect;
 pub mod elections;
 pub mod job;
 pub mod migrate;
+pub mod nodes;
 pub mod pop;
 pub mod push;
 pub mod queues;

@@ -43,7 +43,11 @@ impl Duty for Orphans {
             let (lost, pause) = found.await?.ok_or_else(duties::not_leader)?;
             if lost > 0 {
                 shared.meter.orphaned(lost as u64);
-                tracing::warn!(slices = lost, reason = "NodeCrash", "jobs of dead nodes are offered to the others");
+                tracing::warn!(
+                    slices = lost,
+                    reason = "NodeCrash",
+                    "jobs of dead nodes are offered to the others"
+                );
             }
             Ok(pause)
         })
@@ -55,9 +59,7 @@ fn bereave(tx: &mut dyn Tx, times: &Times) -> Result<(usize, Duration), Stop> {
     let (now, nodes) = (tx.now(), node::all(tx)?);
     let table = table::load(tx)?;
     let log = Log::open(tx)?;
-    let is_dying = |node: &node::Node| {
-        node.state != NodeState::Dead && !node.is_alive(now, times.dead_after)
-    };
+    let is_dying = |node: &node::Node| node.state != NodeState::Dead && !node.is_alive(now, times.dead_after);
     let mut events = Vec::new();
     for node::Known { id, node, .. } in nodes.iter().filter(|known| is_dying(&known.node)) {
         let silent_ms = u64::try_from(now.since(node.seen_at).as_millis()).unwrap_or(u64::MAX);

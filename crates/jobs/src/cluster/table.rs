@@ -37,6 +37,16 @@ pub enum Reason {
 impl Reason {
     /// All of them, in order.
     pub const ALL: [Self; 4] = [Self::New, Self::Shutdown, Self::NodeCrash, Self::Rebalance];
+
+    /// The word for it.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::New => "New",
+            Self::Shutdown => "Shutdown",
+            Self::NodeCrash => "NodeCrash",
+            Self::Rebalance => "Rebalance",
+        }
+    }
 }
 
 /// A slice that is to be claimed.
@@ -173,8 +183,7 @@ impl Table {
             let is_lost = !slice.owner.is_empty() && !alive(&slice.owner);
             let is_told = slice.offer.as_ref().is_some_and(|offer| offer.to.is_empty());
             if is_lost && !is_told {
-                slice.offer =
-                    Some(Offer { reason: Reason::NodeCrash, to: "".into(), at: now, tries: 1 });
+                slice.offer = Some(Offer { reason: Reason::NodeCrash, to: "".into(), at: now, tries: 1 });
                 lost += 1;
             }
             let is_late = |offer: &Offer| !offer.to.is_empty() && now.since(offer.at) >= patience;

@@ -69,9 +69,11 @@ impl Jobs {
         let leader = holder.map(|owner| (term, Arc::from(owner)));
         if shared.options.sole {
             let open = self.queues().await?.iter().map(crate::queue::QueueView::open).sum();
-            let node = Node { name: shared.options.name.to_string(), jobs: open, seen_at: now, ..Node::default() };
+            let node =
+                Node { name: shared.options.name.to_string(), jobs: open, seen_at: now, ..Node::default() };
             let (id, own) = (Arc::clone(&shared.options.node), true);
-            let view = NodeView { id, node, slices: SLICES, offered: 0, jobs: open, is_leader: true, is_own: own };
+            let view =
+                NodeView { id, node, slices: SLICES, offered: 0, jobs: open, is_leader: true, is_own: own };
             return Ok(ClusterView { leader, until, nodes: vec![view], orphans: 0, now });
         }
         let loads = follower::loads(shared).await?;
@@ -81,9 +83,8 @@ impl Jobs {
                 node.state = NodeState::Dead;
             }
             let own: Vec<usize> = table.iter().flat_map(|table| table.of(&id)).collect();
-            let is_offered = |slice: &&usize| {
-                table.as_ref().is_some_and(|table| table.slices[**slice].offer.is_some())
-            };
+            let is_offered =
+                |slice: &&usize| table.as_ref().is_some_and(|table| table.slices[**slice].offer.is_some());
             NodeView {
                 slices: own.len(),
                 offered: own.iter().filter(is_offered).count(),
@@ -95,12 +96,21 @@ impl Jobs {
             }
         };
         let nodes: Vec<_> = nodes.into_iter().map(view).collect();
-        let is_owned = |owner: &str| {
-            nodes.iter().any(|view| *view.id == *owner && view.node.state != NodeState::Dead)
-        };
+        let is_owned =
+            |owner: &str| nodes.iter().any(|view| *view.id == *owner && view.node.state != NodeState::Dead);
         let orphans = table.iter().flat_map(|table| &table.slices).filter(|slice| !is_owned(&slice.owner));
         let orphans = orphans.count();
         Ok(ClusterView { leader, until, nodes, orphans, now })
+    }
+
+    /// How many slices of the jobs this node owns, as far as it knows.
+    pub fn slices(&self) -> usize {
+        let options = &self.shared.options;
+        match self.shared.standing.table() {
+            _ if options.sole => SLICES,
+            Some(table) => table.of(&options.node).count(),
+            None => 0,
+        }
     }
 
     /// Who owns a job, as far as this node knows.
@@ -129,11 +139,15 @@ impl Jobs {
                 *known.id == *wanted || is_named
             });
             let (Some(node::Known { id, mut node, record }), None) = (named.next(), named.next()) else {
-                let message = format!("there is no single node {wanted:?}: see GET /api/v1/cluster for their ids");
+                let message =
+                    format!("there is no single node {wanted:?}: see GET /api/v1/cluster for their ids");
                 return Ok(Err(Error::NotFound(message)));
             };
             if !node.is_alive(now, dead_after) {
-                return Ok(Err(Error::conflict("node_dead", format!("node {id} is dead; nothing is left to drain"))));
+                return Ok(Err(Error::conflict(
+                    "node_dead",
+                    format!("node {id} is dead; nothing is left to drain"),
+                )));
             }
             node.is_to_drain = drain;
             node::put(tx, &id, &node, Some(&record))?;

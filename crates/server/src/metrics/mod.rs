@@ -190,6 +190,16 @@ async fn jobs(page: &mut Exposition, app: &App) -> Result<(), Error> {
     page.one("baton_job_log_lines_total", numbers.lines);
     page.one("baton_job_log_lines_dropped_total", numbers.lines_dropped);
     page.one("baton_job_leader_terms_total", numbers.terms);
+    page.one("baton_job_leader", u64::from(numbers.is_leader));
+    page.one("baton_job_node_slices", app.jobs.slices());
+    for (case, count) in baton_jobs::cluster::handoff::Case::ALL.iter().zip(numbers.handoffs) {
+        page.labelled("baton_job_handoffs_total", &[("case", case.word())], count);
+    }
+    for (reason, count) in numbers.claims {
+        page.labelled("baton_job_claims_total", &[("reason", reason.word())], count);
+    }
+    page.one("baton_job_orphans_total", numbers.orphans);
+    page.one("baton_job_rebalanced_total", numbers.rebalanced);
     page.one("baton_schedule_misfires_total", numbers.misfires);
     page.one("baton_schedule_overlapped_total", numbers.overlapped);
     page.histogram("baton_schedule_lateness_seconds", &[], &numbers.lateness, 1e6);

@@ -46,7 +46,7 @@ fn detail() -> Value {
             "executionId": "text", "number": "whole", "workerId": "text", "startedAt": "time", "endedAt": "time?",
             "outcome": "any", "error": "any",
         }],
-        "error": "any", "hasResult": "flag", "progress": "any",
+        "error": "any", "hasResult": "flag", "progress": "any", "owner": "any",
     });
     for (name, value) in more.as_object().into_iter().flatten() {
         shown[name] = value.clone();

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::describe::{Operation, get, page, post, text, whole};
+use super::describe::{Operation, flag, get, page, post, text, whole};
 use super::shape::{shape, word};
 
 /// The longest wait for news of an election, in milliseconds.
@@ -130,11 +130,36 @@ pub(super) fn traces() -> Vec<Operation> {
     ]
 }
 
+fn nodes() -> Value {
+    json!({
+        "leader": "object?",
+        "nodes": [{
+            "nodeId": "text", "name": "text", "state": "active|draining|dead", "isLeader": "flag", "isOwn": "flag",
+            "ownedJobs": "whole", "load": "whole", "slices": "whole", "offered": "whole", "startedAt": "time",
+            "silentMs": "whole", "version": "text",
+        }],
+        "orphanedSlices": "whole",
+    })
+}
+
 pub(super) fn cluster() -> Vec<Operation> {
     vec![
+        get("/api/v1/nodes").answers(200, "The servers, as the store knows them.", shape(nodes())),
+        post("/api/v1/nodes/:node/drain")
+            .body_or_none(shape(json!({"mode?": "on|off"})))
+            .answers_error(StatusCode::CONFLICT)
+            .answers(202, "It was asked.", shape(json!({"nodeId": "text", "desiredState": "active|draining"}))),
+        get("/api/v1/events")
+            .query([
+                whole("after", 0, u64::MAX, "Only events after this id."),
+                flag("follow", "Answer with server-sent events, as `Accept: text/event-stream` does."),
+            ])
+            .answers(200, "Events, oldest first.", shape(json!({"events": ["object"]})))
+            .answers_with(200, "Events, oldest first.", "text/event-stream", word("text")),
         get("/api/v1/cluster").answers(200, "The servers.", shape(json!({
             "server_id": "text", "gossip": "flag", "coordinator": "flag", "balanced": "flag",
-            "imbalance_score": "number",
+            "imbalance_score": "number", "leader": nodes()["leader"], "nodes": nodes()["nodes"],
+            "orphanedSlices": "whole",
             "servers": [{
                 "server_id": "text", "url": "text", "load_score": "number", "healthy": "flag", "own?": "flag",
                 "alive?": "flag", "incarnation?": "whole", "silent_ms?": "whole",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use baton_cluster::{Seen, View};
 use serde_json::{Value, json};
 
+use super::jobs::nodes;
 use crate::app::App;
 use crate::call::{Answer, Call};
 use crate::reply::Reply;
@@ -33,10 +34,16 @@ pub(super) fn balance(call: Call) -> Answer {
 pub(super) fn cluster(call: Call) -> Answer {
     Box::pin(async move {
         let app = call.app();
+        // What the store cannot tell just now is left open; the rest is known without it.
+        let told = match app.jobs.cluster().await {
+            Ok(view) => nodes::parts(&view),
+            Err(_) => json!({"leader": null, "nodes": [], "orphanedSlices": 0}),
+        };
         let Some(cluster) = &app.cluster else {
             return Reply::ok(&json!({
                 "server_id": app.options.node_id, "gossip": false, "coordinator": false, "balanced": true,
                 "imbalance_score": 0.0, "servers": [alone(app)], "affinities": {"count": 0, "busiest": []},
+                "leader": told["leader"], "nodes": told["nodes"], "orphanedSlices": told["orphanedSlices"],
             }));
         };
         let view = cluster.view();
@@ -53,6 +60,9 @@ pub(super) fn cluster(call: Call) -> Answer {
             "imbalance_score": rounded(view.imbalance()),
             "servers": servers,
             "affinities": {"count": view.affinities, "busiest": busiest.collect::<Vec<_>>()},
+            "leader": told["leader"],
+            "nodes": told["nodes"],
+            "orphanedSlices": told["orphanedSlices"],
         }))
     })
 }

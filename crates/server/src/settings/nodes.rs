@@ -15,7 +15,10 @@ pub struct Nodes {
 impl Settings {
     /// What does not fit together.
     pub(super) fn check_nodes(&self) -> Result<(), String> {
-        self.nodes.times.check().map_err(|wrong| format!("{wrong}; see the settings job_leader_…, job_node_… and job_handoff_…"))
+        self.nodes
+            .times
+            .check()
+            .map_err(|wrong| format!("{wrong}; see the settings job_leader_…, job_node_… and job_handoff_…"))
     }
 }
 

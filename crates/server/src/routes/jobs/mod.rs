@@ -8,6 +8,7 @@ pub(super) mod dead_letters;
 pub(super) mod enqueue;
 pub(super) mod executions;
 pub(super) mod logs;
+pub(super) mod nodes;
 pub(super) mod queues;
 pub(super) mod read;
 pub(super) mod rider;
@@ -104,7 +105,7 @@ fn row(job: &JobView) -> Value {
 }
 
 /// A job with everything that is known of it.
-fn detail(detail: &JobDetail) -> Value {
+fn detail(detail: &JobDetail, owner: Option<&baton_jobs::Owner>) -> Value {
     let mut shown = row(&detail.job);
     let attempt = |attempt: &baton_jobs::Attempt| {
         json!({
@@ -121,6 +122,7 @@ fn detail(detail: &JobDetail) -> Value {
     shown["error"] = error(detail.error());
     shown["hasResult"] = detail.result.is_some().into();
     shown["progress"] = progress(detail.progress.as_ref());
+    shown["owner"] = owner.map_or(Value::Null, |owner| json!({"nodeId": &*owner.node, "epoch": owner.epoch}));
     shown
 }
 

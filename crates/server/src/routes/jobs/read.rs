@@ -54,9 +54,15 @@ pub(in crate::routes) fn list(call: Call) -> Answer {
     })
 }
 
+async fn shown(call: &Call, id: baton_jobs::JobId) -> Result<Reply, crate::error::Error> {
+    let found = call.jobs().detail(id).await?;
+    let owner = id.place().and_then(|place| call.jobs().owner(place));
+    Reply::ok(&detail(&found, owner.as_ref()))
+}
+
 /// One job with its history.
 pub(in crate::routes) fn one(call: Call) -> Answer {
-    Box::pin(async move { Reply::ok(&detail(&call.jobs().detail(job_id(&call, 0)?).await?)) })
+    Box::pin(async move { shown(&call, job_id(&call, 0)?).await })
 }
 
 /// The same once it has ended, or when the time is over.
@@ -69,7 +75,7 @@ pub(in crate::routes) fn wait(call: Call) -> Answer {
             waited = call.jobs().wait(id, Duration::from_millis(wait)) => drop(waited?),
             () = stopped => {}
         }
-        Reply::ok(&detail(&call.jobs().detail(id).await?))
+        shown(&call, id).await
     })
 }
 

@@ -1,0 +1,146 @@
+"""Three servers share the jobs of one PostgreSQL; any of them may leave or die, and no job notices.
+
+Each test shows first that its fault happened. `python tests/jobs/faults.py` runs more of them, for longer.
+"""
+
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+from baton import eventually
+from crew import Crew, Producer, Watcher, check, check_fires
+
+
+@pytest.fixture
+def crew(tmp_path):
+    with Crew(tmp_path) as crew:
+        yield crew
+    for member in crew.members:
+        assert "panicked" not in member.text(), member.text()
+
+
+def schedule(crew, name="beat"):
+    body = {"kind": "interval", "everyMs": 1000, "misfire": "all", "job": {"jobType": "t", "queue": "fires"}}
+    answer = crew.any().call("PUT", f"/api/v1/schedules/{name}", body)
+    assert answer.status in (200, 201), answer
+
+
+def fired(crew, name="beat"):
+    return len(crew.any().json(f"/jobs?scheduleId={name}&limit=500")["jobs"])
+
+
+def begin(crew, workers=2, seconds=0.3):
+    """Work under way on settled servers."""
+    crew.settled()
+    for _ in range(workers):
+        crew.work(at_once=50)
+    producer, watcher = Producer(crew, seconds=seconds, pause=0.2), Watcher(crew)
+    producer.start()
+    watcher.start()
+    eventually(lambda: len(producer.accepted) >= 20 and crew.counts()["completed"] >= 5, 60)
+    return producer, watcher
+
+
+def finish(crew, producer, watcher, floor=40):
+    eventually(lambda: len(producer.accepted) >= floor, 90)
+    producer.finish()
+    watcher.finish()
+    check(crew, producer.accepted)
+
+
+def test_a_killed_leader_is_followed_and_a_stopped_one_changes_nothing_when_it_wakes(crew):
+    schedule(crew)
+    producer, watcher = begin(crew)
+    first = crew.leader()
+    term = eventually(crew.term, 60)
+    eventually(lambda: fired(crew) >= 2, 60)
+    first.kill()
+    # Another one leads, under a higher term, and goes on with the fires.
+    crew.leader()
+    before = eventually(lambda: crew.term() > term and fired(crew), 60)
+    eventually(lambda: fired(crew) > before + 2, 60)
+    first.start()
+    second = crew.leader()
+    stopped_in = eventually(crew.term, 60)
+    os.kill(second.process.pid, signal.SIGSTOP)
+    second.is_stopped = True
+    eventually(lambda: crew.term() > stopped_in, 60)
+    os.kill(second.process.pid, signal.SIGCONT)
+    second.is_stopped = False
+    crew.settled()
+    finish(crew, producer, watcher)
+    assert len(watcher.terms) >= 3
+    check_fires(crew, "beat")
+
+
+def test_a_server_that_leaves_hands_its_jobs_over_and_one_that_dies_is_found_out(crew):
+    producer, watcher = begin(crew, seconds=1.0)
+    leaving, dying, staying = crew.members
+    owned = eventually(lambda: crew.node(leaving.name)["ownedJobs"], 60)
+    assert owned > 0
+    assert leaving.stop() == 0, leaving.text()
+    text = leaving.text()
+    line = next(line for line in text.splitlines() if "drained: slices" in line)
+    assert "c=0" in line and "d=0" in line, line
+    assert crew.node(leaving.name) is None
+    view = crew.view()
+    assert view["orphanedSlices"] == 0 and sum(node["slices"] for node in view["nodes"]) == 64, view
+    # The next one goes without a word.
+    eventually(lambda: crew.node(dying.name)["ownedJobs"], 60)
+    dead = crew.node(dying.name)["nodeId"]
+    dying.kill()
+    eventually(lambda: crew.node(staying.name)["slices"] == 64, 60)
+    states = {node["nodeId"]: node["state"] for node in crew.view()["nodes"]}
+    assert states[dead] == "dead"
+    metrics = staying.get("/metrics/prometheus").body.decode()
+    claimed = [line for line in metrics.splitlines() if line.startswith('baton_job_claims_total{reason="NodeCrash"')]
+    assert float(claimed[0].split()[-1]) > 0, claimed
+    leaving.start()
+    dying.start()
+    crew.settled()
+    finish(crew, producer, watcher)
+    kinds = {(event["type"], event.get("state") or event.get("reason")) for event in staying.json("/events")["events"]}
+    assert {("node", "dead"), ("node", "left"), ("handoff", "NodeCrash"), ("handoff", "Shutdown")} <= kinds, kinds
+
+
+def test_all_servers_are_killed_at_once_and_nothing_is_lost(crew):
+    schedule(crew)
+    producer, watcher = begin(crew)
+    before = len(producer.accepted)
+    for member in crew.members:
+        member.kill()
+    eventually(lambda: producer.refused > 3, 60)
+    for member in crew.members:
+        member.start()
+    crew.settled()
+    eventually(lambda: len(producer.accepted) > before + 20, 60)
+    finish(crew, producer, watcher)
+    eventually(lambda: fired(crew) >= 3, 60)
+    check_fires(crew, "beat")
+
+
+def test_an_operator_drains_a_server_and_sees_it_happen(crew):
+    crew.settled()
+    member, other = crew.members[0], crew.members[1]
+    stream = socket.create_connection(("127.0.0.1", other.port), timeout=60)
+    stream.sendall(b"GET /api/v1/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n")
+    answer = member.post(f"/api/v1/nodes/{member.name}/drain")
+    assert answer.status == 202 and answer.json["desiredState"] == "draining", answer
+    eventually(lambda: crew.node(member.name)["slices"] == 0, 60)
+    assert crew.node(member.name)["state"] == "draining" and crew.view()["orphanedSlices"] == 0
+    heard = b""
+    while b'"state":"draining"' not in heard:
+        heard += stream.recv(65536)
+    events = [json.loads(line[6:]) for line in heard.decode().splitlines() if line.startswith("data: {")]
+    assert any(event.get("state") == "asked_to_drain" for event in events)
+    stream.close()
+    assert member.get("/health").status == 200, "it serves on"
+    assert member.post(f"/api/v1/nodes/{member.name}/drain", {"mode": "off"}).status == 202
+    crew.settled()
+    assert other.post("/api/v1/nodes/nobody/drain").status == 404
+    # Of three that share the jobs evenly nothing is moved for nothing.
+    cluster = other.json("/cluster")
+    assert len(cluster["nodes"]) >= 3 and crew.leader()
