@@ -2,6 +2,7 @@
 
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::book::{Book, Halt};
 use crate::error::Error;
@@ -97,6 +98,12 @@ pub fn beat(book: &mut Book<'_>, beat: &Beat) -> Result<Heard, Halt> {
     }
     worker.seen_at = now;
     worker.running = u32::try_from(beat.running.len()).unwrap_or(u32::MAX);
+    book.say(beat.worker.0, || {
+        json!({
+            "kind": "worker", "workerId": beat.worker, "name": worker.told.name, "running": worker.running,
+            "at": now.to_iso_millis(),
+        })
+    });
     worker::put(book, beat.worker, &worker)?;
     Ok(heard)
 }

@@ -13,11 +13,12 @@ use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx, expi
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
+use serde_json::{Value, json};
 
 use crate::chunk::{CHUNK, Chunk, Slot};
 use crate::error::Error;
 use crate::head::Head;
-use crate::id::{JobId, Place};
+use crate::id::{ExecutionId, JobId, Place, WorkerId};
 use crate::key;
 use crate::lane::{Lane, Ranges};
 use crate::limits::KINDS_MAX;
@@ -168,6 +169,8 @@ pub struct Book<'t> {
     read: BTreeMap<String, Option<Record>>,
     writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     appends: BTreeMap<PartitionId, Appends>,
+    /// What goes into the journal besides changes of jobs, each with the slice it belongs to.
+    said: Vec<Value>,
     /// What the commit is news of.
     pub news: News,
 }
@@ -185,6 +188,7 @@ impl<'t> Book<'t> {
             read: BTreeMap::new(),
             writes: BTreeMap::new(),
             appends: BTreeMap::new(),
+            said: Vec::new(),
             news: News::default(),
         }
     }
@@ -502,10 +506,58 @@ impl<'t> Book<'t> {
     }
 
     fn settled(&mut self) -> Result<Vec<(PartitionId, u64)>, Stop> {
-        self.settle().map_err(|halt| match halt {
+        self.journal().and_then(|()| self.settle()).map_err(|halt| match halt {
             Halt::Stop(stop) => stop,
             Halt::Refused(error) => StoreError::Corrupt(error.to_string()).into(),
         })
+    }
+
+    /// Has the journal say something, if somebody watches.
+    pub fn say(&mut self, slice: u64, mut what: impl FnMut() -> Value) {
+        if self.policy.watched {
+            let mut said = what();
+            said["slice"] = (slice % CHUNK).into();
+            self.said.push(said);
+        }
+    }
+
+    /// Leaves word of what the commit changes, if somebody watches.
+    fn journal(&mut self) -> Result<(), Halt> {
+        if !self.policy.watched {
+            return Ok(());
+        }
+        let (mut places, at) = (self.news.changed.clone(), self.now().to_iso_millis());
+        places.sort_unstable();
+        places.dedup();
+        let mut entries = each(places, |place| self.status(place, &at))?;
+        entries.retain(|entry| !entry.is_null());
+        entries.append(&mut self.said);
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let last = self.record(key::JOURNAL_END)?;
+        let last = last.and_then(|value| std::str::from_utf8(&value).ok()?.parse().ok());
+        let next = last.unwrap_or(0u64) + 1;
+        let value = serde_json::to_vec(&entries).unwrap_or_default();
+        self.put(key::journal(next), value, None);
+        self.put(key::JOURNAL_END.to_owned(), next.to_string(), None);
+        Ok(())
+    }
+
+    /// How a job will stand, for the journal; nothing of one that is forgotten.
+    fn status(&mut self, place: Place, at: &str) -> Result<Value, Halt> {
+        let Some(slot) = self.slot(place)?.cloned() else { return Ok(Value::Null) };
+        let queue = Arc::clone(&self.head(place.partition)?.name);
+        let kinds = self.kinds(place.partition)?;
+        let kind = kinds.get(slot.kind as usize).map(|kind| kind.to_string());
+        let id = JobId::new(slot.created_at, place);
+        let has_run = slot.executions > 0;
+        Ok(json!({
+            "kind": "status", "slice": place.index(), "jobId": id, "queue": &*queue, "jobType": kind,
+            "status": slot.state, "fence": slot.fence, "attempts": slot.attempts,
+            "executionId": has_run.then(|| ExecutionId { job: id, fence: slot.fence }),
+            "workerId": has_run.then_some(WorkerId(slot.worker)), "at": at,
+        }))
     }
 
     /// Works out what follows from the changed slots; tells what can be trimmed.

@@ -19,8 +19,8 @@ use tokio_util::task::TaskTracker;
 use crate::beat::{Beat, Heard, beat};
 use crate::book::{Book, Changes, Halt, News};
 use crate::cancel;
-use crate::cluster::Times;
 use crate::cluster::follower::{self, Standing};
+use crate::cluster::{Times, channel};
 use crate::duties;
 use crate::enqueue::{self, Enqueued};
 use crate::error::Error;
@@ -58,6 +58,8 @@ pub struct Options {
     pub duties: bool,
     /// How long nodes wait for each other.
     pub times: Times,
+    /// What the names of channels begin with.
+    pub channels: Arc<str>,
 }
 
 impl Default for Options {
@@ -70,6 +72,7 @@ impl Default for Options {
             look_every: Duration::from_secs(1),
             duties: true,
             times: Times::default(),
+            channels: "orchestrix".into(),
         }
     }
 }
@@ -96,6 +99,8 @@ pub struct Shared {
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
     /// How this node stands among the others.
     pub(crate) standing: Standing,
+    /// Whether somebody watches a channel.
+    pub(crate) watched: AtomicBool,
     pub(crate) stop: CancellationToken,
     tasks: TaskTracker,
 }
@@ -169,12 +174,17 @@ impl Shared {
         }
     }
 
+    /// What rules go by now.
+    fn policy(&self) -> Policy {
+        Policy { watched: self.watched.load(Ordering::Relaxed), ..self.options.policy }
+    }
+
     /// Runs a rule in one commit and does what follows from it.
     pub(crate) async fn decide<R: Send + 'static>(
         &self,
         mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
     ) -> Result<R, Error> {
-        let policy = self.options.policy;
+        let policy = self.policy();
         let decided = run(&*self.store, move |tx| decide(tx, policy, &mut rule)).await?;
         let (answer, news) = decided?;
         self.spread(&news);
@@ -187,7 +197,7 @@ impl Shared {
         term: Term,
         mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
     ) -> Result<R, Error> {
-        let policy = self.options.policy;
+        let policy = self.policy();
         let decided = run(&*self.store, move |tx| {
             if !term.guard(tx)? {
                 return Ok(Err(duties::not_leader()));
@@ -293,12 +303,15 @@ impl Jobs {
             next_due: AtomicI64::new(i64::MAX),
             queues: RwLock::default(),
             standing: Standing::default(),
+            watched: AtomicBool::new(false),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         });
         if shared.options.duties {
             shared.tasks.spawn(duties::keep(Arc::clone(&shared)));
-            if !shared.options.sole {
+            if shared.options.sole {
+                shared.tasks.spawn(channel::keep_alone(Arc::clone(&shared)));
+            } else {
                 shared.tasks.spawn(follower::keep(Arc::clone(&shared)));
             }
         }
@@ -399,7 +412,7 @@ impl Jobs {
 
     /// Jobs that are to be accepted within a decision that does other things, too.
     pub async fn within(&self, jobs: Vec<NewJob>) -> Result<Within, Error> {
-        Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.options.policy })
+        Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.policy() })
     }
 
     /// Wakes and counts after such a decision.

@@ -11,6 +11,8 @@ pub const TERM: &str = "jobs/term";
 pub const OWNERS: &str = "jobs/owners";
 pub const EVENTS: &str = "jobs/event/";
 pub const EVENTS_END: &str = "jobs/events";
+pub const JOURNAL: &str = "jobs/journal/";
+pub const JOURNAL_END: &str = "jobs/journal-end";
 pub const NODES: &str = "jobs/node/";
 pub const QUEUES: &str = "jobs/queue/";
 pub const WORKERS: &str = "jobs/worker/";
@@ -126,6 +128,10 @@ pub fn node(id: &str) -> String {
 
 pub fn event(number: u64) -> String {
     format!("{EVENTS}{number:020}")
+}
+
+pub fn journal(number: u64) -> String {
+    format!("{JOURNAL}{number:020}")
 }
 
 pub fn idempotent(key: &str) -> String {

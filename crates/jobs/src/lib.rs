@@ -41,6 +41,7 @@
 //! | `jobs/leader`, `jobs/term` | the lease of the node that runs the duties, and how many terms there were |
 //! | `jobs/node/{id}` | a node, kept fresh by itself; none where a store has one user |
 //! | `jobs/event/{number}` | something that happened among nodes; `jobs/events` tells where the next one will be |
+//! | `jobs/journal/{number}` | what one commit changed, while somebody watches a channel; `jobs/journal-end` is the last number |
 //! | `jobs/owners` | which node owns which slice of the jobs, under which epoch |
 //!
 //! Lanes, counts and due entries are never written by a rule: the [`Book`] derives them from what the slots were and

@@ -7,6 +7,7 @@
 use baton_store::Error as StoreError;
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::beat::ProgressAt;
 use crate::book::{Book, Halt};
@@ -153,7 +154,7 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
         );
         return Err(Error::conflict("log_gap", message).into());
     }
-    let known = usize::try_from(logs.next - new.first).unwrap_or(usize::MAX);
+    let (known, sent_at) = (usize::try_from(logs.next - new.first).unwrap_or(usize::MAX), book.now());
     let fresh = new.lines.get(known..).unwrap_or_default();
     if fresh.is_empty() {
         return Ok(Logged::UpTo(logs.next));
@@ -161,7 +162,14 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     let room = usize::try_from(LINES_KEPT_MAX.saturating_sub(logs.kept)).unwrap_or(usize::MAX);
     let (kept, dropped) = fresh.split_at(room.min(fresh.len()));
     if !kept.is_empty() {
-        let lines = kept.iter().cloned().map(bounded).collect();
+        let lines: Vec<NewLine> = kept.iter().cloned().map(bounded).collect();
+        book.say(place.index() as u64, || {
+            let at = sent_at.to_iso_millis();
+            json!({
+                "kind": "logs", "jobId": job, "executionId": new.execution, "firstSeq": logs.next, "lines": lines,
+                "at": at,
+            })
+        });
         let record =
             Kept { fence: logs.fence, first: logs.next, at: book.now(), lines, dropped: logs.dropped };
         book.put(key::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);

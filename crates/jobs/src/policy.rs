@@ -23,6 +23,8 @@ pub struct Policy {
     pub ageing: Duration,
     /// Whether other nodes share the store, so that it is counted which of them owns how many jobs.
     pub shared: bool,
+    /// Whether somebody watches what happens to jobs, so that commits leave a journal.
+    pub watched: bool,
 }
 
 impl Default for Policy {
@@ -36,6 +38,7 @@ impl Default for Policy {
             failed_for: limits::FAILED_FOR,
             ageing: limits::AGEING,
             shared: false,
+            watched: false,
         }
     }
 }

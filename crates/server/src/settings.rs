@@ -490,6 +490,7 @@ pub const TABLE: &[Setting] = &[
     nodes::CEILING,
     nodes::ORPHANS,
     nodes::COOLDOWN,
+    nodes::CHANNELS,
     cluster::PEERS,
     cluster::GOSSIP_ENABLED,
     cluster::GOSSIP_LISTEN,
@@ -695,6 +696,7 @@ impl Settings {
             look_every: Duration::from_secs(if sole { 5 } else { 1 }),
             duties: true,
             times: self.nodes.times,
+            channels: self.nodes.channels.as_str().into(),
         }
     }
 

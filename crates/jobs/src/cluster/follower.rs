@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::sync::watch;
 
+use super::channel::{self, Outbox};
 use super::event::Log;
 use super::handoff::{Case, Drain, Sight, Step};
 use super::node::{self, Node, NodeState};
@@ -141,6 +142,7 @@ pub async fn keep(shared: Arc<Shared>) {
             shared.alarm.notify_one();
         }
         standing.table.send_replace(Some(Arc::new(look.table.clone())));
+        channel::look(&shared).await;
         let mut soon = times.look();
         match (wants, drain.as_mut()) {
             (false, None) => {}
@@ -202,12 +204,12 @@ impl Draining {
                 has_peers: !look.peers.is_empty(),
                 has_heard: look.peers.iter().any(|seen_at| *seen_at >= self.began),
             };
-            let node = Arc::clone(&shared.options.node);
+            let (node, prefix) = (Arc::clone(&shared.options.node), Arc::clone(&shared.options.channels));
             let done = match self.drain.step(seen) {
-                Step::Offer => run(&*shared.store, move |tx| offer(tx, &node, None)).await,
+                Step::Offer => run(&*shared.store, move |tx| offer(tx, &node, None, &prefix)).await,
                 Step::Leave(case) => {
                     tracing::warn!(case = case.word(), slices = seen.left, "jobs are left without an owner");
-                    run(&*shared.store, move |tx| offer(tx, &node, Some(case))).await
+                    run(&*shared.store, move |tx| offer(tx, &node, Some(case), &prefix)).await
                 }
                 Step::Wait => return false,
                 Step::Done => {
@@ -266,6 +268,13 @@ async fn look(shared: &Shared, drains: bool, jobs: Option<u64>) -> Result<Look, 
             claimed = table.claim(id, peers.len() + 1, now, times.ack);
         }
         events.extend(told_claims(id, &claimed));
+        let mut outbox = Outbox::default();
+        claimed.iter().for_each(|one| channel::claimed(&mut outbox, id, one));
+        if let Some(jobs) = jobs {
+            let beat = json!({"nodeId": &**id, "jobCount": jobs, "timestamp": now.to_iso_millis()});
+            outbox.add(channel::COORDINATOR, &*options.name, beat);
+        }
+        let addressed = outbox.address(tx, &options.channels)?;
         let is_news = before.is_none_or(|before| before.state != node.state);
         if let Some(jobs) = jobs {
             node.jobs = jobs;
@@ -278,6 +287,7 @@ async fn look(shared: &Shared, drains: bool, jobs: Option<u64>) -> Result<Look, 
             table::store(tx, table)?;
         }
         log.write(tx, events)?;
+        addressed.write(tx);
         let table = table.unwrap_or_else(|| Table::new(now));
         Ok(Look { table, node, claimed, peers, now })
     })
@@ -308,7 +318,7 @@ fn note_claims(shared: &Shared, claimed: &[Claimed]) {
 }
 
 /// Offers what the node has; with a case, it is also marked as left behind.
-fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>) -> Result<(), Stop> {
+fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>, prefix: &str) -> Result<(), Stop> {
     let now = tx.now();
     let Some(mut table) = table::load(tx)? else { return Ok(()) };
     if left.is_none() || table.slices.iter().any(|slice| *slice.owner == *node && slice.offer.is_none()) {
@@ -317,7 +327,12 @@ fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>) -> Result<(), Stop> {
     if left.is_some() {
         table.leave(node);
     }
-    table::store(tx, &table)
+    let mut outbox = Outbox::default();
+    channel::offered(&mut outbox, &table, node, table.of(node));
+    let addressed = outbox.address(tx, prefix)?;
+    table::store(tx, &table)?;
+    addressed.write(tx);
+    Ok(())
 }
 
 /// Keeps what is still its own after all.

@@ -12,6 +12,7 @@
 //! Rules: [`Table`], [`balance`], [`handoff`], [`Node`]. Edges: `follower` (every node), `orphan` (the leader).
 
 pub mod balance;
+pub mod channel;
 pub(crate) mod event;
 pub(crate) mod follower;
 pub mod handoff;

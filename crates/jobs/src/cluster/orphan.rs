@@ -10,10 +10,11 @@ use baton_store::{BoxFuture, Stop, Tx, run};
 use serde_json::json;
 
 use super::balance::{self, Holding};
+use super::channel::{self, Outbox};
 use super::event::Log;
 use super::follower;
 use super::node::{self, NodeState};
-use super::table;
+use super::table::{self, Table};
 use super::times::Times;
 use crate::duties::{self, Duty};
 use crate::error::Error;
@@ -34,11 +35,12 @@ impl Duty for Orphans {
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
             let (term, times) = (term.clone(), shared.options.times);
+            let prefix = Arc::clone(&shared.options.channels);
             let found = run(&*shared.store, move |tx| {
                 if !term.guard(tx)? {
                     return Ok(None);
                 }
-                bereave(tx, &times).map(Some)
+                bereave(tx, &times, &prefix).map(Some)
             });
             let (lost, pause) = found.await?.ok_or_else(duties::not_leader)?;
             if lost > 0 {
@@ -55,7 +57,7 @@ impl Duty for Orphans {
 }
 
 /// Offers what dead nodes own; tells how many slices those are, and when the next node may be found dead.
-fn bereave(tx: &mut dyn Tx, times: &Times) -> Result<(usize, Duration), Stop> {
+fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), Stop> {
     let (now, nodes) = (tx.now(), node::all(tx)?);
     let table = table::load(tx)?;
     let log = Log::open(tx)?;
@@ -76,6 +78,7 @@ fn bereave(tx: &mut dyn Tx, times: &Times) -> Result<(usize, Duration), Stop> {
             events.push(("handoff", json!({"reason": "NodeCrash", "offered": lost})));
         }
     }
+    let addressed = told(table.as_ref(), after.as_ref()).address(tx, prefix)?;
     for node::Known { id, node, record } in nodes.iter().filter(|known| is_dying(&known.node)) {
         node::put(tx, id, &node::Node { state: NodeState::Dead, ..node.clone() }, Some(record))?;
     }
@@ -83,10 +86,24 @@ fn bereave(tx: &mut dyn Tx, times: &Times) -> Result<(usize, Duration), Stop> {
         table::store(tx, &after)?;
     }
     log.write(tx, events)?;
+    addressed.write(tx);
     let alive = nodes.iter().map(|known| &known.node).filter(|node| node.is_alive(now, times.dead_after));
     let next = alive.map(|node| times.dead_after.saturating_sub(now.since(node.seen_at))).min();
     let least = Duration::from_millis(10);
     Ok((lost, next.unwrap_or(times.orphans_every).clamp(least, times.orphans_every)))
+}
+
+/// Offers that were not there before, for whoever watches.
+fn told(before: Option<&Table>, after: Option<&Table>) -> Outbox {
+    let mut outbox = Outbox::default();
+    if let (Some(before), Some(after)) = (before, after) {
+        for (number, (was, is)) in before.slices.iter().zip(&after.slices).enumerate() {
+            if was.offer != is.offer {
+                channel::offered(&mut outbox, after, &is.owner, std::iter::once(number));
+            }
+        }
+    }
+    outbox
 }
 
 /// Moves jobs from a node that has too many.
@@ -101,11 +118,12 @@ impl Duty for Balance {
         Box::pin(async move {
             let times = shared.options.times;
             let (term, loads) = (term.clone(), follower::loads(shared).await?);
+            let prefix = Arc::clone(&shared.options.channels);
             let moved = run(&*shared.store, move |tx| {
                 if !term.guard(tx)? {
                     return Ok(None);
                 }
-                even_out(tx, &times, &loads).map(Some)
+                even_out(tx, &times, &loads, &prefix).map(Some)
             });
             let (slices, jobs) = moved.await?.ok_or_else(duties::not_leader)?;
             if slices > 0 {
@@ -118,7 +136,7 @@ impl Duty for Balance {
 }
 
 /// Offers what should move, unless something moves already; tells how many slices and jobs.
-fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64]) -> Result<(usize, u64), Stop> {
+fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Result<(usize, u64), Stop> {
     let (now, nodes) = (tx.now(), node::all(tx)?);
     let Some(mut table) = table::load(tx)? else { return Ok((0, 0)) };
     let log = Log::open(tx)?;
@@ -139,9 +157,12 @@ fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64]) -> Result<(usize, u64
     let event = json!({
         "reason": "Rebalance", "from": &*first.from, "to": &*first.to, "offered": moves.len(), "jobs": jobs,
     });
+    let before = table.clone();
     moves.iter().for_each(|one| table.offer_to(one.slice, &one.to, now));
+    let addressed = told(Some(&before), Some(&table)).address(tx, prefix)?;
     table.balanced_at = now;
     table::store(tx, &table)?;
     log.write(tx, vec![("handoff", event)])?;
+    addressed.write(tx);
     Ok((moves.len(), jobs))
 }

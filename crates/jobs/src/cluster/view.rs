@@ -103,6 +103,11 @@ impl Jobs {
         Ok(ClusterView { leader, until, nodes, orphans, now })
     }
 
+    /// Whether this node knows of somebody who watches a channel.
+    pub fn is_watched(&self) -> bool {
+        self.shared.watched.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// How many slices of the jobs this node owns, as far as it knows.
     pub fn slices(&self) -> usize {
         let options = &self.shared.options;

@@ -3,13 +3,21 @@
 use baton_jobs::Times;
 
 use super::security::setting;
-use super::{Setting, Settings, positive, positive_millis, set, show_millis};
+use super::{Setting, Settings, filled, positive, positive_millis, set, show_millis};
 
 /// How long servers wait for each other.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nodes {
     /// The times.
     pub times: Times,
+    /// What the names of channels begin with.
+    pub channels: String,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        Self { times: Times::default(), channels: "orchestrix".into() }
+    }
 }
 
 impl Settings {
@@ -110,6 +118,15 @@ pub(super) const COOLDOWN: Setting = setting(
     "How often jobs may be moved from a server that owns twice as many as another.",
     |s, text| set(&mut s.nodes.times.cooldown, text, positive_millis),
     |s| show_millis(s.nodes.times.cooldown),
+);
+pub(super) const CHANNELS: Setting = setting(
+    ["job_channel_prefix", "job-channel-prefix", "BATON_JOB_CHANNEL_PREFIX"],
+    &[],
+    "NAME",
+    "What the names of the queues begin with in which jobs and servers can be watched; each is written to while it \
+     exists.",
+    |s, text| set(&mut s.nodes.channels, text, filled),
+    |s| s.nodes.channels.clone(),
 );
 
 #[cfg(test)]

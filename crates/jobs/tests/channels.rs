@@ -1,0 +1,145 @@
+//! What happens to jobs can be watched in queues, told by the owner of each job, in order and once.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_jobs::{Jobs, NewJob, NewWorker, Options, Outcome, Report, Times};
+use baton_store::{QueueSpec, Store, run};
+use baton_types::{Offset, QueueOptions};
+use serde_json::Value;
+
+/// Watches a channel: its queue exists.
+async fn watch(store: &Arc<dyn Store>, name: &str) {
+    let name: Arc<str> = name.into();
+    let spec = QueueSpec { name, namespace: "".into(), task: "".into(), options: QueueOptions::default() };
+    run(&**store, move |tx| tx.put_queue(spec.clone()).map(drop)).await.unwrap();
+}
+
+/// The messages of a partition of a channel.
+async fn heard(store: &Arc<dyn Store>, queue: &str, partition: &str) -> Vec<Value> {
+    let (queue, partition) = (queue.to_owned(), partition.to_owned());
+    let found = run(&**store, move |tx| {
+        let Some(queue) = tx.queue(&queue)? else { return Ok(None) };
+        tx.partition(queue.id, &partition)
+    });
+    let Some(found) = found.await.unwrap() else { return Vec::new() };
+    let segments = store.read(found.id, Offset(0), found.tail, 1 << 20).await.unwrap();
+    let messages = segments.iter().flat_map(baton_store::Segment::messages);
+    messages.map(|message| serde_json::from_slice(&message.unwrap().payload).unwrap()).collect()
+}
+
+/// The same once there are so many; more than those are wrong.
+async fn hear(store: &Arc<dyn Store>, queue: &str, partition: &str, count: usize) -> Vec<Value> {
+    for _ in 0..600 {
+        let messages = heard(store, queue, partition).await;
+        if messages.len() >= count {
+            assert_eq!(messages.len(), count, "{messages:?}");
+            return messages;
+        }
+        baton_env::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("{queue}/{partition}: {:?}", heard(store, queue, partition).await);
+}
+
+fn words(messages: &[Value], member: &str) -> Vec<String> {
+    messages.iter().map(|message| message[member].as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// Jobs that leave word, once somebody watches.
+async fn until_watched(jobs: &Jobs) {
+    for _ in 0..600 {
+        if jobs.is_watched() {
+            return;
+        }
+        baton_env::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("nobody watches");
+}
+
+async fn run_one(jobs: &Jobs) -> String {
+    let job = jobs.enqueue(vec![NewJob::new("mail", "send", "{}")], None).await.unwrap()[0].job_id;
+    let told = NewWorker { name: "w".into(), queues: vec!["mail".into()], ..NewWorker::default() };
+    let worker = jobs.register(told).await.unwrap().worker;
+    let leased = jobs.lease(worker, 1, Duration::ZERO).await.unwrap().jobs;
+    let fence = leased[0].execution.fence;
+    jobs.report(vec![Report::new(job, fence, Outcome::Succeeded)]).await.unwrap();
+    job.to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_before_somebody_watches_and_everything_after() {
+    let times = Times { heartbeat: Duration::from_millis(100), ..Times::default() };
+    let bench = common::Bench::with(Options { sole: true, times, ..Options::default() });
+    run_one(&bench.jobs).await;
+    assert!(bench.store_keys("jobs/journal").await.is_empty());
+    for name in ["job.status", "job.assigned", "job.dispatch.mail", "worker.heartbeat"] {
+        watch(&bench.store, &format!("orchestrix.{name}")).await;
+    }
+    until_watched(&bench.jobs).await;
+    let job = run_one(&bench.jobs).await;
+    let statuses = hear(&bench.store, "orchestrix.job.status", &job, 3).await;
+    assert_eq!(words(&statuses, "status"), ["dispatched", "running", "completed"]);
+    assert_eq!(words(&statuses, "jobType"), ["send", "send", "send"]);
+    assert_eq!(hear(&bench.store, "orchestrix.job.dispatch.mail", &job, 1).await[0]["queue"], "mail");
+    let assigned = hear(&bench.store, "orchestrix.job.assigned", &job, 1).await;
+    assert!(assigned[0]["epoch"].as_u64() >= Some(1) && assigned[0]["owner"].is_string());
+    assert!(heard(&bench.store, "orchestrix.job.logs", &job).await.is_empty(), "nobody watches that one");
+    bench.jobs.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
+    let millis = Duration::from_millis;
+    let times = Times {
+        term: millis(3_000),
+        renew: millis(300),
+        margin: millis(500),
+        heartbeat: millis(200),
+        dead_after: millis(3_000),
+        orphans_every: millis(500),
+        ..Times::default()
+    };
+    let schema = format!("jobs {}", baton_env::fresh_uuid());
+    let node = async |name: &str| {
+        let options = Options {
+            name: name.into(),
+            node: format!("{name}-1").into(),
+            times,
+            ..Options::default()
+        };
+        let store = common::postgres(&schema, None).await;
+        (Jobs::start(Arc::clone(&store), options), store)
+    };
+    let ((dying, _), (staying, store)) = (node("a").await, node("b").await);
+    watch(&store, "orchestrix.job.status").await;
+    watch(&store, "orchestrix.job.handoff").await;
+    until_watched(&dying).await;
+    until_watched(&staying).await;
+    let told = NewWorker { name: "w".into(), queues: vec!["mail".into()], ..NewWorker::default() };
+    let worker = staying.register(told).await.unwrap().worker;
+    let new = (0..128).map(|_| NewJob::new("mail", "send", "{}")).collect();
+    let enqueued = staying.enqueue(new, None).await.unwrap();
+    for job in &enqueued {
+        hear(&store, "orchestrix.job.status", &job.job_id.to_string(), 1).await;
+    }
+    dying.abandon();
+    let leased = staying.lease(worker, 128, Duration::ZERO).await.unwrap().jobs;
+    let reports = leased.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
+    staying.report(reports.collect()).await.unwrap();
+    for job in &enqueued {
+        let statuses = hear(&store, "orchestrix.job.status", &job.job_id.to_string(), 3).await;
+        assert_eq!(words(&statuses, "status"), ["dispatched", "running", "completed"]);
+    }
+    let slices = 0..baton_jobs::cluster::SLICES;
+    let mut crashed = 0;
+    for slice in slices {
+        let handoffs = heard(&store, "orchestrix.job.handoff", &slice.to_string()).await;
+        crashed += usize::from(words(&handoffs, "reason").contains(&"NodeCrash".to_owned()));
+    }
+    assert!(crashed > 0, "the handoff was told of");
+    staying.shutdown().await;
+}
