@@ -105,12 +105,8 @@ async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
     };
     let schema = format!("jobs {}", baton_env::fresh_uuid());
     let node = async |name: &str| {
-        let options = Options {
-            name: name.into(),
-            node: format!("{name}-1").into(),
-            times,
-            ..Options::default()
-        };
+        let options =
+            Options { name: name.into(), node: format!("{name}-1").into(), times, ..Options::default() };
         let store = common::postgres(&schema, None).await;
         (Jobs::start(Arc::clone(&store), options), store)
     };

@@ -18,6 +18,9 @@ pub(crate) mod follower;
 pub mod handoff;
 pub mod node;
 pub(crate) mod orphan;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod simulation;
 pub mod table;
 mod times;
 mod view;

@@ -57,7 +57,7 @@ impl Duty for Orphans {
 }
 
 /// Offers what dead nodes own; tells how many slices those are, and when the next node may be found dead.
-fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), Stop> {
+pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), Stop> {
     let (now, nodes) = (tx.now(), node::all(tx)?);
     let table = table::load(tx)?;
     let log = Log::open(tx)?;
