@@ -203,7 +203,7 @@ class Producer(threading.Thread):
 class Watcher(threading.Thread):
     """Looks at leader and owners all the time; terms and epochs that go back are wrong."""
 
-    def __init__(self, crew, jobs=()):
+    def __init__(self, crew):
         super().__init__(daemon=True)
         self.crew, self.stopping = crew, False
         self.wrong, self.terms, self.epochs, self.looks = [], [], {}, 0
