@@ -154,8 +154,14 @@ class Run:
         print(f"{self.now():7.1f} s  drained: {member.name} owned {owned} jobs; took {took:.2f} s", flush=True)
         self.heal()
 
+    def owned_by_others(self, gone):
+        """Whether a node leads that is none of these, and all slices belong to such nodes."""
+        nodes = [node for node in self.crew.view()["nodes"] if node["nodeId"] not in gone]
+        return any(node["isLeader"] for node in nodes) and sum(node["slices"] for node in nodes) == 64
+
     def receiver_dies(self):
         leaving, dying = self.rng.sample(self.crew.running, 2)
+        gone = {self.crew.node(member.name)["nodeId"] for member in (leaving, dying)}
 
         def hit():
             dying.kill()
@@ -163,15 +169,11 @@ class Run:
             assert leaving.wait(120) == 0, leaving.text()
             return f"{leaving.name} left while {dying.name} was dead and not yet known to be"
 
-        def healed():
-            view = self.crew.view()
-            alive = [node for node in view["nodes"] if node["state"] == "active"]
-            return sum(node["slices"] for node in alive) == 64
-
-        self.fault("receiver killed during a drain", hit, healed, self.dead + self.check + 5)
+        self.fault("receiver killed during a drain", hit, lambda: self.owned_by_others(gone), self.dead + self.check + 5)
 
     def kill_all(self):
         pause = self.rng.uniform(1, 3) if self.lease < 20 else 60
+        gone = {node["nodeId"] for node in self.crew.view()["nodes"]}
 
         def hit():
             for member in self.crew.members:
@@ -181,12 +183,7 @@ class Run:
                 member.start()
             return f"all servers were away for {pause:.0f} s"
 
-        def healed():
-            view = self.crew.view()
-            alive = [node for node in view["nodes"] if node["state"] == "active"]
-            return view["leader"] and sum(node["slices"] for node in alive) == 64
-
-        self.fault("all killed", hit, healed, max(self.lease, self.dead) + self.check + 5)
+        self.fault("all killed", hit, lambda: self.owned_by_others(gone), max(self.lease, self.dead) + self.check + 5)
 
     def restart_database(self):
         before = self.crew.counts()["completed"]

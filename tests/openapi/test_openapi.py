@@ -129,6 +129,7 @@ KNOWING = [
         {"transactionId": "b", "partitionId": "{m}", "traceNames": ["shipping"], "data": {"step": 1}},
     ),
     ("GET", "/api/v1/traces/{partition}/{transaction}", "/api/v1/traces/{m}/b", None),
+    ("POST", "/api/v1/nodes/{node}/drain", "/api/v1/nodes/baton-1/drain", {"mode": "off"}),
     ("GET", "/api/v1/traces/by-name/{name}", "/api/v1/traces/by-name/shipping", None),
     ("POST", "/api/v1/messages/{partition}/{transaction}/dlq", "/api/v1/messages/{m}/c/dlq", {"error": "no"}),
     ("GET", "/api/v1/resources/queues/{queue}/depth", "/api/v1/resources/queues/{q}/depth?group=late", None),

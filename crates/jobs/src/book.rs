@@ -555,7 +555,7 @@ impl<'t> Book<'t> {
         Ok(json!({
             "kind": "status", "slice": place.index(), "jobId": id, "queue": &*queue, "jobType": kind,
             "status": slot.state, "fence": slot.fence, "attempts": slot.attempts,
-            "executionId": has_run.then(|| ExecutionId { job: id, fence: slot.fence }),
+            "executionId": has_run.then_some(ExecutionId { job: id, fence: slot.fence }),
             "workerId": has_run.then_some(WorkerId(slot.worker)), "at": at,
         }))
     }

@@ -132,9 +132,14 @@ impl Jobs {
     /// Asks a node, by its id or by a name that only one has, to drain or to take part again; tells its id.
     pub async fn ask_to_drain(&self, wanted: &str, drain: bool) -> Result<Arc<str>, Error> {
         let (wanted, dead_after) = (wanted.to_owned(), self.shared.options.times.dead_after);
-        if self.shared.options.sole {
+        let options = &self.shared.options;
+        if options.sole && (*wanted == *options.node || *wanted == *options.name) {
             let message = "this server is the only one on its store: there is nobody to hand jobs over to";
-            return Err(Error::conflict("sole_node", message));
+            return if drain {
+                Err(Error::conflict("sole_node", message))
+            } else {
+                Ok(Arc::clone(&options.node))
+            };
         }
         run(&*self.shared.store, move |tx| {
             let (now, nodes) = (tx.now(), node::all(tx)?);

@@ -148,7 +148,7 @@ pub(super) fn cluster() -> Vec<Operation> {
         post("/api/v1/nodes/:node/drain")
             .body_or_none(shape(json!({"mode?": "on|off"})))
             .answers_error(StatusCode::CONFLICT)
-            .answers(202, "It was asked.", shape(json!({"nodeId": "text", "desiredState": "active|draining"}))),
+            .answers(200, "It was asked.", shape(json!({"nodeId": "text", "desiredState": "active|draining"}))),
         get("/api/v1/events")
             .query([
                 whole("after", 0, u64::MAX, "Only events after this id."),

@@ -10,7 +10,6 @@ use baton_env::Stopwatch;
 use baton_jobs::cluster::{ClusterView, NodeView};
 use baton_types::Timestamp;
 use bytes::Bytes;
-use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -80,10 +79,7 @@ pub(in crate::routes) fn drain(mut call: Call) -> Answer {
         let wish: Drain = parsed(&mut call, "{\"mode\": \"on\" or \"off\"}")?;
         let drain = wish.mode != Some(Mode::Off);
         let id = call.jobs().ask_to_drain(&node, drain).await?;
-        Reply::of(
-            StatusCode::ACCEPTED,
-            &json!({"nodeId": &*id, "desiredState": if drain { "draining" } else { "active" }}),
-        )
+        Reply::ok(&json!({"nodeId": &*id, "desiredState": if drain { "draining" } else { "active" }}))
     })
 }
 

@@ -54,7 +54,7 @@ pub(in crate::routes) fn list(call: Call) -> Answer {
     })
 }
 
-async fn shown(call: &Call, id: baton_jobs::JobId) -> Result<Reply, crate::error::Error> {
+async fn shown(call: &Call, id: baton_jobs::JobId) -> Result<Reply, Error> {
     let found = call.jobs().detail(id).await?;
     let owner = id.place().and_then(|place| call.jobs().owner(place));
     Reply::ok(&detail(&found, owner.as_ref()))
