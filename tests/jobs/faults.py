@@ -264,6 +264,17 @@ def report(run, producer, watcher):
     return late
 
 
+def run_long(crew, count):
+    """Jobs that run for as long as all of this takes."""
+    for first in range(0, count, 500):
+        job = {"jobType": "t", "queue": "long", "args": {"seconds": 100_000}, "timeoutMs": 0}
+        assert crew.any().post("/api/v1/jobs:batch", {"jobs": [job] * min(500, count - first)}).status == 201
+    while count and crew.counts("long")["dispatched"]:
+        crew.work("long", at_once=1000)
+        before = crew.counts("long")["running"]
+        eventually(lambda before=before: crew.counts("long")["running"] > before, 120)
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--seed", type=int, default=random.randrange(1 << 31))
@@ -283,14 +294,9 @@ def main():
         body = {"kind": "interval", "everyMs": 1000, "misfire": "all", "job": {"jobType": "t", "queue": "fires"}}
         assert crew.any().call("PUT", "/api/v1/schedules/beat", body).status in (200, 201)
         crew.settled(180)
+        run_long(crew, given.running)
         for _ in range(2):
             crew.work(at_once=50)
-        for _ in range(given.running // 1000 + (given.running > 0)):
-            crew.work("long", at_once=1000)
-        for first in range(0, given.running, 500):
-            count = min(500, given.running - first)
-            jobs = [{"jobType": "t", "queue": "long", "args": {"seconds": 100_000}, "timeoutMs": 0}] * count
-            assert crew.any().post("/api/v1/jobs:batch", {"jobs": jobs}).status == 201
         producer, watcher, run = Producer(crew, pause=0.2), Watcher(crew), Run(crew, rng)
         producer.start()
         watcher.start()
