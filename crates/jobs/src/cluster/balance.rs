@@ -9,6 +9,8 @@ use std::sync::Arc;
 const FACTOR: u64 = 2;
 /// A difference that is not worth a move.
 const DIFFERENCE_MIN: u64 = 10;
+/// Slices that a node may have beyond a quarter more than another without any being moved.
+const SLICES_NEAR: usize = 3;
 /// Slices moved in one round: what a node takes over at once.
 pub const MOVES_MAX: usize = 32;
 
@@ -70,7 +72,7 @@ fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
     moves
 }
 
-/// Slices without jobs, or with few, if a node has far fewer slices than another: so that a node that has just come gets
+/// Slices without jobs, or with few, if a node has clearly fewer slices than another: so that a node that has just come gets
 /// its part of the jobs that are still to come.
 fn by_slices(holdings: &[Holding]) -> Vec<Move> {
     let (Some(rich), Some(poor)) = (
@@ -79,7 +81,8 @@ fn by_slices(holdings: &[Holding]) -> Vec<Move> {
     ) else {
         return Vec::new();
     };
-    if rich.slices.len() < 2 * (poor.slices.len() + 1) {
+    let near = poor.slices.len() + poor.slices.len() / 4 + SLICES_NEAR;
+    if rich.slices.len() < near {
         return Vec::new();
     }
     let mut slices = rich.slices.clone();

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::describe::{Operation, flag, get, page, post, text, whole};
+use super::describe::{Operation, get, page, post, text, whole};
 use super::shape::{shape, word};
 
 /// The longest wait for news of an election, in milliseconds.
@@ -150,10 +150,7 @@ pub(super) fn cluster() -> Vec<Operation> {
             .answers_error(StatusCode::CONFLICT)
             .answers(200, "It was asked.", shape(json!({"nodeId": "text", "desiredState": "active|draining"}))),
         get("/api/v1/events")
-            .query([
-                whole("after", 0, u64::MAX, "Only events after this id."),
-                flag("follow", "Answer with server-sent events, as `Accept: text/event-stream` does."),
-            ])
+            .query([whole("after", 0, u64::MAX, "Only events after this id.")])
             .answers(200, "Events, oldest first.", shape(json!({"events": ["object"]})))
             .answers_with(200, "Events, oldest first.", "text/event-stream", word("text")),
         get("/api/v1/cluster").answers(200, "The servers.", shape(json!({

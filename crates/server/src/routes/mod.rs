@@ -140,7 +140,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/workers/:worker", Access::Read, "One worker.", jobs::workers::one),
     route(GET, "/api/v1/nodes", Access::Read, "The servers that share the jobs of a store, who leads, and who owns how much.", jobs::nodes::list),
     route(POST, "/api/v1/nodes/:node/drain", Access::Admin, "Have a server hand over the jobs that it owns, or, with `mode` off, take part again.", jobs::nodes::drain),
-    route(GET, "/api/v1/events", Access::Read, "What happened among the servers; live with `Accept: text/event-stream` or `follow=true`.", jobs::nodes::events),
+    route(GET, "/api/v1/events", Access::Read, "What happened among the servers; live with `Accept: text/event-stream`.", jobs::nodes::events),
     route(POST, "/api/v1/jobs", Access::Push, "Enqueue a job.", jobs::enqueue::one),
     route(POST, "/api/v1/jobs:batch", Access::Push, "Enqueue up to 1,000 jobs, all or none.", jobs::enqueue::batch),
     route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that a filter describes.", jobs::change::bulk),

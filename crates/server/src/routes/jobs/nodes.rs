@@ -88,7 +88,7 @@ pub(in crate::routes) fn events(call: Call) -> Answer {
     Box::pin(async move {
         let query = call.query()?;
         let after = query.number("after", 0, u64::MAX);
-        if !call.wants_events() && !query.flag("follow") {
+        if !call.wants_events() {
             let events = call.jobs().events(after.map_or(0, |after| after + 1)).await?;
             let row = |event: &baton_jobs::ClusterEvent| {
                 let mut row = event.data.clone();
