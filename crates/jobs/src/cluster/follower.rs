@@ -28,6 +28,8 @@ use crate::key;
 
 /// Heads read in one decision.
 const HEADS_AT_ONCE: usize = 200;
+/// How long a node that wants to leave waits for a store that is away.
+const AWAY_MAX: Duration = Duration::from_secs(1);
 /// How often a node that drains looks whether its offers were taken.
 const DRAIN_LOOK_MAX: Duration = Duration::from_millis(200);
 
@@ -122,9 +124,9 @@ pub async fn keep(shared: Arc<Shared>) {
                 tracing::debug!(%error, "this node cannot look at the others");
                 // Without a store nothing can be handed over: the others find out by this node's silence.
                 let store = &shared.store;
-                let is_hopeless = store.failure().is_some();
-                let failing = failing.get_or_insert_with(Stopwatch::start);
-                if drains && (is_hopeless || failing.elapsed() >= times.ack) {
+                let since = failing.get_or_insert(before).elapsed();
+                let is_away = store.away().is_some() && since >= AWAY_MAX;
+                if drains && (store.failure().is_some() || is_away || since >= times.ack) {
                     standing.drained.send_replace(true);
                 }
                 pause(&shared, times.look()).await;

@@ -89,7 +89,7 @@ pub(in crate::routes) fn events(call: Call) -> Answer {
         let query = call.query()?;
         let after = query.number("after", 0, u64::MAX);
         if !call.wants_events() {
-            let events = call.jobs().events(after.map_or(0, |after| after + 1)).await?;
+            let events = call.jobs().events(after.map_or(0, |after| after.saturating_add(1))).await?;
             let row = |event: &baton_jobs::ClusterEvent| {
                 let mut row = event.data.clone();
                 row["id"] = event.offset.into();
@@ -99,7 +99,7 @@ pub(in crate::routes) fn events(call: Call) -> Answer {
         }
         let last = call.last_event_id().and_then(|id| id.parse().ok()).or(after);
         let next = match last {
-            Some(last) => last + 1,
+            Some(last) => last.saturating_add(1),
             None => call.jobs().events_end().await?,
         };
         let (sender, events) = mpsc::channel(EVENTS_MAX);
