@@ -7,6 +7,7 @@
 
 mod changes;
 mod news;
+mod permits;
 mod settle;
 
 use std::collections::BTreeMap;
@@ -15,16 +16,15 @@ use std::sync::Arc;
 use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
 
+use self::permits::Permits;
 use self::settle::Summary;
-use crate::chunk::{Chunk, Slot};
+use crate::chunk::{CHUNK, Chunk, Slot};
 use crate::error::Error;
 use crate::head::Head;
 use crate::id::{JobId, Place};
 use crate::key;
 use crate::limits::KINDS_MAX;
-use crate::permit::Key;
 use crate::policy::Policy;
 use crate::spec::Spec;
 use crate::state::State;
@@ -100,7 +100,7 @@ pub struct Book<'t> {
     heads: BTreeMap<PartitionId, (Head, bool)>,
     kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
     pages: BTreeMap<(PartitionId, u64), Page>,
-    permits: FxHashMap<u64, (Key, bool)>,
+    permits: Permits,
     read: BTreeMap<String, Option<Record>>,
     writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     appends: BTreeMap<PartitionId, Appends>,
@@ -117,7 +117,7 @@ impl<'t> Book<'t> {
             heads: BTreeMap::new(),
             kinds: BTreeMap::new(),
             pages: BTreeMap::new(),
-            permits: FxHashMap::default(),
+            permits: Permits::default(),
             read: BTreeMap::new(),
             writes: BTreeMap::new(),
             appends: BTreeMap::new(),
@@ -238,32 +238,6 @@ impl<'t> Book<'t> {
         Ok(u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    // Concurrency keys.
-
-    /// What is known of a concurrency key.
-    pub fn permit(&mut self, hash: u64) -> Result<Key, Halt> {
-        if let Some((known, _)) = self.permits.get(&hash) {
-            return Ok(*known);
-        }
-        let value = self.record(&key::permit(hash))?;
-        let known = value.map(|value| Key::decode(&value)).transpose()?.unwrap_or_default();
-        self.permits.insert(hash, (known, false));
-        Ok(known)
-    }
-
-    /// Fetches several at once.
-    pub fn want_permits(&mut self, mut hashes: Vec<u64>) -> Result<(), Halt> {
-        hashes.sort_unstable();
-        hashes.dedup();
-        let keys: Vec<String> = hashes.into_iter().map(key::permit).collect();
-        self.want(keys.iter().map(String::as_str))
-    }
-
-    /// Changes one.
-    pub fn put_permit(&mut self, hash: u64, known: Key) {
-        self.permits.insert(hash, (known, true));
-    }
-
     // Slots.
 
     /// Fetches the chunks of several places at once.
@@ -276,7 +250,7 @@ impl<'t> Book<'t> {
 
     /// Fetches several chunks, and the heads of their queues, at once.
     pub fn want_chunks(&mut self, chunks: &[(PartitionId, u64)]) -> Result<(), Halt> {
-        let missing = chunks.iter().filter(|chunk| !self.pages.contains_key(chunk));
+        let missing = chunks.iter().filter(|chunk| !self.pages.contains_key(chunk) && !self.is_new(**chunk));
         let mut keys: Vec<String> =
             missing.map(|(partition, number)| key::chunk(*partition, *number)).collect();
         let mut last = None;
@@ -288,9 +262,15 @@ impl<'t> Book<'t> {
         self.want(keys.iter().map(String::as_str))
     }
 
+    /// Whether a chunk can only come into being with this book: it is beyond the end of its queue. A store that has to
+    /// fetch what is looked at is spared one look for each chunk of a batch, one after the other.
+    fn is_new(&self, at: (PartitionId, u64)) -> bool {
+        self.appends.get(&at.0).is_some_and(|appends| at.1 * CHUNK >= appends.first)
+    }
+
     fn page(&mut self, at: (PartitionId, u64)) -> Result<&mut Page, Halt> {
         if !self.pages.contains_key(&at) {
-            let stored = self.record(&key::chunk(at.0, at.1))?;
+            let stored = if self.is_new(at) { None } else { self.record(&key::chunk(at.0, at.1))? };
             let chunk = stored.as_ref().map(|value| Chunk::decode(value)).transpose()?;
             let (stored, chunk) = (chunk.is_some(), chunk.unwrap_or_default());
             let before = Summary::of(&chunk);

@@ -93,12 +93,7 @@ impl Book<'_> {
                 head.removed.insert(at.1);
             }
         }
-        for (hash, (known, dirty)) in &self.permits {
-            if *dirty {
-                let value = (!known.is_idle()).then(|| known.encode().into());
-                self.writes.insert(key::permit(*hash), (value, None));
-            }
-        }
+        self.settle_permits()?;
         self.news.ready.extend(ready.into_iter().filter(|(_, jobs)| *jobs > 0));
         Ok(trims.into_iter().collect())
     }

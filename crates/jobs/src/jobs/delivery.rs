@@ -92,9 +92,16 @@ impl Jobs {
         let watch = Stopwatch::start();
         // The first look is made without listening, which is enough where there is work.
         let mut bells: Vec<Arc<Notify>> = Vec::new();
+        let served = self.shared.served(worker);
         loop {
             let rings: Vec<_> = bells.iter().map(listening).collect();
-            let grant = self.shared.decide(move |book| lease::lease(book, worker, max)).await?;
+            // Drawn here, so that the decision may be run again.
+            let draw = baton_env::random_u64();
+            let known = served.clone().unwrap_or_default();
+            let grant = self.shared.decide(move |book| lease::lease(book, worker, max, draw, &known)).await?;
+            if served.is_none() {
+                self.shared.note_served(worker, &grant.queues);
+            }
             let left = wait.saturating_sub(watch.elapsed());
             let is_over = left.is_zero() || self.shared.stop.is_cancelled() || caller.is_closed();
             if !grant.jobs.is_empty() || grant.desired != Desired::Active || is_over {

@@ -51,6 +51,8 @@ pub struct Options {
     pub look_every: Duration,
     /// Whether this node may run the duties.
     pub duties: bool,
+    /// How long a duty may take before the others have their turn and it is tried again.
+    pub duty_limit: Duration,
 }
 
 impl Default for Options {
@@ -61,6 +63,7 @@ impl Default for Options {
             policy: Policy::default(),
             look_every: Duration::from_secs(1),
             duties: true,
+            duty_limit: Duration::from_secs(30),
         }
     }
 }
@@ -216,7 +219,7 @@ impl Jobs {
 
     /// Gives an ended job another try.
     pub async fn retry(&self, id: JobId, reset_attempts: bool, args: Option<Bytes>) -> Result<State, Error> {
-        self.shared.decide(move |book| cancel::retry(book, id, reset_attempts, args.as_ref())).await
+        self.shared.decide(move |book| cancel::retry(book, id, reset_attempts, args.as_ref(), None)).await
     }
 
     // Queues.

@@ -15,8 +15,9 @@ use super::Options;
 use crate::book::{Book, Halt, News};
 use crate::duties;
 use crate::error::Error;
+use crate::id::WorkerId;
 use crate::leader::Term;
-use crate::limits::PAGE_MAX;
+use crate::limits::{PAGE_MAX, WORKERS_MAX};
 use crate::meter::Meter;
 use crate::policy::Policy;
 use crate::queue;
@@ -35,6 +36,8 @@ pub struct Shared {
     rung_for_schedules: AtomicBool,
     /// When the clock will be looked at anyway, in microseconds.
     pub(crate) next_due: AtomicI64,
+    /// Which queues workers serve: a worker is told so once and for all.
+    served: RwLock<FxHashMap<WorkerId, Arc<[PartitionId]>>>,
     /// Queues never change their number.
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
     pub(crate) stop: CancellationToken,
@@ -51,6 +54,7 @@ impl Shared {
             rung: AtomicBool::new(false),
             rung_for_schedules: AtomicBool::new(false),
             next_due: AtomicI64::new(i64::MAX),
+            served: RwLock::default(),
             queues: RwLock::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -115,6 +119,20 @@ impl Shared {
             self.rung_for_schedules.store(true, Ordering::SeqCst);
             self.alarm.notify_one();
         }
+    }
+
+    /// The queues that a worker serves, if it was here before.
+    pub(crate) fn served(&self, worker: WorkerId) -> Option<Arc<[PartitionId]>> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).get(&worker).cloned()
+    }
+
+    pub(crate) fn note_served(&self, worker: WorkerId, queues: &[PartitionId]) {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        if served.len() >= WORKERS_MAX {
+            // Most of them are gone; the others are noted again.
+            served.clear();
+        }
+        served.insert(worker, queues.into());
     }
 
     fn known_queue(&self, name: &str) -> Option<PartitionId> {
