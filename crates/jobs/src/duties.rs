@@ -22,6 +22,7 @@ use crate::jobs::Shared;
 use crate::leader::{self, Term};
 use crate::queue;
 use crate::schedule::duty::Schedules;
+use crate::wear;
 
 /// The longest pause between two looks at the clock: another node may have added something.
 const TICK: Duration = Duration::from_secs(1);
@@ -96,7 +97,8 @@ pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
 async fn take(shared: &Arc<Shared>) -> Option<Term> {
     let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
     let life = shared.options.times.term;
-    match run(&*shared.store, move |tx| leader::take(tx, &node, sole, life)).await {
+    let taken = run(&*shared.store, move |tx| leader::take(tx, &node, sole, life));
+    match within(shared.options.duty_limit, taken).await? {
         Ok(term) => term,
         Err(error) => {
             tracing::debug!(%error, "the lease for the duties of jobs cannot be had");
@@ -145,18 +147,24 @@ async fn while_trusted(
                 continue;
             }
             let left = times.trusted().saturating_sub(renewed.elapsed());
-            let Ok(done) = tokio::time::timeout(left, duty.run(shared, term)).await else {
-                return Ended::Lost;
-            };
-            *pause = match done {
-                Ok(pause) => pause,
-                Err(Error::Conflict { code: NOT_LEADER, .. }) => return Ended::Lost,
-                Err(error) if is_first => {
+            let limit = shared.options.duty_limit.min(left);
+            *pause = match within(limit, duty.run(shared, term)).await {
+                None if limit == left => return Ended::Lost,
+                Some(Ok(pause)) => pause,
+                Some(Err(Error::Conflict { code: NOT_LEADER, .. })) => return Ended::Lost,
+                Some(Err(error)) if is_first => {
                     tracing::warn!(%error, duty = duty.name(), "a duty cannot begin; another node may do better");
                     return Ended::Given;
                 }
-                Err(error) => {
+                Some(Err(error)) => {
                     tracing::warn!(%error, duty = duty.name(), "a duty failed; it will be tried again");
+                    FAILED
+                }
+                None => {
+                    tracing::warn!(
+                        duty = duty.name(),
+                        "a duty got no answer in time; it will be tried again"
+                    );
                     FAILED
                 }
             };
@@ -176,6 +184,14 @@ async fn while_trusted(
         let next = pauses.iter().map(|(since, pause)| pause.saturating_sub(since.elapsed())).min();
         let next = next.unwrap_or(TICK).min(times.renew.saturating_sub(renewed.elapsed()));
         pause(shared, next).await;
+    }
+}
+
+/// What comes of it within a time. What it has begun may still happen later, which its guard allows for.
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        done = work => Some(done),
+        () = baton_env::sleep(limit) => None,
     }
 }
 
@@ -213,7 +229,7 @@ impl Duty for Clock {
     }
 }
 
-/// History that nobody can see any more, and space that a few old jobs hold.
+/// History that nobody can see any more, logs that have had their time, and space that a few old jobs hold.
 struct Trim;
 
 impl Duty for Trim {
@@ -233,6 +249,7 @@ impl Duty for Trim {
                     }
                 }
             }
+            while shared.decide_guarded(term.clone(), wear::sweep).await? {}
             Ok(TRIM_EVERY)
         })
     }
