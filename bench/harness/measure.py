@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 
-from . import postgres, servers
+from . import jobs, postgres, servers
 from .setup import BENCH, ROOT
 
 SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
-PARTS = ["pipeline", "wake-up", "engine", "growth", "postgres", "waiters", "restart", "shapes"]
+PARTS = ["pipeline", "wake-up", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs"]
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
 
@@ -35,6 +35,8 @@ class Plan:
         self.payload_bytes = given.payload_bytes
         self.restart_messages = given.restart_messages or (200_000 if quick else 10_000_000)
         self.many_partitions = 100_000 if quick else 1_000_000
+        self.jobs = 50_000 if quick else 300_000
+        self.jobs_tomorrow = 100_000 if quick else 1_000_000
         self.waiters = 1_000 if quick else 10_000
         self.samples = 50 if quick else 300
         self.data = (given.data or BENCH / "data").resolve()
@@ -46,7 +48,7 @@ class Plan:
 
     def parameters(self):
         keep = ["quick", "rounds", "duration", "connections", "batch", "systems", "parts", "payload_bytes",
-                "restart_messages", "many_partitions", "waiters", "samples"]
+                "restart_messages", "many_partitions", "jobs", "jobs_tomorrow", "waiters", "samples"]
         return {name: getattr(self, name) for name in keep}
 
 
@@ -68,11 +70,11 @@ def everything(plan, tools):
     rows = []
     measurements = {
         "pipeline": pipelines, "wake-up": wake_ups, "engine": engine, "growth": growth, "waiters": waiters,
-        "restart": restart, "shapes": shapes, "postgres": on_postgres,
+        "restart": restart, "shapes": shapes, "postgres": on_postgres, "jobs": on_jobs,
     }
     # Comparisons are interleaved and repeated; the rest concerns Baton alone and is measured once.
     for turn in range(plan.rounds):
-        for part in ["pipeline", "wake-up", "engine", "growth", "postgres"]:
+        for part in ["pipeline", "wake-up", "engine", "growth", "postgres", "jobs"]:
             if part in plan.parts:
                 rows += [{**row, "round": turn} for row in measurements[part](plan, tools, turn)]
     for part in ["waiters", "restart", "shapes"]:
@@ -225,6 +227,10 @@ def on_postgres(plan, tools, turn):
         return []
     rows = postgres.comparisons(plan, tools, turn, lines)
     return rows if turn else rows + postgres.idle(plan, tools)
+
+
+def on_jobs(plan, tools, turn):
+    return jobs.measurements(plan, tools, turn, lines, alone) if plan.wants_baton() else []
 
 
 def waiters(plan, tools, _turn):

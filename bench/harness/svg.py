@@ -4,7 +4,7 @@ import html
 import math
 
 COLOURS = {"baton": "#2d6eb4", "redis": "#c33c3c", "nats": "#46965a", "nats-atomic": "#7db88c", "nats-lanes": "#b5d6bd",
-           "nats-default": "#b8b8b8", "limit": "#e19628"}
+           "nats-default": "#b8b8b8", "limit": "#e19628", "baton on PostgreSQL": "#7fa8d6", "a row per job": "#c08a3e"}
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 960, 420, 80, 20, 60, 50
 
 
@@ -32,7 +32,7 @@ def grouped(title, unit, groups):
         tick *= 10
     series = list(dict.fromkeys(name for _, bars in groups for name, _ in bars))
     for index, name in enumerate(series):
-        x = LEFT + index * 120
+        x = LEFT + index * 160
         parts.append(f'<rect x="{x}" y="36" width="12" height="12" fill="{COLOURS.get(name, "#777")}"/>')
         parts.append(text(x + 18, 46, name, 12, "start"))
     slot = (WIDTH - LEFT - RIGHT) / len(groups)

@@ -3,51 +3,41 @@
 
     BATON_URL=http://127.0.0.1:6632 python3 worker.py QUEUE
 """
-
 import json, os, signal, sys, threading, time, urllib.request
 
 URL = os.environ.get("BATON_URL", "http://127.0.0.1:6632") + "/api/v1"
+HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('BATON_TOKEN', '')}"}
 running, stopping = {}, threading.Event()
-
-
-def post(path, body, timeout=30):
-    request = urllib.request.Request(URL + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    if token := os.environ.get("BATON_TOKEN"):
-        request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        return json.loads(answer.read() or b"null")
-
 
 def greet(args, log, cancelled):
     """The work itself, by job type. A long job looks at `cancelled` now and then."""
     log(f"hello {args['name']}")
     return {"greeted": args["name"]}
 
-
 HANDLERS = {"greet": greet}
 
+def post(path, body):
+    with urllib.request.urlopen(urllib.request.Request(URL + path, json.dumps(body).encode(), HEADERS), timeout=30) as answer:
+        return json.loads(answer.read() or b"null")
 
 def run(job):
-    me = {"jobId": job["jobId"], "executionId": job["executionId"], "fence": job["fence"]}
-    seq = 1
+    seq = iter(range(1, sys.maxsize))
 
     def log(message):
-        nonlocal seq
         lines = [{"level": "info", "message": message}]
-        post(f"/executions/{job['executionId']}/logs", {"firstSeq": seq, "lines": lines})
-        seq += 1
+        post(f"/executions/{job['executionId']}/logs", {"firstSeq": next(seq), "lines": lines})
 
+    report = {"jobId": job["jobId"], "executionId": job["executionId"], "fence": job["fence"]}
     try:
         result = HANDLERS[job["jobType"]](job["args"], log, running[job["jobId"]]["cancelled"])
-        report = {**me, "outcome": "succeeded", "result": result}
+        report |= {"outcome": "succeeded", "result": result}
     except Exception as error:
         what = {"type": type(error).__name__, "message": str(error), "retryable": True}
-        report = {**me, "outcome": "failed", "error": what}
+        report |= {"outcome": "failed", "error": what}
     [verdict] = post("/executions:report", {"items": [report]})["items"]
     if not verdict["ok"]:
         print(job["jobId"], "was given to another meanwhile:", verdict["code"])
     del running[job["jobId"]]
-
 
 def beat(worker):
     """Keeps the leases of all running jobs, and hears which of them are to stop."""
@@ -57,20 +47,15 @@ def beat(worker):
         for id in heard["cancel"] + heard["lost"]:
             if id in running:
                 running[id]["cancelled"].set()
-        stopping.wait(worker["heartbeatMs"] / 1000) if not stopping.is_set() else time.sleep(0.5)
-
+        stopping.wait(worker["heartbeatMs"] / 1000) and time.sleep(0.5)
 
 for signum in (signal.SIGTERM, signal.SIGINT):
     signal.signal(signum, lambda *_: stopping.set())
-queues = sys.argv[1:] or ["default"]
-told = {"name": "worker.py", "queues": queues, "jobTypes": list(HANDLERS), "maxConcurrency": 4}
-worker = post("/workers", told)
-beats = threading.Thread(target=beat, args=[worker])
-beats.start()
+worker = post("/workers", {"name": "worker.py", "queues": sys.argv[1:] or ["default"], "jobTypes": list(HANDLERS)})
+threading.Thread(target=beat, args=[worker]).start()
 while not stopping.is_set():
     for job in post(f"/workers/{worker['workerId']}/lease", {"max": 4 - len(running), "waitMs": 1000})["leases"]:
         running[job["jobId"]] = {"fence": job["fence"], "cancelled": threading.Event()}
         threading.Thread(target=run, args=[job]).start()
     while len(running) >= 4:
         time.sleep(0.05)
-beats.join()

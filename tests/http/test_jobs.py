@@ -85,10 +85,10 @@ def test_a_failure_is_tried_again_and_then_a_dead_letter(server, queue, worker):
 
 def test_a_batch_is_all_or_none_or_each_by_itself(server, queue):
     good, bad = {"jobType": "t", "queue": queue}, {"jobType": "", "queue": queue}
-    assert server.post(f"{API}/jobs:batch", {"jobs": [good, bad]}).status == 400
+    assert server.post(f"{API}/jobs:batch", {"jobs": [good, bad]}).status == 422
     assert server.get(f"{API}/job-queues/{queue}").status == 404, "nothing of it was done"
     items = ok(server.post(f"{API}/jobs:batch", {"jobs": [good, bad, good], "atomic": False}), 201)["items"]
-    assert ["jobId" in item for item in items] == [True, False, True] and items[1]["code"] == "bad_request"
+    assert ["jobId" in item for item in items] == [True, False, True] and items[1]["code"] == "unprocessable"
     assert server.post(f"{API}/jobs:batch", {"jobs": [good] * 1001}).status == 413
     chain = [good, {**good, "dependsOn": ["#0"]}]
     states = [item["state"] for item in ok(server.post(f"{API}/jobs:batch", {"jobs": chain}), 201)["items"]]
@@ -162,7 +162,57 @@ def test_a_queue_is_paused_and_limited(server, queue, worker):
     ok(server.call("PUT", f"{API}/job-queues/{queue}", {"concurrency": 2}))
     assert len(lease(server, worker)) == 2
     assert lease(server, worker) == []
-    assert server.call("PUT", f"{API}/job-queues/{queue}", {"concurrency": 0}).status == 400
+    assert server.call("PUT", f"{API}/job-queues/{queue}", {"concurrency": 0}).status == 422
+
+
+def test_a_queue_has_a_weight_and_may_do_without_dead_letters(server, queue, worker):
+    put = lambda **fields: server.call("PUT", f"{API}/job-queues/{queue}", fields)  # noqa: E731
+    shown = ok(put(weight=3, dlq=False))
+    assert (shown["weight"], shown["dlq"]) == (3, False)
+    assert put(weight=0).status == 422
+    job_id = enqueue(server, queue, retry={"maxRetries": 0})
+    (leased,) = lease(server, worker)
+    assert report(server, leased, "failed")["state"] == "failed"
+    assert server.post(f"{API}/dead-letters/{job_id}/replay").status == 404
+    shown = ok(put())
+    assert (shown["weight"], shown["dlq"]) == (None, True)
+
+
+def test_dead_letters_are_replayed_by_filter_and_rate(server, queue, worker):
+    jobs = [enqueue(server, queue, retry={"maxRetries": 0}, tags=[f"{queue}-{number % 2}"]) for number in range(4)]
+    for leased in lease(server, worker):
+        report(server, leased, "failed")
+    replay = lambda **fields: server.post(f"{API}/dead-letters:replay", fields)  # noqa: E731
+    assert replay(filter={"state": "completed"}).status == 422
+    assert replay(filter={"queue": queue}, ratePerSec=0).status == 422
+    assert ok(replay(filter={"tag": f"{queue}-0"}))["replayed"] == 2
+    assert [job(server, id)["state"] for id in jobs] == ["dispatched", "failed", "dispatched", "failed"]
+    assert ok(replay(filter={"queue": queue}, ratePerSec=0.01))["replayed"] == 2
+    assert sorted(job(server, id)["state"] for id in jobs) == ["dispatched"] * 3 + ["scheduled"]
+
+
+def test_a_schedule_is_changed_only_as_it_was_read(server, queue):
+    path = f"{API}/schedules/{queue}"
+    spec = {"kind": "interval", "everyMs": 3_600_000, "job": {"jobType": "t", "queue": queue}}
+    put = lambda tag=None: server.call("PUT", path, spec, headers={"If-Match": tag} if tag else {})  # noqa: E731
+    assert put('"1"').status == 412, "it is not there"
+    first = put('"0"')
+    assert (first.status, first.headers["etag"]) == (201, '"1"')
+    second = put(first.headers["etag"])
+    assert (second.status, second.headers["etag"], second.json["revision"]) == (200, '"2"', 2)
+    stale = put(first.headers["etag"])
+    assert (stale.status, stale.json["code"]) == (412, "precondition_failed")
+    assert server.call("PUT", f"{path}?revision=1", spec).status == 409
+    assert put("2").status == 400
+    assert server.get(path).headers["etag"] == '"2"'
+    assert server.call("DELETE", path, headers={"If-Match": '"1"'}).status == 412
+    assert server.call("DELETE", path, headers={"If-Match": '"2"'}).status == 204
+
+
+def test_a_schedule_in_an_unknown_zone_is_refused(server, queue):
+    spec = {"kind": "cron", "cron": "0 3 * * *", "timeZone": "Mars/Base", "job": {"jobType": "t", "queue": queue}}
+    answer = server.call("PUT", f"{API}/schedules/{queue}", spec)
+    assert answer.status == 422 and "Mars/Base" in answer.error
 
 
 def test_a_worker_drains(server, queue, worker):
@@ -279,7 +329,9 @@ def test_a_job_is_enqueued_with_acks_and_pushes_or_not_at_all(server, queue):
 )
 def test_what_is_wrong_is_named(server, body, word):
     answer = server.post(f"{API}/jobs", body)
-    assert answer.status == 400 and word in answer.error, answer
+    # What has not the shape of a job is no body for this route; what has, and cannot be, is told apart.
+    status = 400 if word in ("jobType", "maxRetry") else 422
+    assert answer.status == status and word in answer.error, answer
 
 
 def test_arguments_that_are_too_large_are_refused(server, queue):

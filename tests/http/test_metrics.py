@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from baton import Server
+from baton import Background, Server, eventually
 
 SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)$')
 LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\["\\n])*)"')
@@ -205,6 +205,32 @@ def test_analytics_of_one_queue(server, queue):
     assert sum(row["popCount"] for row in lag) == 2
     summary = server.get(f"/api/v1/analytics/worker-metrics?queue={queue}").json["summary"]
     assert (summary["totalPushMessages"], summary["totalPopMessages"], summary["totalAckMessages"]) == (3, 2, 2)
+
+
+def test_analytics_count_partitions_and_who_waits(server, queue):
+    total = lambda name: sum(row[name] for row in rows())  # noqa: E731
+    rows = lambda: server.get(f"/api/v1/analytics/queue-ops?queue={queue}").json["series"]  # noqa: E731
+    for partition in ("a", "b", "a"):
+        server.push(queue, 1, partition=partition)
+    assert (total("partitionsCreated"), total("partitionsDeleted")) == (2, 0)
+    server.ack(server.pop(queue, batch=9, partitions=9))
+    waiting = Background(server.pop, queue, wait=True, timeout=60_000)
+    eventually(lambda: any(row["parkedCount"] == 1 for row in rows()), 30)
+    history = server.get(f"/api/v1/analytics/queue-parked-replicas?queue={queue}").json["series"]
+    assert (queue, 1) in [(row["queueName"], row["parkedCount"]) for row in history]
+    server.push(queue, 2, partition="c")
+    assert len(waiting.result(60)) == 1
+    server.call("DELETE", f"/api/v1/resources/queues/{queue}")
+    assert (total("partitionsCreated"), total("partitionsDeleted")) == (3, 3)
+
+
+def test_the_lag_of_the_runtime_is_measured(server):
+    def lag():
+        body = server.get("/api/v1/analytics/worker-metrics").json
+        return body["workers"] and body["workers"][-1]["maxEventLoopLagMs"]
+
+    server.push("lag", 1)
+    assert eventually(lag, 60) > 0
 
 
 def test_a_span_of_centuries_is_answered_in_time(server):

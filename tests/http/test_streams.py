@@ -189,6 +189,23 @@ def test_a_cycle_sent_twice_happens_once(server, queue, query):
     assert data_of(server.pop(f"{queue}-out", batch=9)) == [1, 3]
 
 
+def test_a_flush_emits_what_is_there_and_nothing_twice(server, queue, query):
+    (message,) = read(server, queue, 1)
+    partition = message["partitionId"]
+    delete = {"type": "delete", "key": "w"}
+    emit = {"push_items": [{"queue": f"{queue}-out", "payload": 1}], "ack": None}
+    assert cycle(server, query, partition, state_ops=[put("w", 1)])["success"] is True
+    assert cycle(server, query, partition, state_ops=[delete], **emit)["success"] is True
+    again = cycle(server, query, partition, state_ops=[delete], **emit)
+    assert (again["success"], "is gone" in again["error"]) == (False, True)
+    assert data_of(server.pop(f"{queue}-out", batch=9)) == [1]
+    # Without anything to emit, or with a lease to tell it apart, removing what is gone is no matter.
+    assert cycle(server, query, partition, state_ops=[delete])["success"] is True
+    assert cycle(server, query, partition, state_ops=[put("w", 2), delete], **emit)["success"] is True
+    acked = {**emit, "ack": ack_up_to(message)}
+    assert cycle(server, query, partition, state_ops=[delete], **acked)["success"] is True
+
+
 def test_a_failed_message_follows_the_rules_of_retries(server, queue, query):
     server.configure(f"{queue}-in", retryLimit=1)
     (message,) = read(server, queue, "bad")

@@ -190,7 +190,8 @@ def test_keys_that_cannot_be_used_are_refused(tmp_path):
     with pytest.raises(Refused, match="Z85"):
         shard_server(tmp_path / "a", "--shards-curve-secret-key", "short").start()
     public, _ = zmq.curve_keypair()
-    with pytest.raises(Refused, match="shards_curve_secret_key"):
-        shard_server(tmp_path / "b", "--shards-curve-clients", public.decode()).start()
+    for key in (public.decode(), "-" + public.decode()[1:], "@" + public.decode()[1:]):
+        with pytest.raises(Refused, match="shards_curve_secret_key"):
+            shard_server(tmp_path / "b", "--shards-curve-clients", key).start()
     with pytest.raises(Refused, match="shards_listen"):
         Server(tmp_path / "c", "--shards-listen", "ipc:///tmp/x").start()

@@ -35,6 +35,7 @@ enum Peer {
     Nats,
     Redis,
     Postgres,
+    PostgresJobs,
 }
 
 #[derive(Subcommand)]
@@ -120,7 +121,10 @@ async fn main() -> Result<()> {
             match peer {
                 Peer::Nats => pipeline::run(nats::Nats { url, batch, atomic, lanes }, &options).await?,
                 Peer::Redis => pipeline::run(redis::Redis::new(&url)?, &options).await?,
-                Peer::Postgres => pipeline::run(postgres::Postgres { url }, &options).await?,
+                Peer::Postgres => pipeline::run(postgres::Postgres { url, of_jobs: false }, &options).await?,
+                Peer::PostgresJobs => {
+                    pipeline::run(postgres::Postgres { url, of_jobs: true }, &options).await?
+                }
             }
         }
         What::WakeUp { peer, url, samples, pause_ms, payload_bytes } => {
@@ -130,7 +134,10 @@ async fn main() -> Result<()> {
                     wakeup::run(nats::Nats { url, batch: 1, atomic: false, lanes: 0 }, &options).await?
                 }
                 Peer::Redis => wakeup::run(redis::Redis::new(&url)?, &options).await?,
-                Peer::Postgres => wakeup::run(postgres::Postgres { url }, &options).await?,
+                Peer::Postgres => wakeup::run(postgres::Postgres { url, of_jobs: false }, &options).await?,
+                Peer::PostgresJobs => {
+                    wakeup::run(postgres::Postgres { url, of_jobs: true }, &options).await?
+                }
             }
         }
         What::Insert { url, connections, batch, duration, payload_bytes } => {

@@ -28,6 +28,33 @@ const TAKE: &str = "
         SELECT id FROM messages WHERE status = 0 ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING id, payload";
 const FINISH: &str = "DELETE FROM messages WHERE id = ANY($1) AND status = 1";
+/// The same as people build it for jobs: what a job must say, and what became of it is kept for a while.
+const PREPARE_JOBS: &str = "
+    DROP TABLE IF EXISTS jobs;
+    CREATE TABLE jobs (
+        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        state smallint NOT NULL DEFAULT 0,
+        priority smallint NOT NULL DEFAULT 1,
+        attempts smallint NOT NULL DEFAULT 0,
+        kind text NOT NULL DEFAULT 'noop',
+        worker text,
+        run_at timestamptz NOT NULL DEFAULT now(),
+        created_at timestamptz NOT NULL DEFAULT now(),
+        leased_until timestamptz,
+        ended_at timestamptz,
+        args bytea NOT NULL
+    ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+    CREATE INDEX jobs_waiting ON jobs (priority DESC, id) WHERE state = 0;";
+const ENQUEUE: &str = "INSERT INTO jobs (args) SELECT unnest($1::bytea[])";
+const LEASE: &str = "
+    UPDATE jobs SET state = 1, attempts = attempts + 1, worker = 'w',
+        leased_until = clock_timestamp() + interval '30 seconds'
+    WHERE id = ANY(ARRAY(SELECT id FROM jobs WHERE state = 0 AND run_at <= now() ORDER BY priority DESC, id LIMIT $1
+        FOR UPDATE SKIP LOCKED))
+    RETURNING id, args";
+const COMPLETE: &str = "
+    UPDATE jobs SET state = 2, ended_at = clock_timestamp(), leased_until = NULL WHERE id = ANY($1) AND state = 1";
+
 /// How long to wait before looking again after finding nothing.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -39,6 +66,8 @@ const INSERT_BARE: &str = "INSERT INTO bare (payload) SELECT unnest($1::bytea[])
 
 pub struct Postgres {
     pub url: String,
+    /// Whether the table is one of jobs.
+    pub of_jobs: bool,
 }
 
 async fn connect(url: &str) -> Result<Client> {
@@ -51,21 +80,28 @@ impl system::System for Postgres {
     type Link = Link;
 
     async fn prepare(&self) -> Result<()> {
-        Ok(connect(&self.url).await?.batch_execute(PREPARE).await?)
+        Ok(connect(&self.url).await?.batch_execute(if self.of_jobs { PREPARE_JOBS } else { PREPARE }).await?)
     }
 
     async fn open(&self, _number: usize) -> Result<Link> {
         let client = connect(&self.url).await?;
         // A table that grows from nothing has no statistics to go by: the index is what it is made for.
         client.batch_execute("SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan").await?;
-        let push = client.prepare(PUSH).await?;
-        let take = client.prepare(TAKE).await?;
-        let finish = client.prepare(FINISH).await?;
+        let (push, take, finish) =
+            if self.of_jobs { (ENQUEUE, LEASE, COMPLETE) } else { (PUSH, TAKE, FINISH) };
+        let push = client.prepare(push).await?;
+        let take = client.prepare(take).await?;
+        let finish = client.prepare(finish).await?;
         Ok(Link { client, push, take, finish })
     }
 
     async fn unfinished(&self) -> Result<u64> {
-        let row = connect(&self.url).await?.query_one("SELECT count(*) FROM messages", &[]).await?;
+        let count = if self.of_jobs {
+            "SELECT count(*) FROM jobs WHERE state < 2"
+        } else {
+            "SELECT count(*) FROM messages"
+        };
+        let row = connect(&self.url).await?.query_one(count, &[]).await?;
         Ok(row.get::<_, i64>(0).cast_unsigned())
     }
 }
@@ -99,7 +135,7 @@ impl system::Link for Link {
 
     async fn finish(&mut self, receipts: Vec<i64>) -> Result<()> {
         let finished = self.client.execute(&self.finish, &[&receipts]).await?;
-        ensure!(finished == receipts.len() as u64, "{finished} of {} were deleted", receipts.len());
+        ensure!(finished == receipts.len() as u64, "{finished} of {} were finished", receipts.len());
         Ok(())
     }
 }

@@ -83,10 +83,12 @@ impl Jobs {
                     let state = book.slot(place)?.map_or(State::Gone, |slot| slot.state);
                     let did = match action {
                         Action::Cancel => cancel::cancel(book, *id, false, None)? != Cancelled::TooLate,
-                        Action::Retry if state.is_terminal() => match cancel::retry(book, *id, true, None) {
-                            Err(Halt::Refused(_)) => false,
-                            other => other.map(|_| true)?,
-                        },
+                        Action::Retry if state.is_terminal() => {
+                            match cancel::retry(book, *id, true, None, None) {
+                                Err(Halt::Refused(_)) => false,
+                                other => other.map(|_| true)?,
+                            }
+                        }
                         Action::Retry => false,
                     };
                     Ok(u64::from(did))

@@ -1,6 +1,6 @@
 //! Calling jobs off, and giving ended ones another try.
 
-use baton_types::PartitionId;
+use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
 use crate::book::{Book, Halt};
@@ -35,12 +35,13 @@ pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>)
     Ok(cancelled)
 }
 
-/// Gives an ended job another try, perhaps with other arguments.
+/// Gives an ended job another try, perhaps with other arguments, perhaps later.
 pub fn retry(
     book: &mut Book<'_>,
     id: JobId,
     reset_attempts: bool,
     args: Option<&Bytes>,
+    run_at: Option<Timestamp>,
 ) -> Result<State, Halt> {
     let place = book.expect(id)?;
     let (spec, _) = book.spec(place)?;
@@ -62,6 +63,7 @@ pub fn retry(
         }
         move_spec(book, place, &spec.encode(args))?;
     }
+    book.slot_mut(place)?.run_at = run_at;
     end::ready(book, place)?;
     Ok(book.slot(place)?.map_or(State::Gone, |slot| slot.state))
 }

@@ -1,5 +1,7 @@
 //! Dead letters: jobs that failed for good, the newest first, and their second chance.
 
+use std::time::Duration;
+
 use crate::book::{Book, Halt, each};
 use crate::cancel;
 use crate::error::Error;
@@ -8,6 +10,11 @@ use crate::jobs::Jobs;
 use crate::key;
 use crate::limits::PAGE_MAX;
 use crate::view::{JobView, see};
+
+/// Replays a second: the slowest spreads a page over eleven days, the fastest is as good as none.
+const REPLAYS_PER_SECOND_MIN: f64 = 0.001;
+/// See [`REPLAYS_PER_SECOND_MIN`].
+const REPLAYS_PER_SECOND_MAX: f64 = 100_000.0;
 
 /// A page of dead letters.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,19 +50,27 @@ impl Jobs {
         Ok(DeadLetters { jobs: self.filled(seen).await?, next })
     }
 
-    /// Gives dead letters another try; tells for how many.
-    pub async fn replay(&self, jobs: Vec<JobId>) -> Result<usize, Error> {
+    /// Gives dead letters another try; tells for how many. With a rate, so many of them a second: the first at once,
+    /// each other one when its turn comes.
+    pub async fn replay(&self, jobs: Vec<JobId>, per_second: Option<f64>) -> Result<usize, Error> {
+        if per_second.is_some_and(|rate| !(REPLAYS_PER_SECOND_MIN..=REPLAYS_PER_SECOND_MAX).contains(&rate)) {
+            return Err(Error::invalid(format!(
+                "ratePerSec is {REPLAYS_PER_SECOND_MIN} to {REPLAYS_PER_SECOND_MAX}"
+            )));
+        }
         self.shared
             .decide(move |book| {
                 book.want_places(jobs.iter().filter_map(|job| job.place()))?;
-                let replayed = each(&jobs, |job| {
-                    let is_dead = is_dead(book, *job)?;
-                    if is_dead {
-                        cancel::retry(book, *job, true, None)?;
+                let (now, mut turn) = (book.now(), 0u32);
+                each(&jobs, |job| {
+                    if is_dead(book, *job)? {
+                        let wait = per_second.map(|rate| Duration::from_secs_f64(f64::from(turn) / rate));
+                        cancel::retry(book, *job, true, None, wait.map(|wait| now.after(wait)))?;
+                        turn += 1;
                     }
-                    Ok(usize::from(is_dead))
+                    Ok(())
                 })?;
-                Ok(replayed.into_iter().sum())
+                Ok(turn as usize)
             })
             .await
     }

@@ -15,13 +15,12 @@ use crate::enqueue::labels;
 use crate::history::{self, JobError};
 use crate::id::Place;
 use crate::key;
+use crate::log;
 use crate::machine::{self, Overdue, Verdict};
 use crate::state::{Outcome, State};
 
 /// Chunks that one decision looks at.
 const CHUNKS_MAX: usize = 64;
-/// Records of a log that one decision removes.
-const LOG_RECORDS_MAX: usize = 64;
 
 /// What a look at the clock came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,19 +125,12 @@ fn take_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     end::settle(book, place, verdict)
 }
 
-/// Forgets a job that ended long ago, with everything that is kept for it.
+/// Forgets a job that ended long ago, with everything that is kept for it; its log has a time of its own.
 fn forget(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     let Some(slot) = book.slot(place)?.cloned() else { return Ok(()) };
     let id = book.id(place)?;
     if slot.has_words {
-        let lines = book.stored(&key::log_lines(id), None, LOG_RECORDS_MAX)?;
-        let is_all = lines.len() < LOG_RECORDS_MAX;
-        lines.into_iter().for_each(|(line, _)| book.remove(line));
-        if !is_all {
-            // The rest with the next look.
-            return Ok(());
-        }
-        book.remove(key::logs(id));
+        log::outlive(book, id, &slot)?;
         book.remove(key::progress(id));
     }
     if slot.has_labels {

@@ -2,7 +2,7 @@
 //!
 //! One task holds the lease, and while it does runs each [`Duty`] when it says that it has something to do. A new duty
 //! is one more entry in [`all`]. Always: every commit of a duty is guarded by the term; a duty that fails is tried
-//! again and keeps no other from running; no call waits for ever, because the store bounds each. Not here: what the
+//! again and keeps no other from running, and neither does one that gets no answer. Not here: what the
 //! duties decide (`due` and its like).
 
 use std::sync::Arc;
@@ -21,6 +21,7 @@ use crate::leader::{self, Term};
 use crate::limits::TERM_RENEW;
 use crate::queue;
 use crate::schedule::duty::Schedules;
+use crate::wear;
 
 /// How often a node that does not lead tries to.
 const TRY_EVERY: Duration = Duration::from_secs(2);
@@ -77,7 +78,8 @@ pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
 
 async fn take(shared: &Arc<Shared>) -> Option<Term> {
     let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
-    match run(&*shared.store, move |tx| leader::take(tx, &node, sole)).await {
+    let taken = run(&*shared.store, move |tx| leader::take(tx, &node, sole));
+    match within(shared.options.duty_limit, taken).await? {
         Ok(term) => term,
         Err(error) => {
             tracing::debug!(%error, "the lease for the duties of jobs cannot be had");
@@ -96,11 +98,18 @@ async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term) {
             if since.elapsed() < *pause && !shared.is_rung(duty.name()) {
                 continue;
             }
-            *pause = match duty.run(shared, &term).await {
-                Ok(pause) => pause,
-                Err(Error::Conflict { code: NOT_LEADER, .. }) => return,
-                Err(error) => {
+            *pause = match within(shared.options.duty_limit, duty.run(shared, &term)).await {
+                Some(Ok(pause)) => pause,
+                Some(Err(Error::Conflict { code: NOT_LEADER, .. })) => return,
+                Some(Err(error)) => {
                     tracing::warn!(%error, duty = duty.name(), "a duty failed; it will be tried again");
+                    FAILED
+                }
+                None => {
+                    tracing::warn!(
+                        duty = duty.name(),
+                        "a duty got no answer in time; it will be tried again"
+                    );
                     FAILED
                 }
             };
@@ -124,6 +133,14 @@ async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term) {
         let next = pauses.iter().map(|(since, pause)| pause.saturating_sub(since.elapsed())).min();
         let next = next.unwrap_or(TICK).min(TERM_RENEW.saturating_sub(renewed.elapsed()));
         pause(shared, next).await;
+    }
+}
+
+/// What comes of it within a time. What it has begun may still happen later, which its guard allows for.
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        done = work => Some(done),
+        () = baton_env::sleep(limit) => None,
     }
 }
 
@@ -161,7 +178,7 @@ impl Duty for Clock {
     }
 }
 
-/// History that nobody can see any more, and space that a few old jobs hold.
+/// History that nobody can see any more, logs that have had their time, and space that a few old jobs hold.
 struct Trim;
 
 impl Duty for Trim {
@@ -181,6 +198,7 @@ impl Duty for Trim {
                     }
                 }
             }
+            while shared.decide_guarded(term.clone(), wear::sweep).await? {}
             Ok(TRIM_EVERY)
         })
     }

@@ -14,6 +14,7 @@ use crate::key;
 use crate::machine::{self, Verdict};
 use crate::permit;
 use crate::state::State;
+use crate::wear;
 
 /// Brings a job that is not held back by its own state as far as it can go: to the workers, or to what it waits for.
 pub fn ready(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
@@ -49,17 +50,22 @@ pub fn settle(book: &mut Book<'_>, place: Place, verdict: Verdict) -> Result<(),
     }
 }
 
-/// Does what follows from the end of a job. One that failed becomes a dead letter.
+/// Does what follows from the end of a job. One that failed becomes a dead letter, unless its queue wants none.
 pub fn ended(book: &mut Book<'_>, place: Place, state: State) -> Result<(), Halt> {
     permit::give_back(book, place)?;
     let (now, id) = (book.now(), book.id(place)?);
+    let is_dead =
+        matches!(state, State::Failed | State::TimedOut) && book.head(place.partition)?.settings.dlq;
     let slot = book.slot_mut(place)?;
     let (unique, has_dependents) = (slot.unique.take(), std::mem::take(&mut slot.has_dependents));
-    let is_dead = matches!(state, State::Failed | State::TimedOut);
+    let has_words = slot.has_words;
     if is_dead {
         slot.dead_at = Some(now);
         book.put(key::dead(now, id), Vec::new(), None);
         book.news.counts.dead += 1;
+    }
+    if has_words {
+        wear::note(book, id, now);
     }
     if let Some(unique) = unique {
         book.remove(key::unique(unique));

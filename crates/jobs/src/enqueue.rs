@@ -57,18 +57,27 @@ pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Ve
 /// Fetches at once what jobs will need one after the other.
 fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), Halt> {
     let (mut keys, mut chunks, mut permits, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let mut places = Ok(());
     for (partition, job) in jobs {
         if last.replace(*partition) != Some(*partition) {
-            chunks.push(book.next_place(*partition)?.chunk());
-            keys.push(key::kinds(*partition));
+            // A queue whose end is not known yet does not keep the rest from being fetched.
+            match book.next_place(*partition) {
+                Ok(place) => chunks.push(place.chunk()),
+                Err(missing) => places = Err(missing),
+            }
+            keys.extend([key::head(*partition), key::kinds(*partition)]);
         }
         keys.extend(job.unique.iter().map(|unique| key::unique(key::unique_hash(*partition, &unique.key))));
         permits.extend(job.spec.concurrency_key.iter().map(|text| key::permit_hash(text)));
     }
     chunks.sort_unstable();
     chunks.dedup();
-    let fetched =
-        [book.want_chunks(&chunks), book.want_permits(permits), book.want(keys.iter().map(String::as_str))];
+    let fetched = [
+        places,
+        book.want_chunks(&chunks),
+        book.want_permits(&permits),
+        book.want(keys.iter().map(String::as_str)),
+    ];
     fetched.into_iter().collect()
 }
 

@@ -27,7 +27,7 @@ pub struct Rate {
 }
 
 /// What an operator says of a queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct QueueSettings {
     /// Whether no job is given out.
@@ -36,6 +36,16 @@ pub struct QueueSettings {
     pub concurrency: Option<u32>,
     /// How many may be given out in a time.
     pub rate_limit: Option<Rate>,
+    /// Its share of a worker that serves several queues, beside those of the others.
+    pub weight: Option<u32>,
+    /// Whether jobs that fail for good are listed as dead letters.
+    pub dlq: bool,
+}
+
+impl Default for QueueSettings {
+    fn default() -> Self {
+        Self { paused: false, concurrency: None, rate_limit: None, weight: None, dlq: true }
+    }
 }
 
 /// A set of chunks that grows from the beginning of a queue, with gaps.

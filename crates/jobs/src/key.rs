@@ -7,9 +7,11 @@ use crate::id::{JobId, Place};
 
 pub const DUE: &str = "jobs/due/";
 pub const LEADER: &str = "jobs/leader";
+pub const PERMITS: &str = "jobs/permits";
 pub const QUEUES: &str = "jobs/queue/";
 pub const WORKERS: &str = "jobs/worker/";
 pub const DEAD: &str = "jobs/dead/";
+pub const WORN: &str = "jobs/worn/";
 
 /// What a label says of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +49,8 @@ pub fn read_due(key: &str) -> Option<(Timestamp, PartitionId, u64)> {
     Some((at, partition, u64::from_str_radix(parts.next()?, 16).ok()?))
 }
 
-pub fn permit(hash: u64) -> String {
-    format!("jobs/permit/{hash:016x}")
+pub fn permits(page: u64) -> String {
+    format!("{PERMITS}/{page:08x}")
 }
 
 pub fn unique(hash: u64) -> String {
@@ -107,6 +109,19 @@ pub fn log(job: JobId, number: u64) -> String {
     format!("{}{number:016x}", log_lines(job))
 }
 
+/// When a job's log has had its time.
+pub fn worn(at: Timestamp, job: JobId) -> String {
+    format!("{WORN}{:020}/{:032x}", at.micros().max(0), job.as_uuid().as_u128())
+}
+
+/// What such an entry tells.
+pub fn read_worn(key: &str) -> Option<(Timestamp, JobId)> {
+    let (at, job) = key.strip_prefix(WORN)?.split_once('/')?;
+    let number = u128::from_str_radix(job, 16).ok()?;
+    let job = uuid::Uuid::from_u128(number).to_string().parse().ok()?;
+    Some((Timestamp::from_micros(at.parse().ok()?), job))
+}
+
 pub fn progress(job: JobId) -> String {
     format!("jobs/progress/{:032x}", job.as_uuid().as_u128())
 }
@@ -141,6 +156,7 @@ mod tests {
         let job = |millis: i64| JobId::new(at(millis * 1000), Place::new(PartitionId(1), 2));
         let (old, new) = (job(1_000_000), job(2_000_000));
         assert_eq!(read_dead(&dead(at(5), old)), Some(old));
+        assert_eq!(read_worn(&worn(at(5), old)), Some((at(5), old)));
         assert!(dead(at(6), old) < dead(at(5), new));
         assert!(label(Label::Tag, "a", new) < label(Label::Tag, "a", old));
         let prefix = labels(Label::Tag, "a");

@@ -1,7 +1,8 @@
 //! Giving jobs to workers: which ones, in which order.
 //!
-//! The most urgent lane of all queues that a worker serves comes first, the oldest job of a lane first. A look costs
-//! the head of each queue and the chunks that jobs are taken from, however many others wait.
+//! The most urgent lane of all queues that a worker serves comes first, the oldest job of a lane first. Where an
+//! operator gave one of the queues a weight, a draw decides first which queue is next, by weight. A look costs the head
+//! of each queue and the chunks that jobs are taken from, however many others wait.
 
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::worker::{self, Desired};
 
 /// Chunks fetched at once from one lane.
 const AHEAD: u64 = 16;
+/// Jobs taken after one draw between queues with weights.
+const DRAWN: usize = 8;
 /// How often the time of a worker's last look is noted.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 
@@ -62,15 +65,26 @@ struct Choice {
     lane: Lane,
 }
 
-/// Gives up to `max` jobs to a worker.
-pub fn lease(book: &mut Book<'_>, id: WorkerId, max: usize) -> Result<Grant, Halt> {
+/// Gives up to `max` jobs to a worker. `draw` is a random number, from which the choice between queues follows;
+/// `served` are the queues that the worker is known to serve, which are fetched along with it.
+pub fn lease(
+    book: &mut Book<'_>,
+    id: WorkerId,
+    max: usize,
+    draw: u64,
+    served: &[PartitionId],
+) -> Result<Grant, Halt> {
+    let mut keys = vec![key::worker(id.0)];
+    keys.extend(served.iter().flat_map(|queue| [key::head(*queue), key::kinds(*queue)]));
+    book.want(keys.iter().map(String::as_str))?;
     let mut worker = worker::expect(book, id)?;
     let now = book.now();
     let partitions: Vec<PartitionId> = worker.partitions.iter().copied().map(PartitionId).collect();
     let mut grant = Grant { desired: worker.desired, queues: partitions.clone(), ..Grant::default() };
     if worker.desired == Desired::Active {
         fetch_heads(book, &partitions, !worker.told.job_types.is_empty())?;
-        take(book, &partitions, &worker.told.job_types, id, max, &mut grant)?;
+        let wish = Wish { worker: id, job_types: &worker.told.job_types, max, draw };
+        take(book, &partitions, &wish, &mut grant)?;
     }
     if !grant.jobs.is_empty() || now.since(worker.leased_at) > NOTE_EVERY {
         (worker.leased_at, worker.seen_at) = (now, now);
@@ -87,49 +101,63 @@ fn fetch_heads(book: &mut Book<'_>, partitions: &[PartitionId], with_kinds: bool
     book.want(keys.iter().map(String::as_str))
 }
 
+/// What a worker asks for.
+struct Wish<'a> {
+    worker: WorkerId,
+    job_types: &'a [String],
+    max: usize,
+    draw: u64,
+}
+
+/// A queue that jobs may be taken from.
+struct Source {
+    partition: PartitionId,
+    /// How many more it may give out now.
+    left: u64,
+    weight: Option<u32>,
+}
+
 fn take(
     book: &mut Book<'_>,
     partitions: &[PartitionId],
-    job_types: &[String],
-    worker: WorkerId,
-    max: usize,
+    wish: &Wish<'_>,
     grant: &mut Grant,
 ) -> Result<(), Halt> {
     let now = book.now();
-    let (mut choices, mut allowances) = (Vec::new(), Vec::new());
+    let (mut choices, mut sources) = (Vec::new(), Vec::new());
     for partition in partitions {
-        let wanted = wanted_kinds(book, *partition, job_types)?;
+        let wanted = wanted_kinds(book, *partition, wish.job_types)?;
         let head = book.head(*partition)?;
         let is_wanted = |lane: &&Lane| wanted.as_ref().is_none_or(|wanted| wanted.contains(&lane.kind));
-        let allowance = head.allowance(now);
+        let (left, weight) = (head.allowance(now), head.settings.weight);
         let lanes: Vec<Lane> = head.lanes.iter().filter(is_wanted).cloned().collect();
-        if allowance == 0 && !lanes.is_empty() && !head.settings.paused {
+        if left == 0 && !lanes.is_empty() && !head.settings.paused {
             grant.allowed_in = shorter(grant.allowed_in, head.allowed_in(now));
         }
-        allowances.push((*partition, allowance));
+        sources.push(Source { partition: *partition, left, weight });
         choices.extend(lanes.into_iter().map(|lane| Choice { partition: *partition, lane }));
     }
-    while grant.jobs.len() < max {
-        let left = |partition: PartitionId| {
-            allowances.iter().find(|(of, _)| *of == partition).map_or(0, |(_, left)| *left)
+    let (mut draw, weighs) = (wish.draw, sources.iter().any(|source| source.weight.is_some()));
+    while grant.jobs.len() < wish.max {
+        let has_work = |source: &&Source| {
+            source.left > 0 && choices.iter().any(|choice| choice.partition == source.partition)
         };
-        let ageing = book.policy.ageing;
-        let open = choices.iter().enumerate().filter(|(_, choice)| left(choice.partition) > 0);
-        let urgent = open.max_by_key(|(_, choice)| {
-            (choice.lane.urgency(now, ageing), std::cmp::Reverse(choice.lane.since))
-        });
-        let Some((index, choice)) = urgent else { break };
-        let (partition, room) = (choice.partition, left(choice.partition));
-        let room = usize::try_from(room).unwrap_or(usize::MAX).min(max - grant.jobs.len());
-        let taken = take_from(book, &mut choices[index], worker, room, grant)?;
+        let mut open: Vec<&Source> = sources.iter().filter(has_work).collect();
+        let mut room = wish.max - grant.jobs.len();
+        if weighs && open.len() > 1 {
+            open = drawn(open, &mut draw).into_iter().collect();
+            room = room.min(DRAWN);
+        }
+        let Some(index) = most_urgent(&choices, &open, now, book.policy.ageing) else { break };
+        let partition = choices[index].partition;
+        let Some(source) = sources.iter_mut().find(|source| source.partition == partition) else { break };
+        let room = usize::try_from(source.left).unwrap_or(usize::MAX).min(room);
+        source.left -= take_from(book, &mut choices[index], wish.worker, room, grant)?;
         if choices[index].lane.chunks.is_empty() {
             choices.swap_remove(index);
         }
-        if let Some((_, left)) = allowances.iter_mut().find(|(of, _)| *of == partition) {
-            *left -= taken;
-        }
     }
-    for (partition, left) in allowances {
+    for Source { partition, left, .. } in sources {
         let taken = grant.jobs.iter().filter(|job| job.place.partition == partition).count() as u64;
         if taken > 0 && book.head(partition)?.settings.rate_limit.is_some() {
             book.head_mut(partition)?.give_out(taken, now);
@@ -139,6 +167,30 @@ fn take(
         }
     }
     Ok(())
+}
+
+/// One of several queues, by weight; one without a weight has 1.
+fn drawn<'s>(open: Vec<&'s Source>, draw: &mut u64) -> Option<&'s Source> {
+    let weight = |source: &Source| u64::from(source.weight.unwrap_or(1));
+    // The next draw of the same call follows from this one.
+    *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let mut left = (*draw >> 33) % open.iter().map(|source| weight(source)).sum::<u64>().max(1);
+    open.into_iter().find(|source| match left.checked_sub(weight(source)) {
+        Some(rest) => {
+            left = rest;
+            false
+        }
+        None => true,
+    })
+}
+
+/// The most urgent lane of these queues, the oldest of several.
+fn most_urgent(choices: &[Choice], open: &[&Source], now: Timestamp, ageing: Duration) -> Option<usize> {
+    let is_open = |choice: &Choice| open.iter().any(|source| source.partition == choice.partition);
+    let open = choices.iter().enumerate().filter(|(_, choice)| is_open(choice));
+    let urgent = open
+        .max_by_key(|(_, choice)| (choice.lane.urgency(now, ageing), std::cmp::Reverse(choice.lane.since)));
+    urgent.map(|(index, _)| index)
 }
 
 /// Takes jobs from the first chunk of a lane; tells how many.

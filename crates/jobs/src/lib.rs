@@ -27,12 +27,13 @@
 //! | `jobs/kinds/{partition}` | the names of its job types, by number |
 //! | `jobs/chunk/{partition}/{number}` | the slots of a chunk |
 //! | `jobs/due/{time}/{partition}/{number}` | a chunk in which something is due then, in the order of time |
-//! | `jobs/permit/{hash}` | a concurrency key: how many hold it, and who waits, as a list through the slots |
+//! | `jobs/permits/{page}` | concurrency keys: how many hold each, and who waits, as a list through the slots; `jobs/permits` is the number of pages |
 //! | `jobs/unique/{hash}` | a unique key and the job that holds it |
 //! | `jobs/after/{partition}/{offset}` | the jobs that depend on a job |
 //! | `jobs/label/{kind}/{hash}/{job}` | a job with a tag, a correlation id or a schedule |
 //! | `jobs/dead/{time}/{job}` | a dead letter, the newest first |
 //! | `jobs/log/{job}/{number}` | lines of a job's log; `jobs/logs/{job}` tells where each execution's log stands |
+//! | `jobs/worn/{time}/{job}` | when a job's log has had its time |
 //! | `jobs/progress/{job}` | what a worker last said of its progress |
 //! | `jobs/worker/{number}` | a worker |
 //! | `jobs/idempotent/{hash}` | what a call with an idempotency key came to |
@@ -87,6 +88,7 @@ mod spec;
 mod state;
 mod view;
 mod wait;
+mod wear;
 mod worker;
 
 pub use beat::{Beat, Heard, Held, Progress, ProgressAt};

@@ -24,6 +24,8 @@ pub const DEPENDENTS_MAX: usize = 1_000;
 pub const KINDS_MAX: usize = 1_000;
 /// Job queues.
 pub const QUEUES_MAX: usize = 10_000;
+/// The largest weight of a queue beside others.
+pub const WEIGHT_MAX: u32 = 1_000;
 /// Queues that a worker may serve.
 pub const WORKER_QUEUES_MAX: usize = 64;
 /// Job types that a worker may name.
@@ -77,6 +79,8 @@ pub const CANCEL_GRACE: Duration = Duration::from_secs(30);
 pub const COMPLETED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// How long a failed job, a dead letter and a job's history are kept.
 pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long the log of a job is kept after its end.
+pub const LOGS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long an idempotency key is remembered.
 pub const IDEMPOTENT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// How long a silent worker is remembered.

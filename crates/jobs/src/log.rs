@@ -2,7 +2,7 @@
 //!
 //! Lines of one call are one record. Always: the lines of an execution are numbered from 1 as its worker numbers them;
 //! a line that comes again is kept once, a number that is missing is refused, and what is beyond the limit is counted
-//! and told as a gap. So a reader that goes on from the last number it saw misses nothing without knowing.
+//! and told as a gap. A log is kept for a time of its own after the job's end (`wear`). So a reader that goes on from the last number it saw misses nothing without knowing.
 
 use baton_store::Error as StoreError;
 use baton_types::Timestamp;
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::beat::ProgressAt;
 use crate::book::{Book, Halt};
+use crate::chunk::Slot;
 use crate::error::Error;
 use crate::id::{ExecutionId, JobId};
 use crate::jobs::Jobs;
@@ -17,6 +18,7 @@ use crate::key;
 use crate::limits::{LINE_BYTES_MAX, LINES_KEPT_MAX, LINES_MAX};
 use crate::machine;
 use crate::state::State;
+use crate::wear;
 
 /// Records of lines read in one decision.
 const RECORDS_MAX: usize = 64;
@@ -107,6 +109,9 @@ struct Logs {
     next: u64,
     kept: u64,
     dropped: u64,
+    /// How the job ended, once the job itself is forgotten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended: Option<State>,
 }
 
 /// Lines of one call as they are kept.
@@ -172,9 +177,23 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     logs.dropped += dropped.len() as u64;
     book.put(key::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
     book.news.counts.lines = (kept.len() as u64, dropped.len() as u64);
-    book.slot_mut(place)?.has_words = true;
+    let now = book.now();
+    let slot = book.slot_mut(place)?;
+    let is_first = !std::mem::replace(&mut slot.has_words, true);
+    if is_first && slot.state.is_terminal() {
+        wear::note(book, job, now);
+    }
     book.tell(place);
     Ok(Logged::UpTo(logs.next))
+}
+
+/// Prepares the log of a job that is about to be forgotten for its time without it.
+pub fn outlive(book: &mut Book<'_>, job: JobId, slot: &Slot) -> Result<(), Halt> {
+    let Some(value) = book.record(&key::logs(job))? else { return Ok(()) };
+    let logs = Logs { ended: Some(slot.state), ..read(&value)? };
+    book.put(key::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
+    wear::note(book, job, slot.ended_at);
+    Ok(())
 }
 
 fn bounded(mut line: NewLine) -> NewLine {
@@ -219,9 +238,16 @@ pub struct LogPage {
 
 /// Reads a log.
 pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPage, Halt> {
-    let place = book.expect(job)?;
-    let slot = book.slot(place)?.map(|slot| (slot.state, slot.fence, slot.has_words));
-    let (state, fence, has_words) = slot.unwrap_or((State::Gone, 0, false));
+    let slot = match book.find(job)? {
+        Some(place) => book.slot(place)?.map(|slot| (slot.state, slot.fence, slot.has_words)),
+        None => None,
+    };
+    let logs: Option<Logs> = match slot {
+        Some((.., false)) => None,
+        _ => book.record(&key::logs(job))?.map(|value| read(&value)).transpose()?,
+    };
+    let outlived = || logs.as_ref().and_then(|logs| logs.ended.map(|state| (state, logs.fence, true)));
+    let (state, fence, has_words) = slot.or_else(outlived).ok_or_else(|| Error::no_job(job))?;
     let mut page = LogPage {
         lines: Vec::new(),
         last: query.after,
@@ -234,7 +260,6 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
     if !has_words {
         return Ok(page);
     }
-    let logs: Option<Logs> = book.record(&key::logs(job))?.map(|value| read(&value)).transpose()?;
     page.progress = book.record(&key::progress(job))?.and_then(|value| serde_json::from_slice(&value).ok());
     page.dropped = logs.as_ref().map_or(0, |logs| logs.dropped);
     let prefix = key::log_lines(job);

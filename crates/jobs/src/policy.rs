@@ -19,6 +19,8 @@ pub struct Policy {
     pub cancelled_for: Duration,
     /// How long a failed job and all history is kept.
     pub failed_for: Duration,
+    /// How long a job's log is kept after its end.
+    pub logs_for: Duration,
     /// A waiting job rises by one priority after each of these.
     pub ageing: Duration,
 }
@@ -32,6 +34,7 @@ impl Default for Policy {
             completed_for: limits::COMPLETED_FOR,
             cancelled_for: limits::COMPLETED_FOR,
             failed_for: limits::FAILED_FOR,
+            logs_for: limits::LOGS_FOR,
             ageing: limits::AGEING,
         }
     }

@@ -10,7 +10,7 @@ use crate::book::{Book, Halt};
 use crate::error::Error;
 use crate::head::{Head, QueueSettings};
 use crate::key;
-use crate::limits::{PAGE_MAX, QUEUES_MAX};
+use crate::limits::{PAGE_MAX, QUEUES_MAX, WEIGHT_MAX};
 use crate::state::State;
 
 /// The queue of the store that holds the partitions of all job queues. Nobody can name it, and no listing shows it.
@@ -114,6 +114,10 @@ pub fn set(book: &mut Book<'_>, partition: PartitionId, settings: &QueueSettings
         return Err(
             Error::invalid("concurrency and rateLimit are at least 1; to stop a queue, pause it").into()
         );
+    }
+    if settings.weight.is_some_and(|weight| weight == 0 || weight > WEIGHT_MAX) {
+        let message = format!("weight is 1 to {WEIGHT_MAX}; to stop a queue, pause it");
+        return Err(Error::invalid(message).into());
     }
     let now = book.now();
     let head = book.head_mut(partition)?;

@@ -298,6 +298,9 @@ impl Run {
             paused: self.chance.one_in(4),
             concurrency: self.chance.one_in(3).then_some(3),
             rate_limit: self.chance.one_in(3).then_some(Rate { count: 5, per_ms: 1_000 }),
+            // With a weight, draws decide that the seed does not repeat.
+            weight: None,
+            dlq: !self.chance.one_in(4),
         };
         self.bench.jobs.set_queue(queue, settings).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! What users of other job systems complain about, one test for each.
+//! What users of other job systems complain about, one test for each; [`TESTS`] says where.
 //!
 //! The clock is the test's own; what needs processes (signals, a server that dies) is in the process tests.
 
@@ -14,6 +14,49 @@ use baton_jobs::{
     limits,
 };
 use common::Bench;
+
+/// Where each of the pains has its test, by its number in the list of what users of other systems report.
+const TESTS: [(u32, &str, &str); 25] = [
+    (1, "crates/jobs/tests/pains.rs", "a_killed_worker_does_not_leave_its_jobs_running"),
+    (2, "crates/jobs/tests/pains.rs", "a_long_job_whose_worker_is_alive_is_not_run_again"),
+    (3, "crates/jobs/tests/pains.rs", "recovery_does_not_overwrite_a_job_that_just_finished"),
+    (4, "crates/jobs/tests/pains.rs", "a_worker_that_starts_again_under_its_name_hides_nothing"),
+    (5, "crates/jobs/tests/pains.rs", "a_node_that_led_once_changes_nothing"),
+    (5, "tests/jobs/test_fires.py", "test_servers_that_share_a_database_fire_once"),
+    (6, "tests/jobs/test_fires.py", "test_no_fire_is_lost_or_repeated_over_kills"),
+    (7, "crates/jobs/tests/pains.rs", "a_node_that_takes_over_knows_every_schedule_and_its_zone"),
+    (8, "crates/jobs/tests/calendar.rs", "dst_in_new_york"),
+    (9, "crates/jobs/tests/pains.rs", "a_node_that_takes_over_knows_every_schedule_and_its_zone"),
+    (10, "crates/jobs/tests/schedules.rs", "two_weeks_of_downtime_make_one_job_a_hundred_or_none"),
+    (
+        11,
+        "crates/jobs/tests/faults.rs",
+        "a_fire_that_fails_leaves_nothing_behind_and_happens_with_the_next_try",
+    ),
+    (12, "crates/jobs/tests/schedules.rs", "overlap_skip_makes_no_job_while_one_is_under_way"),
+    (13, "crates/jobs/tests/pains.rs", "a_worker_that_is_heard_and_takes_no_work_is_seen"),
+    (14, "crates/jobs/tests/faults.rs", "a_slow_and_lying_store_loses_no_job_and_accepts_none_twice"),
+    (15, "tests/crash/test_jobs.py", "test_no_job_is_lost_and_none_accepted_twice_when_the_server_is_killed"),
+    (16, "crates/jobs/tests/pains.rs", "a_job_that_kills_its_workers_is_stopped_after_three"),
+    (17, "crates/jobs/tests/pains.rs", "a_cancelled_job_is_stopped_and_one_that_does_not_stop_is_taken_away"),
+    (17, "crates/jobs/tests/pains.rs", "a_job_that_runs_too_long_is_taken_away_and_tried_again"),
+    (18, "crates/jobs/tests/pains.rs", "a_draining_worker_keeps_its_leases_for_as_long_as_it_is_heard"),
+    (19, "crates/jobs/tests/pains.rs", "a_search_finds_by_label_and_looks_at_a_bounded_number"),
+    (20, "crates/jobs/tests/pains.rs", "a_unique_key_does_not_outlive_its_job"),
+    (21, "crates/jobs/tests/pains.rs", "a_flood_of_one_tenant_does_not_hold_up_the_others"),
+    (22, "crates/jobs/tests/pains.rs", "a_flood_of_log_lines_is_bounded_and_says_what_is_missing"),
+    (23, "crates/jobs/tests/faults.rs", "a_call_that_is_never_answered_does_not_hang_the_duties"),
+];
+
+#[test]
+fn every_pain_has_a_test() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (number, file, name) in TESTS {
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        assert!(text.contains(&format!(" {name}(")), "{number}: {name} is not in {file}");
+    }
+    assert!((1..=23).all(|number| TESTS.iter().any(|(of, ..)| *of == number)));
+}
 
 fn job(queue: &str) -> NewJob {
     NewJob::new(queue, "t", "{}")
@@ -122,7 +165,7 @@ async fn a_job_that_kills_its_workers_is_stopped_after_three() {
     let letters = bench.jobs.dead_letters(None, 10).await.unwrap();
     assert_eq!(letters.jobs[0].id, id);
     assert_eq!(bench.jobs.detail(id).await.unwrap().error().unwrap().kind, "poison");
-    assert_eq!(bench.jobs.replay(vec![id]).await.unwrap(), 1);
+    assert_eq!(bench.jobs.replay(vec![id], None).await.unwrap(), 1);
     assert_eq!(bench.lease(worker, 1).await.len(), 1);
     assert!(bench.jobs.dead_letters(None, 10).await.unwrap().jobs.is_empty());
 }
@@ -179,6 +222,85 @@ async fn a_draining_worker_gets_nothing_new_and_gives_back_for_free() {
     assert_eq!(bench.report(&leased[0], Outcome::Released).await, Reported::Accepted(State::Dispatched));
     let again = bench.lease(other, 1).await;
     assert_eq!((again[0].id, again[0].attempt), (id, 1));
+}
+
+#[tokio::test]
+async fn a_draining_worker_keeps_its_leases_for_as_long_as_it_is_heard() {
+    let bench = Bench::new();
+    let (worker, other) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    bench.enqueue(job("q")).await;
+    let leased = bench.lease(worker, 1).await;
+    bench.jobs.want(worker, Desired::Draining, Duration::from_secs(60)).await.unwrap();
+    for _ in 0..6 {
+        bench.advance(10);
+        bench.settle().await;
+        let heard = bench.beat(worker, &leased).await;
+        assert!(heard.lost.is_empty() && heard.desired == Desired::Draining);
+        assert!(bench.lease(other, 1).await.is_empty());
+    }
+    assert_eq!(bench.report(&leased[0], Outcome::Succeeded).await, Reported::Accepted(State::Completed));
+}
+
+#[tokio::test]
+async fn a_node_that_takes_over_knows_every_schedule_and_its_zone() {
+    let bench = Bench::new();
+    bench.settle().await;
+    let spec = |zone: &str| {
+        let text = format!(
+            r#"{{"kind": "cron", "cron": "0 3 * * *", "timeZone": "{zone}", "job": {{"jobType": "t", "queue": "q"}}}}"#
+        );
+        baton_jobs::schedule::ScheduleSpec::parse(&text).unwrap()
+    };
+    let zones = ["UTC", "Asia/Tokyo", "America/New_York"];
+    for zone in zones {
+        bench.jobs.put_schedule(zone.replace('/', "-"), spec(zone), None).await.unwrap();
+    }
+    // The node that led is gone; the next one has only what is stored.
+    bench.advance(31);
+    let options = baton_jobs::Options { sole: false, duties: false, ..baton_jobs::Options::default() };
+    let other = baton_jobs::Jobs::start(bench.store.clone(), options);
+    for _ in 0..24 * 6 {
+        assert!(other.sweep().await.unwrap());
+        bench.advance(600);
+    }
+    let worker = bench.worker(&["q"]).await;
+    let hours: std::collections::BTreeMap<_, _> = bench
+        .lease(worker, 100)
+        .await
+        .iter()
+        .map(|one| {
+            let at = one.spec.scheduled_for.unwrap().to_iso_millis();
+            (one.spec.schedule_id.clone().unwrap(), at[11..16].to_owned())
+        })
+        .collect();
+    let expected = [("America-New_York", "08:00"), ("Asia-Tokyo", "18:00"), ("UTC", "03:00")];
+    assert!(hours.iter().map(|(id, at)| (id.as_str(), at.as_str())).eq(expected), "{hours:?}");
+}
+
+#[tokio::test]
+async fn a_flood_of_one_tenant_does_not_hold_up_the_others() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let of = |tenant: &str| {
+        let mut job = job("q");
+        job.spec.concurrency_key = Some(tenant.into());
+        job.spec.concurrency_limit = Some(2);
+        job
+    };
+    for _ in 0..5 {
+        bench.jobs.enqueue((0..1_000).map(|_| of("loud")).collect(), None).await.unwrap();
+    }
+    let quiet = bench.jobs.enqueue((0..10).map(|_| of("quiet")).collect(), None).await.unwrap();
+    let quiet: Vec<_> = quiet.iter().map(|one| one.job_id).collect();
+    // As many rounds as the quiet tenant would need alone.
+    let mut done = 0;
+    for _ in 0..5 {
+        for leased in bench.lease(worker, 10).await {
+            bench.report(&leased, Outcome::Succeeded).await;
+            done += usize::from(quiet.contains(&leased.id));
+        }
+    }
+    assert_eq!(done, 10);
 }
 
 #[tokio::test]

@@ -20,11 +20,12 @@ const QUEUES_MAX: usize = 10_000;
 
 /// Defines the counters once: as atomics, as plain numbers, and in the order in which they are kept.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    ($($(#[$doc:meta])* $name:ident),+; $($(#[$later_doc:meta])* $later:ident),+ $(,)?) => {
         /// Counters of one queue, or of all.
         #[derive(Debug, Default)]
         struct Meter {
             $($name: AtomicU64,)+
+            $($later: AtomicU64,)+
             lag_max_ms: AtomicU64,
         }
 
@@ -32,6 +33,9 @@ macro_rules! counters {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Tally {
             $($(#[$doc])* pub $name: u64,)+
+            $($(#[$later_doc])* pub $later: u64,)+
+            /// The most pops that waited at once, as far as somebody looked.
+            pub parked: u64,
             /// The longest that a message waited, in milliseconds.
             pub lag_max_ms: u64,
         }
@@ -41,12 +45,17 @@ macro_rules! counters {
                 $(if tally.$name > 0 {
                     self.$name.fetch_add(tally.$name, Ordering::Relaxed);
                 })+
+                $(if tally.$later > 0 {
+                    self.$later.fetch_add(tally.$later, Ordering::Relaxed);
+                })+
                 self.lag_max_ms.fetch_max(tally.lag_max_ms, Ordering::Relaxed);
             }
 
             fn read(&self) -> Tally {
                 Tally {
                     $($name: self.$name.load(Ordering::Relaxed),)+
+                    $($later: self.$later.load(Ordering::Relaxed),)+
+                    parked: 0,
                     lag_max_ms: self.lag_max_ms.load(Ordering::Relaxed),
                 }
             }
@@ -57,26 +66,30 @@ macro_rules! counters {
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
                     $($name: self.$name.saturating_sub(earlier.$name),)+
+                    $($later: self.$later.saturating_sub(earlier.$later),)+
+                    parked: self.parked,
                     lag_max_ms: self.lag_max_ms,
                 }
             }
 
             /// All numbers, in a fixed order.
             pub(crate) fn numbers(&self) -> Vec<u64> {
-                vec![$(self.$name,)+ self.lag_max_ms]
+                vec![$(self.$name,)+ self.lag_max_ms, $(self.$later,)+ self.parked]
             }
 
             /// From numbers in that order; those that are missing are zero.
             pub(crate) fn from_numbers(numbers: &[u64]) -> Self {
                 let mut numbers = numbers.iter().copied();
                 let mut next = || numbers.next().unwrap_or(0);
-                Self { $($name: next(),)+ lag_max_ms: next() }
+                Self { $($name: next(),)+ lag_max_ms: next(), $($later: next(),)+ parked: next() }
             }
         }
 
         impl std::ops::AddAssign for Tally {
             fn add_assign(&mut self, other: Self) {
                 $(self.$name += other.$name;)+
+                $(self.$later += other.$later;)+
+                self.parked = self.parked.max(other.parked);
                 self.lag_max_ms = self.lag_max_ms.max(other.lag_max_ms);
             }
         }
@@ -113,7 +126,12 @@ counters! {
     /// Their waiting times in all, in milliseconds.
     lag_sum_ms,
     /// Messages given up by retention.
-    expired,
+    expired;
+    // Those that came later stand behind, so that minutes that were kept before are still read right.
+    /// Partitions created.
+    partitions_created,
+    /// Partitions deleted, each with its queue.
+    partitions_deleted,
 }
 
 impl Tally {
@@ -176,16 +194,27 @@ impl Default for Meters {
     }
 }
 
-/// Counts of one push by queue, made before it is sent off.
+/// Counts of one push by queue: its messages, made before it is sent off, and the partitions that it created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PushCount(Vec<(Arc<str>, u64)>);
+pub(crate) struct PushCount {
+    messages: Vec<(Arc<str>, u64)>,
+    created: Vec<(Arc<str>, u64)>,
+}
 
 impl PushCount {
     pub fn add(&mut self, queue: &Arc<str>, messages: u64) {
-        match self.0.iter_mut().find(|(name, _)| name == queue) {
-            Some((_, count)) => *count += messages,
-            None => self.0.push((queue.clone(), messages)),
-        }
+        add_to(&mut self.messages, queue, messages);
+    }
+
+    pub fn add_created(&mut self, queue: &Arc<str>) {
+        add_to(&mut self.created, queue, 1);
+    }
+}
+
+fn add_to(counts: &mut Vec<(Arc<str>, u64)>, queue: &Arc<str>, more: u64) {
+    match counts.iter_mut().find(|(name, _)| name == queue) {
+        Some((_, count)) => *count += more,
+        None => counts.push((queue.clone(), more)),
     }
 }
 
@@ -228,7 +257,10 @@ impl Meters {
     }
 
     pub(crate) fn pushed(&self, count: &PushCount, duplicates: u64) {
-        for (index, (queue, messages)) in count.0.iter().enumerate() {
+        for (queue, partitions) in &count.created {
+            self.add(queue, &Tally { partitions_created: *partitions, ..Tally::default() });
+        }
+        for (index, (queue, messages)) in count.messages.iter().enumerate() {
             // Duplicates are rare, and a push to several queues rarer: they count for the first.
             let duplicates = if index == 0 { duplicates.min(*messages) } else { 0 };
             self.add(
@@ -293,7 +325,7 @@ impl Meters {
 
     pub(crate) fn transacted(&self, count: &PushCount) {
         let tally = Tally { transactions: 1, ..Tally::default() };
-        match count.0.first() {
+        match count.messages.first() {
             Some((queue, _)) => self.add(queue, &tally),
             None => self.all.add(&tally),
         }
@@ -301,6 +333,10 @@ impl Meters {
 
     pub(crate) fn expired(&self, messages: u64) {
         self.all.add(&Tally { expired: messages, ..Tally::default() });
+    }
+
+    pub(crate) fn deleted(&self, queue: &str, partitions: u64) {
+        self.add(queue, &Tally { partitions_deleted: partitions, ..Tally::default() });
     }
 
     fn add(&self, queue: &str, tally: &Tally) {
@@ -354,7 +390,12 @@ mod tests {
     #[test]
     fn numbers_come_back_as_they_were_kept() {
         let tally = Tally { push_messages: 7, expired: 9, lag_max_ms: 4, ..Tally::default() };
-        assert_eq!(Tally::from_numbers(&tally.numbers()), tally);
+        let later = Tally { partitions_created: 2, partitions_deleted: 1, parked: 5, ..tally };
+        assert_eq!(Tally::from_numbers(&later.numbers()), later);
+        // What an earlier version kept ends with the longest waiting time.
+        let kept = tally.numbers();
+        let kept = &kept[..=kept.iter().position(|number| *number == 4).unwrap()];
+        assert_eq!(Tally::from_numbers(kept), tally);
         assert_eq!(Tally::from_numbers(&[]), Tally::default());
     }
 

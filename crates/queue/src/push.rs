@@ -154,6 +154,18 @@ impl PushBatch {
         count
     }
 
+    /// The same, with the partitions that came into being with it.
+    pub(crate) fn counted(&self, pushed: &[Pushed]) -> PushCount {
+        let mut count = self.count();
+        for ((part, _), pushed) in self.places.iter().zip(pushed) {
+            // A partition comes into being with its first message.
+            if pushed.offset == Offset(0) && !pushed.duplicate && !pushed.buffered {
+                count.add_created(&self.parts[*part].queue);
+            }
+        }
+        count
+    }
+
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()

@@ -49,6 +49,9 @@ pub struct Minute {
 /// Reads numbers about the process.
 pub type Gauges = Arc<dyn Fn() -> BTreeMap<Arc<str>, f64> + Send + Sync>;
 
+/// Tells how many pops wait for each queue.
+pub type Waiting<'a> = &'a (dyn Fn() -> BTreeMap<String, u64> + Send + Sync);
+
 /// Turns readings into minutes.
 pub struct Series {
     node: Arc<str>,
@@ -75,7 +78,7 @@ impl Series {
     }
 
     /// What happened since the last minute was written, as the minute in which that began.
-    fn current(&self, meters: &Meters) -> Minute {
+    fn current(&self, meters: &Meters, waiting: Waiting<'_>) -> Minute {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut queues = BTreeMap::new();
         for (name, tally) in meters.by_queue() {
@@ -83,6 +86,11 @@ impl Series {
             if !grown.is_zero() {
                 queues.insert(name, grown);
             }
+        }
+        let mut total = meters.total().since(&last.total);
+        for (name, parked) in waiting() {
+            queues.entry(name.into()).or_default().parked = parked;
+            total.parked += parked;
         }
         if queues.len() > QUEUES_MAX {
             let mut busiest: Vec<_> = queues.into_iter().collect();
@@ -95,14 +103,14 @@ impl Series {
             at: Timestamp::from_micros(last.minute.saturating_mul(60_000_000)),
             node: self.node.clone(),
             queues,
-            total: meters.total().since(&last.total),
+            total,
             gauges: gauges.map(|read| read()).unwrap_or_default(),
         }
     }
 
     /// Takes what happened so far as a minute of its own and begins the next at `now`.
-    fn close(&self, meters: &Meters, now: Timestamp) -> Minute {
-        let minute = self.current(meters);
+    fn close(&self, meters: &Meters, waiting: Waiting<'_>, now: Timestamp) -> Minute {
+        let minute = self.current(meters, waiting);
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Reading { minute: minute_of(now), total: meters.total(), queues: meters.by_queue() };
         meters.forget_longest();
@@ -110,7 +118,13 @@ impl Series {
     }
 
     /// Writes a minute whenever one is over, and what there is of the last one at the end.
-    pub async fn keep(&self, store: &dyn Store, meters: &Meters, stop: CancellationToken) {
+    pub async fn keep(
+        &self,
+        store: &dyn Store,
+        meters: &Meters,
+        waiting: Waiting<'_>,
+        stop: CancellationToken,
+    ) {
         loop {
             let into = store.now().micros().rem_euclid(60_000_000);
             let rest = MINUTE.saturating_sub(Duration::from_micros(u64::try_from(into).unwrap_or(0)));
@@ -118,7 +132,7 @@ impl Series {
                 () = stop.cancelled() => true,
                 () = baton_env::sleep(rest) => false,
             };
-            let minute = self.close(meters, store.now());
+            let minute = self.close(meters, waiting, store.now());
             if (!minute.total.is_zero() || !stopped)
                 && let Err(error) = run(store, move |tx| write(tx, &minute)).await
             {
@@ -136,6 +150,7 @@ impl Series {
         &self,
         store: &dyn Store,
         meters: &Meters,
+        waiting: Waiting<'_>,
         from: Timestamp,
         to: Timestamp,
     ) -> Result<Vec<Minute>, baton_store::Error> {
@@ -156,7 +171,7 @@ impl Series {
                 break;
             }
         }
-        let current = self.current(meters);
+        let current = self.current(meters, waiting);
         if current.at >= from && current.at < to && !current.total.is_zero() {
             found.push(current);
         }
@@ -230,6 +245,10 @@ mod tests {
         meters.pushed(&count, 0);
     }
 
+    fn none() -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
+
     fn at(minute: i64) -> Timestamp {
         Timestamp::from_micros(minute * 60_000_000 + 5)
     }
@@ -238,13 +257,21 @@ mod tests {
     fn a_minute_holds_what_happened_in_it_and_nothing_else() {
         let (meters, series) = (Meters::default(), Series::new("n", at(10)));
         pushes(&meters, "a", 3);
-        let first = series.close(&meters, at(11));
+        let first = series.close(&meters, &none, at(11));
         pushes(&meters, "b", 2);
-        let second = series.close(&meters, at(12));
+        let second = series.close(&meters, &none, at(12));
         assert_eq!((first.at, first.total.push_messages), (Timestamp::from_micros(600_000_000), 3));
         assert_eq!(second.total.push_messages, 2);
         assert_eq!(second.queues.keys().map(|name| &**name).collect::<Vec<_>>(), ["b"]);
-        assert!(series.close(&meters, at(13)).total.is_zero());
+        assert!(series.close(&meters, &none, at(13)).total.is_zero());
+    }
+
+    #[test]
+    fn a_minute_tells_who_waits_at_its_end() {
+        let (meters, series) = (Meters::default(), Series::new("n", at(10)));
+        let minute = series.close(&meters, &|| [("a".to_owned(), 3), ("b".to_owned(), 4)].into(), at(11));
+        assert_eq!((minute.queues["a"].parked, minute.queues["b"].parked, minute.total.parked), (3, 4, 7));
+        assert!(series.close(&meters, &none, at(12)).total.is_zero());
     }
 
     #[test]
@@ -252,7 +279,7 @@ mod tests {
         let (meters, series) = (Meters::default(), Series::new("n/1", at(10)));
         series.set_gauges(Arc::new(|| [("memory".into(), 1.5)].into()));
         pushes(&meters, "a/b", 3);
-        let minute = series.close(&meters, at(11));
+        let minute = series.close(&meters, &none, at(11));
         assert_eq!(read(&key(&minute), &encode(&minute)), Some(minute));
         assert_eq!(read("series/x", b"{}"), None);
         assert_eq!(read("series/0000000010/n", b"not json"), None);

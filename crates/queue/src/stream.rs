@@ -337,6 +337,9 @@ pub fn cycle(
             Err(error) => return Ok(Ok(refused(error.into()))),
         },
     };
+    if let Some(key) = gone(tx, cycle, pushes, &partition_prefix(state, cycle.partition))? {
+        return Ok(Ok(refused(format!("State of {key:?} is gone; somebody else has emitted it"))));
+    }
     let prepared = match push::prepare(tx, pushes)? {
         Ok(prepared) => prepared,
         Err(error @ (Error::QueueFull { .. } | Error::Invalid(_))) => {
@@ -348,6 +351,28 @@ pub fn cycle(
     write_changes(tx, &partition_prefix(state, cycle.partition), &cycle.changes)?;
     let acked = finish.map(|finish| write_ack(tx, cycle.partition, finish));
     Ok(Ok(Cycled { error: None, queue, pushed, acked }))
+}
+
+/// A value that a cycle emits and removes, though it is not there any more. A cycle that acks is told apart from others
+/// by its lease. One that only flushes has nothing but the state that it has read: when that is gone, another flush or
+/// cycle has emitted it, and emitting it again would be once too often.
+fn gone(tx: &mut dyn Tx, cycle: &Cycle, pushes: &PushBatch, prefix: &str) -> Result<Option<String>, Stop> {
+    if cycle.ack.is_some() || pushes.is_empty() {
+        return Ok(None);
+    }
+    let mut written = Vec::new();
+    for change in &cycle.changes {
+        match change {
+            StateChange::Put { key, .. } => written.push(key),
+            StateChange::Remove { key } if written.contains(&key) => {}
+            StateChange::Remove { key } => {
+                if tx.record(&format!("{prefix}{key}"))?.is_none() {
+                    return Ok(Some(key.clone()));
+                }
+            }
+        }
+    }
+    Ok(None)
 }
 
 fn write_changes(tx: &mut dyn Tx, prefix: &str, changes: &[StateChange]) -> Result<(), Stop> {

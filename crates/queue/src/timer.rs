@@ -344,7 +344,7 @@ fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<Push
             return Ok(Err(error));
         }
     }
-    Ok(push::push(tx, &batch)?.map(|_| batch.count()))
+    Ok(push::push(tx, &batch)?.map(|pushed| batch.counted(&pushed)))
 }
 
 fn set(tx: &mut dyn Tx, timer: &Timer) -> Result<(), Stop> {

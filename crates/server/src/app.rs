@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
 use crate::elections::Elections;
+use crate::lag::Naps;
 use crate::process::Usage;
 use crate::server::Options;
 
@@ -49,7 +50,13 @@ impl App {
         cluster: Option<Cluster>,
     ) -> Self {
         let jobs = Jobs::start(Arc::clone(broker.store()), options.jobs.clone());
-        broker.set_gauges(Arc::new(|| Usage::now().gauges()));
+        let (naps, stopping) = (Arc::new(Naps::default()), CancellationToken::new());
+        tokio::spawn(Arc::clone(&naps).keep(stopping.clone()));
+        broker.set_gauges(Arc::new(move || {
+            let mut gauges = Usage::now().gauges();
+            gauges.extend(naps.gauges());
+            gauges
+        }));
         Self {
             elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             shards: Shards::start(Arc::clone(broker.store()), options.shards),
@@ -61,7 +68,7 @@ impl App {
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),
             connections: AtomicUsize::new(0),
-            stopping: CancellationToken::new(),
+            stopping,
         }
     }
 

@@ -33,6 +33,7 @@ pub struct Call {
     wants_events: bool,
     idempotency_key: Option<String>,
     last_event_id: Option<String>,
+    if_match: Option<String>,
     origin: Option<Box<Origin>>,
 }
 
@@ -53,6 +54,7 @@ impl Call {
             wants_events: false,
             idempotency_key: None,
             last_event_id: None,
+            if_match: None,
             origin: None,
         }
     }
@@ -65,6 +67,16 @@ impl Call {
     /// The same request, which may be repeated under a key and goes on after an event.
     pub(crate) fn repeating(self, idempotency_key: Option<String>, last_event_id: Option<String>) -> Self {
         Self { idempotency_key, last_event_id, ..self }
+    }
+
+    /// The same request, which is to be done only if what is there has this tag.
+    pub(crate) fn depending_on(self, if_match: Option<String>) -> Self {
+        Self { if_match, ..self }
+    }
+
+    /// The tag that what is there must have, as the peer sent it.
+    pub fn if_match(&self) -> Option<&str> {
+        self.if_match.as_deref()
     }
 
     /// What the request may be repeated under.

@@ -19,6 +19,8 @@ pub enum Kind {
     Invalid,
     /// The body is missing or is not JSON.
     BadBody,
+    /// The body has the right shape, and says something that cannot be.
+    Unprocessable,
     /// The thing named does not exist.
     NotFound,
     /// No such path.
@@ -73,6 +75,8 @@ pub enum Kind {
     PayloadTooLarge,
     /// Things are not as this needs them to be.
     Conflict,
+    /// What `If-Match` names is not what is there.
+    PreconditionFailed,
     /// There are as many of something as there may be.
     LimitReached,
     /// Another life of the worker has registered since.
@@ -115,6 +119,12 @@ pub const TABLE: &[Row] = &[
         StatusCode::BAD_REQUEST,
         "bad_body",
         "Send a JSON body of the shape that the route expects.",
+    ),
+    row(
+        Kind::Unprocessable,
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "unprocessable",
+        "Fix what the text names; repeating the call as it is will fail again.",
     ),
     row(
         Kind::NotFound,
@@ -274,6 +284,12 @@ pub const TABLE: &[Row] = &[
         "Things are not as the call needs them; `reason` says in which way. Look again before repeating it.",
     ),
     row(
+        Kind::PreconditionFailed,
+        StatusCode::PRECONDITION_FAILED,
+        "precondition_failed",
+        "Somebody changed it since it was read: read it again, and send the `ETag` of that answer.",
+    ),
+    row(
         Kind::LimitReached,
         StatusCode::TOO_MANY_REQUESTS,
         "limit_reached",
@@ -347,6 +363,21 @@ impl Error {
     /// The request is wrong in the way that `message` says.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
+    }
+
+    /// What the body says cannot be, in the way that `message` says.
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unprocessable, message)
+    }
+
+    /// The same about a parameter, where the code that found it took it for a part of a body.
+    pub fn of_query(self) -> Self {
+        if self.kind == Kind::Unprocessable { Self { kind: Kind::Invalid, ..self } } else { self }
+    }
+
+    /// The same about a part of a body, where the code that found it took it for a parameter.
+    pub fn of_body(self) -> Self {
+        if self.kind == Kind::Invalid { Self { kind: Kind::Unprocessable, ..self } } else { self }
     }
 
     /// The same with a fine `reason` for clients to branch on.

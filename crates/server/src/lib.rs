@@ -18,6 +18,7 @@ mod elections;
 pub mod error;
 mod http1;
 mod json;
+mod lag;
 mod members;
 pub mod metrics;
 mod names;

@@ -33,6 +33,8 @@ pub struct Place {
     pub idempotency_key: Option<String>,
     /// The last event that the peer has seen.
     pub last_event_id: Option<String>,
+    /// What must be there for the request to be done.
+    pub if_match: Option<String>,
     /// Who sends it.
     pub caller: Caller,
     /// How it came, if it may have to be passed on.
@@ -81,9 +83,20 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     let (query, wants_events) = (head.query.to_owned(), head.wants_events);
     let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
     let (idempotency_key, last_event_id) = (text(head.idempotency_key), text(head.last_event_id));
+    let if_match = text(head.if_match);
     let origin = Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?;
     let handler = route.handler;
-    Ok(Place { handler, parameters, query, wants_events, idempotency_key, last_event_id, caller, origin })
+    Ok(Place {
+        handler,
+        parameters,
+        query,
+        wants_events,
+        idempotency_key,
+        last_event_id,
+        if_match,
+        caller,
+        origin,
+    })
 }
 
 /// Starts a handler.

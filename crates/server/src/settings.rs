@@ -81,6 +81,8 @@ pub struct Settings {
     pub job_completed_retention: Duration,
     /// How long failed jobs, dead letters and history are kept.
     pub job_failed_retention: Duration,
+    /// How long the log of a job is kept after its end.
+    pub job_logs_retention: Duration,
     /// How long a job waits before it counts as one priority higher.
     pub job_ageing: Duration,
     /// How long stopping may take.
@@ -131,6 +133,7 @@ impl Default for Settings {
             job_cancel_grace: baton_jobs::limits::CANCEL_GRACE,
             job_completed_retention: baton_jobs::limits::COMPLETED_FOR,
             job_failed_retention: baton_jobs::limits::FAILED_FOR,
+            job_logs_retention: baton_jobs::limits::LOGS_FOR,
             job_ageing: baton_jobs::limits::AGEING,
             shutdown_deadline: Duration::from_millis(10_000),
             log: "info".into(),
@@ -416,6 +419,16 @@ pub const TABLE: &[Setting] = &[
         show: |s| show_millis(s.job_failed_retention),
     },
     Setting {
+        name: "job_logs_retention_ms",
+        flag: "job-logs-retention-ms",
+        env: "BATON_JOB_LOGS_RETENTION_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long the log of a job is kept after its end, whether or not the job still is.",
+        set: |s, text| set(&mut s.job_logs_retention, text, positive_millis),
+        show: |s| show_millis(s.job_logs_retention),
+    },
+    Setting {
         name: "job_ageing_ms",
         flag: "job-ageing-ms",
         env: "BATON_JOB_AGEING_MS",
@@ -671,11 +684,12 @@ impl Settings {
                 completed_for: self.job_completed_retention,
                 cancelled_for: self.job_completed_retention,
                 failed_for: self.job_failed_retention,
+                logs_for: self.job_logs_retention,
                 ageing: self.job_ageing,
             },
             // Nobody else can change what a worker waits for, where there is nobody else.
             look_every: Duration::from_secs(if sole { 5 } else { 1 }),
-            duties: true,
+            ..baton_jobs::Options::default()
         }
     }
 

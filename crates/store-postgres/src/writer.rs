@@ -32,6 +32,12 @@ use crate::tx::{Missing, Names, PostgresTx};
 const GROUP_OPERATIONS_MAX: usize = 2_048;
 /// Bytes of messages after which a group takes no more operations.
 const GROUP_BYTES_ENOUGH: usize = 16 << 20;
+/// The share of a group's time, one in so many, that the next group waits for callers who were just answered and
+/// are about to call again. Without it those who work in step split into groups that take turns, each with the cost
+/// of a whole one.
+const GATHER_SHARE: u32 = 3;
+/// No gathering is longer than this.
+const GATHER_MAX: Duration = Duration::from_millis(2);
 /// Fetches in one group. Decisions need two or three.
 const ROUNDS_MAX: usize = 64;
 /// How often a group is run that others get in the way of.
@@ -161,6 +167,7 @@ impl Writer {
     /// Runs until told to close.
     pub async fn run(mut self, mut intake: Receiver<Input>) {
         let mut waiting = VecDeque::new();
+        let (mut callers, mut gathering) = (0, Duration::ZERO);
         loop {
             let mut closing = false;
             if waiting.is_empty() {
@@ -176,7 +183,13 @@ impl Writer {
                     Err(_) => break,
                 }
             }
+            if !closing {
+                closing = gather(&mut waiting, &mut intake, callers, gathering).await;
+            }
+            let (watch, before) = (Stopwatch::start(), waiting.len());
             self.work(&mut waiting, &mut intake).await;
+            gathering = (watch.elapsed() / GATHER_SHARE).min(GATHER_MAX);
+            callers = before + intake.len();
             if closing {
                 break;
             }
@@ -545,6 +558,33 @@ impl Writer {
         }
         // Otherwise the group is simply run again.
     }
+}
+
+/// Waits until as many operations are there as there were callers a moment ago, but not for long. A caller who is
+/// alone never waits. Tells whether the store is closing.
+async fn gather(
+    waiting: &mut VecDeque<Box<dyn Operation>>,
+    intake: &mut Receiver<Input>,
+    callers: usize,
+    limit: Duration,
+) -> bool {
+    let enough = callers.min(GROUP_OPERATIONS_MAX);
+    if waiting.len() >= enough {
+        return false;
+    }
+    // The runtime's own clock ticks too slowly for this.
+    let mut over = tokio::task::spawn_blocking(move || baton_env::pause(limit));
+    while waiting.len() < enough {
+        tokio::select! {
+            biased;
+            input = intake.recv() => match input {
+                Some(Input::Operation(operation)) => waiting.push_back(operation),
+                Some(Input::Close) | None => return true,
+            },
+            _ = &mut over => break,
+        }
+    }
+    false
 }
 
 fn busy(waiting: &mut VecDeque<Box<dyn Operation>>) {

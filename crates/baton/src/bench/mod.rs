@@ -9,6 +9,7 @@ mod drain;
 mod fan_out;
 mod flow;
 mod histogram;
+mod jobs;
 mod many_waiters;
 mod payload;
 mod pipeline;
@@ -56,6 +57,12 @@ pub enum Scenario {
     Drain,
     /// Kill the server and start it again on what it has stored.
     Restart,
+    /// Enqueue, lease and report jobs that do nothing.
+    Jobs,
+    /// Of these, the steady state alone.
+    JobsSteady,
+    /// The same beside many jobs that wait for tomorrow.
+    JobsTomorrow,
 }
 
 /// Measures a server, and checks that every message comes once and in order.
@@ -192,6 +199,9 @@ pub async fn run(args: Args) -> Result<()> {
             Scenario::ManyWaiters => many_waiters::run(&args).await?,
             Scenario::Drain => drain::run(&args).await?,
             Scenario::Restart => restart::run(&args).await?,
+            Scenario::Jobs => jobs::run(&args).await?,
+            Scenario::JobsSteady => jobs::steady_alone(&args).await?,
+            Scenario::JobsTomorrow => jobs::tomorrow(&args).await?,
         };
         if args.json {
             for row in &found {

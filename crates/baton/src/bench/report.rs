@@ -54,6 +54,9 @@ pub struct Row {
     /// Bytes in the server's directory per message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_message: Option<f64>,
+    /// Bytes that the server had written to disk, per message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written_bytes_per_message: Option<f64>,
     /// Whether every message came once and in order. A run where one did not is an error and has no row.
     pub verified: bool,
 }

@@ -31,6 +31,8 @@ pub struct Usage {
     pub cpu: f64,
     /// Memory that is resident.
     pub memory_bytes: u64,
+    /// Bytes that it has had written to disk; zero where that is not told.
+    pub written_bytes: u64,
 }
 
 impl Server {
@@ -134,7 +136,10 @@ fn usage(pid: u32) -> Option<Usage> {
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kilobytes: u64 = resident.trim().trim_end_matches(" kB").parse().ok()?;
     // Linux counts processor time for user space in hundredths of a second.
-    Some(Usage { cpu: (user + system) / 100.0, memory_bytes: kilobytes << 10 })
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    let written = io.lines().find_map(|line| line.strip_prefix("write_bytes:"));
+    let written_bytes = written.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0);
+    Some(Usage { cpu: (user + system) / 100.0, memory_bytes: kilobytes << 10, written_bytes })
 }
 
 fn tree_bytes(path: &Path) -> u64 {

@@ -52,6 +52,8 @@ impl clap::Args for Args {
             let arg = Arg::new(setting.name)
                 .long(setting.flag)
                 .value_name(setting.value)
+                // A key may begin with anything.
+                .allow_hyphen_values(matches!(setting.value, "SECRET" | "KEYS"))
                 .help(format!("{} [env: {}] [default: {default}]", setting.help, setting.env));
             command.arg(arg)
         })

@@ -205,6 +205,9 @@ pub fn list(
     Ok((named.collect::<Result<_, StoreError>>()?, is_full))
 }
 
+/// What a change that depends on another revision is refused with.
+pub const OTHER_REVISION: &str = "revision";
+
 /// Creates a schedule, or changes the one that is there; tells whether it is new. With a `revision`, only if that is
 /// the one that is there, zero standing for none.
 pub fn put(
@@ -257,7 +260,7 @@ fn check_revision(there: Option<&Schedule>, wanted: Option<u64>) -> Result<(), E
     match wanted {
         Some(wanted) if wanted != revision => {
             let message = format!("the schedule has revision {revision}, not {wanted}; read it again");
-            Err(Error::conflict("revision", message))
+            Err(Error::conflict(OTHER_REVISION, message))
         }
         _ => Ok(()),
     }

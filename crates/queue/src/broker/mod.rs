@@ -281,13 +281,13 @@ impl Broker {
             return Ok(Vec::new());
         }
         batch.detour = self.shared.keeper.always();
-        let (watch, count) = (Stopwatch::start(), batch.count());
+        let watch = Stopwatch::start();
         let mut batch = Arc::new(self.sealed(batch)?);
         let pushed = match &self.shared.outage {
-            Some(outage) => self.push_or_wait(outage, batch).await?,
+            Some(outage) => self.push_or_wait(outage, Arc::clone(&batch)).await?,
             None => self.run_sealed(&mut batch, push::push).await?,
         };
-        let meters = &self.shared.meters;
+        let (meters, count) = (&self.shared.meters, batch.counted(&pushed));
         meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
         meters.took(Kind::Push, watch.elapsed());
         Ok(pushed)
@@ -584,7 +584,12 @@ impl Broker {
         meters.transacted(&count);
         meters.acked(acked());
         if result.error.is_none() {
-            meters.pushed(&count, 0);
+            let pushed = result.results.iter().filter_map(|step| match step {
+                transaction::StepResult::Push(pushed) => Some(pushed),
+                transaction::StepResult::Ack(_) => None,
+            });
+            let pushed: Vec<_> = pushed.flatten().copied().collect();
+            meters.pushed(&pushes.counted(&pushed), 0);
         }
         meters.took(Kind::Transaction, watch.elapsed());
         Ok(result)
@@ -642,5 +647,6 @@ async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
 }
 
 async fn keep_series(shared: Arc<Shared>) {
-    shared.series.keep(&*shared.store, &shared.meters, shared.stop.clone()).await;
+    let waiting = || shared.parking.by_queue();
+    shared.series.keep(&*shared.store, &shared.meters, &waiting, shared.stop.clone()).await;
 }

@@ -68,7 +68,8 @@ impl Broker {
 
     /// What happened in each minute from `from` up to, not including, `to`, on every node; oldest first.
     pub async fn minutes(&self, from: Timestamp, to: Timestamp) -> Result<Vec<Minute>, Error> {
-        Ok(self.shared.series.minutes(&*self.shared.store, &self.shared.meters, from, to).await?)
+        let (series, waiting) = (&self.shared.series, || self.waiting_by_queue());
+        Ok(series.minutes(&*self.shared.store, &self.shared.meters, &waiting, from, to).await?)
     }
 
     /// Sets who tells numbers about the process, which are kept with each minute.

@@ -100,11 +100,13 @@ impl Broker {
         let removed = self
             .run(move |tx| {
                 let Some(queue) = tx.queue(&name)? else { return Ok(None) };
+                let partitions = tx.partition_count(queue.id)?;
                 tx.remove_queue(queue.id);
-                Ok(Some(queue.id))
+                Ok(Some((queue.id, partitions)))
             })
             .await?;
-        if let Some(queue) = removed {
+        if let Some((queue, partitions)) = removed {
+            self.shared.meters.deleted(&of_streams, partitions);
             self.shared.parking.tell(News::Deleted { queue, name: &of_streams });
             self.forget_traces(queue).await?;
             self.forget_source(&of_streams).await?;

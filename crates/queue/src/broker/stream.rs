@@ -89,6 +89,10 @@ impl Broker {
         let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| stream::cycle(tx, &cycle, pushes, offset);
         let mut pushes = Arc::new(self.sealed(pushes)?);
         let cycled = self.run_sealed(&mut pushes, decide).await?;
+        if !cycled.pushed.is_empty() {
+            let duplicates = cycled.pushed.iter().filter(|pushed| pushed.duplicate).count() as u64;
+            self.shared.meters.pushed(&pushes.counted(&cycled.pushed), duplicates);
+        }
         if let Some(lease) = released.filter(|_| cycled.acked.is_some_and(|acked| acked.lease_released)) {
             self.shared.deliveries.remove(lease, partition);
         }

@@ -178,8 +178,10 @@ impl<'s> Connection<'s> {
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
         let mut place = place;
-        let take = |place: &mut Place| (place.idempotency_key.take(), place.last_event_id.take());
-        let (key, last_event) = place.as_mut().map(take).unwrap_or_default();
+        let take = |place: &mut Place| {
+            (place.idempotency_key.take(), place.last_event_id.take(), place.if_match.take())
+        };
+        let (key, last_event, if_match) = place.as_mut().map(take).unwrap_or_default();
         let mut origin = None;
         let admitted = match place {
             Ok(Place { handler, parameters, query, caller: Caller::Known(caller), origin: came, .. }) => {
@@ -213,6 +215,7 @@ impl<'s> Connection<'s> {
         let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
             .wanting_events(wants_events)
             .repeating(key, last_event)
+            .depending_on(if_match)
             .from(origin);
         let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer).await,

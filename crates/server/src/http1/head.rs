@@ -66,6 +66,8 @@ pub struct Head<'b> {
     pub idempotency_key: Option<&'b [u8]>,
     /// The value of `Last-Event-ID`.
     pub last_event_id: Option<&'b [u8]>,
+    /// The value of `If-Match`.
+    pub if_match: Option<&'b [u8]>,
     /// The server that passed the request on, and what it says about that.
     pub forwarded: Option<(&'b [u8], Option<&'b [u8]>)>,
     /// Bytes of the head itself.
@@ -102,6 +104,7 @@ impl<'b> Head<'b> {
             authorization: noted.authorization,
             idempotency_key: noted.idempotency_key,
             last_event_id: noted.last_event_id,
+            if_match: noted.if_match,
             forwarded: noted.forwarded_by.map(|by| (by, noted.attempt)),
             bytes: length,
         }))
@@ -159,6 +162,7 @@ struct Noted<'b> {
     authorization: Option<&'b [u8]>,
     idempotency_key: Option<&'b [u8]>,
     last_event_id: Option<&'b [u8]>,
+    if_match: Option<&'b [u8]>,
     forwarded_by: Option<&'b [u8]>,
     attempt: Option<&'b [u8]>,
     length: Option<u64>,
@@ -180,6 +184,7 @@ impl<'b> Noted<'b> {
             6 if is("expect") => {
                 self.expects_continue |= header.value.eq_ignore_ascii_case(b"100-continue");
             }
+            8 if is("if-match") => self.if_match = Some(header.value),
             10 if is("connection") => {
                 for word in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     self.close |= word.eq_ignore_ascii_case(b"close");
@@ -265,6 +270,7 @@ mod tests {
             authorization: Some(b"Bearer x"),
             idempotency_key: None,
             last_event_id: None,
+            if_match: None,
             forwarded: None,
             bytes: text.len() - 5,
         };

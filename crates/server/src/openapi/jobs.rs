@@ -60,7 +60,7 @@ fn page() -> Value {
 
 fn queue() -> Value {
     json!({
-        "name": "text", "paused": "flag", "concurrency": "whole?", "rateLimit": "any", "counts": {"*": "whole"},
+        "name": "text", "paused": "flag", "concurrency": "whole?", "rateLimit": "any", "weight": "whole?", "dlq": "flag", "counts": {"*": "whole"},
         "oldestMs": "whole",
     })
 }
@@ -80,6 +80,13 @@ pub(super) fn operations() -> Vec<Operation> {
     all
 }
 
+fn filter() -> Value {
+    json!({
+        "state?": "text", "queue?": "text", "jobType?": "text", "tag?": "text", "scheduleId?": "text",
+        "correlationId?": "text", "createdAfter?": "time", "q?": "text",
+    })
+}
+
 fn jobs() -> Vec<Operation> {
     let key = || text("idempotencyKey", "A call with the same key is answered as the first; also a header.");
     vec![
@@ -95,11 +102,7 @@ fn jobs() -> Vec<Operation> {
         ),
         post("/api/v1/jobs:bulk")
             .body(shape(json!({
-                "action": "cancel|retry", "dryRun?": "flag", "cursor?": "text",
-                "filter?": {
-                    "state?": "text", "queue?": "text", "jobType?": "text", "tag?": "text", "scheduleId?": "text",
-                    "correlationId?": "text", "createdAfter?": "time", "q?": "text",
-                },
+                "action": "cancel|retry", "dryRun?": "flag", "cursor?": "text", "filter?": filter(),
             })))
             .answers_error(StatusCode::NOT_FOUND)
             .answers(200, "How many were changed, or would be.", shape(json!({
@@ -160,7 +163,7 @@ fn job_queues() -> Vec<Operation> {
         put("/api/v1/job-queues/:queue")
             .body_or_none(shape(json!({
                 "paused?": "flag", "concurrency?": "whole?",
-                "rateLimit?": {"count": "whole", "perMs": "whole"},
+                "rateLimit?": {"count": "whole", "perMs": "whole"}, "weight?": "whole?", "dlq?": "flag",
             })))
             .answers_error(StatusCode::TOO_MANY_REQUESTS)
             .answers(200, "The queue.", shape(queue())),
@@ -173,7 +176,7 @@ fn dead_letters() -> Vec<Operation> {
     vec![
         get("/api/v1/dead-letters").query([limit(), cursor()]).answers(200, "A page.", page()),
         post("/api/v1/dead-letters:replay")
-            .body_or_none(shape(json!({"queue?": "text", "jobType?": "text", "limit?": "whole"})))
+            .body_or_none(shape(json!({"filter?": filter(), "limit?": "whole", "ratePerSec?": "number"})))
             .answers_error(StatusCode::NOT_FOUND)
             .answers(200, "How many.", shape(json!({"replayed": "whole", "more": "flag"}))),
         post("/api/v1/dead-letters/:job/replay").answers(

@@ -152,6 +152,17 @@ fn error_statuses() -> impl Iterator<Item = StatusCode> {
     statuses.into_iter()
 }
 
+/// Where jobs are described, by themselves or within something else.
+const WITH_JOBS: &[&str] = &[
+    "/api/v1/jobs",
+    "/api/v1/job-queues",
+    "/api/v1/schedules",
+    "/api/v1/dead-letters",
+    "/api/v1/workers",
+    "/api/v1/executions",
+    "/api/v1/transaction",
+];
+
 /// Whether `route` may answer with an error of `status`.
 fn can_answer(route: &Route, status: StatusCode) -> bool {
     match status {
@@ -159,6 +170,9 @@ fn can_answer(route: &Route, status: StatusCode) -> bool {
         StatusCode::NOT_FOUND => route.path.contains("/:"),
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::TOO_MANY_REQUESTS => {
             route.method == Method::POST
+        }
+        StatusCode::UNPROCESSABLE_ENTITY => {
+            WITH_JOBS.iter().any(|prefix| route.path.starts_with(prefix)) && route.method != Method::DELETE
         }
         StatusCode::INSUFFICIENT_STORAGE => {
             route.method != Method::GET || route.path.starts_with("/api/v1/pop")

@@ -2,6 +2,7 @@
 
 use baton_jobs::schedule::fire::BACKFILL_MAX;
 use baton_types::limits::PAGE_ROWS_MAX;
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::describe::{Operation, delete, get, post, put, text, whole};
@@ -40,6 +41,12 @@ pub(super) fn operations() -> Vec<Operation> {
     let schedule = "/api/v1/schedules/:schedule";
     let revision =
         || whole("revision", 0, u64::MAX, "Only if the schedule has this revision; 0 if it must be new.");
+    let if_match = || {
+        json!({
+            "name": "If-Match", "in": "header", "required": false, "schema": {"type": "string", "pattern": "^\"[0-9]{1,19}\"$"},
+            "description": "The `ETag` of the schedule that was read, which is its revision.",
+        })
+    };
     let answer =
         |help: &'static str| move |operation: Operation| operation.answers(200, help, shape(shown()));
     vec![
@@ -55,11 +62,17 @@ pub(super) fn operations() -> Vec<Operation> {
             ),
         answer("The schedule with its next five fires.")(get(schedule)),
         put(schedule)
-            .query([revision()])
+            .query([revision(), if_match()])
+            .answers_error(StatusCode::CONFLICT)
+            .answers_error(StatusCode::PRECONDITION_FAILED)
             .body(shape(described()))
             .answers(200, "The schedule, changed.", shape(shown()))
             .answers(201, "The schedule, which is new.", shape(shown())),
-        delete(schedule).query([revision()]).answers_nothing(204, "It is gone; its jobs stay."),
+        delete(schedule)
+            .query([revision(), if_match()])
+            .answers_error(StatusCode::CONFLICT)
+            .answers_error(StatusCode::PRECONDITION_FAILED)
+            .answers_nothing(204, "It is gone; its jobs stay."),
         post("/api/v1/schedules/:schedule/trigger").answers(
             201,
             "The job; or none when it waits for the last one to end.",

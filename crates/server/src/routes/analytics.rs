@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
 use crate::error::Error;
+use crate::lag::Lag;
 use crate::reply::Reply;
 use crate::timeline::Span;
 
@@ -41,6 +42,21 @@ impl Asked {
             let queues = minute.queues.iter().filter(|(name, _)| wanted(name));
             queues.map(|(name, tally)| (name.clone(), *tally)).collect()
         })
+    }
+
+    /// How late the runtimes of all nodes woke tasks, by point.
+    fn lags(&self) -> BTreeMap<baton_types::Timestamp, Lag> {
+        let mut lags: BTreeMap<_, (Lag, f64)> = BTreeMap::new();
+        for minute in &self.minutes {
+            let (sum, count) = lags.entry(self.span.point(minute.at)).or_default();
+            let lag = Lag::of(minute);
+            sum.average_ms += lag.average_ms;
+            sum.longest_ms = sum.longest_ms.max(lag.longest_ms);
+            *count += 1.0;
+        }
+        let averaged =
+            |(at, (sum, count)): (_, (Lag, f64))| (at, Lag { average_ms: sum.average_ms / count, ..sum });
+        lags.into_iter().map(averaged).collect()
     }
 
     /// By point.
@@ -114,8 +130,10 @@ pub(super) fn worker_metrics(call: Call) -> Answer {
         let numbers = call.broker().numbers().await?;
         let mut sum = Tally::default();
         totals.values().for_each(|tally| sum += *tally);
+        let lags = asked.lags();
+        let lag = |at| lags.get(at).copied().unwrap_or_default();
         let series: Vec<_> =
-            totals.iter().rev().map(|((at, ()), tally)| worker_point(*at, tally, span)).collect();
+            totals.iter().rev().map(|((at, ()), tally)| worker_point(*at, tally, lag(at), span)).collect();
         let mut queues: BTreeMap<Arc<str>, Tally> = BTreeMap::new();
         for ((_, name), tally) in asked.by_queue() {
             *queues.entry(name).or_default() += tally;
@@ -128,13 +146,14 @@ pub(super) fn worker_metrics(call: Call) -> Answer {
                 "maxLagMs": tally.lag_max_ms,
             })
         });
-        let nodes: BTreeMap<_, _> = asked.minutes.iter().map(|minute| (&minute.node, minute.at)).collect();
+        let nodes: BTreeMap<_, _> = asked.minutes.iter().map(|minute| (&minute.node, minute)).collect();
         let workers = nodes.into_iter().map(|(node, last)| {
+            let (lag, last) = (Lag::of(last), last.at);
             json!({
                 "hostname": node,
                 "workerId": 0,
-                "avgEventLoopLagMs": 0,
-                "maxEventLoopLagMs": 0,
+                "avgEventLoopLagMs": lag.average_ms,
+                "maxEventLoopLagMs": lag.longest_ms,
                 "freeSlots": 0,
                 "dbConnections": 0,
                 "jobQueueSize": 0,
@@ -164,7 +183,7 @@ pub(super) fn worker_metrics(call: Call) -> Answer {
     })
 }
 
-fn worker_point(at: baton_types::Timestamp, tally: &Tally, span: Span) -> Value {
+fn worker_point(at: baton_types::Timestamp, tally: &Tally, lag: Lag, span: Span) -> Value {
     let per_second = |count: u64| count as f64 / span.seconds();
     let acks = tally.ack_success + tally.ack_failed;
     json!({
@@ -179,8 +198,8 @@ fn worker_point(at: baton_types::Timestamp, tally: &Tally, span: Span) -> Value 
         "pushPerSecond": per_second(tally.push_messages),
         "popPerSecond": per_second(tally.pop_messages),
         "ackPerSecond": per_second(acks),
-        "avgEventLoopLagMs": 0,
-        "maxEventLoopLagMs": 0,
+        "avgEventLoopLagMs": lag.average_ms,
+        "maxEventLoopLagMs": lag.longest_ms,
         "avgFreeSlots": 0,
         "minFreeSlots": 0,
         "dbConnections": 0,
@@ -228,11 +247,10 @@ pub(super) fn queue_ops(call: Call) -> Answer {
             numbers.queues.iter().map(|row| (&*row.queue.spec.name, row.partitions)).collect();
         let names: BTreeSet<_> = sums.keys().map(|(_, name)| name.clone()).collect();
         let per_second = |count: u64| count as f64 / span.seconds();
-        let (waiting, present) = (call.broker().waiting_by_queue(), span.point(call.broker().store().now()));
         let series: Vec<_> = sums
             .iter()
             .map(|((at, queue), tally)| {
-                let mut row = json!({
+                json!({
                     "bucket": at.to_iso_seconds(),
                     "queueName": queue,
                     "pushRequests": tally.push_requests,
@@ -243,6 +261,8 @@ pub(super) fn queue_ops(call: Call) -> Answer {
                     "ackSuccess": tally.ack_success,
                     "ackFailed": tally.ack_failed,
                     "transactions": tally.transactions,
+                    "partitionsCreated": tally.partitions_created,
+                    "partitionsDeleted": tally.partitions_deleted,
                     "partitionCount": partitions.get(&**queue).copied().unwrap_or(0),
                     "avgLagMs": tally.lag_avg_ms(),
                     "maxLagMs": tally.lag_max_ms,
@@ -250,12 +270,8 @@ pub(super) fn queue_ops(call: Call) -> Answer {
                     "popPerSecond": per_second(tally.pop_messages),
                     "ackPerSecond": per_second(tally.ack_success + tally.ack_failed),
                     "emptyPerSecond": per_second(tally.pop_empty),
-                });
-                // How many waited in the past is not kept.
-                if *at == present {
-                    row["parkedCount"] = waiting.get(&**queue).copied().unwrap_or(0).into();
-                }
-                row
+                    "parkedCount": tally.parked,
+                })
             })
             .collect();
         Reply::ok(&json!({
@@ -267,20 +283,29 @@ pub(super) fn queue_ops(call: Call) -> Answer {
     })
 }
 
-/// Pops that wait on this server, now, by queue.
+/// Pops that waited, by point, queue and node; those of this server up to now.
 pub(super) fn parked(call: Call) -> Answer {
     Box::pin(async move {
         let asked = Asked::of(&call).await?;
-        let mut waiting = call.broker().waiting_by_queue();
-        if let Some(queue) = &asked.queue {
-            waiting.retain(|name, _| name == queue);
-            waiting.entry(queue.clone()).or_insert(0);
+        let node: Arc<str> = call.app().options.node_id.as_str().into();
+        let mut series: BTreeMap<(baton_types::Timestamp, Arc<str>, Arc<str>), u64> = BTreeMap::new();
+        let wanted = |name: &str| asked.queue.as_deref().is_none_or(|queue| queue == name);
+        for minute in &asked.minutes {
+            for (queue, tally) in
+                minute.queues.iter().filter(|(name, tally)| tally.parked > 0 && wanted(name))
+            {
+                let at = (asked.span.point(minute.at), queue.clone(), minute.node.clone());
+                let most = series.entry(at).or_default();
+                *most = tally.parked.max(*most);
+            }
         }
-        let node = &call.app().options.node_id;
-        let bucket = asked.span.point(asked.span.to).to_iso_seconds();
-        let row = |(queue, parked): (&String, &u64)| {
+        if let Some(queue) = &asked.queue {
+            series.entry((asked.span.point(asked.span.to), queue.as_str().into(), node.clone())).or_insert(0);
+        }
+        let replicas: BTreeSet<_> = series.keys().map(|(_, _, node)| node).chain([&node]).collect();
+        let row = |((at, queue, node), parked): (&(baton_types::Timestamp, Arc<str>, Arc<str>), &u64)| {
             json!({
-                "bucket": bucket,
+                "bucket": at.to_iso_seconds(),
                 "queueName": queue,
                 "hostname": node,
                 "workerId": 0,
@@ -290,8 +315,8 @@ pub(super) fn parked(call: Call) -> Answer {
         Reply::ok(&json!({
             "timeRange": asked.span.shown(),
             "bucketMinutes": asked.span.minutes,
-            "replicas": [node],
-            "series": waiting.iter().map(row).collect::<Vec<_>>(),
+            "replicas": replicas,
+            "series": series.iter().map(row).collect::<Vec<_>>(),
         }))
     })
 }

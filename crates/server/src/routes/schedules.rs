@@ -1,12 +1,12 @@
 //! `/api/v1/schedules/…`: jobs that come by themselves.
 //!
 //! Always: a schedule is answered with its next fires, so that whoever sets it sees what was understood; a change can
-//! be made dependent on the `revision` that was read. Start at [`put`].
+//! be made dependent on the `revision` that was read, which is also its `ETag`. Start at [`put`].
 
-use baton_jobs::schedule::{Schedule, ScheduleSpec, fire::BACKFILL_MAX};
+use baton_jobs::schedule::{OTHER_REVISION, Schedule, ScheduleSpec, fire::BACKFILL_MAX};
 use baton_types::Timestamp;
 use baton_types::limits::PAGE_ROWS_MAX;
-use http::StatusCode;
+use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::jobs::enqueue::idempotency_key as key;
@@ -24,11 +24,42 @@ fn show(call: &Call, id: &str, schedule: &Schedule) -> Value {
     schedule.show(id, call.jobs().now())
 }
 
-/// The revision that a change depends on.
-fn revision(call: &Call) -> Result<Option<u64>, Error> {
-    let query = call.query()?;
-    let given = query.text("revision").map(|text| text.parse());
-    given.transpose().map_err(|_| Error::invalid("revision is the number that the schedule was read with"))
+/// The revision that a change depends on: the tag in `If-Match`, or a query parameter.
+struct Wanted {
+    revision: Option<u64>,
+    is_tag: bool,
+}
+
+impl Wanted {
+    fn of(call: &Call) -> Result<Self, Error> {
+        if let Some(tag) = call.if_match() {
+            let number = tag.trim().strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
+            let number = number.and_then(|number| number.parse().ok());
+            let revision = number
+                .ok_or_else(|| Error::invalid("If-Match is the ETag that the schedule was read with"))?;
+            return Ok(Self { revision: Some(revision), is_tag: true });
+        }
+        let given = call.query()?.text("revision").map(str::parse);
+        let revision = given
+            .transpose()
+            .map_err(|_| Error::invalid("revision is the number that the schedule was read with"))?;
+        Ok(Self { revision, is_tag: false })
+    }
+
+    /// The refusal as the way in which the revision was given has it.
+    fn refused(&self, error: baton_jobs::Error) -> Error {
+        match error {
+            baton_jobs::Error::Conflict { code: OTHER_REVISION, message } if self.is_tag => {
+                Error::new(Kind::PreconditionFailed, message)
+            }
+            error => error.into(),
+        }
+    }
+}
+
+fn tag(schedule: &Schedule) -> (HeaderName, HeaderValue) {
+    let tag = HeaderValue::try_from(format!("\"{}\"", schedule.revision));
+    (header::ETAG, tag.unwrap_or(HeaderValue::from_static("\"\"")))
 }
 
 /// Creates or changes a schedule.
@@ -38,10 +69,12 @@ pub(super) fn put(mut call: Call) -> Answer {
         let text =
             std::str::from_utf8(&body).map_err(|_| Error::new(Kind::BadBody, "the body is not UTF-8"))?;
         let spec = ScheduleSpec::parse(text)?;
-        let revision = revision(&call)?;
-        let (schedule, is_new) = call.jobs().put_schedule(id.clone(), spec, revision).await?;
+        let wanted = Wanted::of(&call)?;
+        let put = call.jobs().put_schedule(id.clone(), spec, wanted.revision).await;
+        let (schedule, is_new) = put.map_err(|error| wanted.refused(error))?;
         let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-        Reply::of(status, &show(&call, &id, &schedule))
+        let (name, tag) = tag(&schedule);
+        Ok(Reply::of(status, &show(&call, &id, &schedule))?.with_header(name, tag))
     })
 }
 
@@ -50,7 +83,8 @@ pub(super) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
         let id = call.take_parameter(0);
         let schedule = call.jobs().schedule(id.clone()).await?;
-        Reply::ok(&show(&call, &id, &schedule))
+        let (name, tag) = tag(&schedule);
+        Ok(Reply::ok(&show(&call, &id, &schedule))?.with_header(name, tag))
     })
 }
 
@@ -72,8 +106,9 @@ pub(super) fn list(call: Call) -> Answer {
 /// Removes a schedule.
 pub(super) fn delete(mut call: Call) -> Answer {
     Box::pin(async move {
-        let (id, revision) = (call.take_parameter(0), revision(&call)?);
-        call.jobs().remove_schedule(id, revision).await?;
+        let (id, wanted) = (call.take_parameter(0), Wanted::of(&call)?);
+        let removed = call.jobs().remove_schedule(id, wanted.revision).await;
+        removed.map_err(|error| wanted.refused(error))?;
         Ok(Reply::nothing())
     })
 }
@@ -129,11 +164,12 @@ fn read_backfill(body: &[u8]) -> Result<(Timestamp, Timestamp, usize, bool), Err
         let text: String = members.need(name, "a time such as 2026-11-15T18:34:07Z")?;
         text.parse::<Timestamp>().map_err(|error| format!("{name}: {error}"))
     };
-    let max: u64 = members.get("max", "a whole number").map_err(Error::invalid)?.unwrap_or(BACKFILL);
+    let max: u64 = members.get("max", "a whole number").map_err(Error::unprocessable)?.unwrap_or(BACKFILL);
     if !(1..=BACKFILL_MAX as u64).contains(&max) {
-        return Err(Error::invalid(format!("max is 1 to {BACKFILL_MAX}")));
+        return Err(Error::unprocessable(format!("max is 1 to {BACKFILL_MAX}")));
     }
-    let (from, to) = (moment("from").map_err(Error::invalid)?, moment("to").map_err(Error::invalid)?);
-    let is_dry = members.flag("dryRun").map_err(Error::invalid)?;
+    let (from, to) =
+        (moment("from").map_err(Error::unprocessable)?, moment("to").map_err(Error::unprocessable)?);
+    let is_dry = members.flag("dryRun").map_err(Error::unprocessable)?;
     Ok((from, to, usize::try_from(max).unwrap_or(BACKFILL_MAX), is_dry))
 }

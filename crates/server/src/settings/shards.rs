@@ -271,15 +271,22 @@ fn connections(text: &str) -> Result<usize, String> {
 }
 
 fn secret_key(text: &str) -> Result<Secret, String> {
-    let key = text_or_file(text)?;
+    let key = key_or_file(text, zeromq::check_secret_key)?;
     if !key.is_empty() {
         zeromq::check_secret_key(&key)?;
     }
     Ok(Secret(key))
 }
 
+/// A key may itself begin with the sign of a file.
+fn key_or_file(text: &str, check: fn(&str) -> Result<(), String>) -> Result<String, String> {
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if check(first).is_ok() { Ok(text.to_owned()) } else { text_or_file(text) }
+}
+
 fn client_keys(text: &str) -> Result<Vec<String>, String> {
-    let keys: Vec<String> = text_or_file(text)?.split_whitespace().map(str::to_owned).collect();
+    let keys: Vec<String> =
+        key_or_file(text, zeromq::check_public_key)?.split_whitespace().map(str::to_owned).collect();
     keys.iter().try_for_each(|key| zeromq::check_public_key(key))?;
     Ok(keys)
 }
@@ -316,5 +323,16 @@ mod tests {
         let mut settings = Settings::default();
         let refusal = settings.set("test", "shards_curve_secret_key", "too-short").unwrap_err().to_string();
         assert!(!refusal.contains("too-short") && refusal.contains("Z85"), "{refusal}");
+    }
+
+    #[test]
+    fn a_key_that_begins_like_a_file_is_a_key() {
+        let mut settings = Settings::default();
+        let key = "@rq:rM>}U?@Lns47E1%kR.o@naFcmmsL/@{H8]yf";
+        settings.set("test", "shards_curve_secret_key", key).unwrap();
+        settings.set("test", "shards_curve_clients", &format!("{key} {key}")).unwrap();
+        assert_eq!(settings.shards.curve_clients, [key, key]);
+        let refusal = settings.set("test", "shards_curve_clients", "@/no/such/file").unwrap_err().to_string();
+        assert!(refusal.contains("cannot read"), "{refusal}");
     }
 }

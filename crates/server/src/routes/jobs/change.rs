@@ -78,7 +78,7 @@ enum BulkAction {
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-struct RawFilter {
+pub(super) struct RawFilter {
     state: Option<String>,
     queue: Option<String>,
     job_type: Option<String>,
@@ -89,22 +89,28 @@ struct RawFilter {
     q: Option<String>,
 }
 
+impl RawFilter {
+    pub(super) fn checked(self) -> Result<Filter, Error> {
+        let moment = |at: String| query::moment("createdAfter", &at).map_err(Error::of_body);
+        Ok(Filter {
+            states: read::states(self.state.as_deref().unwrap_or("")).map_err(Error::of_body)?,
+            queue: self.queue,
+            job_type: self.job_type,
+            tag: self.tag,
+            schedule_id: self.schedule_id,
+            correlation_id: self.correlation_id,
+            created_after: self.created_after.map(moment).transpose()?,
+            text: self.q,
+        })
+    }
+}
+
 /// Does the same to many jobs, or tells to how many.
 pub(in crate::routes) fn bulk(mut call: Call) -> Answer {
     Box::pin(async move {
         let bulk: Bulk =
             parsed(&mut call, "{\"action\": \"cancel\" or \"retry\", \"filter\": {...}, \"dryRun\": flag}")?;
-        let given = bulk.filter;
-        let filter = Filter {
-            states: read::states(given.state.as_deref().unwrap_or(""))?,
-            queue: given.queue,
-            job_type: given.job_type,
-            tag: given.tag,
-            schedule_id: given.schedule_id,
-            correlation_id: given.correlation_id,
-            created_after: given.created_after.map(|at| query::moment("createdAfter", &at)).transpose()?,
-            text: given.q,
-        };
+        let filter = bulk.filter.checked()?;
         let action = match bulk.action {
             BulkAction::Cancel => Action::Cancel,
             BulkAction::Retry => Action::Retry,

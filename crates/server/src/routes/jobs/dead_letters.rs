@@ -1,9 +1,10 @@
 //! `/api/v1/dead-letters…`: jobs that failed for good.
 
-use baton_jobs::{Filter, JobId, State};
+use baton_jobs::{JobId, State};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::change::RawFilter;
 use super::{job_id, parsed, row};
 use crate::call::{Answer, Call};
 use crate::error::Error;
@@ -27,7 +28,7 @@ pub(in crate::routes) fn list(call: Call) -> Answer {
 pub(in crate::routes) fn replay(call: Call) -> Answer {
     Box::pin(async move {
         let id = job_id(&call, 0)?;
-        if call.jobs().replay(vec![id]).await? == 0 {
+        if call.jobs().replay(vec![id], None).await? == 0 {
             return Err(Error::not_found(format!("{id} is no dead letter")));
         }
         Reply::ok(&json!({"jobId": id, "state": call.jobs().get(id).await?.state}))
@@ -37,22 +38,25 @@ pub(in crate::routes) fn replay(call: Call) -> Answer {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Replay {
-    queue: Option<String>,
-    job_type: Option<String>,
+    filter: RawFilter,
     limit: Option<usize>,
+    rate_per_sec: Option<f64>,
 }
 
-/// Gives those of a queue or type another try.
+/// Gives those that a filter describes another try, perhaps so many a second.
 pub(in crate::routes) fn replay_many(mut call: Call) -> Answer {
     Box::pin(async move {
-        let wish: Replay = parsed(&mut call, "{\"queue\": text, \"jobType\": text, \"limit\": number}")?;
+        let expected = "{\"filter\": {...}, \"limit\": number, \"ratePerSec\": number}";
+        let wish: Replay = parsed(&mut call, expected)?;
         let limit = wish.limit.unwrap_or(REPLAYED_MAX).clamp(1, REPLAYED_MAX);
-        let filter = Filter {
-            states: vec![State::Failed, State::TimedOut],
-            queue: wish.queue,
-            job_type: wish.job_type,
-            ..Filter::default()
-        };
+        let mut filter = wish.filter.checked()?;
+        let is_dead = |state: &State| matches!(state, State::Failed | State::TimedOut);
+        if !filter.states.iter().all(is_dead) {
+            return Err(Error::unprocessable("the state of a dead letter is failed or timed_out"));
+        }
+        if filter.states.is_empty() {
+            filter.states = vec![State::Failed, State::TimedOut];
+        }
         let (mut ids, mut cursor): (Vec<JobId>, _) = (Vec::new(), None);
         loop {
             let page = call.jobs().search(filter.clone(), cursor, limit - ids.len()).await?;
@@ -62,7 +66,7 @@ pub(in crate::routes) fn replay_many(mut call: Call) -> Answer {
                 break;
             }
         }
-        let replayed = call.jobs().replay(ids).await?;
+        let replayed = call.jobs().replay(ids, wish.rate_per_sec).await?;
         Reply::ok(&json!({"replayed": replayed, "more": cursor.is_some()}))
     })
 }

@@ -61,7 +61,7 @@ impl Priority {
             Self::Name(name) => named(name).map(|(_, number)| number),
         }
         .filter(|number| usize::from(*number) < PRIORITIES.len())
-        .ok_or_else(|| Error::invalid("priority is 0 to 3, or low, normal, high or critical"))
+        .ok_or_else(|| Error::unprocessable("priority is 0 to 3, or low, normal, high or critical"))
     }
 }
 
@@ -70,8 +70,8 @@ impl RawJob<'_> {
     pub(in crate::routes) fn checked(self) -> Result<NewJob, Error> {
         let priority = self.priority.as_ref().map_or(Ok(NORMAL), Priority::number)?;
         let when = match (self.run_at, self.delay_ms) {
-            (Some(_), Some(_)) => return Err(Error::invalid("give runAt or delayMs, not both")),
-            (Some(at), None) => When::At(query::moment("runAt", &at)?),
+            (Some(_), Some(_)) => return Err(Error::unprocessable("give runAt or delayMs, not both")),
+            (Some(at), None) => When::At(query::moment("runAt", &at).map_err(Error::of_body)?),
             (None, Some(delay)) => When::After(Duration::from_millis(delay)),
             (None, None) => When::Now,
         };
@@ -83,8 +83,9 @@ impl RawJob<'_> {
             window,
             on_conflict: self.on_conflict.unwrap_or_default(),
         });
-        let parent =
-            |text: &str| text.parse().map_err(|_| Error::invalid(format!("parentId {text:?} is no job id")));
+        let parent = |text: &str| {
+            text.parse().map_err(|_| Error::unprocessable(format!("parentId {text:?} is no job id")))
+        };
         let mut spec = Spec::new(self.job_type);
         spec.timeout_ms = self.timeout_ms.unwrap_or(spec.timeout_ms);
         spec.retry = self.retry.unwrap_or_default();
@@ -107,8 +108,11 @@ impl RawJob<'_> {
 
 /// A job's id, or `#` and the place of another job of the same call.
 fn dependency(text: &str) -> Result<Dependency, Error> {
-    let wrong =
-        || Error::invalid(format!("dependsOn names {text:?}: give a job's id, or # and a place in the call"));
+    let wrong = || {
+        Error::unprocessable(format!(
+            "dependsOn names {text:?}: give a job's id, or # and a place in the call"
+        ))
+    };
     match text.strip_prefix('#') {
         Some(place) => place.parse().map(Dependency::Item).map_err(|_| wrong()),
         None => text.parse().map(Dependency::Job).map_err(|_| wrong()),

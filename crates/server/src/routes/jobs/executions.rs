@@ -52,13 +52,15 @@ fn yes() -> bool {
 impl Item<'_> {
     fn checked(self) -> Result<Report, Error> {
         let named = self.execution_id.as_deref().map(str::parse::<ExecutionId>).transpose();
-        let named = named.map_err(Error::invalid)?.map(|execution| execution.fence);
+        let named = named.map_err(Error::unprocessable)?.map(|execution| execution.fence);
         let fence = self
             .fence
             .or(named)
-            .ok_or_else(|| Error::invalid("each item needs a fence or an executionId"))?;
+            .ok_or_else(|| Error::unprocessable("each item needs a fence or an executionId"))?;
         if self.outcome == Outcome::Lost {
-            return Err(Error::invalid("outcome is succeeded, failed, timed_out, released or cancelled"));
+            return Err(Error::unprocessable(
+                "outcome is succeeded, failed, timed_out, released or cancelled",
+            ));
         }
         let (retryable, retry_after) =
             self.error.as_ref().map_or((true, None), |error| (error.retryable, error.retry_after_ms));

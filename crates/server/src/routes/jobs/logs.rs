@@ -56,7 +56,7 @@ pub(in crate::routes) fn logs(call: Call) -> Answer {
                 asked.after = last;
             }
             // What is not there is told before the stream begins.
-            call.jobs().get(id).await?;
+            call.jobs().logs(id, LogQuery { limit: 1, ..asked.clone() }).await?;
             let (sender, events) = mpsc::channel(EVENTS_MAX);
             tokio::spawn(follow(Arc::clone(call.app()), id, asked, sender));
             return Ok(Reply::events(events));

@@ -27,7 +27,7 @@ impl From<baton_jobs::Error> for Error {
         use baton_jobs::Error as Jobs;
         let message = error.to_string();
         match error {
-            Jobs::Invalid(_) => Self::invalid(message),
+            Jobs::Invalid(_) => Self::unprocessable(message),
             Jobs::NotFound(_) => Self::not_found(message),
             Jobs::Conflict { code, .. } => Self::refused(Kind::Conflict, code, message),
             Jobs::TooLarge(_) => Self::new(Kind::PayloadTooLarge, message),

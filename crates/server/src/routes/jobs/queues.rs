@@ -20,7 +20,8 @@ pub(in crate::routes) fn one(call: Call) -> Answer {
 /// Says what holds for a queue; what is not named holds as for a new one.
 pub(in crate::routes) fn set(mut call: Call) -> Answer {
     Box::pin(async move {
-        let expected = "{\"paused\": flag, \"concurrency\": number, \"rateLimit\": {\"count\": number, \"perMs\": number}}";
+        let expected = "{\"paused\": flag, \"concurrency\": number, \
+                        \"rateLimit\": {\"count\": number, \"perMs\": number}, \"weight\": number, \"dlq\": flag}";
         let settings: QueueSettings = parsed(&mut call, expected)?;
         Reply::ok(&call.jobs().set_queue(call.parameter(0), settings).await?)
     })

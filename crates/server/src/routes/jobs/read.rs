@@ -48,7 +48,8 @@ pub(in crate::routes) fn list(call: Call) -> Answer {
         let query = call.query()?;
         let limit = query.number("limit", 1, 1_000).unwrap_or(LIMIT_DEFAULT);
         let limit = usize::try_from(limit).unwrap_or(1);
-        let page = call.jobs().search(filter(&query)?, query.owned("cursor"), limit).await?;
+        let found = call.jobs().search(filter(&query)?, query.owned("cursor"), limit).await;
+        let page = found.map_err(|error| Error::from(error).of_query())?;
         let jobs: Vec<_> = page.jobs.iter().map(row).collect();
         Reply::ok(&json!({"jobs": jobs, "nextCursor": page.next}))
     })

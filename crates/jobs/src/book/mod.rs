@@ -5,26 +5,32 @@
 //! at any point and leaves nothing; everything is read before the first write, as [`Tx`] asks. Not here: what a
 //! transition means (`machine`). Start at [`Book::slot`].
 
+mod changes;
+mod news;
+mod permits;
+mod settle;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx, expiry};
+use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
 
+use self::permits::Permits;
+use self::settle::Summary;
 use crate::chunk::{CHUNK, Chunk, Slot};
 use crate::error::Error;
 use crate::head::Head;
 use crate::id::{JobId, Place};
 use crate::key;
-use crate::lane::{Lane, Ranges};
 use crate::limits::KINDS_MAX;
-use crate::permit::Key;
 use crate::policy::Policy;
 use crate::spec::Spec;
 use crate::state::State;
+
+pub use self::changes::Changes;
+pub use self::news::{Counts, News};
 
 /// Why a rule did not come to its end. Nothing of it is kept.
 #[derive(Debug)]
@@ -72,48 +78,6 @@ pub fn each<T, R>(
     if missing { Err(Halt::Stop(Stop::Load)) } else { Ok(done) }
 }
 
-/// What waits for a commit: who is to be woken by it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
-    /// Queues with newly dispatched jobs, and how many.
-    pub ready: Vec<(PartitionId, u64)>,
-    /// The first moment at which something new is due.
-    pub due: Option<Timestamp>,
-    /// Whether a schedule is to be looked at at another moment.
-    pub fires: bool,
-    /// Jobs that somebody may be watching.
-    pub changed: Vec<Place>,
-    /// Things to count.
-    pub counts: Counts,
-}
-
-/// What happened to jobs in one commit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Jobs accepted.
-    pub enqueued: u64,
-    /// Jobs that were there already.
-    pub deduplicated: u64,
-    /// Jobs given to workers, each with how long it had waited.
-    pub leased: Vec<Duration>,
-    /// Executions that ended, by outcome, each with how long it ran.
-    pub ended: Vec<(crate::state::Outcome, Duration)>,
-    /// Reports, heartbeats and log lines under an old fence.
-    pub stale: u64,
-    /// Jobs that became dead letters.
-    pub dead: u64,
-    /// Jobs that were forgotten.
-    pub forgotten: u64,
-    /// Lines of logs, and those that were not kept.
-    pub lines: (u64, u64),
-    /// Fires of schedules that made a job, each with how late it was.
-    pub fired: Vec<Duration>,
-    /// Looks at schedules that found missed fires.
-    pub misfires: u64,
-    /// Fires that made no job because of the last one.
-    pub overlapped: u64,
-}
-
 struct Page {
     chunk: Chunk,
     before: Summary,
@@ -121,29 +85,6 @@ struct Page {
     dirty: bool,
     /// Whether its place in the order of time is to be found anew.
     swept: bool,
-}
-
-#[derive(Default, PartialEq, Eq)]
-struct Summary {
-    counts: [u64; State::COUNT],
-    /// Lanes with a job in the chunk, and when the oldest of them was accepted.
-    lanes: Vec<(u8, u32, Timestamp)>,
-}
-
-impl Summary {
-    fn of(chunk: &Chunk) -> Self {
-        let mut summary = Self::default();
-        for slot in &chunk.slots {
-            summary.counts[slot.state as usize] += 1;
-            if slot.state == State::Dispatched {
-                let lane = (slot.priority, slot.kind);
-                if !summary.lanes.iter().any(|(priority, kind, _)| (*priority, *kind) == lane) {
-                    summary.lanes.push((slot.priority, slot.kind, slot.created_at));
-                }
-            }
-        }
-        summary
-    }
 }
 
 struct Appends {
@@ -159,7 +100,7 @@ pub struct Book<'t> {
     heads: BTreeMap<PartitionId, (Head, bool)>,
     kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
     pages: BTreeMap<(PartitionId, u64), Page>,
-    permits: FxHashMap<u64, (Key, bool)>,
+    permits: Permits,
     read: BTreeMap<String, Option<Record>>,
     writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     appends: BTreeMap<PartitionId, Appends>,
@@ -176,7 +117,7 @@ impl<'t> Book<'t> {
             heads: BTreeMap::new(),
             kinds: BTreeMap::new(),
             pages: BTreeMap::new(),
-            permits: FxHashMap::default(),
+            permits: Permits::default(),
             read: BTreeMap::new(),
             writes: BTreeMap::new(),
             appends: BTreeMap::new(),
@@ -297,32 +238,6 @@ impl<'t> Book<'t> {
         Ok(u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    // Concurrency keys.
-
-    /// What is known of a concurrency key.
-    pub fn permit(&mut self, hash: u64) -> Result<Key, Halt> {
-        if let Some((known, _)) = self.permits.get(&hash) {
-            return Ok(*known);
-        }
-        let value = self.record(&key::permit(hash))?;
-        let known = value.map(|value| Key::decode(&value)).transpose()?.unwrap_or_default();
-        self.permits.insert(hash, (known, false));
-        Ok(known)
-    }
-
-    /// Fetches several at once.
-    pub fn want_permits(&mut self, mut hashes: Vec<u64>) -> Result<(), Halt> {
-        hashes.sort_unstable();
-        hashes.dedup();
-        let keys: Vec<String> = hashes.into_iter().map(key::permit).collect();
-        self.want(keys.iter().map(String::as_str))
-    }
-
-    /// Changes one.
-    pub fn put_permit(&mut self, hash: u64, known: Key) {
-        self.permits.insert(hash, (known, true));
-    }
-
     // Slots.
 
     /// Fetches the chunks of several places at once.
@@ -335,7 +250,7 @@ impl<'t> Book<'t> {
 
     /// Fetches several chunks, and the heads of their queues, at once.
     pub fn want_chunks(&mut self, chunks: &[(PartitionId, u64)]) -> Result<(), Halt> {
-        let missing = chunks.iter().filter(|chunk| !self.pages.contains_key(chunk));
+        let missing = chunks.iter().filter(|chunk| !self.pages.contains_key(chunk) && !self.is_new(**chunk));
         let mut keys: Vec<String> =
             missing.map(|(partition, number)| key::chunk(*partition, *number)).collect();
         let mut last = None;
@@ -347,9 +262,15 @@ impl<'t> Book<'t> {
         self.want(keys.iter().map(String::as_str))
     }
 
+    /// Whether a chunk can only come into being with this book: it is beyond the end of its queue. A store that has to
+    /// fetch what is looked at is spared one look for each chunk of a batch, one after the other.
+    fn is_new(&self, at: (PartitionId, u64)) -> bool {
+        self.appends.get(&at.0).is_some_and(|appends| at.1 * CHUNK >= appends.first)
+    }
+
     fn page(&mut self, at: (PartitionId, u64)) -> Result<&mut Page, Halt> {
         if !self.pages.contains_key(&at) {
-            let stored = self.record(&key::chunk(at.0, at.1))?;
+            let stored = if self.is_new(at) { None } else { self.record(&key::chunk(at.0, at.1))? };
             let chunk = stored.as_ref().map(|value| Chunk::decode(value)).transpose()?;
             let (stored, chunk) = (chunk.is_some(), chunk.unwrap_or_default());
             let before = Summary::of(&chunk);
@@ -495,182 +416,6 @@ impl<'t> Book<'t> {
         let Self { heads, kinds, pages, read, writes, appends, news, .. } = self;
         Ok(Changes { heads, kinds, pages, read, writes, appends, trims, news })
     }
-
-    fn settled(&mut self) -> Result<Vec<(PartitionId, u64)>, Stop> {
-        self.settle().map_err(|halt| match halt {
-            Halt::Stop(stop) => stop,
-            Halt::Refused(error) => StoreError::Corrupt(error.to_string()).into(),
-        })
-    }
-
-    /// Works out what follows from the changed slots; tells what can be trimmed.
-    fn settle(&mut self) -> Result<Vec<(PartitionId, u64)>, Halt> {
-        let dirty: Vec<_> = self.pages.iter().filter(|(_, page)| page.dirty).map(|(at, _)| *at).collect();
-        for (partition, _) in &dirty {
-            self.load_head(*partition)?;
-        }
-        let (mut trims, mut ready) = (BTreeMap::new(), BTreeMap::<PartitionId, u64>::new());
-        for at in dirty {
-            let Some(page) = self.pages.get_mut(&at) else { continue };
-            let Some((head, head_dirty)) = self.heads.get_mut(&at.0) else { continue };
-            let after = Summary::of(&page.chunk);
-            let dispatched = State::Dispatched as usize;
-            let more = after.counts[dispatched].saturating_sub(page.before.counts[dispatched]);
-            *ready.entry(at.0).or_default() += more;
-            *head_dirty |= count(head, &page.before, &after);
-            let newest = page.chunk.slots.last().map(|slot| slot.created_at);
-            *head_dirty |= place_in_lanes(head, at.1, &after, newest);
-            page.before = after;
-            let is_full = page.chunk.slots.len() as u64 == CHUNK;
-            let spent = is_full && page.chunk.slots.iter().all(Slot::is_spent);
-            if is_full && !head.freed.contains(at.1) && page.chunk.slots.iter().all(Slot::is_free) {
-                *head_dirty = true;
-                if head.freed.insert(at.1) {
-                    trims.insert(at.0, head.freed.end * CHUNK);
-                }
-            }
-            let due = page.chunk.slots.iter().filter_map(Slot::due).min();
-            let moves = page.swept || due.is_some_and(|due| page.chunk.indexed.is_none_or(|at| due < at));
-            if moves || spent {
-                let place = due.filter(|_| !spent);
-                if page.chunk.indexed != place {
-                    if let Some(old) = page.chunk.indexed {
-                        self.writes.insert(key::due(old, at.0, at.1), (None, None));
-                    }
-                    if let Some(due) = place {
-                        self.writes.insert(key::due(due, at.0, at.1), (Some(Bytes::new()), None));
-                        self.news.due = Some(self.news.due.map_or(due, |first| first.min(due)));
-                    }
-                    page.chunk.indexed = place;
-                }
-            }
-            if spent {
-                page.chunk.slots.clear();
-                *head_dirty = true;
-                head.removed.insert(at.1);
-            }
-        }
-        for (hash, (known, dirty)) in &self.permits {
-            if *dirty {
-                let value = (!known.is_idle()).then(|| known.encode().into());
-                self.writes.insert(key::permit(*hash), (value, None));
-            }
-        }
-        self.news.ready.extend(ready.into_iter().filter(|(_, jobs)| *jobs > 0));
-        Ok(trims.into_iter().collect())
-    }
-}
-
-/// What a book has come to, before it is written.
-pub struct Changes {
-    heads: BTreeMap<PartitionId, (Head, bool)>,
-    kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
-    pages: BTreeMap<(PartitionId, u64), Page>,
-    read: BTreeMap<String, Option<Record>>,
-    writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
-    appends: BTreeMap<PartitionId, Appends>,
-    trims: Vec<(PartitionId, u64)>,
-    news: News,
-}
-
-impl Changes {
-    /// Writes everything; tells what it is news of.
-    pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, Stop> {
-        for (partition, appends) in self.appends {
-            if !appends.block.is_empty() {
-                tx.append(partition, &appends.block, Duration::ZERO);
-            }
-        }
-        for (partition, start) in self.trims {
-            tx.trim(partition, Offset(start))?;
-        }
-        for (at, page) in &self.pages {
-            if page.dirty && !page.chunk.slots.is_empty() {
-                let bytes = page.chunk.encode();
-                tx.put_record(&key::chunk(at.0, at.1), bytes.into(), None)?;
-            } else if page.dirty && page.stored {
-                tx.remove_record(&key::chunk(at.0, at.1));
-            }
-        }
-        for (partition, (head, dirty)) in &mut self.heads {
-            if *dirty {
-                tx.put_record(&key::head(*partition), head.encode().into(), None)?;
-            }
-        }
-        for (partition, (kinds, dirty)) in &self.kinds {
-            if *dirty {
-                let bytes = serde_json::to_vec(kinds).unwrap_or_default();
-                tx.put_record(&key::kinds(*partition), bytes.into(), None)?;
-            }
-        }
-        for (key, (value, expires_at)) in self.writes {
-            let old = self.read.get(&key).and_then(Option::as_ref);
-            match value {
-                Some(value) => drop(expiry::put(tx, &key, old, value, expires_at)?),
-                None => match old {
-                    Some(old) => expiry::remove(tx, &key, old),
-                    None => tx.remove_record(&key),
-                },
-            }
-        }
-        Ok(self.news)
-    }
-}
-
-/// Brings a head's counts up to date; tells whether they changed.
-fn count(head: &mut Head, before: &Summary, after: &Summary) -> bool {
-    for ((count, before), after) in head.counts.iter_mut().zip(before.counts).zip(after.counts) {
-        *count = (*count + after).saturating_sub(before);
-    }
-    before.counts != after.counts
-}
-
-/// Brings a head's lanes up to date for one chunk; tells whether they changed.
-fn place_in_lanes(head: &mut Head, number: u64, after: &Summary, newest: Option<Timestamp>) -> bool {
-    let mut changed = false;
-    for lane in &mut head.lanes {
-        let oldest =
-            after.lanes.iter().find(|(priority, kind, _)| (*priority, *kind) == (lane.priority, lane.kind));
-        let (is_first, is_in) = (lane.chunks.first() == Some(number), lane.chunks.contains(number));
-        let since = match oldest {
-            None if is_in => {
-                lane.chunks.remove(number);
-                changed = true;
-                // Chunks are in the order of time, so the next one is no older than what this one held.
-                newest.filter(|_| is_first)
-            }
-            Some((_, _, since)) if is_first => Some(*since),
-            _ => None,
-        };
-        if let Some(since) = since.filter(|since| *since != lane.since) {
-            lane.since = since;
-            changed = true;
-        }
-    }
-    for (priority, kind, since) in &after.lanes {
-        let known = head.lanes.iter_mut().find(|lane| (lane.priority, lane.kind) == (*priority, *kind));
-        let lane = match known {
-            Some(lane) => lane,
-            None => {
-                head.lanes.push(Lane {
-                    priority: *priority,
-                    kind: *kind,
-                    since: *since,
-                    chunks: Ranges::default(),
-                });
-                let Some(lane) = head.lanes.last_mut() else { continue };
-                lane
-            }
-        };
-        if !lane.chunks.contains(number) {
-            if lane.chunks.first().is_none_or(|first| number < first) {
-                lane.since = *since;
-            }
-            lane.chunks.insert(number);
-            changed = true;
-        }
-    }
-    changed
 }
 
 fn no_queue(partition: PartitionId) -> Halt {

@@ -1,0 +1,70 @@
+//! What a book has come to, and how it is written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_store::{Record, Stop, Tx, expiry};
+use baton_types::{Offset, PartitionId, Timestamp};
+use bytes::Bytes;
+
+use super::news::News;
+use super::{Appends, Page};
+use crate::head::Head;
+use crate::key;
+
+/// What a book has come to, before it is written.
+pub struct Changes {
+    pub(super) heads: BTreeMap<PartitionId, (Head, bool)>,
+    pub(super) kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
+    pub(super) pages: BTreeMap<(PartitionId, u64), Page>,
+    pub(super) read: BTreeMap<String, Option<Record>>,
+    pub(super) writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
+    pub(super) appends: BTreeMap<PartitionId, Appends>,
+    pub(super) trims: Vec<(PartitionId, u64)>,
+    pub(super) news: News,
+}
+
+impl Changes {
+    /// Writes everything; tells what it is news of.
+    pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, Stop> {
+        for (partition, appends) in self.appends {
+            if !appends.block.is_empty() {
+                tx.append(partition, &appends.block, Duration::ZERO);
+            }
+        }
+        for (partition, start) in self.trims {
+            tx.trim(partition, Offset(start))?;
+        }
+        for (at, page) in &self.pages {
+            if page.dirty && !page.chunk.slots.is_empty() {
+                let bytes = page.chunk.encode();
+                tx.put_record(&key::chunk(at.0, at.1), bytes.into(), None)?;
+            } else if page.dirty && page.stored {
+                tx.remove_record(&key::chunk(at.0, at.1));
+            }
+        }
+        for (partition, (head, dirty)) in &mut self.heads {
+            if *dirty {
+                tx.put_record(&key::head(*partition), head.encode().into(), None)?;
+            }
+        }
+        for (partition, (kinds, dirty)) in &self.kinds {
+            if *dirty {
+                let bytes = serde_json::to_vec(kinds).unwrap_or_default();
+                tx.put_record(&key::kinds(*partition), bytes.into(), None)?;
+            }
+        }
+        for (key, (value, expires_at)) in self.writes {
+            let old = self.read.get(&key).and_then(Option::as_ref);
+            match value {
+                Some(value) => drop(expiry::put(tx, &key, old, value, expires_at)?),
+                None => match old {
+                    Some(old) => expiry::remove(tx, &key, old),
+                    None => tx.remove_record(&key),
+                },
+            }
+        }
+        Ok(self.news)
+    }
+}

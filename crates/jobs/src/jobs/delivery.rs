@@ -1,0 +1,214 @@
+//! Bringing jobs to a worker that asks: waiting for some, reading what was granted, and taking back what nobody heard of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_types::{Offset, PartitionId, Timestamp};
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, oneshot};
+
+use super::Jobs;
+use crate::error::Error;
+use crate::id::{ExecutionId, JobId, WorkerId};
+use crate::lease::{self, Grant, Granted};
+use crate::limits::{LEASE_BYTES_MAX, LEASE_JOBS_MAX, WAIT_MAX};
+use crate::policy::Policy;
+use crate::report::Report;
+use crate::spec::Spec;
+use crate::state::Outcome;
+use crate::worker::Desired;
+
+/// A job as a worker gets it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leased {
+    /// The job.
+    pub id: JobId,
+    /// What it must be reported under.
+    pub execution: ExecutionId,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+    /// How long the worker may be silent.
+    pub lease: Duration,
+    /// How long it may run; `None` is for ever.
+    pub timeout: Option<Duration>,
+    /// What it is.
+    pub spec: Spec,
+    /// Its arguments.
+    pub args: Bytes,
+}
+/// Jobs for a worker, and what is wanted of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Leases {
+    /// The jobs.
+    pub jobs: Vec<Leased>,
+    /// What is wanted of the worker.
+    pub desired: Desired,
+}
+
+impl Jobs {
+    /// Up to `max` jobs for a worker; waits for the first of them. When the caller is gone before it hears of them, they
+    /// go back at once and for free.
+    pub async fn lease(&self, worker: WorkerId, max: usize, wait: Duration) -> Result<Leases, Error> {
+        let (caller, answer) = oneshot::channel();
+        let (jobs, max, wait) = (self.clone(), max.clamp(1, LEASE_JOBS_MAX), wait.min(WAIT_MAX));
+        self.shared.tasks.spawn(jobs.lease_for(caller, worker, max, wait));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(baton_store::Error::Closed("the server is stopping".into()).into()))
+    }
+
+    async fn lease_for(
+        self,
+        mut caller: oneshot::Sender<Result<Leases, Error>>,
+        worker: WorkerId,
+        max: usize,
+        wait: Duration,
+    ) {
+        let leases = match self.granted(&mut caller, worker, max, wait).await {
+            Ok(grant) => self.deliver(grant).await,
+            Err(error) => Err(error),
+        };
+        if let Err(Ok(unheard)) = caller.send(leases) {
+            let back = |leased: &Leased| Report::new(leased.id, leased.execution.fence, Outcome::Released);
+            let reports: Vec<_> = unheard.jobs.iter().map(back).collect();
+            if !reports.is_empty()
+                && let Err(error) = self.report(reports).await
+            {
+                tracing::debug!(%error, "jobs that nobody took were not given back");
+            }
+        }
+    }
+
+    /// Looks for jobs until there are some, the time is over or the caller is gone.
+    async fn granted(
+        &self,
+        caller: &mut oneshot::Sender<Result<Leases, Error>>,
+        worker: WorkerId,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Grant, Error> {
+        let watch = Stopwatch::start();
+        // The first look is made without listening, which is enough where there is work.
+        let mut bells: Vec<Arc<Notify>> = Vec::new();
+        let served = self.shared.served(worker);
+        loop {
+            let rings: Vec<_> = bells.iter().map(listening).collect();
+            // Drawn here, so that the decision may be run again.
+            let draw = baton_env::random_u64();
+            let known = served.clone().unwrap_or_default();
+            let grant = self.shared.decide(move |book| lease::lease(book, worker, max, draw, &known)).await?;
+            if served.is_none() {
+                self.shared.note_served(worker, &grant.queues);
+            }
+            let left = wait.saturating_sub(watch.elapsed());
+            let is_over = left.is_zero() || self.shared.stop.is_cancelled() || caller.is_closed();
+            if !grant.jobs.is_empty() || grant.desired != Desired::Active || is_over {
+                return Ok(grant);
+            }
+            if bells.is_empty() {
+                bells = grant.queues.iter().map(|queue| self.shared.bells.queue(*queue)).collect();
+                continue;
+            }
+            let soon = grant.allowed_in.unwrap_or(self.shared.options.look_every);
+            let soon = soon.min(self.shared.options.look_every).min(left).max(Duration::from_millis(1));
+            tokio::select! {
+                () = any(rings) => {}
+                () = baton_env::sleep(soon) => {}
+                () = caller.closed() => {}
+                () = self.shared.stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Reads what was granted.
+    async fn deliver(&self, grant: Grant) -> Result<Leases, Error> {
+        for partition in &grant.more {
+            self.shared.bells.ready(*partition, 1);
+        }
+        let mut specs = self.specs(grant.jobs.iter().map(|job| (job.place.partition, job.spec))).await?;
+        let policy = self.shared.options.policy;
+        let (mut jobs, mut bytes, mut back) = (Vec::with_capacity(grant.jobs.len()), 0, Vec::new());
+        for job in &grant.jobs {
+            let id = JobId::new(job.created_at, job.place);
+            let spec = specs.remove(&(job.place.partition, job.spec));
+            let fits = jobs.is_empty() || bytes <= LEASE_BYTES_MAX;
+            let Some((spec, args)) = spec.filter(|_| fits) else {
+                back.push(Report::new(id, job.fence, Outcome::Released));
+                continue;
+            };
+            bytes += args.len();
+            jobs.push(leased(id, job, spec, args, &policy));
+        }
+        if !back.is_empty() {
+            self.report(back).await?;
+        }
+        Ok(Leases { jobs, desired: grant.desired })
+    }
+
+    /// Specifications by place, read in runs.
+    pub(crate) async fn specs(
+        &self,
+        places: impl Iterator<Item = (PartitionId, u64)>,
+    ) -> Result<FxHashMap<(PartitionId, u64), (Spec, Bytes)>, Error> {
+        let mut wanted: Vec<_> = places.collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let (mut found, mut at) = (FxHashMap::default(), 0);
+        while let Some((partition, first)) = wanted.get(at).copied() {
+            let same = wanted[at..]
+                .iter()
+                .take_while(|(other, offset)| *other == partition && *offset < first + 4096);
+            let end = wanted[at..][same.count() - 1].1 + 1;
+            let segments =
+                self.shared.store.read(partition, Offset(first), Offset(end), 2 * LEASE_BYTES_MAX).await?;
+            let before = at;
+            for message in segments.iter().flat_map(baton_store::Segment::messages) {
+                let message = message.map_err(baton_store::Error::from)?;
+                while wanted.get(at).is_some_and(|place| *place < (partition, message.offset.0)) {
+                    at += 1;
+                }
+                if wanted.get(at) == Some(&(partition, message.offset.0)) {
+                    found.insert(wanted[at], Spec::decode(&message.payload)?);
+                    at += 1;
+                }
+            }
+            if at == before {
+                // It is not kept any more.
+                at += 1;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn leased(id: JobId, job: &Granted, spec: Spec, args: Bytes, policy: &Policy) -> Leased {
+    Leased {
+        id,
+        execution: ExecutionId { job: id, fence: job.fence },
+        attempt: job.attempt,
+        lease: policy.lease,
+        timeout: (job.deadline != Timestamp::MAX).then(|| Duration::from_millis(spec.timeout_ms)),
+        spec,
+        args,
+    }
+}
+
+type Ring = std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>;
+
+/// Hears the bell from now on.
+fn listening(bell: &Arc<Notify>) -> Ring {
+    let mut ring = Box::pin(Arc::clone(bell).notified_owned());
+    ring.as_mut().enable();
+    ring
+}
+
+/// Returns when one of the bells rings.
+async fn any(mut rings: Vec<Ring>) {
+    std::future::poll_fn(|cx| match rings.iter_mut().any(|ring| ring.as_mut().poll(cx).is_ready()) {
+        true => std::task::Poll::Ready(()),
+        false => std::task::Poll::Pending,
+    })
+    .await;
+}

@@ -1,0 +1,197 @@
+//! What all handles of one store share: running a rule in one commit, waking who waits for it, knowing the queues.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use baton_store::{Stop, Store, Tx, run};
+use baton_types::PartitionId;
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::Options;
+use crate::book::{Book, Halt, News};
+use crate::duties;
+use crate::error::Error;
+use crate::id::WorkerId;
+use crate::leader::Term;
+use crate::limits::{PAGE_MAX, WORKERS_MAX};
+use crate::meter::Meter;
+use crate::policy::Policy;
+use crate::queue;
+use crate::spec::check_name;
+use crate::wait::Bells;
+
+/// What all handles share.
+pub struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    pub(crate) meter: Meter,
+    pub(crate) bells: Arc<Bells>,
+    /// Rung when something is due earlier than was known.
+    pub(crate) alarm: Notify,
+    rung: AtomicBool,
+    rung_for_schedules: AtomicBool,
+    /// When the clock will be looked at anyway, in microseconds.
+    pub(crate) next_due: AtomicI64,
+    /// Which queues workers serve: a worker is told so once and for all.
+    served: RwLock<FxHashMap<WorkerId, Arc<[PartitionId]>>>,
+    /// Queues never change their number.
+    queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+}
+impl Shared {
+    pub(crate) fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        Self {
+            store,
+            options,
+            meter: Meter::default(),
+            bells: Arc::default(),
+            alarm: Notify::new(),
+            rung: AtomicBool::new(false),
+            rung_for_schedules: AtomicBool::new(false),
+            next_due: AtomicI64::new(i64::MAX),
+            served: RwLock::default(),
+            queues: RwLock::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    pub(crate) const CLOCK: &'static str = "clock";
+    pub(crate) const SCHEDULES: &'static str = "schedules";
+
+    /// Whether a duty has been called for.
+    pub(crate) fn is_rung(&self, duty: &str) -> bool {
+        match duty {
+            Self::CLOCK => self.rung.swap(false, Ordering::SeqCst),
+            Self::SCHEDULES => self.rung_for_schedules.swap(false, Ordering::SeqCst),
+            _ => false,
+        }
+    }
+
+    /// Runs a rule in one commit and does what follows from it.
+    pub(crate) async fn decide<R: Send + 'static>(
+        &self,
+        mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+    ) -> Result<R, Error> {
+        let policy = self.options.policy;
+        let decided = run(&*self.store, move |tx| decide(tx, policy, &mut rule)).await?;
+        let (answer, news) = decided?;
+        self.spread(&news);
+        Ok(answer)
+    }
+
+    /// The same, only as long as `term` is the one that counts.
+    pub(crate) async fn decide_guarded<R: Send + 'static>(
+        &self,
+        term: Term,
+        mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+    ) -> Result<R, Error> {
+        let policy = self.options.policy;
+        let decided = run(&*self.store, move |tx| {
+            if !term.guard(tx)? {
+                return Ok(Err(Error::conflict(duties::NOT_LEADER, "this node does not lead any more")));
+            }
+            decide(tx, policy, &mut rule)
+        })
+        .await?;
+        let (answer, news) = decided?;
+        self.spread(&news);
+        Ok(answer)
+    }
+
+    /// Wakes and counts.
+    pub(crate) fn spread(&self, news: &News) {
+        self.meter.add(&news.counts);
+        for (partition, jobs) in &news.ready {
+            self.bells.ready(*partition, *jobs);
+        }
+        self.bells.changed(&news.changed);
+        if news.due.is_some_and(|due| due.micros() < self.next_due.load(Ordering::SeqCst)) {
+            self.rung.store(true, Ordering::SeqCst);
+            self.alarm.notify_one();
+        }
+        if news.fires {
+            self.rung_for_schedules.store(true, Ordering::SeqCst);
+            self.alarm.notify_one();
+        }
+    }
+
+    /// The queues that a worker serves, if it was here before.
+    pub(crate) fn served(&self, worker: WorkerId) -> Option<Arc<[PartitionId]>> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).get(&worker).cloned()
+    }
+
+    pub(crate) fn note_served(&self, worker: WorkerId, queues: &[PartitionId]) {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        if served.len() >= WORKERS_MAX {
+            // Most of them are gone; the others are noted again.
+            served.clear();
+        }
+        served.insert(worker, queues.into());
+    }
+
+    fn known_queue(&self, name: &str) -> Option<PartitionId> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    }
+
+    /// The number of a queue, which is created if it is not there.
+    pub(crate) async fn queue(&self, name: &str) -> Result<PartitionId, Error> {
+        if let Some(partition) = self.known_queue(name) {
+            return Ok(partition);
+        }
+        check_name("queue", name)?;
+        let wanted = name.to_owned();
+        let partition = run(&*self.store, move |tx| queue::create(tx, &wanted)).await??;
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).insert(name.into(), partition);
+        Ok(partition)
+    }
+
+    /// The number of a queue that is there.
+    pub(crate) async fn existing_queue(&self, name: &str) -> Result<PartitionId, Error> {
+        if let Some(partition) = self.known_queue(name) {
+            return Ok(partition);
+        }
+        let wanted = name.to_owned();
+        let found = self.decide(move |book| queue::find(book, &wanted)).await?;
+        found.ok_or_else(|| Error::NotFound(format!("there is no job queue {name:?}")))
+    }
+
+    /// The numbers of all queues.
+    pub(crate) async fn all_queues(&self) -> Result<Vec<PartitionId>, Error> {
+        let (mut all, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let from = after.clone();
+            let page = run(&*self.store, move |tx| tx.records(crate::key::QUEUES, from.as_deref(), PAGE_MAX))
+                .await?;
+            let is_last = page.len() < PAGE_MAX;
+            after = page.last().map(|(key, _)| key.clone());
+            let number = |value: &Bytes| std::str::from_utf8(value).ok()?.parse().ok().map(PartitionId);
+            all.extend(page.iter().filter_map(|(_, record)| number(&record.value)));
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// A rule within a decision of the store: its answer and its news, or why it was refused.
+pub(crate) fn decide<R>(
+    tx: &mut dyn Tx,
+    policy: Policy,
+    rule: &mut dyn FnMut(&mut Book<'_>) -> Result<R, Halt>,
+) -> Result<Result<(R, News), Error>, Stop> {
+    let mut book = Book::new(tx, policy);
+    match rule(&mut book) {
+        Ok(answer) => {
+            let news = book.commit()?;
+            Ok(Ok((answer, news)))
+        }
+        Err(Halt::Refused(error)) => Ok(Err(error)),
+        Err(Halt::Stop(stop)) => Err(stop),
+    }
+}

@@ -1,0 +1,61 @@
+//! Logs that have had their time: what a job said is kept for a while after its end, whether or not the job still is.
+//!
+//! An entry in the order of time says when to look. Always: the log of a job that has not ended, or ended again since,
+//! is left alone; its next end notes another entry.
+
+use baton_types::Timestamp;
+
+use crate::book::{Book, Halt, each};
+use crate::id::JobId;
+use crate::key;
+
+/// Logs that one decision looks at.
+const LOGS_MAX: usize = 16;
+/// Records of a log that one decision removes.
+const RECORDS_MAX: usize = 64;
+
+/// Notes when the log of a job that ended at `ended_at` has had its time.
+pub fn note(book: &mut Book<'_>, job: JobId, ended_at: Timestamp) {
+    let at = ended_at.after(book.policy.logs_for);
+    book.put(key::worn(at, job), Vec::new(), None);
+}
+
+/// Removes logs whose time is over; tells whether there may be more.
+pub fn sweep(book: &mut Book<'_>) -> Result<bool, Halt> {
+    let now = book.now();
+    let entries = book.stored(key::WORN, None, LOGS_MAX)?;
+    let due: Vec<(String, JobId)> = entries
+        .into_iter()
+        .filter_map(|(entry, _)| key::read_worn(&entry).map(|(at, job)| (entry, at, job)))
+        .filter(|(_, at, _)| *at <= now)
+        .map(|(entry, _, job)| (entry, job))
+        .collect();
+    book.want_places(due.iter().filter_map(|(_, job)| job.place()))?;
+    let more = !due.is_empty();
+    each(due, |(entry, job)| remove(book, entry, job))?;
+    Ok(more)
+}
+
+fn remove(book: &mut Book<'_>, entry: String, job: JobId) -> Result<(), Halt> {
+    let (now, logs_for) = (book.now(), book.policy.logs_for);
+    let place = book.find(job)?;
+    if let Some(place) = place
+        && let Some(slot) = book.slot(place)?
+        && (!slot.state.is_terminal() || slot.ended_at.after(logs_for) > now)
+    {
+        book.remove(entry);
+        return Ok(());
+    }
+    let lines = book.stored(&key::log_lines(job), None, RECORDS_MAX)?;
+    let is_all = lines.len() < RECORDS_MAX;
+    lines.into_iter().for_each(|(line, _)| book.remove(line));
+    if is_all {
+        book.remove(entry);
+        book.remove(key::logs(job));
+        book.remove(key::progress(job));
+        if let Some(place) = place {
+            book.slot_mut(place)?.has_words = false;
+        }
+    }
+    Ok(())
+}
