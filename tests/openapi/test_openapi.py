@@ -166,6 +166,17 @@ KNOWING = [
     ("POST", "/api/v1/elections/{group}", "/api/v1/elections/tills", {"action": "join", "workerId": "w"}),
     ("GET", "/api/v1/elections/{group}", "/api/v1/elections/tills", None),
     ("GET", "/api/v1/elections", "/api/v1/elections", None),
+    (
+        "POST",
+        "/api/v1/election-processes/{process}",
+        "/api/v1/election-processes/w.1",
+        {
+            "action": "swap",
+            "record": {"workerId": "w", "incarnation": "1", "seq": 1, "leaseMs": 60_000, "renewedAt": 1, "epoch": 1},
+        },
+    ),
+    ("GET", "/api/v1/election-processes/{process}", "/api/v1/election-processes/w.1", None),
+    ("GET", "/api/v1/election-processes", "/api/v1/election-processes", None),
     ("POST", "/api/v1/shards/{service}", "/api/v1/shards/tills", {"action": "register", "workerId": "w", "maxShardCount": 3}),
     (
         "POST",

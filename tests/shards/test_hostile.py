@@ -98,6 +98,47 @@ def test_large_messages_and_raw_bytes_cut_off_only_their_sender(shards, queue, r
             peer.close()
 
 
+def greeted(host, port):
+    """A peer that has greeted as a DEALER and says nothing more."""
+    peer = socket.create_connection((host, port), timeout=20)
+    peer.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48))
+    ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4) + b"DEALER"
+    peer.sendall(bytes([4, len(ready)]) + ready)
+    return peer
+
+
+def is_cut(peer):
+    """Whether the server has closed the connection, after what it had sent before."""
+    peer.setblocking(False)
+    try:
+        while peer.recv(65536):
+            pass
+        return True
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_of_too_many_silent_connections_those_that_speak_stay(tmp_path, queue):
+    with shard_server(tmp_path / "data", "--shards-connections-max", "20") as server:
+        place = address(server)
+        host, port = place.removeprefix("tcp://").rsplit(":", 1)
+        with Worker(place, queue, "w", 4) as worker:
+            worker.awaits(range(4))
+            silent = [greeted(host, int(port)) for _ in range(300)]
+            eventually(lambda: sum(map(is_cut, silent)) >= 281, seconds=60)
+            seen = len(worker.assignments)
+            eventually(lambda: len(worker.assignments) > seen + 2, seconds=30)
+            # One that comes late and speaks at once is heard.
+            with Worker(place, queue, "x", 4) as other:
+                other.awaits([2, 3])
+            for peer in silent:
+                peer.close()
+        assert "are cut off" in server.text()
+    assert "panicked" not in server.text(), server.text()
+
+
 def test_one_identity_from_two_sockets_and_one_worker_from_two_sockets(shards, queue):
     place = address(shards)
     said = {"type": "register", "data": {"serviceName": queue, "workerId": "w", "maxShardCount": 2}}

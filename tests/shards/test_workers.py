@@ -3,9 +3,10 @@
 import signal
 
 import pytest
-from baton import Server, eventually
+import zmq
+from baton import Background, Server, eventually
 from postgres import free_port
-from workers import Program, Worker, address, shard_server, spread
+from workers import CONTEXT, Program, Worker, address, shard_server, spread
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,36 @@ def test_the_last_count_wins(shards, queue):
         a.count = 2
         a.awaits([0])
         b.awaits([1])
+
+
+@pytest.mark.parametrize("kind", ["node", "python"])
+def test_the_simplest_worker_says_what_existing_ones_say_to_the_byte(kind):
+    """So that what is shown with it holds for every worker of that protocol."""
+    router = CONTEXT.socket(zmq.ROUTER)
+    router.linger, router.rcvtimeo = 0, 30_000
+    port = router.bind_to_random_port("tcp://127.0.0.1")
+    starting = Background(Program, kind, f"tcp://127.0.0.1:{port}", "orders", "w1", 6)
+    says = b'"serviceName":"orders","workerId":"w1","maxShardCount":6'
+    peer, *message = router.recv_multipart()
+    assert message == [b'{"type":"register","data":{' + says + b"}}"]
+    router.send_multipart([peer, b'{"type":"assignment","data":{"assignedShards":[0,2]}}'])
+    with starting.result() as worker:
+        assert worker.shards == [0, 2]
+        assert router.recv_multipart() == [peer, b'{"type":"heartbeat","data":{' + says + b',"assignedShards":[0,2]}}']
+    router.close()
+
+
+def test_the_answer_to_it_is_the_protocols_to_the_byte(shards, queue):
+    peer = CONTEXT.socket(zmq.DEALER)
+    peer.linger, peer.rcvtimeo = 0, 30_000
+    peer.connect(address(shards))
+    says = f'"serviceName":"{queue}","workerId":"w1","maxShardCount":3'
+    peer.send(b'{"type":"register","data":{' + says.encode() + b"}}")
+    answer = b'{"type":"assignment","data":{"assignedShards":[0,1,2]}}'
+    assert peer.recv_multipart() == [answer]
+    peer.send(b'{"type":"heartbeat","data":{' + says.encode() + b',"assignedShards":[0,1,2]}}')
+    assert peer.recv_multipart() == [answer]
+    peer.close()
 
 
 @pytest.mark.parametrize("kind", ["node", "python"])

@@ -15,7 +15,8 @@ socket.connect(address)
 
 def send(kind, **data):
     said = {"serviceName": service, "workerId": worker, "maxShardCount": int(count), **data}
-    socket.send_json({"type": kind, "data": said})
+    # Without the spaces that Python puts in, as JSON.stringify has it.
+    socket.send(json.dumps({"type": kind, "data": said}, separators=(",", ":")).encode())
 
 
 signal.signal(signal.SIGINT, lambda *_: sys.exit(0))

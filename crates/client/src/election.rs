@@ -15,37 +15,51 @@ use crate::{Client, Error};
 /// What a long poll may take beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
 
-/// One election group of a server.
+/// Where the groups are, and the leases of processes that hold many of them.
+const GROUPS: &str = "/api/v1/elections";
+const PROCESSES: &str = "/api/v1/election-processes";
+
+/// One election group of a server, or the lease of one process.
 #[derive(Clone, Debug)]
 pub struct Election {
     client: Client,
-    group: String,
+    among: &'static str,
+    name: String,
 }
 
 impl Client {
     /// The election group of this name. Makes no call.
     pub fn election(&self, group: impl Into<String>) -> Election {
-        Election { client: self.clone(), group: group.into() }
+        Election { client: self.clone(), among: GROUPS, name: group.into() }
+    }
+
+    /// The lease of the process of this id, which holds any number of groups. Makes no call.
+    pub fn election_process(&self, process: impl Into<String>) -> Election {
+        Election { client: self.clone(), among: PROCESSES, name: process.into() }
     }
 
     /// All election groups, in the shape that `T` reads.
     pub async fn elections<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        let path = Path::new("/api/v1/elections").build()?;
-        self.call(Method::GET, path, Bytes::new(), "").await?.read()
+        self.call(Method::GET, Path::new(GROUPS).build()?, Bytes::new(), "").await?.read()
+    }
+
+    /// All leases of processes, in the shape that `T` reads.
+    pub async fn election_processes<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.call(Method::GET, Path::new(PROCESSES).build()?, Bytes::new(), "").await?.read()
     }
 }
 
 impl Election {
     fn path(&self) -> Path {
-        Path::new("/api/v1/elections").segment(&self.group)
+        Path::new(self.among).segment(&self.name)
     }
 
-    /// The group as it stands, in the shape that `T` reads.
+    /// It as it stands, in the shape that `T` reads.
     pub async fn look<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.group).await?.read()
+        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.name).await?.read()
     }
 
-    /// The group once its version is another than `after`, or when `wait` has passed.
+    /// A group once its version is another than `after`, or when `wait` has passed.
     pub async fn watch<T: DeserializeOwned>(&self, after: &str, wait: Duration) -> Result<T, Error> {
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let call = Call {
@@ -54,7 +68,7 @@ impl Election {
             body: Bytes::new(),
             timeout: wait + WAIT_GRACE,
             repeat: Repeat::Never,
-            key: &self.group,
+            key: &self.name,
             once: None,
         };
         self.client.connection().call(call).await?.read()
@@ -73,7 +87,7 @@ impl Election {
             body: body.into(),
             timeout,
             repeat: Repeat::Never,
-            key: &self.group,
+            key: &self.name,
             once: None,
         };
         self.client.connection().call(call).await?.read()

@@ -16,13 +16,16 @@ use baton_types::Timestamp;
 use bytes::Bytes;
 
 use crate::call;
-use crate::record::{Epoch, Process, epoch_key, process_key};
+use crate::record::{Epoch, PROCESSES, Process, epoch_key, process_key};
 
 /// What the keys of all records of elections begin with.
 pub const PREFIX: &str = "election/";
 
 /// By how much of its rate a holder's clock may be wrong.
 const CLOCK_DRIFT: f64 = 0.01;
+
+/// After how many leases the record of a silent process is removed.
+const SILENT_LEASES: u32 = 3;
 
 /// A lease as it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,21 +97,29 @@ fn encode<T: serde::Serialize>(record: &T) -> Result<Bytes, Stop> {
     Ok(encoded.map_err(|e| baton_store::Error::Corrupt(e.to_string()))?.into())
 }
 
-/// The record of a process; `None` when it is gone or was fenced.
-fn process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, Process)>, Stop> {
-    let Some(record) = tx.record(&format!("{PREFIX}{}", process_key(id)))? else { return Ok(None) };
-    let process: Process = decode(id, &record)?;
-    Ok((!process.fenced).then_some((record.version, process)))
+/// The record of a group as it is, with its version.
+pub fn record(tx: &mut dyn Tx, name: &str) -> Result<Option<(u64, Epoch)>, Stop> {
+    let found = tx.record(&record_key(name))?;
+    found.map(|record| Ok((record.version, decode(name, &record)?))).transpose()
+}
+
+/// The record of a process as it is, with its version.
+pub fn process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, Process)>, Stop> {
+    let found = tx.record(&format!("{PREFIX}{}", process_key(id)))?;
+    found.map(|record| Ok((record.version, decode(id, &record)?))).transpose()
+}
+
+/// The same; `None` also when it was fenced.
+fn living(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, Process)>, Stop> {
+    Ok(process(tx, id)?.filter(|(_, process)| !process.fenced))
 }
 
 /// Looks at the lease called `name`; `None` when nobody ever held it.
 pub fn look(tx: &mut dyn Tx, name: &str) -> Result<Option<State>, Stop> {
-    let Some(record) = tx.record(&record_key(name))? else { return Ok(None) };
-    let mut epoch: Epoch = decode(name, &record)?;
-    let mut version = record.version;
+    let Some((mut version, mut epoch)) = record(tx, name)? else { return Ok(None) };
     let (key, owner) = lease_of(name, &epoch);
     if let Some(id) = epoch.process.clone().filter(|_| !epoch.released) {
-        match process(tx, &id)? {
+        match living(tx, &id)? {
             Some((seen, process)) => {
                 version = version.max(seen);
                 epoch.epoch = epoch.epoch.max(process.epoch);
@@ -237,41 +248,19 @@ pub fn is_current(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, Stop>
 /// Replaces the record if its version is `expected`, as a participant that decides for itself does. Refuses what
 /// would let a number fall, change hands under one number, or take a term from a process that is not fenced.
 pub fn swap(tx: &mut dyn Tx, name: &str, expected: Option<u64>, epoch: Epoch) -> Result<Option<u64>, Stop> {
-    let before = tx.record(&record_key(name))?;
-    if before.as_ref().map(|record| record.version) != expected {
+    let before = record(tx, name)?;
+    if before.as_ref().map(|(version, _)| *version) != expected {
         return Ok(None);
     }
-    let before = before.map(|record| decode::<Epoch>(name, &record)).transpose()?;
+    let before = before.map(|(_, epoch)| epoch);
     if let Some(id) =
         before.as_ref().filter(|before| !before.released).and_then(|before| before.process.as_ref())
         && epoch.process.as_ref() != Some(id)
-        && process(tx, id)?.is_some()
+        && living(tx, id)?.is_some()
     {
         return Ok(None);
     }
     replace(tx, name, before, epoch)
-}
-
-/// The same for a participant that is shown a term and the process that holds it as one ([`State::version`]).
-pub fn swap_joined(
-    tx: &mut dyn Tx,
-    name: &str,
-    expected: Option<u64>,
-    mut epoch: Epoch,
-) -> Result<Option<u64>, Stop> {
-    let state = look(tx, name)?;
-    if state.as_ref().map(|state| state.version) != expected {
-        return Ok(None);
-    }
-    let Some(state) = state else { return replace(tx, name, None, epoch) };
-    if state.epoch.nonce == epoch.nonce {
-        epoch.process.clone_from(&state.epoch.process);
-    } else if let Some(id) = state.epoch.process.as_ref().filter(|_| !state.epoch.released)
-        && epoch.epoch_number > state.epoch.epoch_number
-    {
-        fence(tx, id)?;
-    }
-    replace(tx, name, Some(state.epoch), epoch)
 }
 
 fn replace(tx: &mut dyn Tx, name: &str, before: Option<Epoch>, epoch: Epoch) -> Result<Option<u64>, Stop> {
@@ -301,19 +290,36 @@ pub fn swap_process(
     expected: Option<u64>,
     process: &Process,
 ) -> Result<Option<u64>, Stop> {
-    let key = format!("{PREFIX}{}", process_key(id));
-    let before = tx.record(&key)?;
-    if before.as_ref().map(|record| record.version) != expected {
+    let before = self::process(tx, id)?;
+    if before.as_ref().map(|(version, _)| *version) != expected {
         return Ok(None);
     }
-    if before.map(|record| decode::<Process>(id, &record)).transpose()?.is_some_and(|before| before.fenced) {
+    if before.is_some_and(|(_, before)| before.fenced) {
         return Ok(None);
     }
     lease::end(tx, &process_lease_key(id))?;
     if !process.fenced {
         lease::hold(tx, &process_lease_key(id), id, Duration::from_millis(process.lease_ms))?;
     }
-    tx.put_record(&key, encode(process)?, None).map(Some)
+    tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(process)?, None).map(Some)
+}
+
+/// Removes the records of processes that have long been silent, and says how many of at most `max` are left.
+pub fn clear_processes(tx: &mut dyn Tx, max: usize) -> Result<usize, Stop> {
+    let prefix = format!("{PREFIX}{PROCESSES}");
+    let found = tx.records(&prefix, None, max)?;
+    let (mut left, now) = (found.len(), tx.now());
+    for (key, record) in found {
+        let id = key.strip_prefix(&prefix).unwrap_or(&key);
+        let process: Process = decode(id, &record)?;
+        let held = lease::last(tx, &process_lease_key(id))?;
+        let until = held.map_or(Timestamp::from_micros(0), |holder| holder.until);
+        if now.since(until) > Duration::from_millis(process.lease_ms) * SILENT_LEASES {
+            remove_process(tx, id);
+            left -= 1;
+        }
+    }
+    Ok(left)
 }
 
 /// Removes the record of a process, which then counts as fenced.

@@ -74,7 +74,10 @@ impl Process {
             store::probe(&store).await?;
         }
         // Told here and now rather than by failing for ever.
-        store.read(&record::process_key("probe")).await.map_err(store::ProbeError::Failed)?;
+        store
+            .read(&record::process_key(&format!("{worker_id}.probe")))
+            .await
+            .map_err(store::ProbeError::Failed)?;
         let (tell, held) = watch::channel(None);
         let (forsake, forsaken) = mpsc::channel(1);
         let (done, finished) = watch::channel(false);

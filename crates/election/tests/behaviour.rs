@@ -141,7 +141,6 @@ async fn a_condition_that_does_not_hold_is_a_conflict(store: &Arc<dyn Store>) {
     assert_eq!((version, found), (new, second));
 }
 
-/// Not over HTTP, where a server keeps the leases of all groups anyway.
 async fn a_process_holds_many_groups_by_one_lease(store: &Arc<dyn Store>) {
     let start = |id: &'static str| {
         let options = Options { settings: settings(), worker_id: Some(id.into()), ..Options::default() };
@@ -265,32 +264,34 @@ async fn a_baton_store() {
 #[tokio::test]
 async fn a_baton_server() {
     let server = baton_server::testing().await.unwrap();
-    behaves(store::open(server.url()).await.unwrap()).await;
+    let store = store::open(server.url()).await.unwrap();
+    tokio::join!(behaves(Arc::clone(&store)), a_process_holds_many_groups_by_one_lease(&store));
 }
 
+/// Whoever holds by the lease of a process is respected by the other, on either side of a server.
 #[cfg(all(feature = "http", feature = "store"))]
 #[tokio::test]
-async fn what_a_process_holds_is_respected_over_http() {
+async fn what_a_process_holds_is_respected_over_http_and_beside_it() {
     let server = baton_server::testing().await.unwrap();
     let inside: Arc<dyn Store> = Arc::new(store::RecordStore::new(server.store()));
     let outside = store::open(server.url()).await.unwrap();
-    let refused = Process::start(Arc::clone(&outside), Options::default()).await.err().unwrap().to_string();
-    assert!(refused.contains("a Baton server keeps no"), "{refused}");
-    let options = Options { settings: settings(), worker_id: Some("p".into()), ..Options::default() };
-    let process = Process::start(Arc::clone(&inside), options).await.unwrap();
-    let held = process.join("mixed", ()).await.unwrap();
-    let token = coordinates(&held).await;
-    let other = join(&outside, "mixed", "a").await;
-    let renewals = held.status().counters.renewals;
-    while held.status().counters.renewals < renewals + 8 {
-        assert!(!other.is_coordinator());
-        baton_env::sleep(Duration::from_millis(100)).await;
+    for (group, one, other) in [("from-within", &inside, &outside), ("from-without", &outside, &inside)] {
+        let options = Options { settings: settings(), worker_id: Some("p".into()), ..Options::default() };
+        let process = Process::start(Arc::clone(one), options).await.unwrap();
+        let held = process.join(group, ()).await.unwrap();
+        let token = coordinates(&held).await;
+        let other = join(other, group, "a").await;
+        let renewals = held.status().counters.renewals;
+        while held.status().counters.renewals < renewals + 8 {
+            assert!(!other.is_coordinator());
+            baton_env::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(held.is_coordinator());
+        held.stop().await;
+        assert!(coordinates(&other).await > token);
+        other.stop().await;
+        process.stop().await;
     }
-    assert!(held.is_coordinator());
-    held.stop().await;
-    assert!(coordinates(&other).await > token);
-    other.stop().await;
-    process.stop().await;
 }
 
 #[tokio::test]

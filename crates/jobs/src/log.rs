@@ -272,12 +272,23 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
     page.dropped = logs.as_ref().map_or(0, |logs| logs.dropped);
     let prefix = key::log_lines(job);
     // A record holds at most so many lines, so the one with the next line begins no earlier than this.
-    let from = key::log(job, (query.after + 1).saturating_sub(LINES_MAX as u64));
-    let records = book.stored(&prefix, Some(&from), RECORDS_MAX)?;
+    let mut from = key::log(job, (query.after + 1).saturating_sub(LINES_MAX as u64));
+    let first_line = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
+    let records = loop {
+        let records = book.stored(&prefix, Some(&from), RECORDS_MAX)?;
+        // Records with few lines each: only the last of these can hold the next line.
+        match records.last_chunk() {
+            Some([(before, _), (last, _)])
+                if records.len() == RECORDS_MAX && first_line(last).is_some_and(|n| n <= query.after) =>
+            {
+                from.clone_from(before);
+            }
+            _ => break records,
+        }
+    };
     page.more = records.len() == RECORDS_MAX;
     for (key, record) in records {
-        let number = key.strip_prefix(&prefix).and_then(|number| u64::from_str_radix(number, 16).ok());
-        let (Some(first), kept) = (number, read::<Kept>(&record.value)?) else { continue };
+        let (Some(first), kept) = (first_line(&key), read::<Kept>(&record.value)?) else { continue };
         let execution = ExecutionId { job, fence: kept.fence };
         let at = kept.at.to_iso_millis();
         for (index, line) in kept.lines.into_iter().enumerate() {

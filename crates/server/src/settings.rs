@@ -470,6 +470,7 @@ pub const TABLE: &[Setting] = &[
     shards::ALLOCATION,
     shards::REBALANCE_INTERVAL,
     shards::MAX,
+    shards::CONNECTIONS_MAX,
     shards::CURVE_SECRET_KEY,
     shards::CURVE_CLIENTS,
     security::JWT_ENABLED,

@@ -102,7 +102,10 @@ impl Machine {
         }
         let Role::Leader(term) = &mut self.role else { return };
         if let Some(ending) = &mut term.ending {
-            if !self.working && self.call.is_none() && now.mono >= ending.next_try {
+            // A look that is under way has nothing to say to somebody who leaves: the first release overtakes it.
+            let looks = self.call == Some(Call::Read) && ending.sent.is_none();
+            if !self.working && (self.call.is_none() || looks) && now.mono >= ending.next_try {
+                self.overtaken += u32::from(looks);
                 let handover_to = ending.handover_to.clone();
                 ending.next_try = now.mono + self.settings.call_timeout;
                 term.seq += 1;

@@ -136,7 +136,7 @@ pub(crate) struct Seen {
     pub(crate) since: Duration,
 }
 
-/// The call on the epoch record that is under way. There is one at a time.
+/// The call on the epoch record that is under way. There is one at a time, but for looks that were overtaken.
 #[derive(Clone, Debug, PartialEq)]
 enum Call {
     Read,
@@ -210,6 +210,8 @@ pub struct Machine {
     role: Role,
     claim: Claim,
     call: Option<Call>,
+    /// Looks whose answers count no more.
+    overtaken: u32,
     next_read: Duration,
     /// When the record was last looked at, unless that counts no more.
     looked_at: Option<Duration>,
@@ -250,6 +252,7 @@ impl Machine {
             role: Role::Follower,
             claim: Claim::default(),
             call: None,
+            overtaken: 0,
             next_read: Duration::ZERO,
             looked_at: None,
             beating: false,
@@ -441,6 +444,10 @@ impl Machine {
     }
 
     fn on_read(&mut self, now: Now, outcome: Result<Option<(Version, Epoch)>, String>) {
+        if self.overtaken > 0 {
+            self.overtaken -= 1;
+            return;
+        }
         self.call = None;
         let current = match outcome {
             Ok(current) => current,

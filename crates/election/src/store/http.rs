@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use baton_client::{Client, Election};
+use baton_client::Client;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{BoxFuture, Entry, Error, Store, Swap, Version};
+use crate::record::PROCESSES;
 
 /// How long one wait for news is.
 const WAIT: Duration = Duration::from_secs(30);
@@ -31,6 +33,18 @@ struct Look {
     workers: Vec<Value>,
 }
 
+/// The lease of a process.
+#[derive(Debug, Deserialize)]
+struct Lease {
+    version: Option<String>,
+    record: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Leases {
+    processes: Vec<Value>,
+}
+
 #[derive(Debug, Deserialize)]
 struct Swapped {
     version: Option<String>,
@@ -48,26 +62,38 @@ impl HttpStore {
         Ok(Self { client })
     }
 
-    fn election(&self, group: &str) -> Election {
-        self.client.election(group)
-    }
-
-    async fn act<T: serde::de::DeserializeOwned>(&self, group: &str, action: Value) -> Result<T, Error> {
-        self.election(group).act(&action, TIMEOUT).await.map_err(|e| Error(e.to_string()))
-    }
-
     async fn look(&self, group: &str) -> Result<Look, Error> {
-        self.election(group).look().await.map_err(|e| Error(e.to_string()))
+        self.client.election(group).look().await.map_err(|e| Error(e.to_string()))
+    }
+
+    async fn act<T: DeserializeOwned>(&self, place: &Place<'_>, action: Value) -> Result<T, Error> {
+        let election = match *place {
+            Place::Group(group) | Place::Worker(group, _) => self.client.election(group),
+            Place::Process(process) => self.client.election_process(process),
+        };
+        election.act(&action, TIMEOUT).await.map_err(|e| Error(e.to_string()))
     }
 }
 
-/// A key taken apart: the group, and the worker if it is that of one.
-fn parts(key: &str) -> Result<(&str, Option<&str>), Error> {
-    let mut parts = key.split('/');
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some("epochs"), Some(group), None, None) => Ok((group, None)),
-        (Some("workers"), Some(group), Some(worker), None) => Ok((group, Some(worker))),
-        _ => Err(Error(format!("a Baton server keeps no {key:?}"))),
+/// What a key names.
+enum Place<'a> {
+    /// The record of a group.
+    Group(&'a str),
+    /// That of a worker of a group.
+    Worker(&'a str, &'a str),
+    /// That of a process.
+    Process(&'a str),
+}
+
+impl<'a> Place<'a> {
+    fn of(key: &'a str) -> Result<Self, Error> {
+        let mut parts = key.split('/');
+        match (parts.next(), parts.next(), parts.next(), parts.next()) {
+            (Some("epochs"), Some(group), None, None) => Ok(Self::Group(group)),
+            (Some("workers"), Some(group), Some(worker), None) => Ok(Self::Worker(group, worker)),
+            (Some("processes"), Some(process), None, None) => Ok(Self::Process(process)),
+            _ => Err(Error(format!("a Baton server keeps no {key:?}"))),
+        }
     }
 }
 
@@ -75,17 +101,34 @@ fn text(value: Value) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(&value).map_err(|e| Error(e.to_string()))
 }
 
+fn parsed(value: &[u8]) -> Result<Value, Error> {
+    serde_json::from_slice(value).map_err(|e| Error(e.to_string()))
+}
+
 impl Store for HttpStore {
     fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
         Box::pin(async move {
-            let (group, worker) = parts(key)?;
-            let look = self.look(group).await?;
-            let Some(worker) = worker else {
-                let Some((version, record)) = look.record_version.zip(look.record) else { return Ok(None) };
-                return Ok(Some((Version(version), text(record)?)));
+            let (version, record) = match Place::of(key)? {
+                Place::Group(group) => {
+                    let look = self.look(group).await?;
+                    (look.record_version, look.record)
+                }
+                Place::Worker(group, worker) => {
+                    let workers = self.look(group).await?.workers;
+                    let found = workers.into_iter().find(|found| found["workerId"] == worker);
+                    (found.as_ref().map(|found| found["version"].to_string()), found)
+                }
+                Place::Process(process) => {
+                    let lease: Lease = self
+                        .client
+                        .election_process(process)
+                        .look()
+                        .await
+                        .map_err(|e| Error(e.to_string()))?;
+                    (lease.version, lease.record)
+                }
             };
-            let found = look.workers.into_iter().find(|found| found["workerId"] == worker);
-            found.map(|found| Ok((Version(found["version"].to_string()), text(found)?))).transpose()
+            version.zip(record).map(|(version, record)| Ok((Version(version), text(record)?))).transpose()
         })
     }
 
@@ -96,57 +139,61 @@ impl Store for HttpStore {
         value: Vec<u8>,
     ) -> BoxFuture<'a, Result<Swap, Error>> {
         Box::pin(async move {
-            let (group, _) = parts(key)?;
-            let record: Value = serde_json::from_slice(&value).map_err(|e| Error(e.to_string()))?;
             let version = expected.map(|version| version.0.as_str());
-            let action = json!({"action": "swap", "version": version, "record": record});
-            let swapped: Swapped = self.act(group, action).await?;
+            let action = json!({"action": "swap", "version": version, "record": parsed(&value)?});
+            let swapped: Swapped = self.act(&Place::of(key)?, action).await?;
             Ok(swapped.version.map_or(Swap::Conflict, |version| Swap::Done(Version(version))))
         })
     }
 
     fn put<'a>(&'a self, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let (group, _) = parts(key)?;
-            let record: Value = serde_json::from_slice(&value).map_err(|e| Error(e.to_string()))?;
-            self.act::<Value>(group, json!({"action": "beat", "record": record})).await.map(|_| ())
+            let action = json!({"action": "beat", "record": parsed(&value)?});
+            self.act::<Value>(&Place::of(key)?, action).await.map(|_| ())
         })
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, String)>, Error>> {
         Box::pin(async move {
-            // The server knows of them, and tells of what they hold as if it were held by the groups' own records.
-            if prefix == crate::record::PROCESSES {
-                return Ok(Vec::new());
-            }
-            let group = prefix.strip_prefix("workers/").map(|rest| rest.trim_end_matches('/'));
-            let group = group.ok_or_else(|| Error(format!("a Baton server lists no {prefix:?}")))?;
-            let entry = |worker: &Value| {
-                Some((format!("{prefix}{}", worker["workerId"].as_str()?), worker["version"].to_string()))
+            let (rows, name) = if prefix == PROCESSES {
+                let leases: Leases =
+                    self.client.election_processes().await.map_err(|e| Error(e.to_string()))?;
+                (leases.processes, "process")
+            } else {
+                let group = prefix.strip_prefix("workers/").map(|rest| rest.trim_end_matches('/'));
+                let group = group.ok_or_else(|| Error(format!("a Baton server lists no {prefix:?}")))?;
+                (self.look(group).await?.workers, "workerId")
             };
-            Ok(self.look(group).await?.workers.iter().filter_map(entry).collect())
+            let entry =
+                |row: &Value| Some((format!("{prefix}{}", row[name].as_str()?), row["version"].to_string()));
+            Ok(rows.iter().filter_map(entry).collect())
         })
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let (group, worker) = parts(key)?;
-            let worker = worker.ok_or_else(|| Error("an epoch record is never removed".into()))?;
-            self.act::<Value>(group, json!({"action": "leave", "workerId": worker})).await.map(|_| ())
+            let place = Place::of(key)?;
+            let action = match place {
+                Place::Worker(_, worker) => json!({"action": "leave", "workerId": worker}),
+                Place::Process(_) => json!({"action": "remove"}),
+                Place::Group(_) => return Err(Error("an epoch record is never removed".into())),
+            };
+            self.act::<Value>(&place, action).await.map(|_| ())
         })
     }
 
     fn changed<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Ok((group, None)) = parts(key) else { return std::future::pending().await };
-            let election = self.election(group);
+            let Ok(Place::Group(group)) = Place::of(key) else { return std::future::pending().await };
+            let election = self.client.election(group);
             let mut after = seen.map_or("0".to_owned(), |version| version.0.clone());
             loop {
                 match election.watch::<Look>(&after, WAIT).await {
                     Ok(look) if look.record_version.as_deref() != seen.map(|version| version.0.as_str()) => {
                         return;
                     }
-                    // Only the lease has run out by the server's time; participants have their own.
+                    // A process has renewed its lease, or one has run out by the server's time; participants have
+                    // their own.
                     Ok(look) => after = look.version,
                     Err(_) => baton_env::sleep(REST).await,
                 }

@@ -10,7 +10,7 @@ use super::shape::{shape, word};
 const ELECTION_WAIT_MS_MAX: u64 = 60_000;
 
 pub(super) fn elections() -> Vec<Operation> {
-    let group = "/api/v1/elections/:group";
+    let (group, process) = ("/api/v1/elections/:group", "/api/v1/election-processes/:process");
     vec![
         get("/api/v1/elections").answers(
             200,
@@ -41,18 +41,41 @@ pub(super) fn elections() -> Vec<Operation> {
                 word("text"),
             ),
         post(group).body(action()).answers(200, "What it came to.", word("object")),
+        get("/api/v1/election-processes").answers(
+            200,
+            "The processes.",
+            shape(json!({"processes": [{
+                "process": "text", "version": "text", "workerId": "text", "incarnation": "text", "seq": "whole",
+                "leaseMs": "whole", "renewedAt": "whole", "epoch": "whole", "fenced": "flag",
+            }]})),
+        ),
+        get(process).answers(
+            200,
+            "Its lease, with nothing in it when there is none.",
+            shape(json!({"process": "text", "version": "text?", "record": "object?"})),
+        ),
+        post(process)
+            .body(json!({"oneOf": [
+                one_of(&["swap"], json!({"version?": "text?", "record": "object"})),
+                one_of(&["remove"], json!({})),
+            ]}))
+            .answers(200, "What it came to.", word("object")),
     ]
 }
 
+/// What a body is that asks for one of these actions.
+fn one_of(action: &[&str], members: Value) -> Value {
+    let mut schema = shape(members);
+    schema["properties"]["action"] = json!({"enum": action});
+    match schema["required"].as_array_mut() {
+        Some(required) => required.push("action".into()),
+        None => schema["required"] = json!(["action"]),
+    }
+    schema
+}
+
 fn action() -> Value {
-    let of = |action: &[&str], members: Value| {
-        let mut schema = shape(members);
-        schema["properties"]["action"] = json!({"enum": action});
-        if let Some(required) = schema["required"].as_array_mut() {
-            required.push("action".into());
-        }
-        schema
-    };
+    let of = one_of;
     json!({"oneOf": [
         of(&["join", "heartbeat"], json!({"workerId": "text", "incarnation?": "text?", "leaseMs?": "whole?"})),
         of(&["resign"], json!({"workerId": "text", "incarnation?": "text?", "handoverTo?": "text?"})),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use baton_election::lease::State;
-use baton_election::record::{Epoch, Worker, check_name};
+use baton_election::record::{Epoch, Process, Worker, check_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -148,9 +148,10 @@ pub(super) fn act(mut call: Call) -> Answer {
                 ] {
                     bounded(what, text.clone())?;
                 }
-                let version = version.map(|version| version.parse().unwrap_or(u64::MAX));
-                let written = elections.swap(&group, version, record).await?;
-                json!({"swapped": written.is_some(), "version": written.map(|version| version.to_string())})
+                if let Some(id) = &record.process {
+                    process_named(id)?;
+                }
+                swapped(elections.swap(&group, expected(version), record).await?)
             }
             Action::Beat { record } => {
                 let worker_id = named("workerId", &record.worker_id)?;
@@ -165,6 +166,84 @@ pub(super) fn act(mut call: Call) -> Answer {
             }
         })
     })
+}
+
+/// What is done with the lease of a process.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "action", rename_all = "lowercase")]
+enum ProcessAction {
+    /// Compare and set its record: begin, renew, or fence it.
+    Swap { version: Option<String>, record: Process },
+    /// Remove its record.
+    Remove,
+}
+
+/// Lists all processes.
+pub(super) fn processes(call: Call) -> Answer {
+    Box::pin(async move {
+        let processes = call.app().elections.processes().await?;
+        let row = |(version, process): &(u64, Process)| {
+            let mut row = json!(process);
+            row["process"] = process.id().into();
+            row["version"] = version.to_string().into();
+            row
+        };
+        Reply::ok(&json!({"processes": processes.iter().map(row).collect::<Vec<_>>()}))
+    })
+}
+
+/// Shows the lease of one process.
+pub(super) fn process(call: Call) -> Answer {
+    Box::pin(async move {
+        let id = process_named(call.parameter(0))?;
+        let found = call.app().elections.process(&id).await?;
+        let (version, record) = found.map(|(version, process)| (version.to_string(), process)).unzip();
+        Reply::ok(&json!({"process": id, "version": version, "record": record}))
+    })
+}
+
+/// Keeps the lease of one process.
+pub(super) fn keep(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let id = process_named(call.parameter(0))?;
+        let action: ProcessAction = serde_json::from_slice(&call.body()?).map_err(|e| {
+            let advice = "send {\"action\":\"swap\",\"version\":…,\"record\":{…}} or {\"action\":\"remove\"}";
+            Error::invalid(format!("the body is not an action ({e}): {advice}"))
+        })?;
+        let elections = &call.app().elections;
+        Reply::ok(&match action {
+            ProcessAction::Swap { version, record } => {
+                if record.id() != id {
+                    let text = format!("the record is that of {:?}, the path names {id:?}", record.id());
+                    return Err(Error::invalid(text));
+                }
+                swapped(elections.swap_process(expected(version), record).await?)
+            }
+            ProcessAction::Remove => {
+                elections.remove_process(&id).await?;
+                json!({"removed": true})
+            }
+        })
+    })
+}
+
+/// A version as it stands in the store; one that cannot be one is nobody's.
+fn expected(version: Option<String>) -> Option<u64> {
+    version.map(|version| version.parse().unwrap_or(u64::MAX))
+}
+
+fn swapped(written: Option<u64>) -> Value {
+    json!({"swapped": written.is_some(), "version": written.map(|version| version.to_string())})
+}
+
+/// The id of a process: that of its worker, a dot, and which life of it this is.
+fn process_named(id: &str) -> Result<String, Error> {
+    let Some((worker, incarnation)) = id.rsplit_once('.') else {
+        return Err(Error::invalid(format!("{id:?} is no process: give WORKER.INCARNATION")));
+    };
+    named("the worker id", worker)?;
+    named("the incarnation", incarnation)?;
+    Ok(id.to_owned())
 }
 
 fn named(what: &'static str, name: &str) -> Result<String, Error> {
@@ -195,9 +274,8 @@ fn shown(group: &str, look: &Look) -> Value {
     let mut shown = summary(look.state.as_ref());
     shown["group"] = group.into();
     shown["version"] = look.version().into();
-    shown["recordVersion"] = look.state.as_ref().map(|state| state.version.to_string()).into();
-    // By whose lease a term is held is known here; others need not look it up.
-    shown["record"] = json!(look.state.as_ref().map(|state| Epoch { process: None, ..state.epoch.clone() }));
+    shown["recordVersion"] = look.record.as_ref().map(|(version, _)| version.to_string()).into();
+    shown["record"] = json!(look.record.as_ref().map(|(_, record)| record));
     let worker = |(worker, version): &(Worker, u64)| {
         let mut row = json!(worker);
         row["version"] = version.to_string().into();

@@ -55,6 +55,8 @@ pub struct ShardSettings {
     pub rebalance_interval: Duration,
     /// Shards of a service.
     pub max: u32,
+    /// Connections over ZeroMQ.
+    pub connections_max: usize,
     /// The key that the socket proves itself with.
     pub curve_secret_key: Secret,
     /// The keys of the workers that may connect.
@@ -71,6 +73,7 @@ impl Default for ShardSettings {
             allocation: Allocation::Contiguous,
             rebalance_interval: Duration::ZERO,
             max: 1_000_000,
+            connections_max: 20_000,
             curve_secret_key: Secret::default(),
             curve_clients: Vec::new(),
         }
@@ -100,6 +103,8 @@ impl ShardSettings {
             port: self.listen.port(),
             curve_secret_key: self.curve_secret_key.clone(),
             curve_clients: self.curve_clients.clone(),
+            connections_max: self.connections_max,
+            timeout: self.timeout,
         })
     }
 }
@@ -178,6 +183,14 @@ pub(super) const MAX: Setting = setting(
     |s, text| set(&mut s.shards.max, text, most),
     |s| s.shards.max.to_string(),
 );
+pub(super) const CONNECTIONS_MAX: Setting = setting(
+    ["shards_connections_max", "shards-connections-max", "BATON_SHARDS_CONNECTIONS_MAX"],
+    &[],
+    "COUNT",
+    "Connections over ZeroMQ that there may be at a time. Of more, those are cut off first that never say anything.",
+    |s, text| set(&mut s.shards.connections_max, text, connections),
+    |s| s.shards.connections_max.to_string(),
+);
 pub(super) const CURVE_SECRET_KEY: Setting = setting(
     ["shards_curve_secret_key", "shards-curve-secret-key", "BATON_SHARDS_CURVE_SECRET_KEY"],
     &[],
@@ -251,6 +264,10 @@ fn allocation(text: &str) -> Result<Allocation, String> {
 fn most(text: &str) -> Result<u32, String> {
     number(text)
         .and_then(|max| if max > SHARDS_MAX { Err(format!("it is at most {SHARDS_MAX}")) } else { Ok(max) })
+}
+
+fn connections(text: &str) -> Result<usize, String> {
+    number(text).and_then(|max| if max == 0 { Err("it must be at least 1".into()) } else { Ok(max) })
 }
 
 fn secret_key(text: &str) -> Result<Secret, String> {

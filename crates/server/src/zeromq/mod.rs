@@ -4,10 +4,12 @@
 //! of it at once. Always: a worker is who its message says it is, never what its socket is called; what cannot be
 //! understood is answered with an error, and nothing that a peer sends ends the socket. Start at [`Front`].
 
+mod crowd;
 mod router;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use baton_shards::wire::{self, Message};
 use baton_shards::{Answer, Refusal, Request, Shards, Snapshot, Status};
@@ -16,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::BindError;
 use crate::settings::Secret;
+use crowd::Crowd;
 use router::{Peer, Router};
 pub use router::{check_public_key, check_secret_key};
 
@@ -30,6 +33,10 @@ pub struct Options {
     pub curve_secret_key: Secret,
     /// The public keys of those who may connect; anybody's when there are none.
     pub curve_clients: Vec<String>,
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// How long a worker may be silent.
+    pub timeout: Duration,
 }
 
 /// Where a worker last spoke from, and what it was told there.
@@ -47,6 +54,8 @@ type Places = FxHashMap<Arc<str>, FxHashMap<Arc<str>, Place>>;
 #[derive(Clone, Debug)]
 pub struct Front {
     router: Arc<Router>,
+    connections_max: usize,
+    timeout: Duration,
     address: Arc<str>,
     shards: Shards,
     places: Arc<Mutex<Places>>,
@@ -71,7 +80,9 @@ impl Front {
         if let Some(public) = key.and_then(|key| router::public_of(key).ok()) {
             tracing::info!(public_key = public, "workers of shards need this key to connect");
         }
-        Ok(Self { router: Arc::new(router), address: address.into(), shards, places: Arc::default() })
+        let (connections_max, timeout) = (options.connections_max, options.timeout);
+        let (router, address) = (Arc::new(router), address.into());
+        Ok(Self { router, connections_max, timeout, address, shards, places: Arc::default() })
     }
 
     /// The address it is bound to.
@@ -81,6 +92,14 @@ impl Front {
 
     /// Answers until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        let crowd = Crowd::new(self.connections_max, self.timeout);
+        tokio::select! {
+            () = self.answer(&shutdown) => {}
+            () = self.router.watch(crowd) => {}
+        }
+    }
+
+    async fn answer(&self, shutdown: &CancellationToken) {
         loop {
             let received = tokio::select! {
                 biased;
@@ -88,7 +107,7 @@ impl Front {
                 received = self.router.receive() => received,
             };
             match received {
-                Ok((peer, message)) => self.take(peer, &message, &shutdown),
+                Ok((peer, message)) => self.take(peer, &message, shutdown),
                 Err(error) => {
                     tracing::error!(error, "the socket for workers of shards has ended");
                     return;

@@ -1,16 +1,21 @@
 //! The ZeroMQ socket: messages of peers in, messages to peers out. The one file that knows which library it is.
 //!
 //! Always: a peer can send at most [`MESSAGE_BYTES_MAX`] in one message and [`MESSAGES_PER_SECOND`]; one that does not
-//! finish its greeting, or does not answer pings, is cut off; a peer that does not read holds up nobody, its messages
-//! are dropped. Start at [`Router::bind`].
+//! finish its greeting, does not answer pings, or says nothing, is cut off (`crowd`); a peer that does not read holds up
+//! nobody, its messages are dropped. Start at [`Router::bind`].
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use baton_env::Stopwatch;
 use bytes::Bytes;
 use omq_tokio::{
     CurveKeypair, CurvePublicKey, CurveSecretKey, CurveServerOptions, IdentitySocket, Message, Options,
     Socket, SocketType,
 };
+use rustc_hash::FxHashSet;
+
+use super::crowd::Crowd;
 
 /// Bytes of one message: a beat that lists some hundred thousand shards.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
@@ -28,6 +33,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_MAX: Duration = Duration::from_secs(30);
 /// Messages that wait for one peer.
 const WAITING_MAX: u32 = 64;
+/// How often it is looked who is connected.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Who is at the other end.
 pub type Peer = Bytes;
@@ -36,6 +43,8 @@ pub type Peer = Bytes;
 #[derive(Debug)]
 pub struct Router {
     socket: IdentitySocket,
+    /// Connections that something came from since the last look. Held for moments, never across an await.
+    heard: Mutex<FxHashSet<u64>>,
 }
 
 impl Router {
@@ -69,12 +78,15 @@ impl Router {
         let wrong = |error: omq_tokio::Error| error.to_string();
         let socket = Socket::try_new(SocketType::Router, options).map_err(wrong)?;
         let bound = socket.bind(endpoint).await.map_err(wrong)?;
-        Ok((Self { socket: socket.identity_routing().map_err(wrong)? }, bound.to_string()))
+        let socket = socket.identity_routing().map_err(wrong)?;
+        Ok((Self { socket, heard: Mutex::default() }, bound.to_string()))
     }
 
     /// The next message: its sender and its last part, which is the only one that says anything.
     pub async fn receive(&self) -> Result<(Peer, Bytes), String> {
         let (peer, message) = self.socket.recv_from().await.map_err(|error| error.to_string())?;
+        let connection = peer.peer_info().connection_id;
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(connection);
         let part = message.iter().last().unwrap_or_default();
         Ok((peer.to_bytes(), part))
     }
@@ -82,6 +94,37 @@ impl Router {
     /// Sends, unless the peer is gone or does not read; whether it was sent.
     pub fn send(&self, peer: &Peer, message: Bytes) -> bool {
         self.socket.try_send_to(peer, Message::single(message)).is_ok()
+    }
+}
+
+impl Router {
+    /// Cuts off whom `crowd` tells to, for as long as the socket is there.
+    pub async fn watch(&self, mut crowd: Crowd) {
+        let (clock, mut seen) = (Stopwatch::start(), None);
+        loop {
+            baton_env::sleep(LOOK_INTERVAL).await;
+            let heard = std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner));
+            let (now, generation) = (clock.elapsed(), self.socket.connections_generation());
+            crowd.hear(now, &heard);
+            if seen.replace(generation) == Some(generation) && !crowd.is_due(now) {
+                continue;
+            }
+            let Ok(connections) = self.socket.connections().await else { return };
+            let mut connected: Vec<u64> = connections.iter().map(|one| one.connection_id).collect();
+            connected.sort_unstable();
+            let cut = crowd.look(now, &connected);
+            if !cut.is_empty() {
+                tracing::warn!(
+                    connections = connected.len(),
+                    cut = cut.len(),
+                    "connections for workers of shards are cut off: they say nothing, or are too many"
+                );
+            }
+            for connection in cut {
+                // Perhaps it has gone by itself.
+                let _ = self.socket.disconnect_peer(connection).await;
+            }
+        }
     }
 }
 

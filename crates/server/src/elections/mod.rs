@@ -2,7 +2,11 @@
 //!
 //! A caller that joins or beats is answered who coordinates; when nobody does, the first of those alive takes the
 //! term in the same commit. Always: on the records that participants without a server use too, by the store's time;
-//! groups, workers and watchers are bounded. Start at [`Elections::beat`].
+//! groups, workers, processes and watchers are bounded. Start at [`Elections::beat`]; `watch` tells of news, `process`
+//! keeps the leases by which a process holds many groups.
+
+mod process;
+mod watch;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,25 +18,16 @@ use baton_election::record::{Epoch, Worker, worker_key, workers_prefix};
 use baton_env::Stopwatch;
 use baton_store::{Stop, Store, Tx};
 use bytes::Bytes;
-use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch::Sender;
 
 /// Groups that a server keeps. Each costs a few hundred bytes for ever.
 pub const GROUPS_MAX: usize = 10_000;
 /// Workers of one group.
 pub const WORKERS_MAX: usize = 1_000;
-/// Callers that wait for news at a time.
-pub const WATCHERS_MAX: usize = 4_096;
 /// How long a worker lets each one before it go first.
 const STAGGER: Duration = Duration::from_secs(2);
 /// Ranks beyond this one wait no longer than it does.
 const RANK_MAX: u32 = 5;
-/// How often a watcher looks by itself: another server may have written, or a lease may have run out.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Events that wait for a slow reader; then it holds up only itself.
-const EVENTS_MAX: usize = 16;
-/// How often a stream without news says that it is there.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How many leases long a worker counts as alive after a beat.
 const ALIVE_LEASES: u32 = 1;
 /// Changes of coordinator within [`CHANGES_WINDOW`] beyond which something must be wrong.
@@ -60,6 +55,8 @@ impl From<baton_store::Error> for Refusal {
 pub struct Look {
     /// How the lease stands; `None` when nobody ever held it.
     pub state: Option<State>,
+    /// The group's own record as it is, with its version, for participants that decide for themselves.
+    pub record: Option<(u64, Epoch)>,
     /// The workers, each with the version of its record.
     pub workers: Vec<(Worker, u64)>,
 }
@@ -117,7 +114,7 @@ struct Changes {
 pub struct Elections {
     store: Arc<dyn Store>,
     /// Counts what was written here.
-    news: watch::Sender<u64>,
+    news: Sender<u64>,
     watchers: AtomicUsize,
     /// For metrics.
     pub counts: Counts,
@@ -130,7 +127,7 @@ impl Elections {
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
             store,
-            news: watch::Sender::new(0),
+            news: Sender::new(0),
             watchers: AtomicUsize::new(0),
             counts: Counts::default(),
             changes: Mutex::default(),
@@ -197,86 +194,6 @@ impl Elections {
     pub async fn look(&self, group: &str) -> Result<Look, Refusal> {
         let group = group.to_owned();
         self.run(move |tx| look(tx, &group)).await
-    }
-
-    /// One group, as soon as its version is another than `after`, or when `wait` has passed.
-    pub async fn watch(self: &Arc<Self>, group: &str, after: &str, wait: Duration) -> Result<Look, Refusal> {
-        let _place = self.place()?;
-        self.wait(group, after, wait, Look::version).await
-    }
-
-    async fn wait(
-        &self,
-        group: &str,
-        after: &str,
-        wait: Duration,
-        version: fn(&Look) -> String,
-    ) -> Result<Look, Refusal> {
-        let mut news = self.news.subscribe();
-        let end = tokio::time::timeout(wait, async {
-            loop {
-                news.borrow_and_update();
-                let found = self.look(group).await?;
-                if version(&found) != after {
-                    return Ok(found);
-                }
-                tokio::select! {
-                    _ = news.changed() => {}
-                    () = baton_env::sleep(LOOK_INTERVAL) => {}
-                }
-            }
-        });
-        match end.await {
-            Ok(found) => found,
-            Err(_) => self.look(group).await,
-        }
-    }
-
-    /// Tells of every change of coordinator, as server-sent events, until nobody listens or `stopped` returns.
-    pub fn events(
-        self: &Arc<Self>,
-        group: String,
-        stopped: impl Future<Output = ()> + Send + 'static,
-    ) -> Result<mpsc::Receiver<Bytes>, Refusal> {
-        let place = self.place()?;
-        let (events, receiver) = mpsc::channel(EVENTS_MAX);
-        tokio::spawn(async move {
-            tokio::select! {
-                () = place.0.tell_all(&group, &events) => {}
-                () = events.closed() => {}
-                () = stopped => {}
-            }
-        });
-        Ok(receiver)
-    }
-
-    async fn tell_all(&self, group: &str, events: &mpsc::Sender<Bytes>) {
-        let (mut after, mut last) = (String::new(), None);
-        loop {
-            // A store that fails for a while is asked again; the stream goes on.
-            let text = match self.wait(group, &after, KEEP_ALIVE, Look::full_version).await {
-                Ok(look) if look.full_version() == after => ": still here\n\n".to_owned(),
-                Ok(look) => {
-                    after = look.full_version();
-                    news(last.replace(look.clone()).as_ref(), &look)
-                }
-                Err(_) => {
-                    baton_env::sleep(LOOK_INTERVAL).await;
-                    continue;
-                }
-            };
-            if !text.is_empty() && events.send(text.into()).await.is_err() {
-                return;
-            }
-        }
-    }
-
-    fn place(self: &Arc<Self>) -> Result<Place, Refusal> {
-        if self.watchers.fetch_add(1, Ordering::Relaxed) >= WATCHERS_MAX {
-            self.watchers.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::Full("too many callers wait for news of elections"));
-        }
-        Ok(Place(Arc::clone(self)))
     }
 
     /// A sign of life of `worker`, which takes the term if nobody has it and it comes first.
@@ -376,7 +293,7 @@ impl Elections {
                 if let Some(full) = admit(tx, &group, &worker)? {
                     return Ok(Err(Refusal::Full(full)));
                 }
-                lease::swap_joined(tx, &group, expected, epoch.clone()).map(Ok)
+                lease::swap(tx, &group, expected, epoch.clone()).map(Ok)
             })
             .await?;
         self.tell();
@@ -423,79 +340,6 @@ impl std::fmt::Debug for Elections {
     }
 }
 
-/// A watcher's place among those that there may be.
-pub struct Place(Arc<Elections>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What has happened from one look to the next, as server-sent events.
-fn news(before: Option<&Look>, now: &Look) -> String {
-    let mut text = String::new();
-    let mut event =
-        |name: &str, data: Value| text.push_str(&format!("event: coord:{name}\ndata: {data}\n\n"));
-    for (worker, version) in &now.workers {
-        let same_id = |(known, _): &&(Worker, u64)| known.worker_id == worker.worker_id;
-        let known = before.and_then(|before| before.workers.iter().find(same_id));
-        if known.is_some_and(|(_, known)| known == version) {
-            continue;
-        }
-        let id = &worker.worker_id;
-        event("worker-heartbeat", json!({"workerId": id, "timestamp": worker.last_heartbeat}));
-        if let Some((known, _)) = known.filter(|(known, _)| known.phase != worker.phase) {
-            let duration = worker.last_heartbeat.saturating_sub(known.last_heartbeat);
-            let data = json!({"workerId": id, "phase": worker.phase, "duration": duration});
-            event("cold-start-phase-changed", data);
-        }
-    }
-    let held = |look: &Look| look.state.clone().filter(|state| !state.is_free()).map(|state| state.epoch);
-    let (before, after) = (before.and_then(held), held(now));
-    let number = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.epoch_number);
-    if number(&before) == number(&after) {
-        if let Some((before, after)) = before.zip(after).filter(|(before, after)| before.epoch != after.epoch)
-        {
-            let data = json!({
-                "workerId": before.coordinator_id,
-                "newEpoch": after.epoch,
-                "epochNumber": after.epoch_number,
-            });
-            event("coordinator-epoch-renewed", data);
-        }
-        return text;
-    }
-    if let Some(gone) = &before {
-        let same = |state: &&State| state.epoch.epoch_number == gone.epoch_number;
-        let reason = match now.state.as_ref().filter(same) {
-            Some(state) if state.epoch.released => "released",
-            Some(_) => "lease-expired",
-            None => "superseded",
-        };
-        let data =
-            json!({"workerId": gone.coordinator_id, "reason": reason, "epochNumber": gone.epoch_number});
-        event("coordinator-demoted", data);
-    }
-    if let Some(epoch) = after {
-        let data = json!({
-            "workerId": epoch.coordinator_id,
-            "epoch": epoch.epoch,
-            "activeWorkers": now.workers.len(),
-            "epochNumber": epoch.epoch_number,
-            "previous": before.map(|gone| gone.coordinator_id),
-        });
-        event("coordinator-elected", data);
-        let data = json!({
-            "workerId": epoch.coordinator_id,
-            "timestamp": epoch.epoch_start,
-            "epochNumber": epoch.epoch_number,
-        });
-        event("coordinator-promoted", data);
-    }
-    text
-}
-
 fn key(key: &str) -> String {
     format!("{}{key}", lease::PREFIX)
 }
@@ -507,11 +351,12 @@ fn encode(worker: &Worker) -> Result<Bytes, Stop> {
 
 fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, Stop> {
     let state = lease::look(tx, group)?;
+    let record = lease::record(tx, group)?;
     let found = tx.records(&key(&workers_prefix(group)), None, WORKERS_MAX)?;
     let worker = |(_, record): (String, baton_store::Record)| {
         Some((serde_json::from_slice(&record.value).ok()?, record.version))
     };
-    Ok(Look { state, workers: found.into_iter().filter_map(worker).collect() })
+    Ok(Look { state, record, workers: found.into_iter().filter_map(worker).collect() })
 }
 
 /// What is full, if a new group or a new worker would be too many.
