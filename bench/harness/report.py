@@ -258,7 +258,7 @@ def method(results):
     return f"""## How this was measured
 
 {machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, {machine['date']}. {programs}.
-{parameters['rounds']} round(s) of {parameters['duration']:g} s each; each measurement on a fresh server with an empty
+{parameters['rounds']} round(s) of {parameters['duration']:g} s each{parameters.get('note', '')}; each measurement on a fresh server with an empty
 directory, all on one disk; load generator and server share the cores. Just before the measurements, other programs
 used {others(results["rows"])} of the machine; above a tenth, read absolute figures with care.
 
