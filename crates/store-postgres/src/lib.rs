@@ -19,6 +19,7 @@
 
 mod address;
 mod clock;
+mod decider;
 mod flush;
 mod link;
 mod load;

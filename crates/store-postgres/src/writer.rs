@@ -2,23 +2,24 @@
 //!
 //! A group costs a fixed small number of round trips, however many operations it has: one that begins and fetches
 //! what all decisions miss, rarely a second one, and one that writes and commits. What arrives meanwhile is the
-//! next group, so groups grow with the load and with the distance to the database.
+//! next group, together with what those send who were just answered, for whom it waits a moment; so groups grow with
+//! the load and with the distance to the database.
 //!
 //! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
 //! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
 //! its way from happening later.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Error, Event, Operation, Stop};
+use baton_store::{Error, Event, Operation};
 use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
 use crate::clock::Hybrid;
+use crate::decider::Decider;
 use crate::flush::{Flush, Note, flush};
 use crate::link::{Failure, Link, call, moment, param};
 use crate::load::{self, ROLLBACK, Round, Trouble};
@@ -26,12 +27,10 @@ use crate::memory::Memory;
 use crate::remembered::Remembered;
 use crate::store::{BUSY_FOR, Shared};
 use crate::structure::Structure;
-use crate::tx::{Missing, Names, PostgresTx};
+use crate::tx::Names;
 
 /// Operations in one group: enough to share a commit, few enough to be decided in a blink.
 const GROUP_OPERATIONS_MAX: usize = 2_048;
-/// Bytes of messages after which a group takes no more operations.
-const GROUP_BYTES_ENOUGH: usize = 16 << 20;
 /// The share of a group's time, one in so many, that the next group waits for callers who were just answered and
 /// are about to call again. Without it those who work in step split into groups that take turns, each with the cost
 /// of a whole one.
@@ -595,76 +594,5 @@ async fn gather(
 fn busy(waiting: &mut VecDeque<Box<dyn Operation>>) {
     for operation in waiting.drain(..) {
         operation.finish(Err(Error::Busy(BUSY_FOR)));
-    }
-}
-
-/// Runs decisions against memory.
-struct Decider<'a> {
-    names: &'a Names,
-    shared: &'a Shared,
-}
-
-impl Decider<'_> {
-    fn decide(
-        &self,
-        memory: &mut Memory,
-        remembered: &Remembered,
-        operation: &mut Box<dyn Operation>,
-    ) -> Result<(), Stop> {
-        memory.begin();
-        let mut tx = PostgresTx { memory, names: self.names, remembered, cache: &self.shared.cache, ids: 0 };
-        match catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx))) {
-            Ok(outcome) => outcome,
-            Err(thrown) if thrown.is::<Missing>() => Err(Stop::Load),
-            // It is taken back like any other that failed; the others of its group go on.
-            Err(_) => Err(Stop::Failed(Error::Closed("a decision has panicked".into()))),
-        }
-    }
-
-    /// Finds out which rows decisions want, and leaves nothing of them.
-    fn discover<'o>(
-        &mut self,
-        memory: &mut Memory,
-        remembered: &mut Remembered,
-        operations: impl Iterator<Item = &'o mut Box<dyn Operation>>,
-    ) {
-        let marks = memory.changed.marks;
-        for operation in operations {
-            // What it answers now counts for nothing.
-            let _ = self.decide(memory, remembered, operation);
-            memory.take_back();
-        }
-        memory.changed.marks = marks;
-    }
-
-    /// Runs decisions in order until one misses a row; tells whether none did.
-    fn apply(
-        &mut self,
-        memory: &mut Memory,
-        remembered: &mut Remembered,
-        waiting: &mut VecDeque<Box<dyn Operation>>,
-        outcomes: &mut Vec<Result<(), Error>>,
-    ) -> bool {
-        while outcomes.len() < waiting.len() {
-            let marks = memory.changed.marks;
-            match self.decide(memory, remembered, &mut waiting[outcomes.len()]) {
-                Ok(()) => outcomes.push(Ok(())),
-                Err(Stop::Failed(error)) => {
-                    memory.take_back();
-                    memory.changed.marks = marks;
-                    outcomes.push(Err(error));
-                }
-                Err(Stop::Load) => {
-                    memory.take_back();
-                    memory.changed.marks = marks;
-                    self.discover(memory, remembered, waiting.range_mut(outcomes.len()..));
-                    return false;
-                }
-            }
-            if memory.changed.marks.bytes >= GROUP_BYTES_ENOUGH {
-                return true;
-            }
-        }
-        true
     }
 }

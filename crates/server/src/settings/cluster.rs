@@ -8,9 +8,8 @@ use std::time::Duration;
 use baton_cluster::Policy;
 
 use super::security::{self, boolean, setting};
-use super::{
-    EMBEDDED, Secret, Setting, Settings, host_and_port, number, positive, positive_millis, set, show_millis,
-};
+use super::values::{host_and_port, number, positive, positive_millis, set, show_millis};
+use super::{EMBEDDED, Secret, Setting, Settings};
 use crate::cluster::Options;
 
 /// How servers find each other and share the work.

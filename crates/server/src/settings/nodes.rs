@@ -3,7 +3,8 @@
 use baton_jobs::Times;
 
 use super::security::setting;
-use super::{Setting, Settings, filled, positive, positive_millis, set, show_millis};
+use super::values::{filled, positive, positive_millis, set, show_millis};
+use super::{Setting, Settings};
 
 /// How long servers wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use baton_queue::Keyring;
 
-use super::{Setting, filled, number, positive, positive_millis, set, show_millis};
+use super::Setting;
+use super::values::{filled, number, positive, positive_millis, set, show_millis};
 use crate::auth::{self, Algorithm, RoleNames};
 use crate::server::Certificate;
 

@@ -9,7 +9,8 @@ use baton_shards::limits::{SHARDS_MAX, TIMEOUT_MAX, TIMEOUT_MIN};
 use baton_shards::{Allocation, Rules};
 
 use super::security::{setting, text_or_file};
-use super::{Secret, Setting, number, set, show_millis};
+use super::values::{number, set, show_millis};
+use super::{Secret, Setting};
 use crate::zeromq;
 
 /// Where workers find a ZeroMQ socket.
