@@ -47,6 +47,7 @@ fn audit_queue(
 ) -> Result<(), Halt> {
     let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
     let (mut counts, mut open) = ([0; State::COUNT], vec![0; CHUNK as usize]);
+    let tallied = head.counted.unwrap_or(u64::MAX);
     each(head.removed.end..end.div_ceil(CHUNK), |number| {
         let (here, indexed) = book.chunk_as_stored((partition, number))?;
         if here.is_empty() && !head.removed.contains(number) {
@@ -63,7 +64,7 @@ fn audit_queue(
         for (index, slot) in here.into_iter().enumerate() {
             let place = Place::new(partition, number * CHUNK + index as u64);
             counts[slot.state as usize] += 1;
-            open[index] += u64::from(!slot.state.is_terminal());
+            open[index] += u64::from(number < tallied && !slot.state.is_terminal());
             let lane =
                 head.lanes.iter().find(|lane| (lane.priority, lane.kind) == (slot.priority, slot.kind));
             if slot.state == State::Dispatched && !lane.is_some_and(|lane| lane.chunks.contains(number)) {

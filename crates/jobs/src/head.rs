@@ -111,6 +111,8 @@ pub struct Head {
     pub lanes: Vec<Lane>,
     /// Jobs that have not ended, by slice; empty where nobody asks.
     pub open: Vec<u64>,
+    /// The chunk up to which `open` counts; none when it counts all of them. See `recount`.
+    pub counted: Option<u64>,
 }
 
 /// A whole job in a bucket.
@@ -130,12 +132,23 @@ impl Head {
             freed: Prefix::default(),
             lanes: Vec::new(),
             open: Vec::new(),
+            counted: None,
+        }
+    }
+
+    /// Begins to tally, if that has not begun. Jobs that are there already are yet to be counted.
+    pub fn begin_tally(&mut self) {
+        if self.open.is_empty() {
+            self.counted = (self.open_jobs() > 0).then_some(0);
+            self.open.resize(CHUNK as usize, 0);
         }
     }
 
     /// Follows jobs of a chunk that were or are open, by slice; each bit is a slot.
-    pub fn tally(&mut self, before: u64, after: u64) {
-        self.open.resize(CHUNK as usize, 0);
+    pub fn tally(&mut self, number: u64, before: u64, after: u64) {
+        if self.counted.is_some_and(|counted| number >= counted) {
+            return;
+        }
         let mut changed = before ^ after;
         while changed != 0 {
             let at = changed.trailing_zeros() as usize;
@@ -143,6 +156,25 @@ impl Head {
             let count = &mut self.open[at];
             *count = if after >> at & 1 == 1 { *count + 1 } else { count.saturating_sub(1) };
         }
+    }
+
+    /// Whether jobs are there that the tally does not know.
+    pub fn is_uncounted(&self) -> bool {
+        self.counted.is_some() || (self.open.is_empty() && self.open_jobs() > 0)
+    }
+
+    /// Jobs that have not ended, by slice. What is not counted yet is taken to be spread evenly, as neighbours are.
+    pub fn loads(&self) -> impl Iterator<Item = u64> {
+        let slices = CHUNK as usize;
+        let rest = self.open_jobs().saturating_sub(self.open.iter().sum());
+        let rest = if self.is_uncounted() { rest } else { 0 };
+        let part = move |slice: usize| rest / CHUNK + u64::from((slice as u64) < rest % CHUNK);
+        (0..slices).map(move |slice| self.open.get(slice).copied().unwrap_or(0) + part(slice))
+    }
+
+    /// Jobs that have not ended.
+    fn open_jobs(&self) -> u64 {
+        State::ALL.iter().filter(|state| !state.is_terminal()).map(|state| self.count(*state)).sum()
     }
 
     /// Jobs in a state.
@@ -210,7 +242,7 @@ impl Head {
         self.freed.encode(&mut out);
         out.number(self.lanes.len() as u64);
         self.lanes.iter().for_each(|lane| lane.encode(&mut out));
-        self.open.iter().for_each(|count| out.number(*count));
+        self.open.iter().chain(&self.counted).for_each(|number| out.number(*number));
         out.0
     }
 
@@ -238,7 +270,8 @@ impl Head {
         while !from.0.is_empty() {
             open.push(from.number()?);
         }
-        Ok(Self { name, history, created_at, settings, counts, bucket, removed, freed, lanes, open })
+        let counted = if open.len() > CHUNK as usize { open.pop() } else { None };
+        Ok(Self { name, history, created_at, settings, counts, bucket, removed, freed, lanes, open, counted })
     }
 }
 
@@ -258,8 +291,26 @@ mod tests {
         head.lanes.push(Lane { priority: 3, kind: 1, since: Timestamp::from_micros(7), chunks });
         head.counts[2] = 9;
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
-        head.open = vec![0, 300, 1];
+        head.open = vec![300; CHUNK as usize];
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
+        head.counted = Some(7);
+        assert_eq!(Head::decode(&head.encode()).unwrap(), head);
+    }
+
+    #[test]
+    fn a_tally_that_begins_late_leaves_what_was_there_to_be_counted() {
+        let mut late = head(QueueSettings::default());
+        late.counts[State::Running as usize] = 130;
+        assert!(late.is_uncounted());
+        assert_eq!(late.loads().collect::<Vec<_>>()[..3], [3, 3, 2]);
+        late.begin_tally();
+        late.tally(0, 0b1, 0);
+        assert!(late.is_uncounted() && late.open.iter().all(|count| *count == 0));
+        let mut first = head(QueueSettings::default());
+        first.begin_tally();
+        first.tally(0, 0, 0b101);
+        assert!(!first.is_uncounted());
+        assert_eq!(first.loads().sum::<u64>(), 2);
     }
 
     #[test]

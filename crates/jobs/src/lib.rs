@@ -86,6 +86,7 @@ mod meter;
 mod permit;
 mod policy;
 mod queue;
+mod recount;
 mod report;
 pub mod schedule;
 mod search;

@@ -231,3 +231,51 @@ async fn a_store_with_one_user_pays_nothing_for_company() {
     bench.jobs.drain().await;
     bench.jobs.shutdown().await;
 }
+
+/// A queue that has jobs from before anybody counted who owns how many: it is counted while they go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_that_were_there_before_the_nodes_are_counted_too() {
+    const JOBS: usize = 3_000;
+    let fleet = Fleet::new();
+    let before =
+        Jobs::start(fleet.store().await, Options { sole: true, duties: false, ..Options::default() });
+    for _ in 0..JOBS / 1_000 {
+        enqueue(&before, 1_000).await;
+    }
+    before.shutdown().await;
+    // What happens before the leader has counted must not confuse it.
+    let early = Jobs::start(
+        fleet.store().await,
+        Options { duties: false, look_every: Duration::from_millis(100), ..Options::default() },
+    );
+    let told = NewWorker { name: "w".into(), queues: vec!["q".into()], ..NewWorker::default() };
+    let worker = early.register(told).await.unwrap().worker;
+    let leased = early.lease(worker, 100, Duration::ZERO).await.unwrap().jobs;
+    let reports = leased.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
+    early.report(reports.collect()).await.unwrap();
+    enqueue(&early, 30).await;
+    assert_eq!(early.audit().await.unwrap(), Vec::<String>::new());
+    let open = (JOBS - leased.len() + 30) as u64;
+    let (first, second) = (fleet.node("a").await, fleet.node("b").await);
+    let shared = |view: &ClusterView| {
+        let (a, b) = (jobs_of(view, "a"), jobs_of(view, "b"));
+        let told: u64 = view.nodes.iter().map(|one| one.node.jobs).sum();
+        slices(view, "a") >= 20 && slices(view, "b") >= 20 && a + b == open && told == open
+    };
+    until(&second, "both own their part, and say so", shared).await;
+    assert_eq!(second.audit().await.unwrap(), Vec::<String>::new());
+    // The tally is whole, and follows.
+    let rest = early.lease(worker, 500, Duration::ZERO).await.unwrap().jobs;
+    let reports = rest.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
+    early.report(reports.collect()).await.unwrap();
+    assert!(!rest.is_empty());
+    let left = open - rest.len() as u64;
+    until(&second, "it goes down as jobs end", |view| {
+        view.nodes.iter().map(|one| one.jobs).sum::<u64>() == left
+    })
+    .await;
+    assert_eq!(second.audit().await.unwrap(), Vec::<String>::new());
+    for node in [early, first, second] {
+        node.shutdown().await;
+    }
+}

@@ -25,7 +25,21 @@ pub struct Changes {
     pub(super) news: News,
 }
 
+/// Records to be written: what they are to hold, and until when.
+#[cfg(test)]
+pub(crate) type Writes = BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>;
+
 impl Changes {
+    /// Takes the writes out whose keys begin so, as a rule would that makes two commits of one.
+    #[cfg(test)]
+    pub(crate) fn withhold(&mut self, prefixes: &[&str]) -> Writes {
+        let is_withheld = |key: &String| prefixes.iter().any(|prefix| key.starts_with(prefix));
+        let (withheld, writes) =
+            std::mem::take(&mut self.writes).into_iter().partition(|(key, _)| is_withheld(key));
+        self.writes = writes;
+        withheld
+    }
+
     /// Writes everything; tells what it is news of.
     pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, Stop> {
         for (partition, appends) in self.appends {

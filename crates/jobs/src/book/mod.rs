@@ -31,6 +31,8 @@ use crate::spec::Spec;
 use crate::state::State;
 
 pub use self::changes::Changes;
+#[cfg(test)]
+pub(crate) use self::changes::Writes;
 pub use self::news::{Counts, News};
 
 /// Why a rule did not come to its end. Nothing of it is kept.

@@ -65,10 +65,11 @@ impl Book<'_> {
             let dispatched = State::Dispatched as usize;
             let more = after.counts[dispatched].saturating_sub(page.before.counts[dispatched]);
             *ready.entry(at.0).or_default() += more;
-            *head_dirty |= count(head, &page.before, &after);
-            if self.policy.shared && after.open != page.before.open {
-                head.tally(page.before.open, after.open);
+            if self.policy.shared {
+                head.begin_tally();
+                head.tally(at.1, page.before.open, after.open);
             }
+            *head_dirty |= count(head, &page.before, &after);
             let newest = page.chunk.slots.last().map(|slot| slot.created_at);
             *head_dirty |= place_in_lanes(head, at.1, &after, newest);
             page.before = after;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_store::{Stop, Tx, run};
-use baton_types::Timestamp;
+use baton_types::{PartitionId, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::sync::watch;
@@ -110,15 +110,16 @@ struct Look {
 /// Takes part until the server stops.
 pub async fn keep(shared: Arc<Shared>) {
     let (times, standing) = (shared.options.times, &shared.standing);
-    let (mut heard, mut jobs, mut drain) = (None::<Stopwatch>, 0, None::<Draining>);
+    let (mut heard, mut drain) = (None::<Stopwatch>, None::<Draining>);
+    let mut known = Arc::<[u64]>::from([0; SLICES]);
     let mut failing = None::<Stopwatch>;
     while !shared.stop.is_cancelled() {
         let is_due = heard.as_ref().is_none_or(|heard| heard.elapsed() >= times.heartbeat);
-        if is_due && let Some(owned) = owned_jobs(&shared).await {
-            jobs = owned;
+        if is_due && let Ok(loads) = loads(&shared).await {
+            known = loads.by_slice.into();
         }
         let (before, drains) = (Stopwatch::start(), standing.is_leaving());
-        let look = match look(&shared, drains, is_due.then_some(jobs)).await {
+        let look = match look(&shared, drains, is_due.then(|| Arc::clone(&known))).await {
             Ok(look) => look,
             Err(error) => {
                 tracing::debug!(%error, "this node cannot look at the others");
@@ -238,8 +239,8 @@ impl Draining {
     }
 }
 
-/// Looks at nodes and owners, claims, and is heard if `jobs` says so.
-async fn look(shared: &Shared, drains: bool, jobs: Option<u64>) -> Result<Look, baton_store::Error> {
+/// Looks at nodes and owners, claims, and is heard if the loads of all slices are given.
+async fn look(shared: &Shared, drains: bool, loads: Option<Arc<[u64]>>) -> Result<Look, baton_store::Error> {
     let (options, version) = (shared.options.clone(), env!("CARGO_PKG_VERSION"));
     run(&*shared.store, move |tx| {
         let (now, times, id) = (tx.now(), options.times, &options.node);
@@ -269,6 +270,11 @@ async fn look(shared: &Shared, drains: bool, jobs: Option<u64>) -> Result<Look, 
             let table = table.get_or_insert_with(|| Table::new(now));
             claimed = table.claim(id, peers.len() + 1, now, times.ack);
         }
+        let owned = |loads: &Arc<[u64]>| {
+            let own = table.iter().flat_map(|table| table.of(id));
+            own.filter_map(|slice| loads.get(slice)).sum::<u64>()
+        };
+        let jobs = loads.as_ref().map(owned);
         events.extend(told_claims(id, &claimed));
         let mut outbox = Outbox::default();
         claimed.iter().for_each(|one| channel::claimed(&mut outbox, id, one));
@@ -359,22 +365,24 @@ fn depart(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
     log.write(tx, vec![("node", json!({"node": id, "state": "left"}))])
 }
 
-async fn owned_jobs(shared: &Shared) -> Option<u64> {
-    let loads = loads(shared).await.ok()?;
-    let table = shared.standing.table()?;
-    Some(table.of(&shared.options.node).map(|slice| loads[slice]).sum())
+/// Jobs that have not ended.
+pub struct Loads {
+    /// How many, by slice.
+    pub by_slice: Vec<u64>,
+    /// Queues with jobs that are not counted by slice yet.
+    pub uncounted: Vec<PartitionId>,
 }
 
-/// Jobs that have not ended, by slice.
-pub async fn loads(shared: &Shared) -> Result<Vec<u64>, Error> {
-    let mut loads = vec![0; SLICES];
+/// What there is to own.
+pub async fn loads(shared: &Shared) -> Result<Loads, Error> {
+    let mut loads = Loads { by_slice: vec![0; SLICES], uncounted: Vec::new() };
     for queues in shared.all_queues().await?.chunks(HEADS_AT_ONCE) {
         let keys: Vec<String> = queues.iter().copied().map(key::head).collect();
         let heads = run(&*shared.store, move |tx| {
             let (mut heads, mut missing) = (Vec::with_capacity(keys.len()), false);
             for key in &keys {
                 match tx.record(key) {
-                    Ok(record) => heads.extend(record),
+                    Ok(record) => heads.push(record),
                     Err(Stop::Load) => missing = true,
                     Err(other) => return Err(other),
                 }
@@ -382,10 +390,11 @@ pub async fn loads(shared: &Shared) -> Result<Vec<u64>, Error> {
             if missing { Err(Stop::Load) } else { Ok(heads) }
         })
         .await?;
-        for record in heads {
-            for (load, open) in loads.iter_mut().zip(Head::decode(&record.value)?.open) {
-                *load += open;
-            }
+        for (partition, record) in queues.iter().zip(heads) {
+            let Some(record) = record else { continue };
+            let head = Head::decode(&record.value)?;
+            loads.by_slice.iter_mut().zip(head.loads()).for_each(|(load, open)| *load += open);
+            loads.uncounted.extend(head.is_uncounted().then_some(*partition));
         }
     }
     Ok(loads)

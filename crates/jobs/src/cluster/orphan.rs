@@ -20,6 +20,7 @@ use crate::duties::{self, Duty};
 use crate::error::Error;
 use crate::jobs::Shared;
 use crate::leader::Term;
+use crate::recount;
 
 /// Offers to one node are taken back after as many times the time that an offer waits.
 const ERRANDS: u32 = 3;
@@ -117,7 +118,17 @@ impl Duty for Balance {
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
             let times = shared.options.times;
-            let (term, loads) = (term.clone(), follower::loads(shared).await?);
+            let mut loads = follower::loads(shared).await?;
+            if !loads.uncounted.is_empty() {
+                for partition in loads.uncounted {
+                    while shared
+                        .decide_guarded(term.clone(), move |book| recount::recount(book, partition))
+                        .await?
+                    {}
+                }
+                loads = follower::loads(shared).await?;
+            }
+            let (term, loads) = (term.clone(), loads.by_slice);
             let prefix = Arc::clone(&shared.options.channels);
             let moved = run(&*shared.store, move |tx| {
                 if !term.guard(tx)? {

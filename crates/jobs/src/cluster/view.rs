@@ -76,7 +76,7 @@ impl Jobs {
                 NodeView { id, node, slices: SLICES, offered: 0, jobs: open, is_leader: true, is_own: own };
             return Ok(ClusterView { leader, until, nodes: vec![view], orphans: 0, now });
         }
-        let loads = follower::loads(shared).await?;
+        let loads = follower::loads(shared).await?.by_slice;
         let dead_after = shared.options.times.dead_after;
         let view = |node::Known { id, mut node, .. }: node::Known| {
             if !node.is_alive(now, dead_after) {

@@ -11,6 +11,9 @@ pub(crate) mod duty;
 pub mod fire;
 mod handle;
 pub mod plan;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+pub(crate) mod simulated;
 mod spec;
 
 use baton_store::Error as StoreError;
