@@ -85,6 +85,7 @@ class Server:
         self.store = [] if "--store" in args else store_arguments(self.data)
         self.listen = listen
         self.environment = environment or {}
+        self.program = None
         self.port = None
         self.scheme = None
         self.process = None
@@ -99,7 +100,7 @@ class Server:
     def launch(self):
         """Starts the process and does not wait."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
-        command = [str(binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.store, *self.args]
+        command = [str(self.program or binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.store, *self.args]
         self.output = []
         self.lines = queues.Queue()
         self.process = subprocess.Popen(

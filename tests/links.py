@@ -1,10 +1,11 @@
-"""Links between servers that a test can cut, without any right that a test would have to ask for.
+"""Links between servers, or to their database, that a test can cut, without any right that a test would have to ask for.
 
 `Wire` carries datagrams one way, `Gate` carries connections to one server. Each does what it is told to: pass, or
 lose everything silently as a pulled cable does, or something nastier. Always: a link ends with its `close`.
 """
 
 import contextlib
+import random
 import select
 import socket
 import threading
@@ -50,14 +51,22 @@ class Wire:
 class Gate:
     """Carries connections to a port.
 
-    `mode` is `pass`; `cut`, which loses everything both ways; `mute`, which lets requests through and loses every
-    answer; or `refuse`, which closes connections at once.
+    `mode` is `pass`; `cut`, which carries nothing for as long as it lasts; `mute`, which lets requests through and loses
+    every answer; `ill`, which is slow by `delay` seconds an answer and of whose connections some are cut or muted for
+    good, by `shares`; or `refuse`, which closes connections at once. After answers were lost only `heal` goes back, since
+    no connection survives that. What happened is counted.
     """
 
-    def __init__(self):
-        self.target = None
+    def __init__(self, target=None, seed=0):
+        self.target = target
         self.mode = "pass"
+        self.delay, self.shares = 0.0, (0.0, 0.0)
+        self.rng = random.Random(seed)
         self.open = True
+        self.lost = 0
+        self.cuts, self.mutes = 0, 0
+        # Connections of an older generation end.
+        self.generation = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.listener.settimeout(0.2)
         self.thread = threading.Thread(target=self._accept, daemon=True)
@@ -66,6 +75,11 @@ class Gate:
     @property
     def port(self):
         return self.listener.getsockname()[1]
+
+    def heal(self):
+        """Carries everything again, on new connections."""
+        self.generation += 1
+        self.mode = "pass"
 
     def _accept(self):
         while self.open:
@@ -81,6 +95,7 @@ class Gate:
             threading.Thread(target=self._carry, args=(peer,), daemon=True).start()
 
     def _carry(self, peer):
+        generation, fate = self.generation, None
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             server = socket.create_connection(("127.0.0.1", self.target), timeout=5)
@@ -90,9 +105,11 @@ class Gate:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         server.settimeout(None)
         with peer, server:
-            while self.open and self.mode != "refuse":
+            while self.open and self.mode != "refuse" and self.generation == generation:
                 ready, _, _ = select.select([peer, server], [], [], 0.2)
-                if self.mode == "cut":
+                if self.generation != generation:
+                    return
+                if fate == "cut" or self.mode == "cut":
                     # What arrives meanwhile is never taken, as on a cable that is pulled.
                     threading.Event().wait(0.05)
                     continue
@@ -103,12 +120,31 @@ class Gate:
                         return
                     if not data:
                         return
-                    if source is server and self.mode == "mute":
+                    if source is peer and self.mode == "ill":
+                        fate = fate or self._fate()
+                        if fate == "cut":
+                            break
+                    if source is server and "mute" in (fate, self.mode):
+                        self.lost += len(data)
                         continue
+                    if source is server and self.mode == "ill":
+                        threading.Event().wait(self.delay)
                     try:
                         (peer if source is server else server).sendall(data)
                     except OSError:
                         return
+
+    def _fate(self):
+        """What becomes of a connection with this request."""
+        cut, mute = self.shares
+        drawn = self.rng.random()
+        if drawn < cut:
+            self.cuts += 1
+            return "cut"
+        if drawn < cut + mute:
+            self.mutes += 1
+            return "mute"
+        return None
 
     def close(self):
         self.open = False

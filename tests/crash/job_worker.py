@@ -1,7 +1,8 @@
 """A worker as a process of its own, to be stopped and killed: python job_worker.py PORT[,PORT...] QUEUE DIARY [MAX].
 
-It takes up to MAX jobs at a time (one unless given), keeps them with heartbeats for as long as each says, reports, and
-writes every step into its diary. A server that does not answer is asked again with the same words, or, where there are
+It takes up to MAX jobs at a time (one unless given), keeps them with heartbeats for as long as each says, writes as many
+lines into their logs and fails as often as each wants, reports, and writes every step into its diary: `from` and `to`
+with the machine's own time, between which it surely had the job. A server that does not answer is asked again with the same words, or, where there are
 several, another one is. It ends when it is told to by a signal.
 """
 
@@ -45,14 +46,35 @@ def held(leases):
     return {"running": [{"jobId": lease["jobId"], "fence": lease["fence"]} for lease in leases]}
 
 
+def fails(lease):
+    return lease["attempt"] <= lease["args"].get("fails", 0)
+
+
+def outcome(lease):
+    job, fence = lease["jobId"], lease["fence"]
+    if fails(lease):
+        return {"jobId": job, "fence": fence, "outcome": "failed", "error": {"type": "wanted", "message": "as told"}}
+    return {"jobId": job, "fence": fence, "outcome": "succeeded", "result": f"{job}.{fence}"}
+
+
 def report(leases):
     """Says that these are done."""
-    item = {"outcome": "succeeded"}
-    names = [(lease["jobId"], lease["fence"]) for lease in leases]
-    items = [{**item, "jobId": job, "fence": fence, "result": f"{job}.{fence}"} for job, fence in names]
-    _, answer = call("/executions:report", {"items": items})
-    for (job, fence), item in zip(names, answer["items"], strict=True):
-        note("ok" if item["ok"] else "refused", job, fence, item.get("code", item.get("state")))
+    for lease in leases:
+        write_log(lease, 2)
+        note("to", lease["jobId"], lease["fence"], time.monotonic())
+    _, answer = call("/executions:report", {"items": [outcome(lease) for lease in leases]})
+    for lease, item in zip(leases, answer["items"], strict=True):
+        word = "refused" if not item["ok"] else "failed" if fails(lease) else "ok"
+        note(word, lease["jobId"], lease["fence"], item.get("code", item.get("state")))
+
+
+def write_log(lease, part):
+    """The first or the second half of the lines that a job wants."""
+    count = lease["args"].get("lines", 0)
+    numbers = range(1, count // 2 + 1) if part == 1 else range(count // 2 + 1, count + 1)
+    if numbers:
+        lines = [{"message": f"{lease['fence']} {number}"} for number in numbers]
+        call(f"/executions/{lease['executionId']}/logs", {"firstSeq": numbers[0], "lines": lines})
 
 
 def run(worker, leases):
@@ -60,6 +82,8 @@ def run(worker, leases):
     ends = {lease["jobId"]: now + lease["args"]["seconds"] for lease in leases}
     for lease in leases:
         note("begin", lease["jobId"], lease["fence"])
+        note("from", lease["jobId"], lease["fence"], now)
+        write_log(lease, 1)
     while leases:
         done = [lease for lease in leases if ends[lease["jobId"]] <= time.monotonic()]
         leases = [lease for lease in leases if lease not in done]
