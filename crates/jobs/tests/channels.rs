@@ -139,3 +139,30 @@ async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
     assert!(crashed > 0, "the handoff was told of");
     staying.shutdown().await;
 }
+
+/// A server that comes while somebody watches tells of the first thing it does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_has_just_come_tells_of_what_it_does() {
+    let schema = format!("jobs {}", baton_env::fresh_uuid());
+    let store = common::postgres(&schema, None).await;
+    watch(&store, "orchestrix.job.status").await;
+    // It looks again long after this is over.
+    let times = Times { heartbeat: Duration::from_secs(600), ..Times::default() };
+    let node = |name: &str, duties: bool| {
+        let options = Options {
+            name: name.into(),
+            node: format!("{name}-1").into(),
+            times,
+            duties,
+            ..Options::default()
+        };
+        Jobs::start(Arc::clone(&store), options)
+    };
+    let coming = node("a", false);
+    let job = run_one(&coming).await;
+    let owner = node("b", true);
+    let statuses = hear(&store, "orchestrix.job.status", &job, 3).await;
+    assert_eq!(words(&statuses, "status"), ["dispatched", "running", "completed"]);
+    coming.shutdown().await;
+    owner.shutdown().await;
+}

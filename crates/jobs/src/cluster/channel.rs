@@ -206,11 +206,16 @@ pub async fn keep_alone(shared: Arc<Shared>) {
     }
 }
 
+/// Finds out whether somebody watches; tells what was known before, and what is now.
+pub async fn find_watchers(shared: &Shared) -> Result<(bool, bool), baton_store::Error> {
+    let prefix = Arc::clone(&shared.options.channels);
+    let watched = run(&*shared.store, move |tx| is_watched(tx, &prefix)).await?;
+    Ok((shared.watched.swap(watched, Ordering::Relaxed), watched))
+}
+
 /// Finds out whether somebody watches, and publishes what there is.
 pub async fn look(shared: &Shared) {
-    let prefix = Arc::clone(&shared.options.channels);
-    let Ok(watched) = run(&*shared.store, move |tx| is_watched(tx, &prefix)).await else { return };
-    let was_watched = shared.watched.swap(watched, Ordering::Relaxed);
+    let Ok((was_watched, watched)) = find_watchers(shared).await else { return };
     if !watched && !was_watched {
         return;
     }

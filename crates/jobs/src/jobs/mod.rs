@@ -220,7 +220,7 @@ impl Jobs {
 
     /// Jobs that are to be accepted within a decision that does other things, too.
     pub async fn within(&self, jobs: Vec<NewJob>) -> Result<Within, Error> {
-        Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.policy() })
+        Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.policy().await })
     }
 
     /// Wakes and counts after such a decision.

@@ -7,12 +7,13 @@ use baton_store::{Stop, Store, Tx, run};
 use baton_types::PartitionId;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Options;
 use crate::book::{Book, Halt, News};
+use crate::cluster::channel;
 use crate::cluster::follower::Standing;
 use crate::duties;
 use crate::error::Error;
@@ -43,8 +44,9 @@ pub struct Shared {
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
     /// How this node stands among the others.
     pub(crate) standing: Standing,
-    /// Whether somebody watches a channel.
+    /// Whether somebody watches a channel, as last seen, and whether anybody has looked.
     pub(crate) watched: AtomicBool,
+    looked: OnceCell<()>,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
 }
@@ -63,6 +65,7 @@ impl Shared {
             queues: RwLock::default(),
             standing: Standing::default(),
             watched: AtomicBool::new(false),
+            looked: OnceCell::new(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }
@@ -80,9 +83,13 @@ impl Shared {
         }
     }
 
-    /// What rules go by now.
-    pub(crate) fn policy(&self) -> Policy {
-        Policy { watched: self.watched.load(Ordering::Relaxed), ..self.options.policy }
+    /// What rules go by now. Whether somebody watches is found out before the first of them: or a server that has just
+    /// come would not tell of what it does until it looks.
+    pub(crate) async fn policy(&self) -> Policy {
+        let looked = self.looked.get_or_try_init(|| async { channel::find_watchers(self).await.map(drop) });
+        // Telling nobody does no harm.
+        let watched = looked.await.is_err() || self.watched.load(Ordering::Relaxed);
+        Policy { watched, ..self.options.policy }
     }
 
     /// Runs a rule in one commit and does what follows from it.
@@ -90,7 +97,7 @@ impl Shared {
         &self,
         mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
     ) -> Result<R, Error> {
-        let policy = self.policy();
+        let policy = self.policy().await;
         let decided = run(&*self.store, move |tx| decide(tx, policy, &mut rule)).await?;
         let (answer, news) = decided?;
         self.spread(&news);
@@ -103,7 +110,7 @@ impl Shared {
         term: Term,
         mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
     ) -> Result<R, Error> {
-        let policy = self.policy();
+        let policy = self.policy().await;
         let decided = run(&*self.store, move |tx| {
             if !term.guard(tx)? {
                 return Ok(Err(duties::not_leader()));
