@@ -53,8 +53,9 @@ class Gate:
 
     `mode` is `pass`; `cut`, which carries nothing for as long as it lasts; `mute`, which lets requests through and loses
     every answer; `ill`, which is slow by `delay` seconds an answer and of whose connections some are cut or muted for
-    good, by `shares`; or `refuse`, which closes connections at once. After answers were lost only `heal` goes back, since
-    no connection survives that. What happened is counted.
+    good, by `shares`; or `refuse`, which closes connections at once. With a `trigger`, a connection that carries these
+    bytes is mute from then on: what it asks for happens, and nobody hears of it. After answers were lost only `heal` goes
+    back, since no connection survives that. What happened is counted.
     """
 
     def __init__(self, target=None, seed=0):
@@ -63,6 +64,7 @@ class Gate:
         self.delay, self.shares = 0.0, (0.0, 0.0)
         self.rng = random.Random(seed)
         self.open = True
+        self.trigger = None
         self.lost = 0
         self.cuts, self.mutes = 0, 0
         # Connections of an older generation end.
@@ -78,6 +80,7 @@ class Gate:
 
     def heal(self):
         """Carries everything again, on new connections."""
+        self.trigger = None
         self.generation += 1
         self.mode = "pass"
 
@@ -95,7 +98,7 @@ class Gate:
             threading.Thread(target=self._carry, args=(peer,), daemon=True).start()
 
     def _carry(self, peer):
-        generation, fate = self.generation, None
+        generation, fate, tail = self.generation, None, b""
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             server = socket.create_connection(("127.0.0.1", self.target), timeout=5)
@@ -124,6 +127,11 @@ class Gate:
                         fate = fate or self._fate()
                         if fate == "cut":
                             break
+                    if source is peer and (trigger := self.trigger):
+                        if fate is None and trigger in tail + data:
+                            self.mutes += 1
+                            fate = "mute"
+                        tail = data[-len(trigger) :]
                     if source is server and "mute" in (fate, self.mode):
                         self.lost += len(data)
                         continue

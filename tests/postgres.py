@@ -6,6 +6,7 @@ It ends with the tests that started it, because the script notices when its inpu
 import os
 import pwd
 import socket
+import struct
 import subprocess
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def free_port():
 class Postgres:
     """One that runs until it is closed; `stop` ends it at once, as a power cut would."""
 
-    def __init__(self, options=""):
+    def __init__(self, options="", environment=None):
+        self.environment = environment or {}
         # Another process may take the port that was free a moment ago.
         assert any(self._begin(options) for _ in range(5)), "PostgreSQL did not start"
 
@@ -46,7 +48,7 @@ class Postgres:
             text=True,
             cwd="/tmp",
             start_new_session=True,
-            env={**os.environ, "BATON_POSTGRES_OPTIONS": f"{os.environ.get('BATON_POSTGRES_OPTIONS', '')} {options}"},
+            env={**os.environ, **self.environment, "BATON_POSTGRES_OPTIONS": f"{os.environ.get('BATON_POSTGRES_OPTIONS', '')} {options}"},
             **({"user": user.pw_uid, "group": user.pw_gid} if user else {}),
         )
         return self.hear().startswith("ready")
@@ -73,11 +75,55 @@ class Postgres:
 
     @property
     def url(self):
-        return f"postgres://baton@127.0.0.1:{self.port}/postgres"
+        return self.url_over(self.port)
+
+    def url_over(self, port):
+        """Its address over a link."""
+        return f"postgres://baton@127.0.0.1:{port}/postgres"
 
     def close(self):
         self.process.stdin.close()
         self.process.wait(30)
+
+
+class Session:
+    """One session that a test holds open, to be in the way of others. It ends with `close`."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        words = b"user\0baton\0database\0postgres\0\0"
+        self.socket.sendall(struct.pack("!ii", 8 + len(words), 196608) + words)
+        self._await_ready()
+
+    def run(self, statement):
+        text = statement.encode() + b"\0"
+        self.socket.sendall(b"Q" + struct.pack("!i", 4 + len(text)) + text)
+        self._await_ready()
+
+    def _await_ready(self):
+        """Reads messages until it may speak again; an error is raised in the database's words."""
+        refused = None
+        while True:
+            kind, length = struct.unpack("!ci", self._exactly(5))
+            body = self._exactly(length - 4)
+            if kind == b"E":
+                refused = body.decode("utf-8", "replace").replace("\0", " ")
+            if kind == b"Z" or (kind == b"E" and b"FATAL" in body):
+                break
+        if refused:
+            raise ConnectionError(refused)
+
+    def _exactly(self, count):
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                raise ConnectionError("the database ended the session")
+            data += more
+        return data
+
+    def close(self):
+        self.socket.close()
 
 
 _shared = None

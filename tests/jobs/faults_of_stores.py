@@ -1,0 +1,205 @@
+"""Faults of the database, of the way to it, and of clocks. Each takes a `Drill`."""
+
+import contextlib
+import itertools
+import time
+from datetime import UTC, datetime
+
+from baton import eventually
+from postgres import Session
+
+# What share of the jobs that were accepted before must be accepted again after the heal.
+BASELINE = 0.95
+
+
+def served_again(drill, before):
+    """Whether jobs are completed again, and somebody leads."""
+    return lambda: drill.completed() > before and drill.crew.term()
+
+
+def restart_database(drill):
+    crew, before = drill.crew, drill.completed()
+
+    def hit():
+        crew.database.stop()
+        time.sleep(drill.rng.uniform(0.5, 2))
+        crew.database.start()
+        return "the database lost its power and came back"
+
+    drill.fault("F22", "database restarted", hit, served_again(drill, before), 60)
+
+
+def cut_connections(drill):
+    crew, before = drill.crew, drill.completed()
+    end = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+        "AND backend_type = 'client backend'"
+    )
+
+    def hit():
+        return f"{crew.database.sql(end)} connections of the database were ended"
+
+    drill.fault("F22", "connections ended", hit, served_again(drill, before), 60)
+
+
+def exhaust_connections(drill):
+    """Others take every connection that the database has, and those of the servers are ended: they cannot come back."""
+    crew, rate = drill.crew, drill.producer.rate(5)
+    hogs = []
+
+    def take():
+        """As many as there are; how many that were."""
+        with contextlib.suppress(ConnectionError):
+            for number in itertools.count():
+                hogs.append(Session(crew.database.port))
+                if number >= 1000:
+                    break
+        return len(hogs)
+
+    def hit():
+        take()
+        hogs[0].run(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND application_name <> '' AND pid <> pg_backend_pid()"
+        )
+        refused = drill.producer.codes.get(503, 0)
+        eventually(lambda: take() and drill.producer.codes.get(503, 0) > refused + 2, 60)
+        shown = f"{len(hogs)} sessions of others took all connections; {drill.producer.codes[503] - refused} calls got 503"
+        for hog in hogs:
+            hog.close()
+        return shown
+
+    def healed():
+        return drill.producer.rate(5) >= BASELINE * rate and crew.term()
+
+    drill.fault("F22", "connections exhausted", hit, healed, 60)
+
+
+def idle_transaction(drill):
+    """Somebody holds what every commit of the jobs' queue needs, and does nothing for longer than a commit waits."""
+    crew, before = drill.crew, drill.completed()
+    held = "SELECT 1 FROM crew.records WHERE key LIKE 'jobs/head/%'::bytea FOR UPDATE"
+
+    def hit():
+        session = Session(crew.database.port)
+        session.run("BEGIN")
+        session.run(held)
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        found = eventually(lambda: int(crew.database.sql(waiting)), 60)
+        time.sleep(5)
+        done = drill.completed()
+        session.close()
+        return f"{found} transactions waited for one that did nothing for 5 s; {done - before} jobs were completed meanwhile"
+
+    drill.fault("F22", "idle transaction in the way", hit, served_again(drill, before), 60)
+
+
+def cut_from_store(drill):
+    """The leader loses the store and nothing else."""
+    crew = drill.crew
+    leader, term = crew.leader(), crew.term()
+    node = crew.node(leader.name)["nodeId"]
+    job = {"jobType": "t", "queue": "q", "args": {"seconds": 0}}
+
+    def refuses():
+        """Whether it says so itself, and takes no job."""
+        if leader.get("/health").status != 503:
+            return False
+        answer = leader.post("/api/v1/jobs", job)
+        return answer.status == 503 and "retry-after" in answer.headers
+
+    def hit():
+        leader.is_cut, leader.link.mode = True, "cut"
+        with contextlib.suppress(TimeoutError):
+            answer = leader.get("/api/v1/nodes", timeout=2)
+            assert answer.status == 503, answer
+        return f"{leader.name}, leader of term {term}, was cut off and could not tell who leads"
+
+    def healed():
+        return crew.term() > term and drill.owns_nothing(node)
+
+    def undo():
+        eventually(lambda: "does not run the duties of jobs any more" in leader.text(), 60)
+        eventually(refuses, 60)
+        leader.link.mode = "pass"
+        eventually(lambda: leader.get("/health").status == 200, 60)
+        leader.is_cut = False
+        return "then its /health was 503, and it refused jobs with 503 and Retry-After"
+
+    drill.fault("F18", "leader cut from the store", hit, healed, max(drill.led, drill.orphaned), undo)
+
+
+def slow_store(drill, seconds=20):
+    """Everybody's way to the store is slow; some statements get no answer, and some happen and are not answered."""
+    crew, before = drill.crew, drill.completed()
+    links = [member.link for member in crew.members]
+    counted = [link.cuts for link in links], [link.mutes for link in links]
+
+    def hit():
+        accepted = len(drill.producer.accepted)
+        for link in links:
+            # Per statement rather than per call, so that a call, of several, suffers more than this.
+            link.delay, link.shares, link.mode = 0.3, (0.002, 0.001), "ill"
+        time.sleep(seconds)
+        cuts = sum(link.cuts for link in links) - sum(counted[0])
+        mutes = sum(link.mutes for link in links) - sum(counted[1])
+        for link in links:
+            link.heal()
+        done = len(drill.producer.accepted) - accepted
+        return cuts + mutes and f"for {seconds} s {cuts} statements were lost and {mutes} answers; {done} jobs were accepted"
+
+    drill.fault("F21", "slow store", hit, served_again(drill, before), 60)
+
+
+def told_time(member):
+    """How far the clock of a server is off, by the newest line of its log."""
+    for line in reversed(member.text().splitlines()):
+        with contextlib.suppress(ValueError, IndexError):
+            return datetime.fromisoformat(line.split()[0].replace("Z", "+00:00")).timestamp() - time.time()
+    return 0.0
+
+
+def false_clocks(drill):
+    """The leader's clock is off, jumps and stands still. Needs members that were started with clocks (`drill.clocks`)."""
+    crew = drill.crew
+    leader, term = crew.leader(), crew.term()
+    clock = drill.clocks[leader.name]
+    begin, before = drill.now(), len(drill.producer.accepted)
+    seen, slowest = [], 0.0
+    still = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    for offset in ("+600", "-600", "+3600", "-3600", still, "+0"):
+        clock.set(offset)
+        wanted = 0 if offset == still else int(offset)
+        if offset == still:
+            first = eventually(lambda: abs(told_time(leader)) > 1.5 and told_time(leader), 60)
+            eventually(lambda: told_time(leader) < first - 1, 60)
+        else:
+            eventually(lambda: abs(told_time(leader) - wanted) < 5, 60)
+        seen.append(f"{told_time(leader):+.0f}")
+        start, accepted, done = drill.now(), len(drill.producer.accepted), drill.completed()
+        eventually(lambda: len(drill.producer.accepted) > accepted + 5 and drill.completed() > done + 5, 60)
+        slowest = max(slowest, drill.now() - start)
+        assert crew.leader() is leader and crew.term() == term, "a false clock moved the lead"
+    shown = f"the log of {leader.name} was off by {', '.join(seen)} s (one stood still); it led term {term} all the time"
+    drill.row("F19", "leader's clock", shown, slowest, 30.0, begin, len(drill.producer.accepted) - before)
+    drill.recover()
+
+
+def store_clock(drill):
+    """The database's clock steps back and ahead, as when another machine takes over. Needs `drill.store_clock`."""
+    crew, clock, now = drill.crew, drill.store_clock, "SELECT extract(epoch FROM clock_timestamp())"
+    at = 0
+    for step in (-2, 30):
+        at += step
+        term = eventually(crew.term, 60)
+        done = drill.completed()
+
+        def hit(at=at, step=step):
+            clock.set(f"{at:+d}")
+            off = eventually(lambda: abs(float(crew.database.sql(now)) - time.time() - at) < 1 and at, 30)
+            return f"the database's clock stepped by {step:+d} s, and was off by {off:+d} s"
+
+        def healed(term=term, done=done):
+            return crew.term() >= term and drill.completed() > done + 5
+
+        drill.fault("F20", f"clock of the store {step:+d} s", hit, healed, drill.led + drill.orphaned)
