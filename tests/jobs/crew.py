@@ -1,7 +1,7 @@
 """Several servers on one PostgreSQL that share its jobs, and the links between them that a test can cut.
 
 Always: a worker's lease is longer than any fault lasts, so that whatever runs twice ran twice because a server was lost,
-which must not be. Not here: who uses them (`load`), what must hold afterwards (`history`). Start at `Crew`.
+which must not be. Not here: who uses them (`job_load`), what must hold afterwards (`job_history`). Start at `Crew`.
 """
 
 import itertools

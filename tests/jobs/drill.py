@@ -10,8 +10,8 @@ import time
 
 from baton import eventually
 from crew import Crew
-from history import Ends, check, check_fires, check_statuses
-from load import Producer, Watcher, Worker
+from job_history import Ends, check, check_fires, check_statuses
+from job_load import Producer, Watcher, Worker
 
 # Jobs that must be accepted, and as many completed, after each fault.
 FLOOR = 15

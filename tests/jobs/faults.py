@@ -2,7 +2,7 @@
 
 Each fault is shown to have happened, the crew is healed, and how long that took is held against its bound. After each,
 jobs must be accepted and completed and every server must serve; at the end all that was accepted must have ended once,
-every fire must be there once (`history`). Prints a report and writes a timeline as an SVG. With `--times default` the times
+every fire must be there once (`job_history`). Prints a report and writes a timeline as an SVG. With `--times default` the times
 are those of a server that was told nothing, which takes minutes for each fault; unless told otherwise they are short.
 Clocks need libfaketime; an upgrade needs the program of another version (`--old`), or it is one to the same version.
 """

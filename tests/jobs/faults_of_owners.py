@@ -1,12 +1,11 @@
 """Faults of servers that own jobs: killed, stopped, drained, all at once or one while another leaves. Each takes a `Drill`."""
 
-import itertools
 import time
 
 from baton import eventually
 from crew import SLICES
-from history import consume
-from load import epochs
+from job_history import consume
+from job_load import epochs
 
 
 def kill_follower(drill):
@@ -140,57 +139,66 @@ def kill_all(drill):
     drill.fault("F11", "all killed", hit, lambda: drill.owned_by_others(gone), bound)
 
 
-def pairs(events):
-    """From whom to whom slices were moved, in order."""
-    return [(event["from"], event["to"]) for event in events]
-
-
 def balance(drill):
-    """Needs a crew of three whose last server is down, and a cooldown that leaves time to arrange loads."""
+    """One of two servers has many more jobs than the other; then an empty one comes, and one is drained meanwhile. Needs a
+    cooldown that leaves time to arrange loads."""
     crew = drill.crew
     *_, late = crew.members
-    jobs = [{"jobType": "t", "queue": "load", "args": {}, "delayMs": 86_400_000}] * 256
-    items = crew.any().post("/api/v1/jobs:batch", {"jobs": jobs}).json["items"]
     begin, before = drill.now(), len(drill.producer.accepted)
-    late.kill()
-    eventually(lambda: crew.node(late.name) is None or crew.node(late.name)["slices"] == 0, drill.orphaned + drill.slack)
+    assert late.stop() == 0, late.text()
     crew.settled()
-    rounds = len(drill.events("handoff", reason="Rebalance"))
-    owners = {item["jobId"]: crew.any().json(f"/jobs/{item['jobId']}")["owner"]["nodeId"] for item in items}
-    busy, idle = sorted(set(owners.values()))
-    kept = list(itertools.chain([job for job in owners if owners[job] == busy][:100],
-                                [job for job in owners if owners[job] == idle][:20]))
-    for job in owners:
-        if job not in kept:
-            assert crew.any().post(f"/api/v1/jobs/{job}/cancel", {}).status < 300
-    early = len(drill.events("handoff", reason="Rebalance")) - rounds
-    shown = f"{busy} had 100 jobs that wait and {idle} 20"
-    start = drill.now()
+    owners = [owner for owner, _ in epochs(crew, drill.watcher.probes)]
+    busy, idle = sorted(set(owners))
+    # Of five jobs in the slices of the one, four are called off: they come by slice, in order.
+    tags = [["off"] if owners[number % SLICES] == idle and number // SLICES % 5 else [] for number in range(SLICES * 15)]
+    job = {"jobType": "t", "queue": "load", "args": {}, "delayMs": 86_400_000}
+    answer = crew.any().post("/api/v1/jobs:batch", {"jobs": [job | {"tags": tag} for tag in tags]})
+    assert answer.status == 201, answer
+    rounds = len(offers(drill))
+    answer = crew.any().post("/api/v1/jobs:bulk", {"action": "cancel", "filter": {"tag": "off"}})
+    assert answer.status == 200, answer
+    had, start = loads(crew), drill.now()
+    shown = f"{busy} owned {had[busy]} jobs and {idle} {had[idle]}"
+    assert had[busy] + 1 >= 2 * (had[idle] + 1), shown
+    now = eventually(lambda: is_even(loads(crew)) and loads(crew), 3 * drill.cooldown + drill.slack, every=0.2)
+    took, moves = drill.now() - start, offers(drill)[rounds:]
+    moved = {(event["from"], event["to"]) for event in moves}
+    assert 1 <= len(moves) <= 3 and moved == {(busy, idle)}, f"slices went to and fro: {moves}"
+    shown += f"; after {len(moves)} moves {now[busy]} and {now[idle]}"
+    drill.row("F31", "uneven load", shown, took, 3 * drill.cooldown, begin, len(drill.producer.accepted) - before)
+    drain_during_move(drill, late)
 
-    def even():
-        loads = {node["nodeId"]: node["ownedJobs"] for node in crew.view()["nodes"] if node["state"] == "active"}
-        high, low = max(loads.values()), min(loads.values())
-        return len(loads) == 2 and (high + 1 < 2 * (low + 1) or high - low < 10) and loads
 
-    loads = eventually(even, 3 * drill.cooldown + drill.slack, every=0.2)
-    took, moves = drill.now() - start, drill.events("handoff", reason="Rebalance")[rounds:]
-    assert len(moves) <= 3 + early, moves
-    assert not {(to, from_) for from_, to in pairs(moves)} & set(pairs(moves)), f"slices went to and fro: {moves}"
-    shown += f"; then {sorted(loads.values())} after {len(moves)} moves"
-    drill.row("F31", "100 and 20 jobs", shown, took, 3 * drill.cooldown, begin, len(drill.producer.accepted) - before)
-    # An empty server comes, and while it is given its part another one is to drain.
-    begin, before, rounds = drill.now(), len(drill.producer.accepted), len(drill.events("handoff", reason="Rebalance"))
+def offers(drill):
+    """What was offered to one server because another has too much."""
+    return [event for event in drill.events("handoff", reason="Rebalance") if "to" in event]
+
+
+def loads(crew):
+    return {node["nodeId"]: node["ownedJobs"] for node in crew.view()["nodes"] if node["state"] == "active"}
+
+
+def is_even(loads):
+    high, low = max(loads.values()), min(loads.values())
+    return high + 1 < 2 * (low + 1) or high - low < 10
+
+
+def drain_during_move(drill, late):
+    """An empty server comes, and while it is given its part another one is to drain."""
+    crew, leaving = drill.crew, drill.crew.members[0]
+    begin, before, rounds = drill.now(), len(drill.producer.accepted), len(offers(drill))
     late.start()
-    eventually(lambda: len(drill.events("handoff", reason="Rebalance")) > rounds, 3 * drill.cooldown + drill.slack)
-    leaving = crew.members[0]
+    eventually(lambda: len(offers(drill)) > rounds, 3 * drill.cooldown + drill.slack)
     assert leaving.post(f"/api/v1/nodes/{leaving.name}/drain").status == 200
     start = drill.now()
-    eventually(lambda: crew.node(leaving.name)["slices"] == 0, drill.ceiling + drill.slack)
-    took = drill.now() - start
-    eventually(lambda: sum(crew.node(one.name)["slices"] for one in crew.members[1:]) == SLICES, drill.ceiling)
-    moves = drill.events("handoff", reason="Rebalance")[rounds:]
-    shown = f"{late.name} came, and {leaving.name} was drained while slices were on their way to it"
-    during = len(drill.producer.accepted) - before
+
+    def healed():
+        others = [crew.node(member.name)["slices"] for member in crew.members[1:]]
+        return crew.node(leaving.name)["slices"] == 0 and sum(others) == SLICES
+
+    eventually(healed, drill.ceiling + drill.slack)
+    shown = f"{leaving.name} was to drain while slices were on their way to {late.name}, which had just come"
+    took, during = drill.now() - start, len(drill.producer.accepted) - before
     drill.row("F31", "drained during a rebalance", shown, took, drill.ceiling, begin, during)
     assert leaving.post(f"/api/v1/nodes/{leaving.name}/drain", {"mode": "off"}).status == 200
     drill.recover()

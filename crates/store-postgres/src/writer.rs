@@ -41,6 +41,9 @@ const GATHER_MAX: Duration = Duration::from_millis(2);
 const ROUNDS_MAX: usize = 64;
 /// How often a group is run that others get in the way of.
 const TRIES_MAX: u32 = 30;
+/// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
+/// locks, and than a statement that gets no answer.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a group waits for a database that is away.
 const AWAY_MAX: Duration = Duration::from_secs(2);
 /// How long the outcome of a commit is asked for before its operations are told that it is unknown.
@@ -241,8 +244,9 @@ impl Writer {
                 Err(setback) => setback,
             };
             tries += 1;
+            let is_patient = tries < TRIES_MAX && watch.elapsed() < PATIENCE;
             match setback {
-                Setback::Again if tries < TRIES_MAX => {
+                Setback::Again if is_patient => {
                     let spread = u64::from(tries.min(8)) * 1_000;
                     let pause = Duration::from_micros(baton_env::random_u64() % spread);
                     baton_env::sleep(pause).await;
@@ -250,7 +254,7 @@ impl Writer {
                         self.link = None;
                     }
                 }
-                Setback::Lost(reason) if tries < TRIES_MAX => {
+                Setback::Lost(reason) if is_patient => {
                     tracing::warn!(reason, "the connection to PostgreSQL was lost");
                     self.link = None;
                 }

@@ -25,7 +25,7 @@ import itertools
 from datetime import datetime
 
 from baton import eventually
-from load import KEY_LIMIT, RETRY
+from job_load import KEY_LIMIT, RETRY
 
 # Results, logs and ends that are looked at one by one.
 SAMPLE = 200

@@ -1,6 +1,6 @@
 """Who uses a crew: workers as processes, a producer, and a watcher that looks at leaders and owners all the time.
 
-What they see and do is what `history` judges. Always: a producer gives a batch up only when a server has answered it, under
+What they see and do is what `job_history` judges. Always: a producer gives a batch up only when a server has answered it, under
 a key that makes it one batch however often it was sent. Start at `Producer`.
 """
 
