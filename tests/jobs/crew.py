@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 from baton import Server, eventually
@@ -45,6 +46,8 @@ DEFAULT = {
     "job-lease-ms": 300000,
     "job-heartbeat-ms": 1000,
 }
+# How long a server may be too busy to tell something.
+BUSY_SECONDS = 10
 OPEN = ("scheduled", "pending", "dispatched", "running", "cancelling")
 SLICES = 64
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
@@ -112,7 +115,13 @@ class Member(Server):
         return super().kill()
 
     def json(self, path):
-        answer = self.get(f"/api/v1{path}")
+        """What a look at something tells. Who is told to come again, as when a connection has just broken, does."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            answer = self.get(f"/api/v1{path}")
+            if answer.status != 503 or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
         assert answer.status == 200, answer
         return answer.json
 
