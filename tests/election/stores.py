@@ -152,7 +152,7 @@ def s3s_fs(directory):
     """A server that speaks S3, and checks conditions first and writes later."""
     port = free_port()
     (directory / "files" / "elections").mkdir(parents=True)
-    command = [shutil.which("s3s-fs"), "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(ROOT / "target" / "tools" / "bin" / "s3s-fs"), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--access-key", "S3RVER", "--secret-key", "S3RVER", str(directory / "files")]
     return s3(port, "elections", launch(command, port, directory / "s3s-fs.log"))
 

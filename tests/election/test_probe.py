@@ -1,9 +1,8 @@
 """Stores that cannot elect are refused at the start, and the checker of the behaviour can fail."""
 
-import shutil
+import re
 import time
 
-import pytest
 import stores
 from participant import Group, Participant, Term, overlaps, terms
 
@@ -26,10 +25,9 @@ def test_s3rver_is_refused_for_it_ignores_conditions(tmp_path):
     assert "Use a store that does" in said
 
 
-@pytest.mark.skipif(not shutil.which("s3s-fs"), reason="cargo install s3s-fs@0.14.1 --features binary takes minutes")
 def test_s3s_fs_is_refused_for_two_writers_at_once_both_succeed(tmp_path):
     said = refusal(stores.s3s_fs(tmp_path))
-    assert "the store does not enforce conditional writes: of 16 creations of one record at once," in said
+    assert re.search(r"of \d+ (creations|updates from one version) of one record at once, \d+ succeeded", said)
 
 
 def test_a_store_that_does_not_answer_is_told_from_one_that_cannot_elect(tmp_path):

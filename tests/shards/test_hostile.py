@@ -1,5 +1,6 @@
 """What strangers send: the server says what is wrong, or cuts them off, and goes on for everybody else."""
 
+import contextlib
 import json
 import os
 import socket
@@ -118,6 +119,31 @@ def is_cut(peer):
         return False
     except ConnectionResetError:
         return True
+
+
+def test_a_flood_cuts_off_its_sender_whether_it_reads_or_not(shards, queue):
+    place = address(shards)
+    host, port = place.removeprefix("tcp://").rsplit(":", 1)
+    with Worker(place, queue, "w", 4) as worker:
+        worker.awaits(range(4))
+        flooding = [greeted(host, int(port)) for _ in range(3)]
+        for peer in flooding:
+            with contextlib.suppress(OSError):
+                peer.sendall(bytes([0, 1, ord("x")]) * 200_000)
+        eventually(lambda: all(map(is_cut, flooding)), seconds=60)
+        seen = len(worker.assignments)
+        eventually(lambda: len(worker.assignments) > seen + 2, seconds=30)
+
+
+def test_a_peer_that_asks_whether_the_server_is_there_is_told(shards):
+    host, port = address(shards).removeprefix("tcp://").rsplit(":", 1)
+    peer = greeted(host, int(port))
+    ping, pong = b"\x04PING" + (10).to_bytes(2) + b"context", b"\x04PONGcontext"
+    peer.sendall(bytes([4, len(ping)]) + ping)
+    said = b""
+    while pong not in said:
+        said += peer.recv(4096) or pytest.fail(f"cut off after {said}")
+    peer.close()
 
 
 def test_of_too_many_silent_connections_those_that_speak_stay(tmp_path, queue):

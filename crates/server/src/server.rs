@@ -135,7 +135,9 @@ impl Server {
         let auth = options.auth.clone().map(Auth::new).transpose().map_err(BindError::Auth)?.map(Arc::new);
         let identity = options.certificate.as_ref().map(|files| Identity::load(&files.chain, &files.key));
         let identity = identity.transpose()?;
-        let address = resolve(&options.listen).await?;
+        let address = resolve(&options.listen)
+            .await
+            .map_err(|source| BindError::Address { address: options.listen.clone(), source })?;
         let listener = listen(address).map_err(|source| BindError::Listen { address, source })?;
         let address = listener.local_addr().map_err(|source| BindError::Listen { address, source })?;
         if !address.ip().is_loopback() {
@@ -217,13 +219,14 @@ async fn leave(app: Arc<App>, signal: CancellationToken, shutdown: CancellationT
     shutdown.cancel();
 }
 
-async fn resolve(address: &str) -> Result<SocketAddr, BindError> {
-    let failed = |source| BindError::Address { address: address.to_owned(), source };
-    let mut found = tokio::net::lookup_host(address).await.map_err(failed)?;
-    found.next().ok_or_else(|| failed(io::Error::other("it names no address")))
+/// The first address that `host:port` names.
+pub(crate) async fn resolve(address: &str) -> io::Result<SocketAddr> {
+    let mut found = tokio::net::lookup_host(address).await?;
+    found.next().ok_or_else(|| io::Error::other("it names no address"))
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+/// Listens on an address; 0 as its port picks a free one.
+pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

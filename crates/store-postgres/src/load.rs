@@ -149,7 +149,7 @@ impl From<Error> for Trouble {
 /// How to fetch for the first time, or again.
 pub struct Round<'a> {
     pub link: &'a Link,
-    /// Begins the transaction, and takes the lock on records if the last try was in vain.
+    /// Begins the transaction, and takes the lock on records if a try without it would be in vain.
     pub first: bool,
     pub lock_records: bool,
 }

@@ -44,6 +44,9 @@ const TRIES_MAX: u32 = 30;
 /// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
 /// locks, and than a statement that gets no answer.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// For so many groups that change records the lock on them is taken at once after another server was in the way: while
+/// several write records all the time, a try without it is in vain most of the time.
+const RIVALRY: u32 = 16;
 /// How long a group waits for a database that is away.
 const AWAY_MAX: Duration = Duration::from_secs(2);
 /// How long the outcome of a commit is asked for before its operations are told that it is unknown.
@@ -86,6 +89,8 @@ pub struct Writer {
     commits: i64,
     /// Whether the group that is worked on reads records, as far as is known from the tries before.
     touches_records: bool,
+    /// The groups that reckon with other servers at the records.
+    rivalry: u32,
     /// What is to be told once it is known that a commit happened.
     parked: Parked,
 }
@@ -162,6 +167,7 @@ impl Writer {
             epoch,
             commits,
             touches_records: false,
+            rivalry: 0,
             parked: Parked::default(),
             shared,
         };
@@ -247,6 +253,9 @@ impl Writer {
             let is_patient = tries < TRIES_MAX && watch.elapsed() < PATIENCE;
             match setback {
                 Setback::Again if is_patient => {
+                    if self.touches_records {
+                        self.rivalry = RIVALRY;
+                    }
                     let spread = u64::from(tries.min(8)) * 1_000;
                     let pause = Duration::from_micros(baton_env::random_u64() % spread);
                     baton_env::sleep(pause).await;
@@ -358,7 +367,9 @@ impl Writer {
             let first = round == 0;
             let touches_records = !memory.wanted.records.is_empty() || !memory.wanted.record_pages.is_empty();
             self.touches_records |= touches_records;
-            let plan = Round { link, first, lock_records: first && tries > 0 && self.touches_records };
+            let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
+            self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
+            let plan = Round { link, first, lock_records };
             let loaded = load::load(plan, &mut memory, &mut self.remembered, true).await;
             let (before, after) = match loaded {
                 Ok(told) => told,

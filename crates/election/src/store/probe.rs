@@ -9,11 +9,13 @@ use tokio::task::JoinSet;
 
 use super::{Store, Swap, Version};
 
-/// Creations of one key that are tried at the same time.
-const RACERS: usize = 16;
+/// How many write one record at the same time, race after race. A store that checks first and writes later lets two
+/// of them win in most races, but not in all, and at times lets one win in several races in a row: few and many
+/// racers meet different gaps, so crowds of each size go over the record [`LAPS`] times.
+const CROWDS: [usize; 3] = [2, 4, 16];
 
-/// How often they race. A store that checks first and writes later fails nearly every race, but not all.
-const RACES: usize = 4;
+/// How often every crowd races for a creation, and as often for an update.
+const LAPS: usize = 4;
 
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,15 +35,12 @@ pub enum ProbeError {
 pub async fn probe(store: &Arc<dyn Store>) -> Result<(), ProbeError> {
     let name = format!("probe/{:016x}", baton_env::random_u64());
     let outcome = check(store, &name).await;
-    for race in 0..=RACES {
-        // Left behind they cost nothing but a few bytes.
-        let _ = store.remove(&format!("{name}-{race}")).await;
-    }
+    // Left behind it costs nothing but a few bytes.
+    let _ = store.remove(&name).await;
     outcome
 }
 
-async fn check(store: &Arc<dyn Store>, name: &str) -> Result<(), ProbeError> {
-    let key = format!("{name}-0");
+async fn check(store: &Arc<dyn Store>, key: &str) -> Result<(), ProbeError> {
     let done = |swap: Swap, what: &str| match swap {
         Swap::Done(version) => Ok(version),
         Swap::Conflict => Err(ProbeError::Unsafe(format!("it refused {what}, which was allowed"))),
@@ -51,49 +50,65 @@ async fn check(store: &Arc<dyn Store>, name: &str) -> Result<(), ProbeError> {
         Swap::Conflict => Ok(()),
     };
     let missing = Version("0".into());
-    let first = done(store.swap(&key, None, b"1".to_vec()).await?, "the creation of a record")?;
-    refused(store.swap(&key, None, b"2".to_vec()).await?, "the creation of a record that existed")?;
+    let first = done(store.swap(key, None, b"1".to_vec()).await?, "the creation of a record")?;
+    refused(store.swap(key, None, b"2".to_vec()).await?, "the creation of a record that existed")?;
     let second =
-        done(store.swap(&key, Some(&first), b"3".to_vec()).await?, "an update from the right version")?;
-    refused(store.swap(&key, Some(&first), b"4".to_vec()).await?, "an update from an old version")?;
-    match store.read(&key).await? {
+        done(store.swap(key, Some(&first), b"3".to_vec()).await?, "an update from the right version")?;
+    refused(store.swap(key, Some(&first), b"4".to_vec()).await?, "an update from an old version")?;
+    match store.read(key).await? {
         Some((version, value)) if version == second && value == b"3" => {}
         _ => return Err(ProbeError::Unsafe("a read did not return what was written last".into())),
     }
-    store.remove(&key).await?;
+    store.remove(key).await?;
     for absent in [&second, &missing] {
         // A store may call a version that it could not have given an error; it must only not write.
-        if let Ok(swap) = store.swap(&key, Some(absent), b"5".to_vec()).await {
+        if let Ok(swap) = store.swap(key, Some(absent), b"5".to_vec()).await {
             refused(swap, "an update of a record that did not exist")?;
         }
     }
-    for race in 1..=RACES {
-        race_once(store, &format!("{name}-{race}")).await?;
+    for _ in 0..LAPS {
+        for crowd in CROWDS {
+            let created = race(store, key, None, crowd).await?;
+            race(store, key, Some(&created), crowd).await?;
+            store.remove(key).await?;
+        }
     }
     Ok(())
 }
 
-async fn race_once(store: &Arc<dyn Store>, key: &str) -> Result<(), ProbeError> {
+/// Lets a crowd write one record at once, each on the same condition, and returns what the only winner wrote.
+async fn race(
+    store: &Arc<dyn Store>,
+    key: &str,
+    expected: Option<&Version>,
+    crowd: usize,
+) -> Result<Version, ProbeError> {
     let mut racers = JoinSet::new();
-    for racer in 0..RACERS {
-        let (store, key) = (Arc::clone(store), key.to_owned());
-        racers.spawn(async move { store.swap(&key, None, format!("racer {racer}").into_bytes()).await });
+    for racer in 0..crowd {
+        let (store, key, expected) = (Arc::clone(store), key.to_owned(), expected.cloned());
+        // A store may name a version after its content, so no two write the same.
+        let value = format!("racer {racer} {:016x}", baton_env::random_u64()).into_bytes();
+        racers.spawn(async move { store.swap(&key, expected.as_ref(), value).await });
     }
-    let (mut winners, mut failure) = (0, None);
+    let (mut winners, mut failure) = (Vec::new(), None);
     while let Some(outcome) = racers.join_next().await {
         match outcome {
-            Ok(Ok(Swap::Done(_))) => winners += 1,
+            Ok(Ok(Swap::Done(version))) => winners.push(version),
             Ok(Ok(Swap::Conflict)) | Err(_) => {}
             Ok(Err(error)) => failure = Some(error),
         }
     }
-    match (winners, failure) {
-        (1, _) => Ok(()),
-        (0, Some(error)) => Err(error.into()),
-        // A racer whose answer was lost may have won.
-        (0, None) => Err(ProbeError::Unsafe(format!("of {RACERS} creations at once none succeeded"))),
-        (winners, _) => Err(ProbeError::Unsafe(format!(
-            "of {RACERS} creations of one record at once, {winners} succeeded"
+    let what = if expected.is_none() { "creations" } else { "updates from one version" };
+    match (winners.pop(), failure) {
+        (Some(version), _) if winners.is_empty() => Ok(version),
+        (Some(_), _) => Err(ProbeError::Unsafe(format!(
+            "of {crowd} {what} of one record at once, {} succeeded",
+            winners.len() + 1
         ))),
+        // A racer whose answer was lost may have won.
+        (None, Some(error)) => Err(error.into()),
+        (None, None) => {
+            Err(ProbeError::Unsafe(format!("of {crowd} {what} of one record at once, none succeeded")))
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 /// How long a connection may be there and say nothing.
 pub const SILENT_MAX: Duration = Duration::from_secs(30);
@@ -36,22 +36,15 @@ impl Crowd {
         Self { known: FxHashMap::default(), max, pause_max: PAUSE_MIN.max(timeout * 2) }
     }
 
-    /// Whether the connections are to be looked at again because of those that were there the last time.
-    pub fn is_due(&self, now: Duration) -> bool {
-        self.known.values().any(|sign| self.is_silent(sign, now))
-    }
-
     /// Takes in who has spoken since the last time.
-    pub fn hear(&mut self, now: Duration, heard: &FxHashSet<u64>) {
-        for id in heard {
-            self.known.insert(*id, Sign { at: now, spoke: true });
-        }
+    pub fn hear(&mut self, now: Duration, heard: impl IntoIterator<Item = u64>) {
+        self.known.extend(heard.into_iter().map(|id| (id, Sign { at: now, spoke: true })));
     }
 
     /// Takes in who is connected, by rising ids as they came, and says whom to cut off.
-    pub fn look(&mut self, now: Duration, connected: &[u64]) -> Vec<u64> {
-        let of = |id: &u64| (*id, self.known.get(id).copied().unwrap_or(Sign { at: now, spoke: false }));
-        let all: Vec<(u64, Sign)> = connected.iter().map(of).collect();
+    pub fn look(&mut self, now: Duration, connected: impl IntoIterator<Item = u64>) -> Vec<u64> {
+        let of = |id: u64| (id, self.known.get(&id).copied().unwrap_or(Sign { at: now, spoke: false }));
+        let all: Vec<(u64, Sign)> = connected.into_iter().map(of).collect();
         let (mut cut, mut stay): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|(_, sign)| self.is_silent(sign, now));
         let over = stay.len().saturating_sub(self.max);
@@ -75,46 +68,38 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn heard(ids: &[u64]) -> FxHashSet<u64> {
-        ids.iter().copied().collect()
-    }
-
     #[test]
     fn who_says_nothing_goes_before_who_has_paused() {
         let mut crowd = Crowd::new(10, SECOND * 15);
-        assert!(crowd.look(Duration::ZERO, &[1, 2, 3]).is_empty());
-        crowd.hear(SECOND, &heard(&[2]));
-        assert!(!crowd.is_due(SILENT_MAX));
-        assert!(crowd.is_due(SILENT_MAX + SECOND));
-        assert_eq!(crowd.look(SILENT_MAX + SECOND, &[1, 2, 3]), [1, 3]);
-        assert!(!crowd.is_due(PAUSE_MIN + SECOND));
-        assert_eq!(crowd.look(PAUSE_MIN + SECOND * 2, &[2]), [2]);
-        assert!(!crowd.is_due(PAUSE_MIN * 100), "nobody is left");
+        assert!(crowd.look(Duration::ZERO, [1, 2, 3]).is_empty());
+        crowd.hear(SECOND, [2]);
+        assert_eq!(crowd.look(SILENT_MAX + SECOND, [1, 2, 3]), [1, 3]);
+        assert_eq!(crowd.look(PAUSE_MIN + SECOND * 2, [2]), [2]);
     }
 
     #[test]
     fn a_pause_is_as_long_as_workers_may_be_silent() {
         let mut crowd = Crowd::new(10, SECOND * 100);
-        crowd.look(Duration::ZERO, &[1]);
-        crowd.hear(Duration::ZERO, &heard(&[1]));
-        assert!(crowd.look(SECOND * 200, &[1]).is_empty());
-        assert_eq!(crowd.look(SECOND * 201, &[1]), [1]);
+        crowd.look(Duration::ZERO, [1]);
+        crowd.hear(Duration::ZERO, [1]);
+        assert!(crowd.look(SECOND * 200, [1]).is_empty());
+        assert_eq!(crowd.look(SECOND * 201, [1]), [1]);
     }
 
     #[test]
     fn of_too_many_the_newest_go_that_never_spoke() {
         let mut crowd = Crowd::new(3, SECOND * 15);
-        crowd.hear(Duration::ZERO, &heard(&[2, 5]));
-        assert_eq!(crowd.look(SECOND, &[1, 2, 3, 4, 5]), [3, 4]);
-        crowd.hear(SECOND, &heard(&[1, 2, 5, 6]));
-        assert_eq!(crowd.look(SECOND * 2, &[1, 2, 5, 6]), [6], "and then the newest");
+        crowd.hear(Duration::ZERO, [2, 5]);
+        assert_eq!(crowd.look(SECOND, [1, 2, 3, 4, 5]), [3, 4]);
+        crowd.hear(SECOND, [1, 2, 5, 6]);
+        assert_eq!(crowd.look(SECOND * 2, [1, 2, 5, 6]), [6], "and then the newest");
     }
 
     #[test]
     fn who_has_gone_is_forgotten() {
         let mut crowd = Crowd::new(3, SECOND * 15);
-        crowd.hear(Duration::ZERO, &heard(&[1, 2]));
-        crowd.look(SECOND, &[2]);
+        crowd.hear(Duration::ZERO, [1, 2]);
+        crowd.look(SECOND, [2]);
         assert_eq!(crowd.known.len(), 1);
     }
 }

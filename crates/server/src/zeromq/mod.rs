@@ -5,6 +5,7 @@
 //! understood is answered with an error, and nothing that a peer sends ends the socket. Start at [`Front`].
 
 mod crowd;
+mod link;
 mod router;
 
 use std::net::IpAddr;
@@ -16,7 +17,7 @@ use baton_shards::{Answer, Refusal, Request, Shards, Snapshot, Status};
 use rustc_hash::FxHashMap;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::BindError;
+use crate::server::{self, BindError};
 use crate::settings::Secret;
 use crowd::Crowd;
 use router::{Peer, Router};
@@ -74,8 +75,12 @@ impl Front {
                     .into(),
             });
         }
-        let bound = Router::bind(&endpoint, key, &options.curve_clients).await;
-        let (router, address) = bound.map_err(|problem| BindError::Shards { address: endpoint, problem })?;
+        let failed = |problem| BindError::Shards { address: endpoint.clone(), problem };
+        let listener = server::resolve(&format!("{}:{}", options.host, options.port)).await;
+        let listener = listener.and_then(server::listen).map_err(|error| failed(error.to_string()))?;
+        let router = Router::new(listener, key, &options.curve_clients).map_err(failed)?;
+        let address = router.address().map_err(|error| failed(error.to_string()))?;
+        let address = format!("tcp://{address}");
         warn_of_strangers(&options.host, &address, key.is_some());
         if let Some(public) = key.and_then(|key| router::public_of(key).ok()) {
             tracing::info!(public_key = public, "workers of shards need this key to connect");
@@ -93,49 +98,34 @@ impl Front {
     /// Answers until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
         let crowd = Crowd::new(self.connections_max, self.timeout);
+        let (router, front, stop) = (Arc::clone(&self.router), self, shutdown.clone());
         tokio::select! {
-            () = self.answer(&shutdown) => {}
-            () = self.router.watch(crowd) => {}
+            () = shutdown.cancelled() => {}
+            () = router.run(crowd, move |peer, message| front.take(peer, message, &stop)) => {}
         }
     }
 
-    async fn answer(&self, shutdown: &CancellationToken) {
-        loop {
-            let received = tokio::select! {
-                biased;
-                () = shutdown.cancelled() => return,
-                received = self.router.receive() => received,
-            };
-            match received {
-                Ok((peer, message)) => self.take(peer, &message, shutdown),
-                Err(error) => {
-                    tracing::error!(error, "the socket for workers of shards has ended");
-                    return;
-                }
-            }
-        }
-    }
-
-    fn take(&self, peer: Peer, message: &[u8], shutdown: &CancellationToken) {
+    fn take(&self, peer: &Peer, message: &[u8], shutdown: &CancellationToken) {
         let Message { service, request, sequence } = match Message::parse(message) {
             Ok(message) => message,
             Err(refusal) => {
                 tracing::debug!(%refusal, "a message of a worker was not understood");
-                self.router.send(&peer, wire::error(&refusal, None));
+                peer.send(wire::error(&refusal, None));
                 return;
             }
         };
-        let (front, name, stop) = (self.clone(), Arc::clone(&service), shutdown.clone());
+        let (front, peer) = (self.clone(), Arc::clone(peer));
+        let (name, stop) = (Arc::clone(&service), shutdown.clone());
         let beats = matches!(request, Request::Beat(_));
         let reply = move |outcome: Result<Answer, Refusal>| match outcome {
             Ok(answer) => {
-                front.router.send(&peer, wire::assignment(&answer, sequence));
+                peer.send(wire::assignment(&answer, sequence));
                 if beats {
                     front.note(&name, &answer, peer, stop);
                 }
             }
             Err(refusal) => {
-                front.router.send(&peer, wire::error(&refusal, sequence));
+                peer.send(wire::error(&refusal, sequence));
             }
         };
         self.shards.submit(&service, request, Box::new(reply));
@@ -195,11 +185,11 @@ impl Front {
             let answer = Answer { snapshot: Arc::clone(snapshot), number };
             let Some(worker) = answer.worker() else { return false };
             if worker.session != place.session {
-                self.router.send(&place.peer, wire::error(&Refusal::Fenced(Arc::clone(id)), None));
+                place.peer.send(wire::error(&Refusal::Fenced(Arc::clone(id)), None));
                 return false;
             }
             let news = worker.status == Status::Active && worker.generation > place.told;
-            if news && self.router.send(&place.peer, wire::assignment(&answer, None)) {
+            if news && place.peer.send(wire::assignment(&answer, None)) {
                 place.told = worker.generation;
             }
             true

@@ -1,130 +1,146 @@
-//! The ZeroMQ socket: messages of peers in, messages to peers out. The one file that knows which library it is.
+//! The ZeroMQ socket: takes connections in, each of which then speaks for itself (`link`), and cuts off those that say
+//! nothing (`crowd`). The protocol and its cryptography are a library's; this and `link` are the files that know which.
 //!
-//! Always: a peer can send at most [`MESSAGE_BYTES_MAX`] in one message and [`MESSAGES_PER_SECOND`]; one that does not
-//! finish its greeting, does not answer pings, or says nothing, is cut off (`crowd`); a peer that does not read holds up
-//! nobody, its messages are dropped. Start at [`Router::bind`].
+//! Always: no peer holds up another, and nothing that a peer sends ends the socket. Start at [`Router::bind`].
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use bytes::Bytes;
-use omq_tokio::{
-    CurveKeypair, CurvePublicKey, CurveSecretKey, CurveServerOptions, IdentitySocket, Message, Options,
-    Socket, SocketType,
+use omq_proto::proto::{Connection, ConnectionConfig, Role};
+use omq_proto::{
+    CurveKeypair, CurvePublicKey, CurveSecretKey, CurveServerOptions, MechanismSetup, SocketType,
 };
-use rustc_hash::FxHashSet;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::crowd::Crowd;
+use super::link::{Link, MESSAGE_BYTES_MAX};
 
-/// Bytes of one message: a beat that lists some hundred thousand shards.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// Messages of one peer in a second, beyond a burst; then it is cut off, and may come again.
-pub const MESSAGES_PER_SECOND: u32 = 1_000;
-/// Messages in a burst.
-const BURST: u32 = 10_000;
-/// How long a peer may take to greet.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
-/// Peers that greet at the same time.
-const HANDSHAKES_MAX: usize = 4_096;
-/// How often a silent peer is asked whether it is there.
-const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// How long it may take to say so.
-const PING_MAX: Duration = Duration::from_secs(30);
-/// Messages that wait for one peer.
-const WAITING_MAX: u32 = 64;
+/// Peers that greet at the same time; more are cut off at once.
+const GREETINGS_MAX: usize = 4_096;
 /// How often it is looked who is connected.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Who is at the other end.
-pub type Peer = Bytes;
+pub type Peer = Arc<Link>;
 
 /// A bound socket.
 #[derive(Debug)]
 pub struct Router {
-    socket: IdentitySocket,
-    /// Connections that something came from since the last look. Held for moments, never across an await.
-    heard: Mutex<FxHashSet<u64>>,
+    listener: TcpListener,
+    mechanism: MechanismSetup,
+    /// Who is connected, by numbers that rise as they come. Held for moments, never across an await.
+    connected: Mutex<BTreeMap<u64, (Peer, AbortHandle)>>,
 }
 
 impl Router {
-    /// Binds `endpoint`, and tells where that is. With a secret key only peers that know the public one, and whose own
-    /// is among `clients` if there are any, can connect.
-    pub async fn bind(
-        endpoint: &str,
-        secret: Option<&str>,
-        clients: &[String],
-    ) -> Result<(Self, String), String> {
-        let mut options = Options::new()
-            .max_message_size(MESSAGE_BYTES_MAX)
-            .recv_rate_limit(MESSAGES_PER_SECOND, BURST)
-            .handshake_timeout(HANDSHAKE_MAX)
-            .max_pending_handshakes(HANDSHAKES_MAX)
-            .heartbeat_interval(PING_INTERVAL)
-            .heartbeat_timeout(PING_MAX)
-            .send_hwm(WAITING_MAX)
-            .recv_hwm(WAITING_MAX);
-        if let Some(secret) = secret {
-            let secret = secret_key(secret)?;
-            let keys = clients.iter().map(|key| public_key(key)).collect::<Result<Vec<_>, _>>()?;
-            let mut curve = CurveServerOptions::new();
-            if !keys.is_empty() {
-                curve = curve
-                    .authenticator(move |peer| keys.iter().any(|key| *key.as_bytes() == peer.public_key));
+    /// Listens with `listener`. With a secret key only peers that know the public one, and whose own is among `clients`
+    /// if there are any, can connect.
+    pub fn new(listener: TcpListener, secret: Option<&str>, clients: &[String]) -> Result<Self, String> {
+        let mechanism = match secret {
+            None => MechanismSetup::Null,
+            Some(secret) => {
+                let secret = secret_key(secret)?;
+                let keys = clients.iter().map(|key| public_key(key)).collect::<Result<Vec<_>, _>>()?;
+                let mut options = CurveServerOptions::new();
+                if !keys.is_empty() {
+                    options = options
+                        .authenticator(move |peer| keys.iter().any(|key| *key.as_bytes() == peer.public_key));
+                }
+                let our_keypair = CurveKeypair { public: secret.derive_public(), secret };
+                MechanismSetup::CurveServer { our_keypair, options }
             }
-            let pair = CurveKeypair { public: secret.derive_public(), secret };
-            options = options.curve_server_with_options(pair, curve);
-        }
-        let wrong = |error: omq_tokio::Error| error.to_string();
-        let socket = Socket::try_new(SocketType::Router, options).map_err(wrong)?;
-        let bound = socket.bind(endpoint).await.map_err(wrong)?;
-        let socket = socket.identity_routing().map_err(wrong)?;
-        Ok((Self { socket, heard: Mutex::default() }, bound.to_string()))
+        };
+        Ok(Self { listener, mechanism, connected: Mutex::default() })
     }
 
-    /// The next message: its sender and its last part, which is the only one that says anything.
-    pub async fn receive(&self) -> Result<(Peer, Bytes), String> {
-        let (peer, message) = self.socket.recv_from().await.map_err(|error| error.to_string())?;
-        let connection = peer.peer_info().connection_id;
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).insert(connection);
-        let part = message.iter().last().unwrap_or_default();
-        Ok((peer.to_bytes(), part))
+    /// Where it is bound.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
     }
 
-    /// Sends, unless the peer is gone or does not read; whether it was sent.
-    pub fn send(&self, peer: &Peer, message: Bytes) -> bool {
-        self.socket.try_send_to(peer, Message::single(message)).is_ok()
-    }
-}
-
-impl Router {
-    /// Cuts off whom `crowd` tells to, for as long as the socket is there.
-    pub async fn watch(&self, mut crowd: Crowd) {
-        let (clock, mut seen) = (Stopwatch::start(), None);
+    /// Gives every message to `take` with its sender, and cuts off whom `crowd` tells to. All connections end with it.
+    pub async fn run(&self, mut crowd: Crowd, take: impl Fn(&Peer, &[u8]) + Clone + Send + 'static) {
+        let (clock, greetings) = (Stopwatch::start(), Arc::new(Semaphore::new(GREETINGS_MAX)));
+        let (mut conversations, mut number) = (JoinSet::new(), 0_u64);
+        let mut looks = tokio::time::interval(LOOK_INTERVAL);
         loop {
-            baton_env::sleep(LOOK_INTERVAL).await;
-            let heard = std::mem::take(&mut *self.heard.lock().unwrap_or_else(PoisonError::into_inner));
-            let (now, generation) = (clock.elapsed(), self.socket.connections_generation());
-            crowd.hear(now, &heard);
-            if seen.replace(generation) == Some(generation) && !crowd.is_due(now) {
-                continue;
-            }
-            let Ok(connections) = self.socket.connections().await else { return };
-            let mut connected: Vec<u64> = connections.iter().map(|one| one.connection_id).collect();
-            connected.sort_unstable();
-            let cut = crowd.look(now, &connected);
-            if !cut.is_empty() {
-                tracing::warn!(
-                    connections = connected.len(),
-                    cut = cut.len(),
-                    "connections for workers of shards are cut off: they say nothing, or are too many"
-                );
-            }
-            for connection in cut {
-                // Perhaps it has gone by itself.
-                let _ = self.socket.disconnect_peer(connection).await;
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        // Too many greet at once: whoever is real comes again by itself.
+                        let Ok(greeting) = Arc::clone(&greetings).try_acquire_owned() else { continue };
+                        number += 1;
+                        self.begin(&mut conversations, number, stream, greeting, take.clone());
+                    }
+                    Err(error) => {
+                        // Out of file descriptors, most likely: they come back when connections end.
+                        tracing::warn!(%error, "cannot accept a worker of shards");
+                        baton_env::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+                Some(ended) = conversations.join_next() => {
+                    if let Ok(number) = ended {
+                        self.connected().remove(&number);
+                    }
+                }
+                _ = looks.tick() => self.look(&mut crowd, clock.elapsed()),
             }
         }
+    }
+
+    fn begin(
+        &self,
+        conversations: &mut JoinSet<u64>,
+        number: u64,
+        stream: TcpStream,
+        greeting: OwnedSemaphorePermit,
+        take: impl Fn(&Peer, &[u8]) + Send + 'static,
+    ) {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "cannot set TCP_NODELAY");
+        }
+        let config = ConnectionConfig::new(Role::Server, SocketType::Router)
+            .max_message_size(MESSAGE_BYTES_MAX)
+            .mechanism(self.mechanism.clone());
+        let (link, waiting) = Link::new();
+        let link = Arc::new(link);
+        let conversation =
+            Arc::clone(&link).converse(stream, Connection::new(config), waiting, greeting, take);
+        let task = conversations.spawn(async move {
+            if let Err(end) = conversation.await {
+                tracing::debug!(%end, "a connection for workers of shards ended");
+            }
+            number
+        });
+        self.connected().insert(number, (link, task));
+    }
+
+    /// Looks who is connected and who has spoken, and cuts off whom `crowd` tells to.
+    fn look(&self, crowd: &mut Crowd, now: Duration) {
+        let mut connected = self.connected();
+        let heard = connected.iter().filter(|(_, (link, _))| link.has_spoken()).map(|(number, _)| *number);
+        crowd.hear(now, heard);
+        let cut = crowd.look(now, connected.keys().copied());
+        if !cut.is_empty() {
+            tracing::warn!(
+                connections = connected.len(),
+                cut = cut.len(),
+                "connections for workers of shards are cut off: they say nothing, or are too many"
+            );
+        }
+        for (_, task) in cut.into_iter().filter_map(|number| connected.remove(&number)) {
+            task.abort();
+        }
+    }
+
+    fn connected(&self) -> MutexGuard<'_, BTreeMap<u64, (Peer, AbortHandle)>> {
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
