@@ -60,11 +60,12 @@ class Drill:
 
     def recover(self):
         """Starts what does not run, waits until the crew is settled, and has everybody prove that it serves."""
-        accepted, completed = len(self.producer.accepted), None
+        begin, accepted = self.now(), len(self.producer.accepted)
         for member in self.crew.members:
             if not member.running():
                 member.start()
         self.crew.settled(self.dead + self.check + self.lease + self.cooldown + 90)
+        settled = self.now() - begin
         completed = self.crew.counts()["completed"]
         for member in self.crew.members:
             jobs = self.producer.batch(0)[:1]
@@ -74,6 +75,7 @@ class Drill:
         eventually(lambda: len(self.producer.accepted) >= accepted + FLOOR, 90)
         eventually(lambda: self.crew.counts()["completed"] >= completed + FLOOR, 120)
         self.ends.look(self.crew, self.producer.accepted)
+        print(f"           settled after {settled:.1f} s, everybody served after {self.now() - begin:.1f} s", flush=True)
 
     # What scenarios ask.
 
