@@ -159,6 +159,11 @@ impl Affinity {
 
 /// How much of what has moved is not in the loads yet after another heartbeat; loads are smoothed the same way.
 const UNSEEN: f64 = 0.7;
+/// The heartbeats after which most of what has moved is in the loads. A server that is still busy then has work of its
+/// own, so its keys weigh less than they seem to, and more of them may leave: what they weigh is halved.
+const SEEN: u32 = 4;
+/// Halvings at most.
+const HALVINGS_MAX: u32 = 6;
 /// What a key that is assigned is taken to weigh at most.
 const ASSIGNED_WEIGHT_MAX: f64 = 0.01;
 
@@ -175,6 +180,9 @@ struct Served {
     keys: usize,
     /// What its load will rise or fall by, once heartbeats show what has moved.
     drift: f64,
+    /// Whether keys have left it since it was last calm, and the heartbeats in which it was busy all the same.
+    left: bool,
+    busy: u32,
 }
 
 impl Affinities {
@@ -234,6 +242,7 @@ impl Affinities {
         // servers move theirs at the same time.
         let weight = self.weight(&from, *load);
         self.serve(&from, -1, -weight);
+        self.servers.entry(from).or_default().left = true;
         self.serve(server, 1, weight);
         (Arc::clone(server), step)
     }
@@ -250,7 +259,8 @@ impl Affinities {
 
     /// What a key of a server with this load weighs.
     fn weight(&self, server: &str, load: f64) -> f64 {
-        load / self.count(server).max(1) as f64
+        let busy = self.servers.get(server).map_or(0, |served| served.busy);
+        load / (self.count(server).max(1) << (busy / SEEN)) as f64
     }
 
     fn serve(&mut self, server: &Arc<str>, keys: isize, weight: f64) {
@@ -264,11 +274,17 @@ impl Affinities {
         (told + self.servers.get(server).map_or(0.0, |served| served.drift)).max(0.0)
     }
 
-    /// A server has told its load again, so less of what has moved is missing in it.
-    pub fn told(&mut self, server: &str) {
-        if let Some(served) = self.servers.get_mut(server) {
-            served.drift *= UNSEEN;
-        }
+    /// A server has told its load again, so less of what has moved is missing in it. One that stays `busy` after keys
+    /// have left it is left by more of them the next time.
+    pub fn told(&mut self, server: &str, busy: bool) {
+        let Some(served) = self.servers.get_mut(server) else { return };
+        served.drift *= UNSEEN;
+        served.left &= busy || served.busy > 0;
+        served.busy = match (busy, served.left) {
+            (true, true) => (served.busy + 1).min(SEEN * HALVINGS_MAX),
+            (true, false) => 0,
+            (false, _) => served.busy.saturating_sub(SEEN),
+        };
     }
 
     /// Forgets what nobody uses; how many keys that were.
@@ -460,10 +476,35 @@ mod tests {
                 moved += usize::from(routed.1 == Step::Broken);
             }
             // What was assigned shows.
-            (0..20).for_each(|_| ids.iter().for_each(|id| table.told(id)));
+            (0..20).for_each(|_| ids.iter().for_each(|id| table.told(id, false)));
         }
         assert!((1..10).contains(&moved), "only what is too much leaves: {moved} of 100");
         assert_eq!(table.count("b"), 100 - table.count("a") - table.count("c"));
+    }
+
+    /// How many of 40 keys leave a server in half a minute in which it tells this load, which `each` key adds to.
+    fn leaving(own_work: f64, each: f64) -> usize {
+        let (mut table, ids) = (Affinities::default(), ids());
+        let assigned: Vec<_> = ids.iter().zip([0.9, 0.0, 0.9]).collect();
+        (0..40).for_each(|key| {
+            table.route(at(0), &format!("k{key}"), &USUAL, &assigned, &ids[1], || 0.0);
+        });
+        for second in 0..30 {
+            let told = [0.1, own_work + each * table.count("b") as f64, 0.1];
+            ids.iter().zip(told).for_each(|(id, told)| table.told(id, told >= USUAL.migrate));
+            for key in 0..40 {
+                let candidates: Vec<_> =
+                    ids.iter().zip(told).map(|(id, told)| (id, table.expected(id, told))).collect();
+                table.route(at(second), &format!("k{key}"), &USUAL, &candidates, &ids[0], || 0.3);
+            }
+        }
+        40 - table.count("b")
+    }
+
+    #[test]
+    fn a_server_that_is_busy_with_other_work_is_left_by_all_within_half_a_minute_and_else_by_few() {
+        assert_eq!(leaving(0.75, 0.0), 40);
+        assert!((4..12).contains(&leaving(0.0, 0.02)), "{}", leaving(0.0, 0.02));
     }
 
     #[test]

@@ -86,14 +86,15 @@ impl Router {
 
     /// A server that was heard says where it is and what it has to do.
     pub fn beat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> Change {
-        self.affinities.told(id);
+        self.affinities.told(id, load.score() >= self.policy.thresholds.migrate);
         self.membership.beat(now, id, url, load)
     }
 
     /// This server finds out what it has to do; what it tells others.
     pub fn measure(&mut self, measured: Load) -> Load {
-        self.affinities.told(self.membership.own());
-        self.load.measure(measured)
+        let load = self.load.measure(measured);
+        self.affinities.told(self.membership.own(), load.score() >= self.policy.thresholds.migrate);
+        load
     }
 
     /// The key by which a pop is kept with a server.
