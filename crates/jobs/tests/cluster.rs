@@ -227,6 +227,9 @@ async fn a_store_with_one_user_pays_nothing_for_company() {
     assert!(bench.store_keys("jobs/owners").await.is_empty());
     let view = bench.jobs.cluster().await.unwrap();
     assert_eq!((view.nodes.len(), view.nodes[0].jobs, view.nodes[0].slices), (1, 1, SLICES));
+    let node = &view.nodes[0].node;
+    assert!(node.started_at <= view.now && view.now.since(node.started_at) < Duration::from_secs(600));
+    assert_eq!(node.version, env!("CARGO_PKG_VERSION"));
     assert!(bench.jobs.ask_to_drain("baton", true).await.is_err());
     bench.jobs.drain().await;
     bench.jobs.shutdown().await;

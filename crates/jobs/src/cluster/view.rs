@@ -69,8 +69,14 @@ impl Jobs {
         let leader = holder.map(|owner| (term, Arc::from(owner)));
         if shared.options.sole {
             let open = self.queues().await?.iter().map(crate::queue::QueueView::open).sum();
-            let node =
-                Node { name: shared.options.name.to_string(), jobs: open, seen_at: now, ..Node::default() };
+            let node = Node {
+                name: shared.options.name.to_string(),
+                jobs: open,
+                started_at: now.before(shared.began.elapsed()),
+                seen_at: now,
+                version: env!("CARGO_PKG_VERSION").into(),
+                ..Node::default()
+            };
             let (id, own) = (Arc::clone(&shared.options.node), true);
             let view =
                 NodeView { id, node, slices: SLICES, offered: 0, jobs: open, is_leader: true, is_own: own };

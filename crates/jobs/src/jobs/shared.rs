@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use baton_env::Stopwatch;
 use baton_store::{Stop, Store, Tx, run};
 use baton_types::PartitionId;
 use bytes::Bytes;
@@ -47,6 +48,8 @@ pub struct Shared {
     /// Whether somebody watches a channel, as last seen, and whether anybody has looked.
     pub(crate) watched: AtomicBool,
     looked: OnceCell<()>,
+    /// Since when this server is there.
+    pub(crate) began: Stopwatch,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
 }
@@ -66,6 +69,7 @@ impl Shared {
             standing: Standing::default(),
             watched: AtomicBool::new(false),
             looked: OnceCell::new(),
+            began: Stopwatch::start(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         }
