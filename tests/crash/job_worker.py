@@ -2,8 +2,8 @@
 
 It takes up to MAX jobs at a time (one unless given), keeps them with heartbeats for as long as each says, writes as many
 lines into their logs and fails as often as each wants, reports, and writes every step into its diary: `from` and `to`
-with the machine's own time, between which it surely had the job. A server that does not answer is asked again with the same words, or, where there are
-several, another one is. It ends when it is told to by a signal.
+with the machine's own time, between which it surely had the job. A server that does not answer is asked again with the
+same words, or, where there are several, another one is. It ends when it is told to by a signal.
 """
 
 import http.client

@@ -3,9 +3,9 @@
 //! Consumers of a group that poll one server share one line there and find its memory warm. So a key stays where it
 //! is until that server is overloaded, and moves so that the cluster does not swing: a busy server is left with a
 //! probability, each key is judged only as often as loads can have changed, what has moved counts before heartbeats
-//! show it, and no key moves more than twice in five minutes. Always: the same inputs give the same answer (the dice are an input). Deliberately absent: agreement with
-//! other servers; each keeps its own table, and who was forwarded to serves. Start at [`judge`], then
-//! [`Affinities::route`].
+//! show it, and no key moves more than twice in five minutes. Always: the same inputs give the same answer (the dice are
+//! an input). Deliberately absent: agreement with other servers; each keeps its own table, and who was forwarded to
+//! serves. Start at [`judge`], then [`Affinities::route`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,9 +180,8 @@ struct Served {
     keys: usize,
     /// What its load will rise or fall by, once heartbeats show what has moved.
     drift: f64,
-    /// Whether keys have left it since it was last calm, and the heartbeats in which it was busy all the same.
-    left: bool,
-    busy: u32,
+    /// The heartbeats in which it was busy although keys had left it; none while nobody had to leave.
+    strain: Option<u32>,
 }
 
 impl Affinities {
@@ -242,7 +241,7 @@ impl Affinities {
         // servers move theirs at the same time.
         let weight = self.weight(&from, *load);
         self.serve(&from, -1, -weight);
-        self.servers.entry(from).or_default().left = true;
+        self.servers.entry(from).or_default().strain.get_or_insert(0);
         self.serve(server, 1, weight);
         (Arc::clone(server), step)
     }
@@ -259,8 +258,8 @@ impl Affinities {
 
     /// What a key of a server with this load weighs.
     fn weight(&self, server: &str, load: f64) -> f64 {
-        let busy = self.servers.get(server).map_or(0, |served| served.busy);
-        load / (self.count(server).max(1) << (busy / SEEN)) as f64
+        let strain = self.servers.get(server).and_then(|served| served.strain).unwrap_or(0);
+        load / (self.count(server).max(1) << (strain / SEEN)) as f64
     }
 
     fn serve(&mut self, server: &Arc<str>, keys: isize, weight: f64) {
@@ -279,11 +278,10 @@ impl Affinities {
     pub fn told(&mut self, server: &str, busy: bool) {
         let Some(served) = self.servers.get_mut(server) else { return };
         served.drift *= UNSEEN;
-        served.left &= busy || served.busy > 0;
-        served.busy = match (busy, served.left) {
-            (true, true) => (served.busy + 1).min(SEEN * HALVINGS_MAX),
-            (true, false) => 0,
-            (false, _) => served.busy.saturating_sub(SEEN),
+        served.strain = match served.strain {
+            Some(beats) if busy => Some((beats + 1).min(SEEN * HALVINGS_MAX)),
+            Some(beats) if beats > 0 => Some(beats.saturating_sub(SEEN)),
+            _ => None,
         };
     }
 

@@ -8,7 +8,7 @@ mod crowd;
 mod link;
 mod router;
 
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,28 +65,28 @@ pub struct Front {
 impl Front {
     /// Takes the address.
     pub async fn bind(options: &Options, shards: Shards) -> Result<Self, BindError> {
-        let endpoint = format!("tcp://{}:{}", options.host, options.port);
+        let place = format!("{}:{}", options.host, options.port);
+        let failed = |problem| BindError::Shards { address: format!("tcp://{place}"), problem };
         let key = Some(options.curve_secret_key.expose()).filter(|key| !key.is_empty());
         if key.is_none() && !options.curve_clients.is_empty() {
-            return Err(BindError::Shards {
-                address: endpoint,
-                problem: "shards_curve_clients says who may connect, but without shards_curve_secret_key nobody is \
-                          asked; give both"
+            return Err(failed(
+                "shards_curve_clients says who may connect, but without shards_curve_secret_key nobody is asked; give \
+                 both"
                     .into(),
-            });
+            ));
         }
-        let failed = |problem| BindError::Shards { address: endpoint.clone(), problem };
-        let listener = server::resolve(&format!("{}:{}", options.host, options.port)).await;
-        let listener = listener.and_then(server::listen).map_err(|error| failed(error.to_string()))?;
+        let listener = server::resolve(&place).await.and_then(server::listen);
+        let listener = listener.map_err(|error| failed(error.to_string()))?;
         let router = Router::new(listener, key, &options.curve_clients).map_err(failed)?;
         let address = router.address().map_err(|error| failed(error.to_string()))?;
-        let address = format!("tcp://{address}");
-        warn_of_strangers(&options.host, &address, key.is_some());
+        if !address.ip().is_loopback() && key.is_none() {
+            warn_of_strangers(address);
+        }
         if let Some(public) = key.and_then(|key| router::public_of(key).ok()) {
             tracing::info!(public_key = public, "workers of shards need this key to connect");
         }
         let (connections_max, timeout) = (options.connections_max, options.timeout);
-        let (router, address) = (Arc::new(router), address.into());
+        let (router, address) = (Arc::new(router), format!("tcp://{address}").into());
         Ok(Self { router, connections_max, timeout, address, shards, places: Arc::default() })
     }
 
@@ -197,14 +197,10 @@ impl Front {
     }
 }
 
-fn warn_of_strangers(host: &str, address: &str, encrypted: bool) {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    let loopback = bare == "localhost" || bare.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
-    if !loopback && !encrypted {
-        tracing::warn!(
-            address,
-            "LISTENING FOR WORKERS OF SHARDS BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address \
-             can take part; give shards_curve_secret_key and shards_curve_clients, or put it behind a firewall"
-        );
-    }
+fn warn_of_strangers(address: SocketAddr) {
+    tracing::warn!(
+        %address,
+        "LISTENING FOR WORKERS OF SHARDS BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address can take \
+         part; give shards_curve_secret_key and shards_curve_clients, or put it behind a firewall"
+    );
 }
