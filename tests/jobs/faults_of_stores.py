@@ -12,15 +12,26 @@ JOB = {"jobType": "t", "queue": "q", "args": {"seconds": 0}}
 CONNECTIONS_MAX = 1000
 # What share of the jobs that were accepted before must be accepted again after the heal.
 BASELINE = 0.95
+# The seconds by which that is judged.
+WINDOW = 5
 
 
-def served_again(drill, before):
-    """Whether jobs are completed again, and somebody leads."""
-    return lambda: drill.completed() > before and drill.crew.term()
+def served_again(drill):
+    """Whether jobs are completed again and accepted as before, and somebody leads; to be asked for before a fault."""
+    before, rate, asked = drill.completed(), drill.producer.rate(WINDOW), []
+
+    def healed():
+        asked.append(drill.now())
+        # Only what is accepted after the fault counts.
+        is_rate_new = drill.now() > asked[0] + WINDOW
+        is_served = is_rate_new and drill.producer.rate(WINDOW) >= BASELINE * rate
+        return is_served and drill.completed() > before and drill.crew.term()
+
+    return healed
 
 
 def restart_database(drill):
-    crew, before = drill.crew, drill.completed()
+    crew, healed = drill.crew, served_again(drill)
 
     def hit():
         crew.database.stop()
@@ -28,11 +39,11 @@ def restart_database(drill):
         crew.database.start()
         return "the database lost its power and came back"
 
-    drill.fault("F22", "database restarted", hit, served_again(drill, before), 60)
+    drill.fault("F22", "database restarted", hit, healed, 60)
 
 
 def cut_connections(drill):
-    crew, before = drill.crew, drill.completed()
+    crew, healed = drill.crew, served_again(drill)
     end = (
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
         "AND backend_type = 'client backend'"
@@ -41,12 +52,12 @@ def cut_connections(drill):
     def hit():
         return f"{crew.database.sql(end)} connections of the database were ended"
 
-    drill.fault("F22", "connections ended", hit, served_again(drill, before), 60)
+    drill.fault("F22", "connections ended", hit, healed, 60)
 
 
 def exhaust_connections(drill):
     """Others take every connection that the database has, and those of the servers are ended: they cannot come back."""
-    crew, rate = drill.crew, drill.producer.rate(5)
+    crew, healed = drill.crew, served_again(drill)
     hogs = []
 
     end = (
@@ -79,15 +90,12 @@ def exhaust_connections(drill):
         codes = drill.producer.codes[503] - before
         return f"{len(hogs)} sessions of others took all connections; {codes} calls got 503 and Retry-After"
 
-    def healed():
-        return drill.producer.rate(5) >= BASELINE * rate and crew.term()
-
     drill.fault("F22", "connections exhausted", hit, healed, 60)
 
 
 def idle_transaction(drill):
     """Somebody holds what every commit of the jobs' queues needs, and does nothing for longer than a call waits."""
-    crew, before = drill.crew, drill.completed()
+    crew, healed = drill.crew, served_again(drill)
     held = "SELECT 1 FROM crew.records WHERE key LIKE 'jobs/head/%'::bytea FOR UPDATE"
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
 
@@ -103,7 +111,7 @@ def idle_transaction(drill):
         session.close()
         return f"{found} transactions waited for one that did nothing; a call got 503 and Retry-After after {took:.0f} s"
 
-    drill.fault("F22", "idle transaction in the way", hit, served_again(drill, before), 60)
+    drill.fault("F22", "idle transaction in the way", hit, healed, 60)
 
 
 def cut_from_store(drill):
@@ -144,7 +152,7 @@ def cut_from_store(drill):
 
 def slow_store(drill, seconds=20, most=90):
     """Everybody's way to the store is slow; some statements get no answer, and some happen and are not answered."""
-    crew, before = drill.crew, drill.completed()
+    crew, healed = drill.crew, served_again(drill)
     links = [member.link for member in crew.members]
     begun = sum(link.cuts for link in links), sum(link.mutes for link in links)
 
@@ -165,7 +173,7 @@ def slow_store(drill, seconds=20, most=90):
         words = f"{cuts} statements were lost, and {mutes} answers to what had happened; {done} jobs were accepted"
         return done and f"for {took:.0f} s each answer took 0.2 s, {words}"
 
-    drill.fault("F21", "slow store", hit, served_again(drill, before), 60)
+    drill.fault("F21", "slow store", hit, healed, 60)
 
 
 def told_time(member):
