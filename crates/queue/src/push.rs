@@ -250,7 +250,7 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
             {
                 return Ok(Err(Error::Unsealed(queue.spec.name.to_string())));
             }
-            plan.partition = tx.partition(queue.id, &part.partition)?.map(|partition| partition.id);
+            plan.partition = tx.partition_id(queue.id, &part.partition)?;
             if let Some(partition) = plan.partition {
                 find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)?;
             }
@@ -337,12 +337,34 @@ fn window(options: &QueueOptions) -> Duration {
     Duration::from_secs(options.dedup_window_seconds.into())
 }
 
+/// What became of the messages of a batch, part by part: a batch often has as many parts as messages.
+struct Results {
+    pushed: Vec<Pushed>,
+    /// Where each part begins.
+    parts: Vec<usize>,
+}
+
+impl Results {
+    fn for_batch(batch: &PushBatch) -> Self {
+        Self { pushed: Vec::with_capacity(batch.len()), parts: Vec::with_capacity(batch.parts.len()) }
+    }
+
+    fn begin_part(&mut self) {
+        self.parts.push(self.pushed.len());
+    }
+
+    fn in_order_of(&self, batch: &PushBatch) -> Vec<Pushed> {
+        batch.places.iter().map(|(part, index)| self.pushed[self.parts[*part] + index]).collect()
+    }
+}
+
 /// Writes a checked push and tells what became of each message.
 pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<Vec<Pushed>, Stop> {
-    let mut results: Vec<Vec<Pushed>> = Vec::with_capacity(batch.parts.len());
+    let mut results = Results::for_batch(batch);
     for (part, plan) in batch.parts.iter().zip(&prepared.0) {
+        results.begin_part();
         if let Some(place) = plan.detour {
-            results.push(spool(tx, place, part)?);
+            spool(tx, place, part, &mut results)?;
             continue;
         }
         let queue = match &plan.queue {
@@ -351,14 +373,14 @@ pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<
         };
         let partition = match plan.partition {
             Some(partition) => partition,
-            None => match tx.partition(queue.id, &part.partition)? {
-                Some(partition) => partition.id,
+            None => match tx.partition_id(queue.id, &part.partition)? {
+                Some(partition) => partition,
                 None => tx.create_partition(queue.id, &part.partition),
             },
         };
-        results.push(append(tx, &queue, partition, &part.block, &plan.repeats));
+        append(tx, &queue, partition, &part.block, &plan.repeats, &mut results);
     }
-    Ok(batch.places.iter().map(|(part, index)| results[*part][*index]).collect())
+    Ok(results.in_order_of(batch))
 }
 
 /// Lets all messages of a push wait.
@@ -369,15 +391,16 @@ pub fn spool_all(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, Stop
         let place = maintenance::detour(tx, PushMode::Spooled, &part.queue, &part.partition)?;
         places.push(place.unwrap_or(Place::New));
     }
-    let mut results = Vec::with_capacity(batch.parts.len());
+    let mut results = Results::for_batch(batch);
     for (part, place) in batch.parts.iter().zip(places) {
-        results.push(spool(tx, place, part)?);
+        results.begin_part();
+        spool(tx, place, part, &mut results)?;
     }
-    Ok(batch.places.iter().map(|(part, index)| results[*part][*index]).collect())
+    Ok(results.in_order_of(batch))
 }
 
 /// Lets all messages of a part wait; whether some repeat others is seen when they are pushed.
-fn spool(tx: &mut dyn Tx, place: Place, part: &Part) -> Result<Vec<Pushed>, Stop> {
+fn spool(tx: &mut dyn Tx, place: Place, part: &Part, results: &mut Results) -> Result<(), Stop> {
     let partition = maintenance::ensure_place(tx, place, &part.queue, &part.partition)?;
     let appended = tx.append(partition, &part.block, Duration::ZERO);
     let pushed = |index: u64| {
@@ -385,7 +408,8 @@ fn spool(tx: &mut dyn Tx, place: Place, part: &Part) -> Result<Vec<Pushed>, Stop
         let id = MessageId::new(appended.created_at, partition, offset);
         Pushed { duplicate: false, buffered: true, partition, offset, id }
     };
-    Ok((0..part.block.len() as u64).map(pushed).collect())
+    results.pushed.extend((0..part.block.len() as u64).map(pushed));
+    Ok(())
 }
 
 fn append(
@@ -394,21 +418,22 @@ fn append(
     partition: PartitionId,
     block: &Block,
     repeats: &FxHashMap<usize, Repeat>,
-) -> Vec<Pushed> {
+    results: &mut Results,
+) {
     let remember = window(&queue.spec.options);
     let appended = match repeats.len() {
         0 => Some(tx.append(partition, block, remember)),
         all if all == block.len() => None,
         _ => Some(tx.append(partition, &block.filtered(|index| !repeats.contains_key(&index)), remember)),
     };
-    let (mut results, mut stored) = (Vec::with_capacity(block.len()), 0);
+    let (from, mut stored) = (results.pushed.len(), 0);
     for index in 0..block.len() {
         let pushed = match (repeats.get(&index), appended) {
             (Some(Repeat::Stored(offset, id)), _) => {
                 Pushed { duplicate: true, buffered: false, partition, offset: *offset, id: *id }
             }
             (Some(Repeat::Earlier(earlier)), _) => {
-                let original: Pushed = results[*earlier];
+                let original = results.pushed[from + *earlier];
                 Pushed { duplicate: true, ..original }
             }
             (None, Some(appended)) => {
@@ -419,9 +444,8 @@ fn append(
             }
             (None, None) => continue,
         };
-        results.push(pushed);
+        results.pushed.push(pushed);
     }
-    results
 }
 
 /// The queue of that name, created with defaults and with labels from its dotted name when missing.

@@ -32,6 +32,10 @@ impl<K: Copy + Eq + Hash, V> DenseMap<K, V> {
         self.places.find(hash(key), same).map(|place| *place as usize)
     }
 
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub fn contains_key(&self, key: &K) -> bool {
         self.place(key).is_some()
     }

@@ -19,6 +19,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::dense::DenseMap;
 use crate::tables::partition_row;
+use crate::tails::{CHUNK, Chunk, Tail};
 
 /// Everything in memory.
 #[derive(Default)]
@@ -255,6 +256,41 @@ impl Hot {
 
     pub fn has_partition(&self, id: PartitionId) -> bool {
         self.partitions.contains_key(&id)
+    }
+
+    pub fn partitions_len(&self) -> usize {
+        self.partitions.len()
+    }
+
+    /// Where a partition ends.
+    pub fn tail(&self, id: PartitionId) -> Option<Tail> {
+        let partition = self.partitions.get(&id)?;
+        let (tail, first_at, last_at) = (partition.tail, partition.first_at, partition.last_at);
+        Some(Tail { partition: id, tail, first_at, last_at })
+    }
+
+    /// Moves the end of a partition to where it was once, if it is not further already. Not for a queue that has
+    /// groups.
+    pub fn restore_tail(&mut self, found: Tail) {
+        let Some(partition) = self.partitions.get_mut(&found.partition) else { return };
+        let Some(queue) = self.queues.get_mut(&partition.queue) else { return };
+        if found.tail <= partition.tail {
+            return;
+        }
+        if partition.start == partition.tail {
+            partition.first_at = found.first_at;
+        }
+        queue.kept += found.tail.since(partition.tail);
+        (partition.tail, partition.last_at) = (found.tail, found.last_at);
+    }
+
+    /// The first chunk from `from` on that has partitions, and these.
+    pub fn chunk(&self, from: Chunk) -> Option<(Chunk, &[PartitionId])> {
+        self.queues.range(from.0..).find_map(|(id, queue)| {
+            let index = if *id == from.0 { from.1 } else { 0 };
+            let rest = queue.members.get(usize::try_from(index).ok()?.checked_mul(CHUNK)?..)?;
+            (!rest.is_empty()).then(|| ((*id, index), &rest[..rest.len().min(CHUNK)]))
+        })
     }
 
     /// The first offset that a partition keeps.

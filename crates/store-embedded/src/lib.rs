@@ -18,12 +18,14 @@ mod cold;
 mod committer;
 mod dense;
 mod directory;
+mod filling;
 mod hot;
 mod messages;
 mod reclaimer;
 mod remembered;
 mod store;
 mod tables;
+mod tails;
 mod tx;
 mod writer;
 

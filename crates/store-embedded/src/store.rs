@@ -25,6 +25,7 @@ use crate::tables::{
     COUNTERS_KEY, Counters, TRIM_NOTES, Tables, engine_error, number_key, read_cursor, read_group,
     read_number, read_pair, read_partition, read_queue,
 };
+use crate::tails::Tails;
 use crate::writer::{self, Input, Leftovers, Writer};
 
 /// Operations that may wait for the deciding thread.
@@ -137,7 +138,7 @@ impl EmbeddedStore {
         let mut opening = db.batch().durability(Some(PersistMode::SyncData));
         opening.insert(&tables.meta, COUNTERS_KEY, counters.value());
         opening.commit().map_err(unusable)?;
-        let (hot, leftovers) = load(&tables, now)?;
+        let (hot, tails, leftovers) = load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
         let messages = Messages { cache: Cache::new(options.cache_bytes), table: tables.segments.clone() };
         let shared = Arc::new(Shared {
@@ -180,6 +181,7 @@ impl EmbeddedStore {
             groups,
             reclaimer,
             hot,
+            tails,
             counters,
             remembered,
             leftovers,
@@ -240,7 +242,7 @@ impl EmbeddedStore {
 }
 
 /// Rebuilds memory from the rows; also tells what is still to be cleared away.
-fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Leftovers), Error> {
+fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Tails, Leftovers), Error> {
     let (mut hot, mut leftovers) = (Hot::default(), Leftovers::default());
     for entry in tables.queues.iter() {
         hot.put_queue(Arc::new(read_queue(&entry.value().map_err(engine_error)?)?));
@@ -253,6 +255,8 @@ fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Leftovers), Error> {
             leftovers.partitions.push(id);
         }
     }
+    let tails = tables.tails.iter().map(|entry| entry.into_inner().map_err(engine_error));
+    let (tails, with_chunks) = Tails::load(tails, &mut hot)?;
     for entry in tables.groups.iter() {
         let row = Arc::new(read_group(&entry.value().map_err(engine_error)?)?);
         hot.put_group(row, now);
@@ -273,7 +277,8 @@ fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Leftovers), Error> {
     }
     leftovers.queues = queues_with_letters(tables)?;
     leftovers.queues.retain(|queue| hot.queue_by_id(*queue).is_none());
-    Ok((hot, leftovers))
+    leftovers.queues.extend(with_chunks);
+    Ok((hot, tails, leftovers))
 }
 
 /// Jumps from queue to queue, without looking at every letter.

@@ -35,6 +35,8 @@ pub struct Tables {
     pub groups: Keyspace,
     /// Partitions by id.
     pub partitions: Keyspace,
+    /// Where partitions end, as far as their rows do not tell (`tails`).
+    pub tails: Keyspace,
     /// Cursors by group and partition.
     pub cursors: Keyspace,
     /// Segments by partition, first offset and time.
@@ -70,6 +72,7 @@ impl Tables {
             queues: db.keyspace("queues", small)?,
             groups: db.keyspace("groups", small)?,
             partitions: db.keyspace("partitions", small)?,
+            tails: db.keyspace("tails", small)?,
             cursors: db.keyspace("cursors", small)?,
             segments: db.keyspace("segments", blobs)?,
             records: db.keyspace("records", small)?,
@@ -82,7 +85,7 @@ impl Tables {
 impl Tables {
     /// Moves everything from the write buffers to sorted files, and waits for it.
     pub fn flush(&self) -> fjall::Result<()> {
-        let data = [&self.queues, &self.groups, &self.partitions, &self.cursors, &self.segments];
+        let data = [&self.queues, &self.groups, &self.partitions, &self.tails, &self.cursors, &self.segments];
         let rest = [&self.records, &self.letters, &self.letter_times, &self.meta];
         data.into_iter().chain(rest).try_for_each(Keyspace::rotate_memtable_and_wait)
     }

@@ -10,8 +10,9 @@ use baton_store::{
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
 
+use crate::filling::Run;
 use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key, trim_note_key};
-use crate::writer::{InFlight, Open, Writer};
+use crate::writer::{InFlight, Writer};
 
 /// Segments that a trim removes with its own commit. More are cleared away later, a little at a time.
 const TRIM_ROWS_MAX: usize = 5_000;
@@ -71,16 +72,14 @@ impl<'a> EmbeddedTx<'a> {
     /// From now on appends get a time of their own, so that whoever starts "now" misses nothing and gets
     /// nothing older.
     fn close_open_segments(&mut self) {
-        let open = std::mem::take(&mut self.writer.open);
-        self.writer.closed.extend(open);
+        self.writer.filling.close();
     }
 
     /// Segments that are not on disk yet, oldest first.
     fn young(&self, partition: PartitionId) -> impl Iterator<Item = Young<'_>> {
         let in_flight = self.writer.in_flight.get(&partition).into_iter().flat_map(InFlight::segments);
-        let closed = self.writer.closed.iter().filter(move |(id, _)| *id == partition).map(|(_, open)| open);
-        let open = closed.chain(self.writer.open.get(&partition));
-        in_flight.map(Young::InFlight).chain(open.map(Young::Open))
+        let filling = self.writer.filling.runs(partition);
+        in_flight.map(Young::InFlight).chain(filling.map(Young::Filling))
     }
 
     fn letters_of(&mut self, queue: QueueId) -> bool {
@@ -94,28 +93,19 @@ enum Young<'a> {
     /// With the committer.
     InFlight(&'a Segment),
     /// In the filling group.
-    Open(&'a Open),
+    Filling(&'a Run),
 }
 
 impl Young<'_> {
     fn header(&self) -> &SegmentHeader {
         match self {
             Self::InFlight(segment) => &segment.header,
-            Self::Open(open) => &open.header,
+            Self::Filling(run) => &run.header,
         }
     }
 
     fn end(&self) -> Offset {
         self.header().base.plus(self.header().count.into())
-    }
-
-    fn segment(&self, partition: PartitionId) -> Segment {
-        match self {
-            Self::InFlight(segment) => (*segment).clone(),
-            Self::Open(open) => {
-                Segment::new(partition, open.header, Bytes::copy_from_slice(&open.bytes[Segment::BODY_AT..]))
-            }
-        }
     }
 }
 
@@ -217,12 +207,11 @@ impl Tx for EmbeddedTx<'_> {
         }
         for partition in &partitions {
             // What is not written yet need not be.
-            self.writer.open.remove(partition);
             self.writer.dirty_partitions.remove(partition);
             shared.messages.cache.forget(*partition, Offset(u64::MAX));
         }
         let hot = &self.writer.hot;
-        self.writer.closed.retain(|(partition, _)| hot.has_partition(*partition));
+        self.writer.filling.retain(|partition| hot.has_partition(partition));
         self.writer.leftovers.partitions.extend(partitions);
         self.writer.leftovers.groups.extend(groups);
         self.writer.leftovers.queues.push(id);
@@ -232,6 +221,15 @@ impl Tx for EmbeddedTx<'_> {
         self.see_structure();
         let id = self.writer.hot.partition_id(queue, name);
         id.map_or(Ok(None), |id| self.partition_by_id(id))
+    }
+
+    fn partition_id(&mut self, queue: QueueId, name: &str) -> Result<Option<PartitionId>, Stop> {
+        self.see_structure();
+        let id = self.writer.hot.partition_id(queue, name);
+        if let Some(id) = id {
+            self.see(id);
+        }
+        Ok(id)
     }
 
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
@@ -276,13 +274,10 @@ impl Tx for EmbeddedTx<'_> {
     fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended {
         let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
         let writer = &mut *self.writer;
-        let created_at = writer.open.get(&partition).map_or(now, |open| open.header.created_at);
+        let created_at = writer.filling.created_at(partition).unwrap_or(now);
         let first =
             writer.hot.append(partition, count, created_at, now, seq, |event| writer.shared.notify(event));
-        let open =
-            writer.open.entry(partition).or_insert_with(|| Open::new(first, created_at, block.bytes().len()));
-        open.header.count += u32::try_from(count).unwrap_or(u32::MAX);
-        open.bytes.extend_from_slice(block.bytes());
+        writer.filling.add(partition, first, created_at, block);
         writer.group_bytes += block.bytes().len();
         if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {
             let hashes = block.hashes().collect();
@@ -291,7 +286,7 @@ impl Tx for EmbeddedTx<'_> {
                 Err(error) => writer.shared.fail(&error.to_string()),
             }
         }
-        self.change(partition);
+        self.write_now();
         Appended { first, created_at }
     }
 
@@ -306,7 +301,11 @@ impl Tx for EmbeddedTx<'_> {
             return Ok(None);
         }
         let young = self.young(partition).find(|s| s.header().base <= offset && offset < s.end());
-        match young.map(|young| young.segment(partition)) {
+        let young = young.map(|young| match young {
+            Young::InFlight(segment) => segment.clone(),
+            Young::Filling(run) => self.writer.filling.segment(partition, run),
+        });
+        match young {
             Some(segment) => Ok(segment.message(offset).map_err(Error::from)?),
             None => Ok(self.writer.shared.messages.message(partition, offset)?),
         }
@@ -373,11 +372,7 @@ impl Tx for EmbeddedTx<'_> {
             self.writer.put(&shared.tables.meta, trim_note_key(partition), Bytes::new());
         }
         // What is not written yet need not be.
-        let ends_before = |open: &Open| open.header.base.plus(open.header.count.into()) <= start;
-        self.writer.closed.retain(|(id, open)| *id != partition || !ends_before(open));
-        if self.writer.open.get(&partition).is_some_and(ends_before) {
-            self.writer.open.remove(&partition);
-        }
+        self.writer.filling.trim(partition, start);
         shared.messages.cache.forget(partition, start);
         self.writer.gave_up(start.since(row.start));
         self.writer.hot.trim(partition, start, found.kept_at.or(kept_young_at).unwrap_or(row.first_at));

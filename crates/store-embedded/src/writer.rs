@@ -11,9 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton_env::Clock;
-use baton_store::{Error, Operation, Segment, SegmentHeader, Stop};
+use baton_store::{Error, Operation, Segment, Stop};
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
-use bytes::Bytes;
 use fjall::{Keyspace, UserKey, UserValue};
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::mpsc::Receiver;
@@ -21,11 +20,13 @@ use tokio::sync::mpsc::Receiver;
 use crate::calm::Calm;
 use crate::cold::Overlay;
 use crate::committer;
+use crate::filling::{Filling, Sealed};
 use crate::hot::Hot;
 use crate::reclaimer::Reclaimer;
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
-use crate::tables::{COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, segment_key, trim_note_key};
+use crate::tables::{COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, trim_note_key};
+use crate::tails::{Tails, chunks_prefix};
 use crate::tx::EmbeddedTx;
 
 /// A group is closed at this many operations, so that the first of them does not wait for ever.
@@ -40,6 +41,9 @@ const GROUP_BYTES_ENOUGH: usize = 1 << 20;
 const ALONE: usize = 2;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
+/// A commit that moves the tails of so many partitions, and changes nothing else of them, logs them together instead
+/// of writing a row of each.
+const TAILS_LOGGED_FROM: usize = 4;
 /// Rows of deleted queues and groups that are cleared away between two groups.
 const SWEEP_ROWS: usize = 5_000;
 
@@ -92,22 +96,6 @@ impl Leftovers {
     }
 }
 
-/// Messages of one partition that will become one segment.
-pub struct Open {
-    pub header: SegmentHeader,
-    /// The segment's bytes: room for the header, then the encoded messages.
-    pub bytes: Vec<u8>,
-}
-
-impl Open {
-    /// With room for `body_bytes` of encoded messages.
-    pub fn new(base: Offset, created_at: Timestamp, body_bytes: usize) -> Self {
-        let mut bytes = Vec::with_capacity(Segment::BODY_AT + body_bytes);
-        bytes.resize(Segment::BODY_AT, 0);
-        Self { header: SegmentHeader { base, count: 0, created_at }, bytes }
-    }
-}
-
 /// Segments of one partition that are on their way to disk: nearly always one.
 pub struct InFlight {
     first: Segment,
@@ -130,13 +118,15 @@ pub struct Writer {
     pub records: Overlay,
     pub letters: Overlay,
     pub letter_times: Overlay,
-    pub open: FxHashMap<PartitionId, Open>,
-    /// Closed segments of the filling group.
-    pub closed: Vec<(PartitionId, Open)>,
+    pub tails: Tails,
+    pub filling: Filling,
     /// Segments of the group that the committer has in hand.
     pub in_flight: FxHashMap<PartitionId, InFlight>,
     pub remembers: Vec<Remember>,
+    /// Partitions of which something has changed, other than that messages were appended.
     pub dirty_partitions: FxHashSet<PartitionId>,
+    /// Partitions to which the group that is handed over appends, in order.
+    appended: Vec<PartitionId>,
     pub dirty_cursors: FxHashSet<(GroupId, PartitionId)>,
     pub group: Group,
     pub group_bytes: usize,
@@ -179,6 +169,7 @@ impl Writer {
         committer: SyncSender<Group>,
         reclaimer: Reclaimer,
         hot: Hot,
+        tails: Tails,
         counters: Counters,
         remembered: Remembered,
         leftovers: Leftovers,
@@ -192,11 +183,12 @@ impl Writer {
             records: Overlay::default(),
             letters: Overlay::default(),
             letter_times: Overlay::default(),
-            open: FxHashMap::default(),
-            closed: Vec::new(),
+            tails,
+            filling: Filling::default(),
             in_flight: FxHashMap::default(),
             remembers: Vec::new(),
             dirty_partitions: FxHashSet::default(),
+            appended: Vec::new(),
             dirty_cursors: FxHashSet::default(),
             group: Group { seq: 1, ..Group::default() },
             group_bytes: 0,
@@ -368,18 +360,14 @@ impl Writer {
     }
 
     fn write_segments(&mut self) {
-        // In order, because neighbours are found faster in the engine's buffers.
-        let mut segments = std::mem::take(&mut self.closed);
-        segments.extend(self.open.drain());
-        segments.sort_by_key(|(partition, open)| (*partition, open.header.base));
         let shared = self.shared.clone();
         let mut cache = shared.messages.cache.inserter();
-        for (partition, mut open) in segments {
-            Segment::seal(&open.header, &mut open.bytes);
-            let encoded = Bytes::from(open.bytes);
-            let segment = Segment::new(partition, open.header, encoded.slice(Segment::BODY_AT..));
-            let key = segment_key(partition, open.header.base, open.header.created_at);
-            self.put(&shared.tables.segments, key, encoded);
+        for Sealed { key, value, segment } in self.filling.seal() {
+            let partition = segment.partition();
+            if self.appended.last() != Some(&partition) {
+                self.appended.push(partition);
+            }
+            self.put(&shared.tables.segments, key, value);
             cache.insert(segment.clone());
             match self.in_flight.entry(partition) {
                 Entry::Occupied(mut entry) => entry.get_mut().rest.push(segment),
@@ -396,7 +384,19 @@ impl Writer {
 
     fn write_rows(&mut self) {
         let shared = self.shared.clone();
+        let mut appended = std::mem::take(&mut self.appended);
+        appended.retain(|id| !self.dirty_partitions.contains(id));
         let mut partitions: Vec<_> = self.dirty_partitions.drain().collect();
+        if appended.len() < TAILS_LOGGED_FROM {
+            partitions.append(&mut appended);
+        } else {
+            let (writes, table) = (&mut self.group.writes, &shared.tables.tails);
+            self.tails.log(&self.hot, &appended, |key, value| {
+                writes.push(Write { table: table.clone(), key: key.into(), value: value.map(Into::into) });
+            });
+            appended.clear();
+        }
+        self.appended = appended;
         partitions.sort_unstable();
         for id in partitions {
             if let Some(row) = self.hot.partition_value(id) {
@@ -493,7 +493,8 @@ impl Writer {
         {
             let prefix = number_key(queue.0);
             // Times last: by them the queue is found again after a restart.
-            if self.sweep_prefix(&tables.letters, &prefix, &mut room)?
+            if self.sweep_prefix(&tables.tails, &chunks_prefix(queue), &mut room)?
+                && self.sweep_prefix(&tables.letters, &prefix, &mut room)?
                 && self.sweep_prefix(&tables.letter_times, &prefix, &mut room)?
             {
                 self.leftovers.queues.pop();
@@ -505,9 +506,8 @@ impl Writer {
     /// Where the segments of a partition that are on disk for certain end.
     fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
         let in_flight = self.in_flight.get(&partition).map(|in_flight| in_flight.first.header.base);
-        let closed = self.closed.iter().filter(|(id, _)| *id == partition).map(|(_, open)| open);
-        let open = closed.chain(self.open.get(&partition)).map(|open| open.header.base);
-        in_flight.into_iter().chain(open).fold(tail, Offset::min)
+        let filling = self.filling.runs(partition).map(|run| run.header.base);
+        in_flight.into_iter().chain(filling).fold(tail, Offset::min)
     }
 
     /// Removes up to `room` rows whose keys begin with `prefix`; tells whether those were all.

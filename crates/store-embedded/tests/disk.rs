@@ -53,6 +53,16 @@ async fn push(store: &dyn Store, partition: PartitionId, block: Block) -> Result
     run(store, move |tx| Ok(tx.append(partition, &block, Duration::ZERO).first)).await
 }
 
+/// One message to each partition, in one commit.
+async fn push_to_all(store: &dyn Store, partitions: &[PartitionId], salt: u64) {
+    let (partitions, block) = (partitions.to_vec(), block(1, 100, salt));
+    let appended = run(store, move |tx| {
+        partitions.iter().for_each(|id| _ = tx.append(*id, &block, Duration::ZERO));
+        Ok(())
+    });
+    appended.await.unwrap();
+}
+
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
@@ -169,6 +179,7 @@ async fn furnish(directory: &Path) -> (Vec<PartitionId>, GroupId, Contents) {
             let partition = partitions[usize::try_from(salt % 4).unwrap()];
             push(&store, partition, block(30, 1000, salt)).await.unwrap();
             push(&store, partition, block(1, 100, salt)).await.unwrap();
+            push_to_all(&store, &partitions, salt).await;
             run(&store, move |tx| {
                 let cursor = Cursor { next: Offset(salt), ..Cursor::default() };
                 tx.put_cursor(group, partition, cursor, Durability::Now);
@@ -401,4 +412,56 @@ async fn a_store_with_many_partitions_opens_quickly() {
     assert_eq!(told, (PARTITIONS, PARTITIONS));
     println!("opened {PARTITIONS} partitions with cursors in {took:?}");
     assert!(took < Duration::from_secs(5), "{took:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tails_that_were_moved_together_are_found_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open_cold(directory.path()).unwrap();
+    let (queue, partitions) = lane(&store, 40).await;
+    for round in 0..4 {
+        // More than the log of tails holds before its beginning goes.
+        for salt in 0..300 {
+            push_to_all(&store, &partitions[..if salt % 2 == 0 { 40 } else { 20 }], salt).await;
+        }
+        let (first, last) = (partitions[0], partitions[39]);
+        run(&store, move |tx| tx.trim(first, Offset(300 * round + 250))).await.unwrap();
+        run(&store, move |tx| tx.trim(last, Offset(150 * (round + 1)))).await.unwrap();
+        let rows = async |store: &EmbeddedStore| {
+            let ids = partitions.clone();
+            run(store, move |tx| {
+                let rows: Result<Vec<_>, _> = ids.iter().map(|id| tx.partition_by_id(*id)).collect();
+                Ok((rows?, tx.kept(queue)?))
+            })
+            .await
+            .unwrap()
+        };
+        let before = rows(&store).await;
+        let tails: Vec<_> = before.0.iter().map(|row| row.as_ref().unwrap().tail.0).collect();
+        let expected = |index: u64| if index < 20 { 300 * (round + 1) } else { 150 * (round + 1) };
+        assert_eq!(tails, (0..40).map(expected).collect::<Vec<_>>());
+        if round % 2 == 0 {
+            store.flush().unwrap();
+        }
+        drop(store);
+        store = open_cold(directory.path()).unwrap();
+        assert_eq!(rows(&store).await, before);
+        let read = store.read(partitions[25], Offset(0), Offset(u64::MAX), usize::MAX).await.unwrap();
+        assert_eq!(read.last().unwrap().end().0, 150 * (round + 1));
+    }
+    // Nothing of a queue that is deleted is left, also when there was no time for it.
+    run(&store, move |tx| {
+        tx.remove_queue(queue);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    drop(store);
+    let store = open_cold(directory.path()).unwrap();
+    let (_, fresh) = lane(&store, 5).await;
+    push_to_all(&store, &fresh, 0).await;
+    drop(store);
+    let store = open_cold(directory.path()).unwrap();
+    let told = run(&store, move |tx| Ok(tx.partition_by_id(fresh[4])?.map(|row| row.tail))).await.unwrap();
+    assert_eq!(told, Some(Offset(1)));
 }

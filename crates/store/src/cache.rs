@@ -1,4 +1,7 @@
 //! The newest segments in memory, so that a consumer that keeps up never touches the disk.
+//!
+//! Segments that were written together may share a buffer, which is freed when the last of them goes. Therefore
+//! one that is forgotten counts until its turn would have come: what counts is never less than what is held.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,8 +22,9 @@ pub struct Cache {
 #[derive(Default)]
 struct Inner {
     segments: BTreeMap<(PartitionId, Offset), Segment>,
-    /// In the order they were written: the first to go is the oldest. Holds some that are gone already.
-    order: VecDeque<(PartitionId, Offset)>,
+    /// In the order they were written, with what they count: the first to go is the oldest. Holds some that are
+    /// gone already.
+    order: VecDeque<((PartitionId, Offset), usize)>,
     bytes: usize,
 }
 
@@ -42,11 +46,7 @@ impl Cache {
         let gone = inner.segments.range(of_partition).filter(|(_, segment)| segment.end() <= start);
         let gone: Vec<_> = gone.map(|(place, _)| *place).collect();
         for place in gone {
-            inner.remove(place);
-        }
-        if inner.order.len() > 2 * inner.segments.len() + 1024 {
-            let segments = &inner.segments;
-            inner.order.retain(|place| segments.contains_key(place));
+            inner.segments.remove(&place);
         }
     }
 
@@ -96,20 +96,14 @@ impl Inserter<'_> {
     pub fn insert(&mut self, segment: Segment) {
         let inner = &mut *self.inner;
         let place = (segment.partition(), segment.header.base);
-        inner.bytes += segment.bytes_len() + ENTRY_BYTES;
-        inner.order.push_back(place);
+        let bytes = segment.bytes_len() + ENTRY_BYTES;
+        inner.bytes += bytes;
+        inner.order.push_back((place, bytes));
         inner.segments.insert(place, segment);
         while inner.bytes > self.bytes_max {
-            let Some(oldest) = inner.order.pop_front() else { break };
-            inner.remove(oldest);
-        }
-    }
-}
-
-impl Inner {
-    fn remove(&mut self, place: (PartitionId, Offset)) {
-        if let Some(segment) = self.segments.remove(&place) {
-            self.bytes -= segment.bytes_len() + ENTRY_BYTES;
+            let Some((oldest, bytes)) = inner.order.pop_front() else { break };
+            inner.segments.remove(&oldest);
+            inner.bytes -= bytes;
         }
     }
 }
@@ -141,14 +135,23 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trimmed_takes_no_memory() {
-        let cache = Cache::new(usize::MAX);
+    fn what_is_trimmed_is_gone_and_counts_until_its_turn() {
+        let each = 1000 + 36 + ENTRY_BYTES;
+        let cache = Cache::new(4 * each);
         for base in 0..10_000 {
             cache.inserter().insert(segment(1, base, 1));
             cache.forget(PartitionId(1), Offset(base));
+            let inner = cache.lock();
+            assert_eq!(inner.segments.len(), 1);
+            assert_eq!(
+                (inner.order.len(), inner.bytes / each),
+                (4.min(base as usize + 1), inner.order.len())
+            );
         }
-        let inner = cache.lock();
-        assert_eq!((inner.segments.len(), inner.bytes), (1, 1000 + 36 + ENTRY_BYTES));
-        assert!(inner.order.len() < 2_000, "{}", inner.order.len());
+        for base in 0..4 {
+            cache.inserter().insert(segment(2, base, 1));
+        }
+        assert!(cache.get(PartitionId(1), Offset(9_999)).is_none());
+        assert!(cache.get(PartitionId(2), Offset(0)).is_some());
     }
 }

@@ -117,6 +117,11 @@ pub trait Tx {
     /// A partition by name.
     fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop>;
 
+    /// The number of a partition by name.
+    fn partition_id(&mut self, queue: QueueId, name: &str) -> Result<Option<PartitionId>, Stop> {
+        Ok(self.partition(queue, name)?.map(|partition| partition.id))
+    }
+
     /// A partition by number.
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop>;
 
