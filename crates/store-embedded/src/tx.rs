@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::filling::Run;
 use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key, trim_note_key};
-use crate::writer::{InFlight, Writer};
+use crate::writer::Writer;
 
 /// Segments that a trim removes with its own commit. More are cleared away later, a little at a time.
 const TRIM_ROWS_MAX: usize = 5_000;
@@ -77,7 +77,7 @@ impl<'a> EmbeddedTx<'a> {
 
     /// Segments that are not on disk yet, oldest first.
     fn young(&self, partition: PartitionId) -> impl Iterator<Item = Young<'_>> {
-        let in_flight = self.writer.in_flight.get(&partition).into_iter().flat_map(InFlight::segments);
+        let in_flight = self.writer.in_flight(partition).iter();
         let filling = self.writer.filling.runs(partition);
         in_flight.map(Young::InFlight).chain(filling.map(Young::Filling))
     }

@@ -5,7 +5,6 @@
 //! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
 //! what it has read is on disk, which is often at once.
 
-use std::collections::hash_map::Entry;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use baton_env::Clock;
 use baton_store::{Error, Operation, Segment, Stop};
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use fjall::{Keyspace, UserKey, UserValue};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use tokio::sync::mpsc::Receiver;
 
 use crate::calm::Calm;
@@ -96,19 +95,6 @@ impl Leftovers {
     }
 }
 
-/// Segments of one partition that are on their way to disk: nearly always one.
-pub struct InFlight {
-    first: Segment,
-    rest: Vec<Segment>,
-}
-
-impl InFlight {
-    /// In the order of their offsets.
-    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
-        std::iter::once(&self.first).chain(&self.rest)
-    }
-}
-
 /// The group that is filling, and everything that decisions see.
 pub struct Writer {
     pub shared: Arc<Shared>,
@@ -120,8 +106,8 @@ pub struct Writer {
     pub letter_times: Overlay,
     pub tails: Tails,
     pub filling: Filling,
-    /// Segments of the group that the committer has in hand.
-    pub in_flight: FxHashMap<PartitionId, InFlight>,
+    /// Segments of the group that the committer has in hand, by partition and offset.
+    in_flight: Vec<Segment>,
     pub remembers: Vec<Remember>,
     /// Partitions of which something has changed, other than that messages were appended.
     pub dirty_partitions: FxHashSet<PartitionId>,
@@ -185,7 +171,7 @@ impl Writer {
             letter_times: Overlay::default(),
             tails,
             filling: Filling::default(),
-            in_flight: FxHashMap::default(),
+            in_flight: Vec::new(),
             remembers: Vec::new(),
             dirty_partitions: FxHashSet::default(),
             appended: Vec::new(),
@@ -362,6 +348,8 @@ impl Writer {
     fn write_segments(&mut self) {
         let shared = self.shared.clone();
         let mut cache = shared.messages.cache.inserter();
+        // The committer is idle, so what it had in hand is on disk.
+        self.in_flight.clear();
         for Sealed { key, value, segment } in self.filling.seal() {
             let partition = segment.partition();
             if self.appended.last() != Some(&partition) {
@@ -369,10 +357,7 @@ impl Writer {
             }
             self.put(&shared.tables.segments, key, value);
             cache.insert(segment.clone());
-            match self.in_flight.entry(partition) {
-                Entry::Occupied(mut entry) => entry.get_mut().rest.push(segment),
-                Entry::Vacant(entry) => drop(entry.insert(InFlight { first: segment, rest: Vec::new() })),
-            }
+            self.in_flight.push(segment);
         }
         drop(cache);
         let remembers = std::mem::take(&mut self.remembers);
@@ -505,9 +490,16 @@ impl Writer {
 
     /// Where the segments of a partition that are on disk for certain end.
     fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
-        let in_flight = self.in_flight.get(&partition).map(|in_flight| in_flight.first.header.base);
+        let in_flight = self.in_flight(partition).iter().map(|segment| segment.header.base);
         let filling = self.filling.runs(partition).map(|run| run.header.base);
-        in_flight.into_iter().chain(filling).fold(tail, Offset::min)
+        in_flight.chain(filling).fold(tail, Offset::min)
+    }
+
+    /// The segments of a partition that are on their way to disk, in the order of their offsets.
+    pub fn in_flight(&self, partition: PartitionId) -> &[Segment] {
+        let from = self.in_flight.partition_point(|segment| segment.partition() < partition);
+        let of_partition = &self.in_flight[from..];
+        &of_partition[..of_partition.partition_point(|segment| segment.partition() == partition)]
     }
 
     /// Removes up to `room` rows whose keys begin with `prefix`; tells whether those were all.

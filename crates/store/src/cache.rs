@@ -3,10 +3,12 @@
 //! Segments that were written together may share a buffer, which is freed when the last of them goes. Therefore
 //! one that is forgotten counts until its turn would have come: what counts is never less than what is held.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use baton_types::{Offset, PartitionId};
+use rustc_hash::FxHashMap;
 
 use crate::Segment;
 
@@ -21,11 +23,17 @@ pub struct Cache {
 
 #[derive(Default)]
 struct Inner {
-    segments: BTreeMap<(PartitionId, Offset), Segment>,
+    partitions: FxHashMap<PartitionId, Kept>,
     /// In the order they were written, with what they count: the first to go is the oldest. Holds some that are
     /// gone already.
     order: VecDeque<((PartitionId, Offset), usize)>,
     bytes: usize,
+}
+
+/// The segments of one partition, in the order of their offsets: with many partitions nearly always one.
+struct Kept {
+    first: Segment,
+    rest: VecDeque<Segment>,
 }
 
 impl Cache {
@@ -41,13 +49,7 @@ impl Cache {
 
     /// Forgets the segments of a partition that hold nothing from `start` on.
     pub fn forget(&self, partition: PartitionId, start: Offset) {
-        let inner = &mut *self.lock();
-        let of_partition = (partition, Offset(0))..(partition, start);
-        let gone = inner.segments.range(of_partition).filter(|(_, segment)| segment.end() <= start);
-        let gone: Vec<_> = gone.map(|(place, _)| *place).collect();
-        for place in gone {
-            inner.segments.remove(&place);
-        }
+        self.lock().drop_while(partition, |oldest| oldest.end() <= start);
     }
 
     /// Forgets everything.
@@ -58,8 +60,10 @@ impl Cache {
     /// The segment that holds `offset`.
     pub fn get(&self, partition: PartitionId, offset: Offset) -> Option<Segment> {
         let inner = self.lock();
-        let (_, segment) = inner.segments.range((partition, Offset(0))..=(partition, offset)).next_back()?;
-        (offset < segment.end()).then(|| segment.clone())
+        let Kept { first, rest } = inner.partitions.get(&partition)?;
+        let later = rest.partition_point(|segment| segment.header.base <= offset);
+        let segment = later.checked_sub(1).map_or(first, |index| &rest[index]);
+        (segment.header.base <= offset && offset < segment.end()).then(|| segment.clone())
     }
 
     /// The segments from `from` on, as [`Store::read`](crate::Store::read) tells them, or `None` when one of them is
@@ -99,11 +103,38 @@ impl Inserter<'_> {
         let bytes = segment.bytes_len() + ENTRY_BYTES;
         inner.bytes += bytes;
         inner.order.push_back((place, bytes));
-        inner.segments.insert(place, segment);
+        match inner.partitions.entry(place.0) {
+            Entry::Vacant(entry) => drop(entry.insert(Kept { first: segment, rest: VecDeque::new() })),
+            Entry::Occupied(mut entry) => entry.get_mut().add(segment),
+        }
         while inner.bytes > self.bytes_max {
-            let Some((oldest, bytes)) = inner.order.pop_front() else { break };
-            inner.segments.remove(&oldest);
+            let Some(((partition, base), bytes)) = inner.order.pop_front() else { break };
+            inner.drop_while(partition, |oldest| oldest.header.base <= base);
             inner.bytes -= bytes;
+        }
+    }
+}
+
+impl Inner {
+    /// Drops segments of a partition, the oldest first, as long as `unwanted` says so.
+    fn drop_while(&mut self, partition: PartitionId, unwanted: impl Fn(&Segment) -> bool) {
+        let Entry::Occupied(mut entry) = self.partitions.entry(partition) else { return };
+        while unwanted(&entry.get().first) {
+            match entry.get_mut().rest.pop_front() {
+                Some(next) => entry.get_mut().first = next,
+                None => return drop(entry.remove()),
+            }
+        }
+    }
+}
+
+impl Kept {
+    /// Adds a segment that comes after the others. If it does not, these are not what is stored any more.
+    fn add(&mut self, segment: Segment) {
+        if self.rest.back().unwrap_or(&self.first).end() <= segment.header.base {
+            self.rest.push_back(segment);
+        } else {
+            *self = Self { first: segment, rest: VecDeque::new() };
         }
     }
 }
@@ -142,7 +173,7 @@ mod tests {
             cache.inserter().insert(segment(1, base, 1));
             cache.forget(PartitionId(1), Offset(base));
             let inner = cache.lock();
-            assert_eq!(inner.segments.len(), 1);
+            assert_eq!((inner.partitions.len(), inner.partitions[&PartitionId(1)].rest.len()), (1, 0));
             assert_eq!(
                 (inner.order.len(), inner.bytes / each),
                 (4.min(base as usize + 1), inner.order.len())
