@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::dense::DenseMap;
+use crate::name::Name;
 use crate::tables::partition_row;
 use crate::tails::{CHUNK, Chunk, Tail};
 
@@ -44,7 +45,7 @@ struct QueueState {
 /// A partition, and the last group of operations that changed it or a cursor on it.
 struct PartitionState {
     queue: QueueId,
-    name: Box<str>,
+    name: Name,
     start: Offset,
     tail: Offset,
     created_at: Timestamp,
@@ -79,7 +80,7 @@ impl PartitionState {
         Partition {
             id,
             queue: self.queue,
-            name: (*self.name).into(),
+            name: self.name.as_str().into(),
             start: self.start,
             tail: self.tail,
             created_at: self.created_at,
@@ -233,7 +234,8 @@ impl Hot {
     // Partitions.
 
     pub fn partition_id(&self, queue: QueueId, name: &str) -> Option<PartitionId> {
-        let same = |id: &PartitionId| self.partitions.get(id).is_some_and(|p| *p.name == *name);
+        let same =
+            |id: &PartitionId| self.partitions.get(id).is_some_and(|p| p.name.as_bytes() == name.as_bytes());
         self.queues.get(&queue)?.by_name.find(xxh3_64(name.as_bytes()), same).copied()
     }
 
@@ -247,7 +249,7 @@ impl Hot {
         let nothing = OffsetRanges::default();
         Some(partition_row(
             partition.queue,
-            &partition.name,
+            partition.name.as_str(),
             [partition.start, partition.tail],
             [partition.created_at, partition.first_at, partition.last_at],
             partition.deleted.as_deref().unwrap_or(&nothing),
@@ -324,7 +326,7 @@ impl Hot {
         let Some(queue) = self.queues.get_mut(&row.queue) else { return false };
         let state = PartitionState {
             queue: row.queue,
-            name: (*row.name).into(),
+            name: Name::new(&row.name),
             start: row.start,
             tail: row.tail,
             created_at: row.created_at,

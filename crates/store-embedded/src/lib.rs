@@ -21,6 +21,7 @@ mod directory;
 mod filling;
 mod hot;
 mod messages;
+mod name;
 mod reclaimer;
 mod remembered;
 mod store;
