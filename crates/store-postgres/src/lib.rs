@@ -20,6 +20,7 @@
 mod address;
 mod clock;
 mod decider;
+mod failure;
 mod flush;
 mod link;
 mod load;
@@ -32,6 +33,7 @@ mod structure;
 mod sweeper;
 mod tx;
 mod wanted;
+mod wire;
 mod writer;
 
 pub use schema::Standing;

@@ -13,7 +13,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
 use crate::address::Address;
-use crate::link::{self, Failure, Link, call, param, signed};
+use crate::failure::Failure;
+use crate::link::{DEADLINE, Link, Row, call, param, signed};
 use crate::schema::{self, Standing};
 use crate::sweeper;
 use crate::writer::{Input, Writer};
@@ -66,19 +67,14 @@ impl Options {
 
 /// Looks at the schema without changing it.
 pub async fn check(options: &Options) -> Result<Standing, Error> {
-    let (client, _) = link::connect(&options.address()?).await.map_err(|e| unreachable(&e))?;
-    in_time(link::DEADLINE, schema::check(&client, &options.schema)).await
+    let link = Link::plain(&options.address()?, DEADLINE).await.map_err(|e| unreachable(&e))?;
+    schema::check(&link, &options.schema).await
 }
 
 /// Brings the schema up to date.
 pub async fn migrate(options: &Options) -> Result<(), Error> {
-    let (mut client, _) = link::connect(&options.address()?).await.map_err(|e| unreachable(&e))?;
-    in_time(MIGRATION_MAX, schema::migrate(&mut client, &options.schema)).await
-}
-
-async fn in_time<T>(most: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let silent = |_| Error::Unusable(format!("PostgreSQL did not answer within {} s", most.as_secs()));
-    tokio::time::timeout(most, work).await.map_err(silent)?
+    let link = Link::plain(&options.address()?, MIGRATION_MAX).await.map_err(|e| unreachable(&e))?;
+    schema::migrate(&link, &options.schema).await
 }
 
 fn unreachable(failure: &Failure) -> Error {
@@ -176,7 +172,7 @@ impl PostgresStore {
             })?;
             let (before, count) = (found.len(), rows.len());
             for row in rows {
-                let segment = Segment::decode(partition, row.get::<_, Vec<u8>>(0).into())?;
+                let segment = Segment::decode(partition, row.bytes(0).unwrap_or_default())?;
                 (at, bytes) = (segment.end(), bytes + segment.bytes_len());
                 found.push(segment);
             }
@@ -193,7 +189,7 @@ impl PostgresStore {
         from: Offset,
         to: Offset,
         bytes_max: usize,
-    ) -> Result<Vec<tokio_postgres::Row>, Failure> {
+    ) -> Result<Vec<Row>, Failure> {
         let link = self.reader().await?;
         let params = vec![
             param(signed(partition.0)),
@@ -202,7 +198,10 @@ impl PostgresStore {
             param(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
             param(READ_ROWS_MAX),
         ];
-        Ok(link.run(vec![call(READ, params)]).await?.into_iter().flatten().collect())
+        // Whoever asked may be gone before the answer, which would tear the connection for all.
+        let reading = tokio::spawn(async move { link.run(vec![call(READ, params)]).await });
+        let rows = reading.await.map_err(|e| Failure::Lost(e.to_string()))??;
+        Ok(rows.into_iter().flatten().collect())
     }
 }
 
