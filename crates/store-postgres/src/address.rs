@@ -23,7 +23,8 @@ impl Address {
     pub fn read(text: &str) -> Result<Self, Error> {
         let Split { rest, mode, authorities } = split(text);
         let mut config = Config::from_str(&rest).map_err(|e| {
-            let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
+            let why = std::error::Error::source(&e)
+                .map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
             let help = "give postgres://user@host/database";
             Error::Unusable(format!("the address of the store cannot be read: {why}; {help}"))
         })?;

@@ -75,7 +75,12 @@ struct Statement {
 impl Link {
     /// Connects without any settings.
     pub async fn plain(address: &Address, deadline: Duration) -> Result<Self, Failure> {
-        let talk = Talk { wire: Wire::connect(address).await?, is_torn: false, statements: HashMap::new(), names: 0 };
+        let talk = Talk {
+            wire: Wire::connect(address).await?,
+            is_torn: false,
+            statements: HashMap::new(),
+            names: 0,
+        };
         Ok(Self { talk: Mutex::new(talk), is_closed: AtomicBool::new(false), deadline })
     }
 
@@ -164,7 +169,8 @@ impl Talk {
     async fn prepare(&mut self, calls: Vec<Call>) -> Result<Vec<(Arc<Statement>, Vec<Param>)>, Failure> {
         let mut missing: Vec<(Cow<'static, str>, String)> = Vec::new();
         for call in &calls {
-            if !self.statements.contains_key(&call.text) && missing.iter().all(|(text, _)| *text != call.text) {
+            if !self.statements.contains_key(&call.text) && missing.iter().all(|(text, _)| *text != call.text)
+            {
                 self.names += 1;
                 missing.push((call.text.clone(), format!("s{}", self.names)));
             }
@@ -217,9 +223,9 @@ impl Talk {
             };
             frontend::bind("", &statement.name, [BINARY], values, write, [BINARY], &mut self.wire.outgoing)
                 .map_err(|e| match e {
-                    BindError::Conversion(e) => Failure::Lost(format!("a value cannot be sent: {e}")),
-                    BindError::Serialization(e) => e.into(),
-                })?;
+                BindError::Conversion(e) => Failure::Lost(format!("a value cannot be sent: {e}")),
+                BindError::Serialization(e) => e.into(),
+            })?;
             frontend::execute("", 0, &mut self.wire.outgoing)?;
         }
         frontend::sync(&mut self.wire.outgoing);

@@ -57,6 +57,14 @@ const READY: &str = "
     FROM slots s JOIN partitions p ON p.id = s.partition_id
     WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
 
+/// The same for partitions of some homes; there are [`HOMES`](baton_store::HOMES) of them.
+const READY_AT: &str = "
+    SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
+    FROM slots s JOIN partitions p ON p.id = s.partition_id
+    WHERE s.group_id = $1 AND s.line <= $2 AND s.partition_id % 16 = ANY($4)
+    ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
+
 /// What is ready for a group, locked by others or not.
 const READY_AT_ALL: &str =
     "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3";
@@ -152,6 +160,8 @@ pub struct Round<'a> {
     /// Begins the transaction, and takes the lock on records if a try without it would be in vain.
     pub first: bool,
     pub lock_records: bool,
+    /// The homes in whose partitions to look first.
+    pub homes: Option<&'a [i64]>,
 }
 
 /// The numbers that came along.
@@ -166,7 +176,6 @@ pub async fn load(
     round: Round<'_>,
     memory: &mut Memory,
     remembered: &mut Remembered,
-    wait_for_ready: bool,
 ) -> Result<(Versions, Versions), Trouble> {
     let wanted = std::mem::take(&mut memory.wanted);
     let horizon = number_until(memory.base.after(HORIZON));
@@ -184,7 +193,10 @@ pub async fn load(
         calls.page(*page);
     }
     for (group, count) in &wanted.ready {
-        calls.ready(*group, *count, horizon, wait_for_ready);
+        match round.homes.filter(|_| !wanted.everywhere.contains(group)) {
+            Some(homes) => calls.ready_at(homes.to_vec(), *group, *count, horizon),
+            None => calls.ready(*group, *count, horizon),
+        }
     }
     // The first of them may be partitions that are here, of which something else is known.
     let here = memory.partitions.len() + wanted.partitions.len() + wanted.names.len();
@@ -302,32 +314,38 @@ impl Calls {
         self.add(PAGE_SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
     }
 
-    fn ready(&mut self, group: GroupId, count: usize, horizon: i64, wait: bool) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        let params = || vec![param(signed(group.0)), param(horizon), param(count)];
-        self.add(READY, params(), move |known, rows| {
-            let line = known.memory.lines.entry(group).or_default();
-            line.asked = line.asked.max(usize::try_from(count).unwrap_or(usize::MAX));
-            let full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= count;
-            let last = rows.last().map(|row| row.get::<i64>(12)).filter(|_| full);
-            line.covered = line.covered.max(last.unwrap_or(horizon));
-            for row in &rows {
-                known.memory.load(read_partition(row)?, true, false);
-            }
-            load_slots(known, &rows, 9)
+    /// What is ready for a group in some homes, and whether there is more elsewhere.
+    fn ready_at(&mut self, homes: Vec<i64>, group: GroupId, count: usize, horizon: i64) {
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        let params = vec![param(signed(group.0)), param(horizon), param(limit), param(homes)];
+        self.add(READY_AT, params, move |known, rows| load_ready(known, &rows, group, count, horizon));
+        let params = vec![param(signed(group.0)), param(horizon), param(limit)];
+        self.add(READY_AT_ALL, params, move |known, rows| {
+            let is_elsewhere =
+                |row: &Row| !known.memory.partitions.contains_key(&PartitionId(unsigned(row, 0)));
+            let is_more = rows.iter().any(is_elsewhere);
+            known.memory.lines.entry(group).or_default().elsewhere = is_more;
+            Ok(())
         });
-        if wait {
-            // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
-            self.add(READY_AT_ALL, params(), move |known, rows| {
-                let until = (horizon, PartitionId(u64::MAX));
-                let line = known.memory.lines.get(&group);
-                let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());
-                if !has_some && let Some(row) = rows.first() {
-                    known.memory.wanted.partitions.insert(PartitionId(unsigned(row, 0)));
-                }
-                Ok(())
-            });
-        }
+    }
+
+    fn ready(&mut self, group: GroupId, count: usize, horizon: i64) {
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        let params = || vec![param(signed(group.0)), param(horizon), param(limit)];
+        self.add(READY, params(), move |known, rows| {
+            known.memory.lines.entry(group).or_default().elsewhere = false;
+            load_ready(known, &rows, group, count, horizon)
+        });
+        // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
+        self.add(READY_AT_ALL, params(), move |known, rows| {
+            let until = (horizon, PartitionId(u64::MAX));
+            let line = known.memory.lines.get(&group);
+            let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());
+            if !has_some && let Some(row) = rows.first() {
+                known.memory.wanted.partitions.insert(PartitionId(unsigned(row, 0)));
+            }
+            Ok(())
+        });
     }
 
     fn later(&mut self, group: GroupId, count: usize, base: Timestamp) {
@@ -560,6 +578,23 @@ fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Erro
         known.memory.load_slot(partition, group, slot);
     }
     Ok(())
+}
+
+fn load_ready(
+    known: &mut Known<'_>,
+    rows: &[Row],
+    group: GroupId,
+    count: usize,
+    horizon: i64,
+) -> Result<(), Error> {
+    let line = known.memory.lines.entry(group).or_default();
+    line.asked = line.asked.max(count);
+    let last = rows.last().map(|row| row.get::<i64>(12)).filter(|_| rows.len() >= count);
+    line.covered = line.covered.max(last.unwrap_or(horizon));
+    for row in rows {
+        known.memory.load(read_partition(row)?, true, false);
+    }
+    load_slots(known, rows, 9)
 }
 
 fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Opening, the way in, reading messages, and what all parts share.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -9,18 +10,16 @@ use baton_store::{
     BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
 use baton_types::{Offset, PartitionId, Timestamp};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::address::Address;
 use crate::failure::Failure;
+use crate::lanes::{LANES_MAX, Lanes, homes_of};
 use crate::link::{DEADLINE, Link, Row, call, param, signed};
 use crate::schema::{self, Standing};
 use crate::sweeper;
-use crate::writer::{Input, Writer};
 
-/// Operations that may wait for their group.
-const INTAKE_MAX: usize = 16_384;
 /// When to try again at a full intake, or while the database is away.
 pub const BUSY_FOR: Duration = Duration::from_millis(500);
 
@@ -83,10 +82,10 @@ fn unreachable(failure: &Failure) -> Error {
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
-    intake: mpsc::Sender<Input>,
+    lanes: Arc<Lanes>,
     shared: Arc<Shared>,
     reader: tokio::sync::Mutex<Option<Arc<Link>>>,
-    writing: Mutex<Option<JoinHandle<()>>>,
+    adapting: JoinHandle<()>,
     sweeping: JoinHandle<()>,
     closed: AtomicBool,
 }
@@ -101,9 +100,12 @@ pub struct Shared {
     clock: Option<Arc<dyn Clock>>,
     listener: RwLock<Option<Listener>>,
     now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
-    away: Mutex<Option<String>>,
-    /// Whether the database has been away for long enough that nobody should wait for it.
-    refusing: AtomicBool,
+    /// The lanes for which the database is away, and why.
+    away: Mutex<BTreeMap<usize, String>>,
+    /// For which lanes the database has been away for so long that nobody should wait for it.
+    refusing: [AtomicBool; LANES_MAX],
+    /// How many lanes are used.
+    lanes: AtomicUsize,
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
@@ -125,7 +127,8 @@ impl PostgresStore {
             listener: RwLock::default(),
             now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
             away: Mutex::default(),
-            refusing: AtomicBool::new(false),
+            refusing: Default::default(),
+            lanes: AtomicUsize::new(1),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -133,15 +136,14 @@ impl PostgresStore {
             commit_micros: Histogram::new(MICROS),
             commit_operations: Histogram::new(SIZES),
         });
-        let writer = Writer::open(shared.clone()).await.map_err(|e| unreachable(&e))?;
-        let (intake, received) = mpsc::channel(INTAKE_MAX);
-        let writing = tokio::spawn(writer.run(received));
+        let lanes = Arc::new(Lanes::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
+        let adapting = tokio::spawn(lanes.clone().adapt());
         let sweeping = tokio::spawn(sweeper::run(shared.clone()));
         Ok(Self {
-            intake,
+            lanes,
             shared,
             reader: tokio::sync::Mutex::default(),
-            writing: Mutex::new(Some(writing)),
+            adapting,
             sweeping,
             closed: AtomicBool::new(false),
         })
@@ -220,27 +222,55 @@ impl Shared {
         last.max(self.time(heard))
     }
 
+    /// The time of the last decision of any lane.
+    pub fn last(&self) -> Timestamp {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
     pub fn set_now(&self, last: Timestamp, heard: (Timestamp, Stopwatch)) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = (last, heard);
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        *now = (now.0.max(last), heard);
     }
 
-    /// Notes that the database is away, and why, or that it is back.
-    pub fn set_away(&self, reason: Option<String>) {
+    /// Notes that the database is away for a lane, and why, or that it is back.
+    pub fn set_away(&self, lane: usize, reason: Option<String>) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*away, &reason) {
-            (None, Some(reason)) => tracing::warn!(reason, "PostgreSQL is away"),
-            (Some(_), None) => tracing::info!("PostgreSQL is back"),
-            _ => {}
+        let before = away.len();
+        match reason {
+            Some(reason) => {
+                if before == 0 {
+                    tracing::warn!(reason, "PostgreSQL is away");
+                }
+                away.insert(lane, reason);
+            }
+            None => drop(away.remove(&lane)),
         }
-        *away = reason;
+        if before > 0 && away.is_empty() {
+            tracing::info!("PostgreSQL is back");
+        }
     }
 
-    pub fn refuse(&self, refusing: bool) {
-        self.refusing.store(refusing, Ordering::Release);
+    pub fn refuse(&self, lane: usize, refusing: bool) {
+        self.refusing[lane].store(refusing, Ordering::Release);
     }
 
-    pub fn set_remembered(&self, len: usize) {
-        self.remembered.store(len as u64, Ordering::Relaxed);
+    pub fn is_refused(&self, lane: usize) -> bool {
+        self.refusing[lane].load(Ordering::Acquire)
+    }
+
+    pub fn set_lanes(&self, used: usize) {
+        self.lanes.store(used, Ordering::Release);
+    }
+
+    /// The homes whose operations a lane has now; all if it is the only one.
+    pub fn homes(&self, lane: usize) -> Option<Vec<i64>> {
+        homes_of(lane, self.lanes.load(Ordering::Acquire))
+    }
+
+    /// Notes how many transaction ids a lane remembers, and how many it did.
+    pub fn set_remembered(&self, before: usize, now: usize) {
+        self.remembered.fetch_add(now as u64, Ordering::Relaxed);
+        self.remembered.fetch_sub(before as u64, Ordering::Relaxed);
     }
 
     /// Counts a commit that was forced to disk.
@@ -265,20 +295,10 @@ impl Shared {
 
 impl Store for PostgresStore {
     fn submit(&self, operation: Box<dyn Operation>) {
-        use mpsc::error::TrySendError::{Closed, Full};
         if self.closed.load(Ordering::Acquire) {
             return operation.finish(Err(Error::Closed("it was closed".into())));
         }
-        if self.shared.refusing.load(Ordering::Acquire) {
-            return operation.finish(Err(Error::Busy(BUSY_FOR)));
-        }
-        match self.intake.try_send(Input::Operation(operation)) {
-            Err(Full(Input::Operation(operation))) => operation.finish(Err(Error::Busy(BUSY_FOR))),
-            Err(Closed(Input::Operation(operation))) => {
-                operation.finish(Err(Error::Closed("it was closed".into())))
-            }
-            _ => {}
-        }
+        self.lanes.submit(operation);
     }
 
     fn read(
@@ -321,20 +341,16 @@ impl Store for PostgresStore {
     }
 
     fn away(&self) -> Option<String> {
-        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).values().next().cloned()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
-        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             self.closed.store(true, Ordering::Release);
-            // An error means that it has ended already.
-            let _ = self.intake.send(Input::Close).await;
-            if let Some(writing) = writing {
-                writing.await.map_err(|e| Error::Closed(e.to_string()))?;
-            }
+            self.adapting.abort();
+            let closed = self.lanes.close().await;
             self.sweeping.abort();
-            Ok(())
+            closed
         })
     }
 }
@@ -342,8 +358,7 @@ impl Store for PostgresStore {
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.sweeping.abort();
-        if let Some(writing) = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            writing.abort();
-        }
+        self.adapting.abort();
+        self.lanes.abort();
     }
 }

@@ -102,7 +102,8 @@ impl Wire {
         parameters.extend(config.get_application_name().map(|name| ("application_name", name)));
         frontend::startup_message(parameters, &mut self.outgoing)?;
         let password = || {
-            let missing = || Failure::Lost("the database asks for a password, and the address has none".into());
+            let missing =
+                || Failure::Lost("the database asks for a password, and the address has none".into());
             config.get_password().ok_or_else(missing)
         };
         loop {
@@ -123,7 +124,9 @@ impl Wire {
                     self.prove(password()?).await?;
                 }
                 Message::ErrorResponse(body) => return Err(Failure::read(&body)),
-                _ => return Err(Failure::Lost("the database asks for a proof that is not known here".into())),
+                _ => {
+                    return Err(Failure::Lost("the database asks for a proof that is not known here".into()));
+                }
             }
         }
         self.ready().await
