@@ -9,7 +9,7 @@ use baton_store::{Cursor, Error, Group, Lease, OffsetRanges, Partition, Queue};
 use baton_types::{LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::{Buf, BufMut, Bytes};
 use fjall::compaction::Leveled;
-use fjall::config::CompressionPolicy;
+use fjall::config::{CompressionPolicy, FilterPolicy};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions};
 
 /// Bytes of a keyspace's write buffer before it goes to a sorted file. With the journal's bound this decides
@@ -67,14 +67,16 @@ impl Tables {
                     .staleness_threshold(BLOB_GARBAGE),
             ))
         };
+        // Filters tell whether a key is there; these tables are only ever read in order.
+        let in_order = |options: KeyspaceCreateOptions| options.filter_policy(FilterPolicy::disabled());
         Ok(Self {
             meta: db.keyspace("meta", small)?,
-            queues: db.keyspace("queues", small)?,
-            groups: db.keyspace("groups", small)?,
-            partitions: db.keyspace("partitions", small)?,
-            tails: db.keyspace("tails", small)?,
-            cursors: db.keyspace("cursors", small)?,
-            segments: db.keyspace("segments", blobs)?,
+            queues: db.keyspace("queues", || in_order(small()))?,
+            groups: db.keyspace("groups", || in_order(small()))?,
+            partitions: db.keyspace("partitions", || in_order(small()))?,
+            tails: db.keyspace("tails", || in_order(small()))?,
+            cursors: db.keyspace("cursors", || in_order(small()))?,
+            segments: db.keyspace("segments", || in_order(blobs()))?,
             records: db.keyspace("records", small)?,
             letters: db.keyspace("letters", blobs)?,
             letter_times: db.keyspace("letter_times", small)?,
