@@ -92,6 +92,8 @@ class Runner:
             self.clocks()
         else:
             self.missing += [(number, "libfaketime is not installed") for number in ("F19", "F20") if self.wants(number)]
+        # Leases of workers outlast a store that does next to nothing for a minute.
+        self.drill([("F21", stores.crawling_store)], times=TIMES | {"job-lease-ms": 120000})
         # Long enough between two moves that loads can be arranged before the first.
         self.drill([("F31", owners.balance)], times=TIMES | {"job-rebalance-cooldown-ms": 15000}, links=False)
 

@@ -2,12 +2,17 @@
 
 import contextlib
 import time
+from collections import Counter
 from datetime import UTC, datetime
 
 from baton import eventually
+from job_load import Caller
+from links import Fates
 from postgres import Session
 
 JOB = {"jobType": "t", "queue": "q", "args": {"seconds": 0}}
+# By then every call is answered: what a server allows a call (`call_timeout_ms`), and what a busy machine may add.
+ANSWERED = 45 + 20
 # More than the database has.
 CONNECTIONS_MAX = 1000
 # What share of the jobs that were accepted before must be accepted again after the heal.
@@ -153,7 +158,7 @@ def cut_from_store(drill):
 def slow_store(drill, seconds=20, most=90):
     """Everybody's way to the store is slow; some statements get no answer, and some happen and are not answered."""
     crew, healed = drill.crew, served_again(drill)
-    links = [member.link for member in crew.members]
+    links, fates = [member.link for member in crew.members], Fates(1, 1, drill.rng.random())
     begun = sum(link.cuts for link in links), sum(link.mutes for link in links)
 
     def suffered():
@@ -163,7 +168,7 @@ def slow_store(drill, seconds=20, most=90):
         accepted = len(drill.producer.accepted)
         for link in links:
             # Per round trip rather than per call, of which one commit serves many: most calls suffer from it.
-            link.delay, link.shares, link.mode = 0.2, (0.01, 0.01), "ill"
+            link.delay, link.fates, link.mode = 0.2, fates, "ill"
         begin = drill.now()
         eventually(lambda: drill.now() > begin + seconds and all(suffered()), most)
         cuts, mutes = suffered()
@@ -174,6 +179,52 @@ def slow_store(drill, seconds=20, most=90):
         return done and f"for {took:.0f} s each answer took 0.2 s, {words}"
 
     drill.fault("F21", "slow store", hit, healed, 60)
+
+
+def crawling_store(drill, seconds=60, most=85):
+    """Every answer of the store takes 5 s, one statement of ten is lost, and one of twenty happens and is not answered: next to
+    nothing can be done, and everybody is told so in time. Needs leases of workers that outlast this."""
+    crew, healed = drill.crew, served_again(drill)
+    callers = [Caller(drill, member, number) for member in crew.members for number in range(3)]
+    links, fates = [member.link for member in crew.members], Fates(10, 5, drill.rng.random())
+    begun = sum(link.cuts for link in links), sum(link.mutes for link in links)
+
+    def suffered():
+        return sum(link.cuts for link in links) - begun[0], sum(link.mutes for link in links) - begun[1]
+
+    def hit():
+        for link in links:
+            link.delay, link.fates, link.mode = 5.0, fates, "ill"
+        begin = drill.now()
+        for caller in callers:
+            caller.start()
+        # Beyond this, more fires would be missed than are made up for.
+        eventually(lambda: drill.now() > begin + seconds and all(suffered()), most)
+        took, (cuts, mutes) = drill.now() - begin, suffered()
+        for caller in callers:
+            caller.stopping = True
+        for link in links:
+            link.heal()
+        for caller in callers:
+            caller.finish()
+        answers = [answer for caller in callers for answer in caller.answers if answer.at < begin + took]
+        slowest = max(answer.took for caller in callers for answer in caller.answers)
+        assert slowest < ANSWERED, f"a call was not answered for {slowest:.0f} s"
+        codes = dict(Counter(answer.code for answer in answers))
+        words = f"{cuts} statements were lost, and {mutes} answers to what had happened"
+        calls = f"of {len(callers)} callers each was answered, {codes}, the latest after {slowest:.0f} s"
+        return f"for {took:.0f} s each answer took 5 s, {words}; {calls}"
+
+    def undo():
+        """The same calls again: each has one job, the one that it had been told of if it had been."""
+        for caller in callers:
+            again = eventually(caller.send, 60)
+            told = {answer.job for answer in caller.answers if answer.job} | {again}
+            jobs = crew.any().json(f"/jobs?tag={caller.key}")["jobs"]
+            assert told == {job["jobId"] for job in jobs} and len(jobs) == 1, (caller.key, told, jobs)
+        return f"{len(callers)} calls sent again came to one job each"
+
+    drill.fault("F21", "crawling store", hit, healed, 60, undo)
 
 
 def told_time(member):
