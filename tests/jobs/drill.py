@@ -1,12 +1,13 @@
 """A crew under load, to which faults are done one after the other.
 
-Always: a fault is shown to have happened before anything is concluded from it; it has healed when its own condition says
-so, within its bound; then so many jobs must be accepted and completed, every server must take a job of its own, and the
+Always: a fault is shown to have happened before anything is concluded from it; while it lasts so many jobs must be accepted
+and completed, unless nobody can serve; it has healed when its own condition says so, within its bound; then so many jobs must be accepted and completed, every server must take a job of its own, and the
 next fault finds a settled crew. Start at `Drill.fault`.
 """
 
 import contextlib
 import time
+from typing import NamedTuple
 
 from baton import eventually
 from crew import Crew
@@ -15,7 +16,19 @@ from job_load import Producer, Watcher, Worker
 
 # Jobs that must be accepted, and as many completed, after each fault.
 FLOOR = 15
+# The same while a fault lasts that leaves somebody able to serve.
+SERVED = 5
 STATUS = "orchestrix.job.status"
+
+
+class Tally(NamedTuple):
+    """What succeeded: jobs that a server answered for, and outcomes that one took from a worker."""
+
+    accepted: int
+    completed: int
+
+    def since(self, before):
+        return Tally(self.accepted - before.accepted, self.completed - before.completed)
 
 
 class Drill:
@@ -39,23 +52,37 @@ class Drill:
     def now(self):
         return time.monotonic() - self.started
 
-    def fault(self, number, name, hit, healed, bound, undo=None):
-        """Does something, waits until it has healed, and writes down how long that took."""
-        begin, before = self.now(), len(self.producer.accepted)
+    def fault(self, number, name, hit, healed, bound, undo=None, floor=SERVED):
+        """Does something, waits until it has healed, and writes down how long that took and what succeeded meanwhile, which is to
+        be no less than `floor`: nothing where nobody can serve."""
+        begin, before = self.now(), self.tally()
         shown = hit()
         assert shown, f"{name}: the fault did not happen"
         after = self.now()
         eventually(lambda: quietly(healed), bound + self.slack, every=0.05)
-        took, during = self.now() - after, len(self.producer.accepted) - before
+        took, during = self.now() - after, self.served(before, floor)
         more = undo() if undo else None
         shown = f"{shown}; {more}" if more else shown
         self.row(number, name, shown, took, bound, begin, during)
         self.recover()
 
+    def tally(self):
+        """What has succeeded so far."""
+        return Tally(len(self.producer.accepted), sum(len(worker.lines("ok")) for worker in self.crew.workers))
+
+    def served(self, before, floor=SERVED):
+        """What has succeeded since, once it is enough; to be asked for as long as the fault lasts."""
+
+        def look():
+            now = self.tally().since(before)
+            return min(now) >= floor and now
+
+        return eventually(look, 90, every=0.2)
+
     def row(self, number, name, shown, took, bound, begin, during):
         self.rows.append((number, name, shown, took, bound, during))
         self.marks.append((begin, self.now(), number))
-        words = f"{shown}; healed after {took:.2f} s (bound {bound:.0f} s); {during} jobs accepted meanwhile"
+        words = f"{shown}; healed after {took:.2f} s (bound {bound:.0f} s); {during.accepted} jobs accepted and {during.completed} completed meanwhile"
         print(f"{self.now():7.1f} s  {number} {name}: {words}", flush=True)
 
     def recover(self):

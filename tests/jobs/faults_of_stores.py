@@ -44,7 +44,7 @@ def restart_database(drill):
         crew.database.start()
         return "the database lost its power and came back"
 
-    drill.fault("F22", "database restarted", hit, healed, 60)
+    drill.fault("F22", "database restarted", hit, healed, 60, floor=0)
 
 
 def cut_connections(drill):
@@ -95,7 +95,7 @@ def exhaust_connections(drill):
         codes = drill.producer.codes[503] - before
         return f"{len(hogs)} sessions of others took all connections; {codes} calls got 503 and Retry-After"
 
-    drill.fault("F22", "connections exhausted", hit, healed, 60)
+    drill.fault("F22", "connections exhausted", hit, healed, 60, floor=0)
 
 
 def idle_transaction(drill):
@@ -116,7 +116,7 @@ def idle_transaction(drill):
         session.close()
         return f"{found} transactions waited for one that did nothing; a call got 503 and Retry-After after {took:.0f} s"
 
-    drill.fault("F22", "idle transaction in the way", hit, healed, 60)
+    drill.fault("F22", "idle transaction in the way", hit, healed, 60, floor=0)
 
 
 def cut_from_store(drill):
@@ -196,11 +196,12 @@ def crawling_store(drill, seconds=60, most=85):
         for link in links:
             link.delay, link.fates, link.mode = 5.0, fates, "ill"
         begin = drill.now()
+        before = drill.tally()
         for caller in callers:
             caller.start()
         # Beyond this, more fires would be missed than are made up for.
         eventually(lambda: drill.now() > begin + seconds and all(suffered()), most)
-        took, (cuts, mutes) = drill.now() - begin, suffered()
+        took, (cuts, mutes), done = drill.now() - begin, suffered(), drill.tally().since(before)
         for caller in callers:
             caller.stopping = True
         for link in links:
@@ -213,7 +214,7 @@ def crawling_store(drill, seconds=60, most=85):
         codes = dict(Counter(answer.code for answer in answers))
         words = f"{cuts} statements were lost, and {mutes} answers to what had happened"
         calls = f"of {len(callers)} callers each was answered, {codes}, the latest after {slowest:.0f} s"
-        return f"for {took:.0f} s each answer took 5 s, {words}; {calls}"
+        return f"for {took:.0f} s each answer took 5 s, {words}; {calls}; others got {done.accepted} jobs accepted"
 
     def undo():
         """The same calls again: each has one job, the one that it had been told of if it had been."""
@@ -224,7 +225,7 @@ def crawling_store(drill, seconds=60, most=85):
             assert told == {job["jobId"] for job in jobs} and len(jobs) == 1, (caller.key, told, jobs)
         return f"{len(callers)} calls sent again came to one job each"
 
-    drill.fault("F21", "crawling store", hit, healed, 60, undo)
+    drill.fault("F21", "crawling store", hit, healed, 60, undo, floor=0)
 
 
 def told_time(member):
@@ -240,7 +241,7 @@ def false_clocks(drill):
     crew = drill.crew
     leader, term = crew.leader(), crew.term()
     clock = drill.clocks[leader.name]
-    begin, before = drill.now(), len(drill.producer.accepted)
+    begin, before = drill.now(), drill.tally()
     seen, slowest = [], 0.0
     still = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     for offset in ("+600", "-600", "+3600", "-3600", still, "+0"):
@@ -257,7 +258,7 @@ def false_clocks(drill):
         slowest = max(slowest, drill.now() - start)
         assert crew.leader() is leader and crew.term() == term, "a false clock moved the lead"
     shown = f"the log of {leader.name} was off by {', '.join(seen)} s (one stood still); it led term {term} all the time"
-    drill.row("F19", "leader's clock", shown, slowest, 30.0, begin, len(drill.producer.accepted) - before)
+    drill.row("F19", "leader's clock", shown, slowest, 30.0, begin, drill.served(before))
     drill.recover()
 
 
