@@ -49,12 +49,12 @@ class Wire:
 
 
 class Fates:
-    """What becomes of requests: of each hundred so many are cut and so many muted, in an order that the seed decides. So
-    what is rare comes as often as it should, and surely comes."""
+    """What becomes of requests: of each `total` so many are cut and so many muted, in an order that the seed decides. So what
+    is rare comes as often as it should, and surely comes."""
 
-    def __init__(self, cut, mute, seed=0):
+    def __init__(self, cut, mute, total, seed=0):
         self.rng, self.lock, self.cards = random.Random(seed), threading.Lock(), []
-        self.shares = {"cut": cut, "mute": mute, None: 100 - cut - mute}
+        self.shares = {"cut": cut, "mute": mute, None: total - cut - mute}
 
     def deal(self):
         with self.lock:
@@ -77,7 +77,7 @@ class Gate:
     def __init__(self, target=None):
         self.target = target
         self.mode = "pass"
-        self.delay, self.fates = 0.0, Fates(0, 0)
+        self.delay, self.fates = 0.0, Fates(0, 0, 1)
         self.open = True
         self.trigger = None
         self.lost = 0

@@ -1,8 +1,9 @@
 """A crew under load, to which faults are done one after the other.
 
-Always: a fault is shown to have happened before anything is concluded from it; while it lasts so many jobs must be accepted
-and completed, unless nobody can serve; it has healed when its own condition says so, within its bound; then so many jobs must be accepted and completed, every server must take a job of its own, and the
-next fault finds a settled crew. Start at `Drill.fault`.
+Always: a fault is shown to have happened before anything is concluded from it; while it lasts some jobs must be accepted and
+completed, unless nobody can serve; it has healed when its own condition says so, within its bound; then so many jobs must be
+accepted and completed, every server must take a job of its own, and the next fault finds a settled crew. Start at
+`Drill.fault`.
 """
 
 import contextlib
@@ -53,8 +54,8 @@ class Drill:
         return time.monotonic() - self.started
 
     def fault(self, number, name, hit, healed, bound, undo=None, floor=SERVED):
-        """Does something, waits until it has healed, and writes down how long that took and what succeeded meanwhile, which is to
-        be no less than `floor`: nothing where nobody can serve."""
+        """Does something, waits until it has healed, and writes down how long that took and what succeeded meanwhile, which is
+        to be no less than `floor`: nothing where nobody can serve."""
         begin, before = self.now(), self.tally()
         shown = hit()
         assert shown, f"{name}: the fault did not happen"
@@ -82,7 +83,8 @@ class Drill:
     def row(self, number, name, shown, took, bound, begin, during):
         self.rows.append((number, name, shown, took, bound, during))
         self.marks.append((begin, self.now(), number))
-        words = f"{shown}; healed after {took:.2f} s (bound {bound:.0f} s); {during.accepted} jobs accepted and {during.completed} completed meanwhile"
+        words = f"{shown}; healed after {took:.2f} s (bound {bound:.0f} s)"
+        words += f"; {during.accepted} jobs accepted and {during.completed} completed meanwhile"
         print(f"{self.now():7.1f} s  {number} {name}: {words}", flush=True)
 
     def recover(self):

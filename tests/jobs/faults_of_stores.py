@@ -158,7 +158,7 @@ def cut_from_store(drill):
 def slow_store(drill, seconds=20, most=90):
     """Everybody's way to the store is slow; some statements get no answer, and some happen and are not answered."""
     crew, healed = drill.crew, served_again(drill)
-    links, fates = [member.link for member in crew.members], Fates(1, 1, drill.rng.random())
+    links, fates = [member.link for member in crew.members], Fates(1, 1, 100, drill.rng.random())
     begun = sum(link.cuts for link in links), sum(link.mutes for link in links)
 
     def suffered():
@@ -182,11 +182,11 @@ def slow_store(drill, seconds=20, most=90):
 
 
 def crawling_store(drill, seconds=60, most=85):
-    """Every answer of the store takes 5 s, one statement of ten is lost, and one of twenty happens and is not answered: next to
-    nothing can be done, and everybody is told so in time. Needs leases of workers that outlast this."""
+    """Every answer of the store takes 5 s, one statement of ten is lost, and one of twenty happens and is not answered: next
+    to nothing can be done, and everybody is told so in time. Needs leases of workers that outlast this."""
     crew, healed = drill.crew, served_again(drill)
     callers = [Caller(drill, member, number) for member in crew.members for number in range(3)]
-    links, fates = [member.link for member in crew.members], Fates(10, 5, drill.rng.random())
+    links, fates = [member.link for member in crew.members], Fates(2, 1, 20, drill.rng.random())
     begun = sum(link.cuts for link in links), sum(link.mutes for link in links)
 
     def suffered():
@@ -195,8 +195,7 @@ def crawling_store(drill, seconds=60, most=85):
     def hit():
         for link in links:
             link.delay, link.fates, link.mode = 5.0, fates, "ill"
-        begin = drill.now()
-        before = drill.tally()
+        begin, before = drill.now(), drill.tally()
         for caller in callers:
             caller.start()
         # Beyond this, more fires would be missed than are made up for.

@@ -7,7 +7,8 @@ COLOURS = ["#4e9a51", "#c98a1b", "#7a4ea3", "#3aa0a0", "#a33a5c"]
 
 def table(drills, missing):
     """Prints every fault with what showed it; tells how many were beyond their bound."""
-    print("\n| | fault | shown by | accepted meanwhile | completed meanwhile | healed after | bound |\n|---|---|---|---:|---:|---:|---:|")
+    print("\n| | fault | shown by | accepted meanwhile | completed meanwhile | healed after | bound |")
+    print("|---|---|---|---:|---:|---:|---:|")
     rows = [row for drill in drills for row in drill.rows]
     for number, name, shown, took, bound, during in sorted(rows, key=lambda row: int(row[0][1:])):
         print(f"| {number} | {name} | {shown} | {during.accepted} | {during.completed} | {took:.2f} s | {bound:.0f} s |")
