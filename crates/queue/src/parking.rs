@@ -368,6 +368,10 @@ impl Operation for Look {
         parking.alarm.notify_one();
         parking.look();
     }
+
+    fn home(&self) -> Option<u64> {
+        self.asked.first().map(|(_, request)| request.target.home())
+    }
 }
 
 /// A pop that does not wait.
@@ -401,5 +405,9 @@ impl Operation for ImmediatePop {
         let granted = self.granted.ok_or_else(|| StoreError::Closed("the pop was never decided".into()));
         // A caller that has gone drops its answer, and so gives it back.
         let _ = self.answer.send(outcome.and(granted));
+    }
+
+    fn home(&self) -> Option<u64> {
+        Some(self.request.target.home())
     }
 }

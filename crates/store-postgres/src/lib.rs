@@ -20,10 +20,13 @@
 mod address;
 mod clock;
 mod decider;
+mod failure;
 mod flush;
+mod lanes;
 mod link;
 mod load;
 mod memory;
+mod pace;
 mod remembered;
 mod schema;
 mod slot;
@@ -32,6 +35,7 @@ mod structure;
 mod sweeper;
 mod tx;
 mod wanted;
+mod wire;
 mod writer;
 
 pub use schema::Standing;

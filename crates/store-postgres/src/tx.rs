@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use baton_store::{
     Appended, Block, Cache, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Event, Group, GroupSpec,
-    MessageView, Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
+    HOMES, MessageView, Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
+    home_of,
 };
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::Bytes;
@@ -23,6 +24,8 @@ use crate::wanted::LetterPlace;
 
 /// Rows fetched beyond what a page asked for, because some of them may have been removed or run out meanwhile.
 const SPARE_ROWS: usize = 8;
+/// Numbers among which one is chosen that leads home.
+const LOOKED_AT: usize = 2 * HOMES as usize;
 
 /// From names to numbers, kept over groups: a partition never changes its number.
 pub type Names = FxHashMap<QueueId, FxHashMap<Arc<str>, PartitionId>>;
@@ -64,6 +67,20 @@ impl PostgresTx<'_> {
                 break_off()
             }
         }
+    }
+
+    /// A number for a new partition that leads to its home, if there is one.
+    fn fresh_id_at(&mut self, queue: QueueId, name: &str) -> u64 {
+        let ids = &mut self.memory.ids;
+        let home = self.memory.structure.queue_by_id(queue).map(|queue| home_of(&queue.spec.name, name));
+        let is_home = |id: &u64| home.is_some_and(|home| id % HOMES == home % HOMES);
+        let looked_at = ids.len().saturating_sub(LOOKED_AT);
+        let place = ids[looked_at..].iter().rposition(is_home).map(|place| looked_at + place);
+        let last = ids.len().saturating_sub(1);
+        if let Some(place) = place {
+            ids.swap(place, last);
+        }
+        self.fresh_id()
     }
 
     /// Makes sure that the partition can be changed.
@@ -394,7 +411,7 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
-        let id = PartitionId(self.fresh_id());
+        let id = PartitionId(self.fresh_id_at(queue, name));
         let now = self.now();
         let row = Partition {
             id,
@@ -662,7 +679,7 @@ impl Tx for PostgresTx<'_> {
             return Ok(Vec::new());
         }
         let (until, now) = (number_until(self.memory.clock.last()), self.memory.now);
-        let Line { covered, asked, .. } = *self.line(group);
+        let Line { covered, asked, elsewhere, .. } = *self.line(group);
         let places = self.line(group).places.range(..=(until.min(covered), PartitionId(u64::MAX)));
         let places: Vec<PartitionId> = places.map(|(_, partition)| *partition).collect();
         let available = |id: &PartitionId| {
@@ -670,9 +687,13 @@ impl Tx for PostgresTx<'_> {
             slot.is_some_and(|slot| slot.cursor.available_at <= now)
         };
         let found: Vec<PartitionId> = places.into_iter().filter(available).take(limit).collect();
-        if found.len() < limit && covered < until {
+        let is_used_up = found.is_empty() && elsewhere;
+        if is_used_up || found.len() < limit && covered < until {
             let ready = self.memory.wanted.ready.entry(group).or_insert(asked);
             *ready += limit;
+            if is_used_up {
+                self.memory.wanted.everywhere.insert(group);
+            }
             self.memory.wanted.later.entry(group).or_insert(SPARE_ROWS);
             return Err(Stop::Load);
         }
