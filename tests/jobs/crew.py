@@ -119,7 +119,7 @@ class Member(Server):
         once: the first answer may have taken long because the whole machine stood still."""
         deadline = time.monotonic() + BUSY_SECONDS
         for tries in itertools.count():
-            answer = self.get(f"/api/v1{path}", timeout=60)
+            answer = self.get(f"/api/v1{path}")
             if answer.status != 503 or (tries and time.monotonic() > deadline):
                 break
             time.sleep(0.1)
