@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use baton_env::{Clock, fresh_lease};
-use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx};
+use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx, home_of};
 use baton_types::{LeaseId, QueueId};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -370,7 +370,7 @@ impl Operation for Look {
     }
 
     fn home(&self) -> Option<u64> {
-        self.asked.first().map(|(_, request)| request.target.home())
+        self.asked.first().and_then(|(_, request)| request.target.queue()).map(home_of)
     }
 }
 
@@ -408,6 +408,6 @@ impl Operation for ImmediatePop {
     }
 
     fn home(&self) -> Option<u64> {
-        Some(self.request.target.home())
+        self.request.target.queue().map(home_of)
     }
 }

@@ -7,13 +7,12 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_store::{
     Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
 };
-use baton_store::{Error, Stop, Tx, home_of};
+use baton_store::{Error, Stop, Tx};
 use baton_types::{LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
@@ -52,15 +51,6 @@ impl Target {
         match self {
             Self::Queue(queue) | Self::Partition { queue, .. } => Some(queue),
             Self::Labels { .. } => None,
-        }
-    }
-
-    /// Where it is decided best: where its partition is, or anywhere, in turn.
-    pub fn home(&self) -> u64 {
-        static TURN: AtomicU64 = AtomicU64::new(0);
-        match self {
-            Self::Partition { queue, partition } => home_of(queue, partition),
-            Self::Queue(_) | Self::Labels { .. } => TURN.fetch_add(1, Ordering::Relaxed),
         }
     }
 }

@@ -71,12 +71,10 @@ impl PushBatch {
         Ok(())
     }
 
-    /// Where it is decided best, if all of it is for one partition.
+    /// Where it is decided best, if all of it is for one queue.
     pub(crate) fn home(&self) -> Option<u64> {
-        match &*self.parts {
-            [part] => Some(home_of(&part.queue, &part.partition)),
-            _ => None,
-        }
+        let first = &self.parts.first()?.queue;
+        self.parts.iter().all(|part| part.queue == *first).then(|| home_of(first))
     }
 
     /// Adds a message that was stored before.

@@ -57,14 +57,6 @@ const READY: &str = "
     FROM slots s JOIN partitions p ON p.id = s.partition_id
     WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
 
-/// The same for partitions of some homes; there are [`HOMES`](baton_store::HOMES) of them.
-const READY_AT: &str = "
-    SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted,
-        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
-    FROM slots s JOIN partitions p ON p.id = s.partition_id
-    WHERE s.group_id = $1 AND s.line <= $2 AND s.partition_id % 16 = ANY($4)
-    ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
-
 /// What is ready for a group, locked by others or not.
 const READY_AT_ALL: &str =
     "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3";
@@ -160,8 +152,6 @@ pub struct Round<'a> {
     /// Begins the transaction, and takes the lock on records if a try without it would be in vain.
     pub first: bool,
     pub lock_records: bool,
-    /// The homes in whose partitions to look first.
-    pub homes: Option<&'a [i64]>,
 }
 
 /// The numbers that came along.
@@ -193,10 +183,7 @@ pub async fn load(
         calls.page(*page);
     }
     for (group, count) in &wanted.ready {
-        match round.homes.filter(|_| !wanted.everywhere.contains(group)) {
-            Some(homes) => calls.ready_at(homes.to_vec(), *group, *count, horizon),
-            None => calls.ready(*group, *count, horizon),
-        }
+        calls.ready(*group, *count, horizon);
     }
     // The first of them may be partitions that are here, of which something else is known.
     let here = memory.partitions.len() + wanted.partitions.len() + wanted.names.len();
@@ -314,28 +301,10 @@ impl Calls {
         self.add(PAGE_SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
     }
 
-    /// What is ready for a group in some homes, and whether there is more elsewhere.
-    fn ready_at(&mut self, homes: Vec<i64>, group: GroupId, count: usize, horizon: i64) {
-        let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        let params = vec![param(signed(group.0)), param(horizon), param(limit), param(homes)];
-        self.add(READY_AT, params, move |known, rows| load_ready(known, &rows, group, count, horizon));
-        let params = vec![param(signed(group.0)), param(horizon), param(limit)];
-        self.add(READY_AT_ALL, params, move |known, rows| {
-            let is_elsewhere =
-                |row: &Row| !known.memory.partitions.contains_key(&PartitionId(unsigned(row, 0)));
-            let is_more = rows.iter().any(is_elsewhere);
-            known.memory.lines.entry(group).or_default().elsewhere = is_more;
-            Ok(())
-        });
-    }
-
     fn ready(&mut self, group: GroupId, count: usize, horizon: i64) {
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
         let params = || vec![param(signed(group.0)), param(horizon), param(limit)];
-        self.add(READY, params(), move |known, rows| {
-            known.memory.lines.entry(group).or_default().elsewhere = false;
-            load_ready(known, &rows, group, count, horizon)
-        });
+        self.add(READY, params(), move |known, rows| load_ready(known, &rows, group, count, horizon));
         // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
         self.add(READY_AT_ALL, params(), move |known, rows| {
             let until = (horizon, PartitionId(u64::MAX));

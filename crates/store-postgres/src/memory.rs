@@ -67,15 +67,13 @@ pub struct Line {
     pub covered: i64,
     /// How many were asked for.
     pub asked: usize,
-    /// Whether more is ready, in homes that were not looked at.
-    pub elsewhere: bool,
     /// What comes after `covered`, as the database told it.
     pub later: Option<Later>,
 }
 
 impl Default for Line {
     fn default() -> Self {
-        Self { places: BTreeSet::new(), covered: i64::MIN, asked: 0, elsewhere: false, later: None }
+        Self { places: BTreeSet::new(), covered: i64::MIN, asked: 0, later: None }
     }
 }
 

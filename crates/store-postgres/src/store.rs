@@ -1,7 +1,7 @@
 //! Opening, the way in, reading messages, and what all parts share.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::address::Address;
 use crate::failure::Failure;
-use crate::lanes::{LANES_MAX, Lanes, homes_of};
+use crate::lanes::{LANES_MAX, Lanes};
 use crate::link::{DEADLINE, Link, Row, call, param, signed};
 use crate::schema::{self, Standing};
 use crate::sweeper;
@@ -104,8 +104,6 @@ pub struct Shared {
     away: Mutex<BTreeMap<usize, String>>,
     /// For which lanes the database has been away for so long that nobody should wait for it.
     refusing: [AtomicBool; LANES_MAX],
-    /// How many lanes are used.
-    lanes: AtomicUsize,
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
@@ -128,7 +126,6 @@ impl PostgresStore {
             now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
             away: Mutex::default(),
             refusing: Default::default(),
-            lanes: AtomicUsize::new(1),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -256,15 +253,6 @@ impl Shared {
 
     pub fn is_refused(&self, lane: usize) -> bool {
         self.refusing[lane].load(Ordering::Acquire)
-    }
-
-    pub fn set_lanes(&self, used: usize) {
-        self.lanes.store(used, Ordering::Release);
-    }
-
-    /// The homes whose operations a lane has now; all if it is the only one.
-    pub fn homes(&self, lane: usize) -> Option<Vec<i64>> {
-        homes_of(lane, self.lanes.load(Ordering::Acquire))
     }
 
     /// Notes how many transaction ids a lane remembers, and how many it did.

@@ -69,10 +69,10 @@ impl PostgresTx<'_> {
         }
     }
 
-    /// A number for a new partition that leads to its home, if there is one.
-    fn fresh_id_at(&mut self, queue: QueueId, name: &str) -> u64 {
+    /// A number for a new partition that leads to the home of its queue, if there is one.
+    fn fresh_id_of(&mut self, queue: QueueId) -> u64 {
         let ids = &mut self.memory.ids;
-        let home = self.memory.structure.queue_by_id(queue).map(|queue| home_of(&queue.spec.name, name));
+        let home = self.memory.structure.queue_by_id(queue).map(|queue| home_of(&queue.spec.name));
         let is_home = |id: &u64| home.is_some_and(|home| id % HOMES == home % HOMES);
         let looked_at = ids.len().saturating_sub(LOOKED_AT);
         let place = ids[looked_at..].iter().rposition(is_home).map(|place| looked_at + place);
@@ -411,7 +411,7 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
-        let id = PartitionId(self.fresh_id_at(queue, name));
+        let id = PartitionId(self.fresh_id_of(queue));
         let now = self.now();
         let row = Partition {
             id,
@@ -679,7 +679,7 @@ impl Tx for PostgresTx<'_> {
             return Ok(Vec::new());
         }
         let (until, now) = (number_until(self.memory.clock.last()), self.memory.now);
-        let Line { covered, asked, elsewhere, .. } = *self.line(group);
+        let Line { covered, asked, .. } = *self.line(group);
         let places = self.line(group).places.range(..=(until.min(covered), PartitionId(u64::MAX)));
         let places: Vec<PartitionId> = places.map(|(_, partition)| *partition).collect();
         let available = |id: &PartitionId| {
@@ -687,13 +687,9 @@ impl Tx for PostgresTx<'_> {
             slot.is_some_and(|slot| slot.cursor.available_at <= now)
         };
         let found: Vec<PartitionId> = places.into_iter().filter(available).take(limit).collect();
-        let is_used_up = found.is_empty() && elsewhere;
-        if is_used_up || found.len() < limit && covered < until {
+        if found.len() < limit && covered < until {
             let ready = self.memory.wanted.ready.entry(group).or_insert(asked);
             *ready += limit;
-            if is_used_up {
-                self.memory.wanted.everywhere.insert(group);
-            }
             self.memory.wanted.later.entry(group).or_insert(SPARE_ROWS);
             return Err(Stop::Load);
         }

@@ -19,8 +19,6 @@ pub struct Wanted {
     pub pages: BTreeSet<(QueueId, Option<PartitionId>, usize)>,
     /// How many partitions that are ready for a group, locked.
     pub ready: BTreeMap<GroupId, usize>,
-    /// The groups for which partitions of all homes will do.
-    pub everywhere: BTreeSet<GroupId>,
     /// How many partitions that become ready for a group later.
     pub later: BTreeMap<GroupId, usize>,
     /// Numbers for what is new.

@@ -362,7 +362,6 @@ impl Writer {
         };
         self.clock.see(structure.latest());
         self.clock.see(self.shared.last());
-        let homes = self.shared.homes(self.lane);
         let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
         memory.base = self.shared.time(self.heard);
         let mut decider = Decider { names: &self.names, shared: &self.shared };
@@ -374,7 +373,7 @@ impl Writer {
             self.touches_records |= touches_records;
             let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
             self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
-            let plan = Round { link, first, lock_records, homes: homes.as_deref() };
+            let plan = Round { link, first, lock_records };
             let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
                 Ok(told) => told,

@@ -48,14 +48,10 @@ pub trait Operation: Send {
     }
 }
 
-/// The home of decisions about one partition, by its names. Every store gives a new partition a number that is the
-/// same modulo [`HOMES`] if it decides in several places, so the number serves as the home too.
-pub fn home_of(queue: &str, partition: &str) -> u64 {
-    let mut name = Vec::with_capacity(queue.len() + partition.len() + 1);
-    name.extend_from_slice(queue.as_bytes());
-    name.push(0);
-    name.extend_from_slice(partition.as_bytes());
-    xxhash_rust::xxh3::xxh3_64(&name)
+/// The home of decisions about a queue. A store that decides in several places gives a new partition a number that is
+/// the same modulo [`HOMES`], so that serves as a home too where the queue is not known.
+pub fn home_of(queue: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(queue.as_bytes())
 }
 
 /// How many homes differ.
