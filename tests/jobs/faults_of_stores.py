@@ -15,19 +15,19 @@ JOB = {"jobType": "t", "queue": "q", "args": {"seconds": 0}}
 ANSWERED = 45 + 20
 # More than the database has.
 CONNECTIONS_MAX = 1000
-# What share of the jobs that were accepted before must be accepted again after the heal.
+# What share of the jobs that were answered for before must be again after the heal.
 BASELINE = 0.95
 # The seconds by which that is judged.
 WINDOW = 5
 
 
 def served_again(drill):
-    """Whether jobs are completed again and accepted as before, and somebody leads; to be asked for before a fault."""
+    """Whether jobs are completed again and answered for as before, and somebody leads; to be asked for before a fault."""
     before, rate, asked = drill.completed(), drill.producer.rate(WINDOW), []
 
     def healed():
         asked.append(drill.now())
-        # Only what is accepted after the fault counts.
+        # Only what is answered for after the fault counts.
         is_rate_new = drill.now() > asked[0] + WINDOW
         is_served = is_rate_new and drill.producer.rate(WINDOW) >= BASELINE * rate
         return is_served and drill.completed() > before and drill.crew.term()

@@ -94,7 +94,8 @@ class Producer(threading.Thread):
         self.held += len(items) - len(new)
         self.expected |= {job_id: job for job, job_id in new}
         self.accepted += [job_id for _, job_id in new]
-        self.moments.append((time.monotonic(), len(new)))
+        # A job whose unique key is taken is answered for too: how many are says more of the workers than of the servers.
+        self.moments.append((time.monotonic(), len(items)))
 
     def run(self):
         members = self.crew.members
@@ -107,7 +108,7 @@ class Producer(threading.Thread):
             time.sleep(self.pause)
 
     def rate(self, seconds):
-        """Jobs accepted a second, lately."""
+        """Jobs answered for a second, lately."""
         since = time.monotonic() - seconds
         return sum(count for moment, count in list(self.moments) if moment > since) / seconds
 

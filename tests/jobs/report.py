@@ -22,7 +22,7 @@ def table(drills, missing):
 
 
 def timeline(drills, path):
-    """Of each drill the accepted jobs of each second, the faults, and who led, one below the other, as an SVG."""
+    """Of each drill the jobs answered for in each second, the faults, and who led, one below the other, as an SVG."""
     width, height = 1200, 270
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height * len(drills)}" font-family="sans-serif" '
@@ -61,5 +61,5 @@ def panel(drill, width):
         out.append(f'<rect x="{left:.1f}" y="215" width="{max(right - left, 1):.1f}" height="14" fill="{colour}"/>')
         out.append(f'<text x="{left:.1f}" y="241">{term}</text>')
     out.append('<text x="4" y="226">leader</text><text x="4" y="241">term</text>')
-    out.append(f'<text x="60" y="257">accepted jobs a second, faults (red), leaders by term; {end:.0f} s</text>')
+    out.append(f'<text x="60" y="257">jobs answered for a second, faults (red), leaders by term; {end:.0f} s</text>')
     return out
