@@ -11,8 +11,8 @@ import time
 from typing import NamedTuple
 
 from baton import eventually
-from crew import Crew
-from job_history import Ends, check, check_fires, check_statuses
+from crew import SLICES, Crew
+from job_history import Ends, check, check_fires, check_statuses, consume
 from job_load import Producer, Watcher, Worker
 
 # Jobs that must be accepted, and as many completed, after each fault.
@@ -157,10 +157,11 @@ def under_load(directory, rng, servers=3, times=None, links=True, clock=None, pr
         if watched:
             crew.any().configure(STATUS)
         crew.settled(180)
+        if watched:
+            told_of_all(crew)
         run_long(crew, running)
         for _ in range(2):
             Worker(crew)
-        # Every server has noticed by now that somebody watches.
         producer, watcher = Producer(crew), Watcher(crew)
         drill = Drill(crew, rng, producer, watcher)
         producer.start()
@@ -187,6 +188,26 @@ def under_load(directory, rng, servers=3, times=None, links=True, clock=None, pr
             f"{len(watcher.terms)} terms, {len(watcher.owners)} owners seen; the latest fire was {late:.1f} s late"
         )
         print(drill.notes[-1], flush=True)
+
+
+def told_of_all(crew):
+    """Waits until what happens to a job is told whichever server does it and whoever owns the job: by then everybody has noticed
+    that somebody watches."""
+    job, told = {"jobType": "t", "queue": "canary", "args": {}, "delayMs": 86_400_000}, set()
+
+    def look():
+        answers = [member.post("/api/v1/jobs:batch", {"jobs": [job] * SLICES}) for member in crew.members]
+        made = {item["jobId"] for answer in answers for item in answer.json["items"]}
+
+        def is_heard():
+            told.update(partition for partition, _ in consume(crew.any(), STATUS, "canary"))
+            return made <= told
+
+        with contextlib.suppress(AssertionError):
+            return eventually(is_heard, 3)
+
+    eventually(look, 60)
+    assert crew.any().post("/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "canary"}}).status == 200
 
 
 def run_long(crew, count):
