@@ -221,7 +221,7 @@ class Crew:
     def counts(self, queue="q"):
         return self.any().json(f"/job-queues/{queue}")["counts"]
 
-    def done(self, queue="q", seconds=180):
+    def done(self, queue="q", seconds=300):
         """Waits until no job of the queue is open; the counts."""
 
         def look():
