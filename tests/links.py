@@ -48,21 +48,36 @@ class Wire:
         self.outlet.close()
 
 
+class Fates:
+    """What becomes of requests: of each `total` so many are cut and so many muted, in an order that the seed decides. So what
+    is rare comes as often as it should, and surely comes."""
+
+    def __init__(self, cut, mute, total, seed=0):
+        self.rng, self.lock, self.cards = random.Random(seed), threading.Lock(), []
+        self.shares = {"cut": cut, "mute": mute, None: total - cut - mute}
+
+    def deal(self):
+        with self.lock:
+            if not self.cards:
+                self.cards = [fate for fate, count in self.shares.items() for _ in range(count)]
+                self.rng.shuffle(self.cards)
+            return self.cards.pop()
+
+
 class Gate:
     """Carries connections to a port.
 
     `mode` is `pass`; `cut`, which carries nothing for as long as it lasts; `mute`, which lets requests through and loses
     every answer; `ill`, which is slow by `delay` seconds an answer and of whose connections some are cut or muted for
-    good, by `shares`; or `refuse`, which closes connections at once. With a `trigger`, a connection that carries these
+    good, as `fates` says; or `refuse`, which closes connections at once. With a `trigger`, a connection that carries these
     bytes is mute from then on: what it asks for happens, and nobody hears of it. After answers were lost only `heal` goes
     back, since no connection survives that. What happened is counted.
     """
 
-    def __init__(self, target=None, seed=0):
+    def __init__(self, target=None):
         self.target = target
         self.mode = "pass"
-        self.delay, self.shares = 0.0, (0.0, 0.0)
-        self.rng = random.Random(seed)
+        self.delay, self.fates = 0.0, Fates(0, 0, 1)
         self.open = True
         self.trigger = None
         self.lost = 0
@@ -144,15 +159,10 @@ class Gate:
 
     def _fate(self):
         """What becomes of a connection with this request."""
-        cut, mute = self.shares
-        drawn = self.rng.random()
-        if drawn < cut:
-            self.cuts += 1
-            return "cut"
-        if drawn < cut + mute:
-            self.mutes += 1
-            return "mute"
-        return None
+        fate = self.fates.deal()
+        self.cuts += fate == "cut"
+        self.mutes += fate == "mute"
+        return fate
 
     def close(self):
         self.open = False

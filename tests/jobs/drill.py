@@ -1,21 +1,35 @@
 """A crew under load, to which faults are done one after the other.
 
-Always: a fault is shown to have happened before anything is concluded from it; it has healed when its own condition says
-so, within its bound; then so many jobs must be accepted and completed, every server must take a job of its own, and the
-next fault finds a settled crew. Start at `Drill.fault`.
+Always: a fault is shown to have happened before anything is concluded from it; while it lasts some jobs must be accepted and
+completed, unless nobody can serve; it has healed when its own condition says so, within its bound; then so many jobs must be
+accepted and completed, every server must take a job of its own, and the next fault finds a settled crew. Start at
+`Drill.fault`.
 """
 
 import contextlib
 import time
+from typing import NamedTuple
 
 from baton import eventually
-from crew import Crew
-from job_history import Ends, check, check_fires, check_statuses
+from crew import SLICES, Crew
+from job_history import Ends, check, check_fires, check_statuses, consume
 from job_load import Producer, Watcher, Worker
 
 # Jobs that must be accepted, and as many completed, after each fault.
 FLOOR = 15
+# The same while a fault lasts that leaves somebody able to serve.
+SERVED = 5
 STATUS = "orchestrix.job.status"
+
+
+class Tally(NamedTuple):
+    """What succeeded: jobs that a server answered for, and outcomes that one took from a worker."""
+
+    accepted: int
+    completed: int
+
+    def since(self, before):
+        return Tally(self.accepted - before.accepted, self.completed - before.completed)
 
 
 class Drill:
@@ -39,23 +53,38 @@ class Drill:
     def now(self):
         return time.monotonic() - self.started
 
-    def fault(self, number, name, hit, healed, bound, undo=None):
-        """Does something, waits until it has healed, and writes down how long that took."""
-        begin, before = self.now(), len(self.producer.accepted)
+    def fault(self, number, name, hit, healed, bound, undo=None, floor=SERVED):
+        """Does something, waits until it has healed, and writes down how long that took and what succeeded meanwhile, which is
+        to be no less than `floor`: nothing where nobody can serve."""
+        begin, before = self.now(), self.tally()
         shown = hit()
         assert shown, f"{name}: the fault did not happen"
         after = self.now()
         eventually(lambda: quietly(healed), bound + self.slack, every=0.05)
-        took, during = self.now() - after, len(self.producer.accepted) - before
+        took, during = self.now() - after, self.served(before, floor)
         more = undo() if undo else None
         shown = f"{shown}; {more}" if more else shown
         self.row(number, name, shown, took, bound, begin, during)
         self.recover()
 
+    def tally(self):
+        """What has succeeded so far."""
+        return Tally(len(self.producer.accepted), sum(len(worker.lines("ok")) for worker in self.crew.workers))
+
+    def served(self, before, floor=SERVED):
+        """What has succeeded since, once it is enough; to be asked for as long as the fault lasts."""
+
+        def look():
+            now = self.tally().since(before)
+            return min(now) >= floor and now
+
+        return eventually(look, 90, every=0.2)
+
     def row(self, number, name, shown, took, bound, begin, during):
         self.rows.append((number, name, shown, took, bound, during))
         self.marks.append((begin, self.now(), number))
-        words = f"{shown}; healed after {took:.2f} s (bound {bound:.0f} s); {during} jobs accepted meanwhile"
+        words = f"{shown}; healed after {took:.2f} s (bound {bound:.0f} s)"
+        words += f"; {during.accepted} jobs accepted and {during.completed} completed meanwhile"
         print(f"{self.now():7.1f} s  {number} {name}: {words}", flush=True)
 
     def recover(self):
@@ -128,10 +157,11 @@ def under_load(directory, rng, servers=3, times=None, links=True, clock=None, pr
         if watched:
             crew.any().configure(STATUS)
         crew.settled(180)
+        if watched:
+            told_of_all(crew)
         run_long(crew, running)
         for _ in range(2):
             Worker(crew)
-        # Every server has noticed by now that somebody watches.
         producer, watcher = Producer(crew), Watcher(crew)
         drill = Drill(crew, rng, producer, watcher)
         producer.start()
@@ -158,6 +188,26 @@ def under_load(directory, rng, servers=3, times=None, links=True, clock=None, pr
             f"{len(watcher.terms)} terms, {len(watcher.owners)} owners seen; the latest fire was {late:.1f} s late"
         )
         print(drill.notes[-1], flush=True)
+
+
+def told_of_all(crew):
+    """Waits until what happens to a job is told whichever server does it and whoever owns the job: by then everybody has noticed
+    that somebody watches."""
+    job, told = {"jobType": "t", "queue": "canary", "args": {}, "delayMs": 86_400_000}, set()
+
+    def look():
+        answers = [member.post("/api/v1/jobs:batch", {"jobs": [job] * SLICES}) for member in crew.members]
+        made = {item["jobId"] for answer in answers for item in answer.json["items"]}
+
+        def is_heard():
+            told.update(partition for partition, _ in consume(crew.any(), STATUS, "canary"))
+            return made <= told
+
+        with contextlib.suppress(AssertionError):
+            return eventually(is_heard, 3)
+
+    eventually(look, 60)
+    assert crew.any().post("/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "canary"}}).status == 200
 
 
 def run_long(crew, count):

@@ -21,8 +21,9 @@ import faults_of_stores as stores  # noqa: E402
 import faults_of_words as words  # noqa: E402
 import report  # noqa: E402
 from baton import binary  # noqa: E402
-from crew import DEFAULT, FAKETIME, TIMES, FalseClock  # noqa: E402
-from drill import under_load  # noqa: E402
+from crew import DEFAULT, FAKETIME, TIMES, Crew, FalseClock  # noqa: E402
+from drill import Drill, under_load  # noqa: E402
+from job_load import Producer  # noqa: E402
 
 # What is done to one crew after the other, in any order.
 MANY = [
@@ -48,6 +49,8 @@ MANY = [
     ("F22", stores.idle_transaction),
     ("F33", words.repeat),
 ]
+# What takes longer than the leases of workers in the others.
+CRAWLING = [("F21", stores.crawling_store)]
 # The failures that the design names, for a run with the usual times and many running jobs, without links.
 NAMED = [
     ("F1", leaders.kill_leader),
@@ -63,7 +66,7 @@ class Runner:
     def __init__(self, given):
         self.given, self.rng = given, random.Random(given.seed)
         self.only = set(given.only.split(",")) if given.only else None
-        self.drills, self.missing = [], []
+        self.drills, self.unloaded, self.missing = [], [], []
 
     def wants(self, number):
         return self.only is None or number in self.only
@@ -82,18 +85,30 @@ class Runner:
                 scenario(drill)
             drill.ended = drill.now()
 
+    def quiet(self, scenario, servers, times):
+        """A scenario for servers that have nothing else to do."""
+        with tempfile.TemporaryDirectory() as directory, Crew(directory, servers, times) as crew:
+            drill = Drill(crew, self.rng, Producer(crew), None)
+            self.unloaded.append(drill)
+            scenario(drill)
+
     def usual(self):
         """With the usual times: what the design gives bounds for."""
         self.drill(NAMED, times=DEFAULT, links=False, watched=False, running=self.given.running)
 
     def short(self):
         self.drill(MANY, times=TIMES, servers=self.given.servers, running=self.given.running)
+        # Leases of workers outlast a store that does next to nothing for a minute.
+        self.drill(CRAWLING, times=TIMES | {"job-lease-ms": 120000})
         if FAKETIME:
             self.clocks()
         else:
             self.missing += [(number, "libfaketime is not installed") for number in ("F19", "F20") if self.wants(number)]
         # Long enough between two moves that loads can be arranged before the first.
-        self.drill([("F31", owners.balance)], times=TIMES | {"job-rebalance-cooldown-ms": 15000}, links=False)
+        unhurried = TIMES | {"job-rebalance-cooldown-ms": 15000}
+        self.drill([("F31", owners.balance)], times=unhurried, links=False)
+        if self.wants("F31"):
+            self.quiet(owners.even_out, 2, unhurried)
 
         def prepare(drill):
             drill.old = self.given.old
@@ -134,7 +149,7 @@ def main():
     else:
         runner.short()
     report.timeline(runner.drills, given.timeline)
-    late = report.table(runner.drills, runner.missing)
+    late = report.table(runner.drills + runner.unloaded, runner.missing)
     sys.exit(1 if late else 0)
 
 

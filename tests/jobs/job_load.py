@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from crew import SLICES
 
@@ -93,7 +94,8 @@ class Producer(threading.Thread):
         self.held += len(items) - len(new)
         self.expected |= {job_id: job for job, job_id in new}
         self.accepted += [job_id for _, job_id in new]
-        self.moments.append((time.monotonic(), len(new)))
+        # A job whose unique key is taken is answered for too: how many are says more of the workers than of the servers.
+        self.moments.append((time.monotonic(), len(items)))
 
     def run(self):
         members = self.crew.members
@@ -106,7 +108,7 @@ class Producer(threading.Thread):
             time.sleep(self.pause)
 
     def rate(self, seconds):
-        """Jobs accepted a second, lately."""
+        """Jobs answered for a second, lately."""
         since = time.monotonic() - seconds
         return sum(count for moment, count in list(self.moments) if moment > since) / seconds
 
@@ -114,6 +116,49 @@ class Producer(threading.Thread):
         self.stopping = True
         self.join(120)
         assert not self.is_alive(), "a producer could not be served"
+
+
+class Told(NamedTuple):
+    """How a call was answered, and when."""
+
+    at: float
+    took: float
+    code: str
+    job: str | None
+
+
+class Caller(threading.Thread):
+    """Somebody who enqueues one job with one server under one key, waits for every answer, and comes again as told."""
+
+    def __init__(self, drill, member, number):
+        super().__init__(daemon=True)
+        self.drill, self.member, self.key = drill, member, f"caller-{member.name}-{number}-{drill.started}"
+        self.stopping, self.answers, self.wrong, self.pause = False, [], [], 0.0
+
+    def send(self):
+        """Sends it once; the job, if there is one."""
+        job, begin = {"jobType": "t", "queue": "q", "args": {"seconds": 0}, "tags": [self.key]}, self.drill.now()
+        answer = self.member.post(f"/api/v1/jobs?idempotencyKey={self.key}", job, timeout=300)
+        self.pause = float(answer.headers.get("retry-after", 0))
+        if answer.status not in (200, 201) and not (answer.status == 503 and self.pause):
+            self.wrong.append(answer)
+        told, at = answer.json, self.drill.now()
+        self.answers.append(Told(at, at - begin, told.get("code", "accepted"), told.get("jobId")))
+        return told.get("jobId")
+
+    def run(self):
+        while not self.stopping:
+            try:
+                if self.send():
+                    return
+            except OSError as error:
+                self.wrong.append(error)
+            time.sleep(self.pause)
+
+    def finish(self):
+        self.stopping = True
+        self.join(300)
+        assert not self.is_alive() and not self.wrong and self.answers, (self.wrong, self.answers)
 
 
 class Watcher(threading.Thread):

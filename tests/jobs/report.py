@@ -7,12 +7,13 @@ COLOURS = ["#4e9a51", "#c98a1b", "#7a4ea3", "#3aa0a0", "#a33a5c"]
 
 def table(drills, missing):
     """Prints every fault with what showed it; tells how many were beyond their bound."""
-    print("\n| | fault | shown by | accepted meanwhile | healed after | bound |\n|---|---|---|---:|---:|---:|")
+    print("\n| | fault | shown by | accepted meanwhile | completed meanwhile | healed after | bound |")
+    print("|---|---|---|---:|---:|---:|---:|")
     rows = [row for drill in drills for row in drill.rows]
     for number, name, shown, took, bound, during in sorted(rows, key=lambda row: int(row[0][1:])):
-        print(f"| {number} | {name} | {shown} | {during} | {took:.2f} s | {bound:.0f} s |")
+        print(f"| {number} | {name} | {shown} | {during.accepted} | {during.completed} | {took:.2f} s | {bound:.0f} s |")
     for number, why in missing:
-        print(f"| {number} | not run: {why} | | | | |")
+        print(f"| {number} | not run: {why} | | | | | |")
     late = [row for row in rows if row[3] > row[4]]
     print(f"\n{len(rows)} faults, {len(late)} beyond their bound")
     for drill in drills:
@@ -21,7 +22,7 @@ def table(drills, missing):
 
 
 def timeline(drills, path):
-    """Of each drill the accepted jobs of each second, the faults, and who led, one below the other, as an SVG."""
+    """Of each drill the jobs answered for in each second, the faults, and who led, one below the other, as an SVG."""
     width, height = 1200, 270
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height * len(drills)}" font-family="sans-serif" '
@@ -60,5 +61,5 @@ def panel(drill, width):
         out.append(f'<rect x="{left:.1f}" y="215" width="{max(right - left, 1):.1f}" height="14" fill="{colour}"/>')
         out.append(f'<text x="{left:.1f}" y="241">{term}</text>')
     out.append('<text x="4" y="226">leader</text><text x="4" y="241">term</text>')
-    out.append(f'<text x="60" y="257">accepted jobs a second, faults (red), leaders by term; {end:.0f} s</text>')
+    out.append(f'<text x="60" y="257">jobs answered for a second, faults (red), leaders by term; {end:.0f} s</text>')
     return out

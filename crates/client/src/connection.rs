@@ -182,8 +182,9 @@ impl Connection {
         if head.status.is_success() {
             return Ok(Answer { url: Arc::clone(&endpoint.url), status: head.status, body });
         }
-        let error =
-            Error::from_status(&endpoint.url, head.status, refusal(&body), retry_after(&head.headers));
+        // Whoever says when to come back has done nothing, but for a call that took too long and may still happen.
+        let after = retry_after(&head.headers).filter(|_| !is_open(&body));
+        let error = Error::from_status(&endpoint.url, head.status, refusal(&body), after);
         Err(Failure { error, unsent: false })
     }
 }
@@ -196,6 +197,15 @@ fn refusal(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let text = text.trim();
     if text.is_empty() { "no explanation".into() } else { text.chars().take(REFUSAL_CHARS_MAX).collect() }
+}
+
+/// Whether a refusal leaves open what becomes of the call.
+fn is_open(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Coded<'a> {
+        code: &'a str,
+    }
+    serde_json::from_slice::<Coded<'_>>(body).is_ok_and(|refusal| refusal.code == "took_too_long")
 }
 
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
@@ -212,6 +222,14 @@ mod tests {
         assert_eq!(refusal(br#"{"error":"queue is required","code":7}"#), "queue is required");
         assert_eq!(refusal(b"<h1>Bad Gateway</h1>"), "<h1>Bad Gateway</h1>");
         assert_eq!(refusal(b""), "no explanation");
+    }
+
+    #[test]
+    fn only_a_call_that_took_too_long_may_still_happen() {
+        assert!(is_open(br#"{"error":"words","code":"took_too_long"}"#));
+        assert!(!is_open(br#"{"error":"words","code":"retry"}"#));
+        assert!(!is_open(br#"{"error":"words","code":7}"#));
+        assert!(!is_open(b"words"));
     }
 
     #[test]

@@ -95,12 +95,6 @@ struct Change {
     letters: Vec<DeadLetter>,
 }
 
-/// Where acks are decided best, if all are for one partition.
-pub fn home(acks: &[Resolved]) -> Option<u64> {
-    let first = acks.first()?.item.partition?;
-    acks.iter().all(|ack| ack.item.partition == Some(first)).then_some(first.0)
-}
-
 /// Decides all acks of a call against the tables without writing.
 pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved]) -> Result<Prepared, Stop> {
     let mut results: Vec<Acked> = vec![Acked::default(); acks.len()];

@@ -85,6 +85,8 @@ pub enum Kind {
     Misdirected,
     /// The server that a write was passed on to did not answer, and it may have happened.
     OutcomeUnknown,
+    /// The call took longer than a call may take, and it may still happen.
+    TookTooLong,
     /// A mistake of ours.
     Internal,
 }
@@ -314,6 +316,12 @@ pub const TABLE: &[Row] = &[
         "Another server of the cluster went away before it answered. The write may or may not have happened: look before repeating it.",
     ),
     row(
+        Kind::TookTooLong,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "took_too_long",
+        "The store was too slow for `call_timeout_ms`. The write may have happened or may still happen: after `Retry-After` repeat it with the same transaction id or `Idempotency-Key`, or look before repeating it.",
+    ),
+    row(
         Kind::Internal,
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal",
@@ -393,6 +401,16 @@ impl Error {
     /// The server is at the limit that `message` names.
     pub fn overloaded(message: impl Into<String>) -> Self {
         Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Overloaded, message) }
+    }
+
+    /// The call has not come to an end within `allowed`.
+    pub fn took_too_long(allowed: Duration) -> Self {
+        let message = format!(
+            "the store did not finish this within {} s; it may have happened or may still happen: repeat it with the \
+             same transactionId or Idempotency-Key, or look before repeating it",
+            allowed.as_secs_f64()
+        );
+        Self { retry_after: Some(Duration::from_secs(5)), ..Self::new(Kind::TookTooLong, message) }
     }
 
     /// The path is there, but only for the methods in `allow`.

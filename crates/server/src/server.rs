@@ -52,6 +52,8 @@ pub struct Options {
     pub node_id: String,
     /// Connections beyond which new ones wait.
     pub connections_max: usize,
+    /// How long a call may take beyond what its caller asked to wait.
+    pub call_timeout: Duration,
     /// Messages of a pop that does not say how many.
     pub default_batch_size: u32,
     /// How long a pop waits that does not say how long.

@@ -6,6 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Method;
 
@@ -16,13 +17,15 @@ use crate::cluster::Origin;
 use crate::error::{Error, Kind};
 use crate::http1::Head;
 use crate::reply::Reply;
-use crate::routes::{self, Access, Found};
+use crate::routes::{self, Access, Found, Route};
 
 /// Where a request leads.
 #[derive(Debug)]
 pub struct Place {
     /// What answers it.
     pub handler: Handler,
+    /// How long that may take, and in whose words it is told.
+    pub patience: Patience,
     /// The open segments of its path, decoded.
     pub parameters: Vec<String>,
     /// Its query, still encoded.
@@ -39,6 +42,27 @@ pub struct Place {
     pub caller: Caller,
     /// How it came, if it may have to be passed on.
     pub origin: Option<Box<Origin>>,
+}
+
+/// How long a request may be worked on.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Patience {
+    /// So long; for ever if there is none.
+    pub allowed: Option<Duration>,
+    is_pop: bool,
+}
+
+impl Patience {
+    fn of(route: &Route, query: &str, prompt: Duration) -> Self {
+        Self { allowed: route.pace.allows(query, prompt), is_pop: route.path.starts_with("/api/v1/pop") }
+    }
+
+    /// What is told when it is over. The handler is dropped, as it is when its peer has gone: what it was given goes
+    /// back, and what it has handed to the store may still happen.
+    pub fn over(self) -> Reply {
+        let error = Error::took_too_long(self.allowed.unwrap_or_default());
+        if self.is_pop { error.of_pop() } else { error }.into_reply()
+    }
 }
 
 /// Who sends a request that may go on.
@@ -85,9 +109,10 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     let (idempotency_key, last_event_id) = (text(head.idempotency_key), text(head.last_event_id));
     let if_match = text(head.if_match);
     let origin = Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?;
-    let handler = route.handler;
+    let (handler, patience) = (route.handler, Patience::of(route, head.query, app.options.call_timeout));
     Ok(Place {
         handler,
+        patience,
         parameters,
         query,
         wants_events,

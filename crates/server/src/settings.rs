@@ -65,6 +65,8 @@ pub struct Settings {
     pub pop_waiters_max: usize,
     /// Connections at once.
     pub connections_max: usize,
+    /// How long a call may take beyond what its caller asked to wait.
+    pub call_timeout: Duration,
     /// Where a new group begins that does not say where.
     pub default_subscription_mode: SubscriptionMode,
     /// Messages of a pop that does not say how many.
@@ -129,6 +131,7 @@ impl Default for Settings {
             pop_wait_max_interval: Duration::from_millis(1000),
             pop_waiters_max: 100_000,
             connections_max: 20_000,
+            call_timeout: Duration::from_millis(45_000),
             default_subscription_mode: SubscriptionMode::All,
             default_batch_size: 1,
             default_timeout: Duration::from_millis(30_000),
@@ -328,6 +331,7 @@ impl Settings {
             listen: self.listen.clone(),
             node_id: self.node_id.clone(),
             connections_max: self.connections_max,
+            call_timeout: self.call_timeout,
             default_batch_size: self.default_batch_size,
             default_timeout: self.default_timeout,
             default_subscription: match self.default_subscription_mode {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Error, HOMES, Operation, Stop, Tx};
+use baton_store::{Error, Operation, Stop, Tx};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 
@@ -70,7 +70,8 @@ impl Lanes {
     /// Takes in an operation.
     pub fn submit(&self, operation: Box<dyn Operation>) {
         let home = operation.home();
-        let number = home.map_or(0, |home| lane_of(home, self.used.load(Ordering::Acquire)));
+        let used = self.used.load(Ordering::Acquire) as u64;
+        let number = home.map_or(0, |home| (home % used) as usize);
         let lane = self.lanes[number].get().filter(|_| !self.shared.is_refused(number));
         let Some(lane) = lane else { return operation.finish(Err(Error::Busy(BUSY_FOR))) };
         let operation: Box<dyn Operation> = match home {
@@ -128,10 +129,6 @@ impl Lanes {
             }
         }
     }
-}
-
-fn lane_of(home: u64, used: usize) -> usize {
-    (home % HOMES) as usize % used
 }
 
 impl Waits {

@@ -146,11 +146,12 @@ impl From<Error> for Trouble {
     }
 }
 
-/// How to fetch for the first time, or again.
+/// How to fetch.
 pub struct Round<'a> {
     pub link: &'a Link,
-    /// Begins the transaction, and takes the lock on records if a try without it would be in vain.
-    pub first: bool,
+    /// Begins the transaction.
+    pub begins: bool,
+    /// Takes the lock on records, because a try without it would be in vain.
     pub lock_records: bool,
 }
 
@@ -170,7 +171,7 @@ pub async fn load(
     let wanted = std::mem::take(&mut memory.wanted);
     let horizon = number_until(memory.base.after(HORIZON));
     let mut calls = Calls::default();
-    if round.first {
+    if round.begins {
         calls.add(BEGIN, Vec::new(), |_, _| Ok(()));
     }
     if round.lock_records {

@@ -180,17 +180,11 @@ pub async fn migrate(link: &Link, schema: &str) -> Result<(), Error> {
 
 async fn apply(link: &Link, schema: &str) -> Result<(), Failure> {
     // Creating what another server creates at the same moment may fail even with IF NOT EXISTS; then it is there.
-    let create = format!(
-        "CREATE SCHEMA IF NOT EXISTS {0}; CREATE TABLE IF NOT EXISTS {0}.migrations (
-             version integer PRIMARY KEY, oldest_reader integer NOT NULL,
-             applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
-        quoted(schema)
-    );
     let mut tries = 0;
-    while let Err(error) = link.batch(&create).await {
+    while let Err(failure) = create(link, schema).await {
         tries += 1;
         if tries > 20 {
-            return Err(error);
+            return Err(failure);
         }
         baton_env::sleep(Duration::from_millis(50)).await;
     }
@@ -211,6 +205,22 @@ async fn apply(link: &Link, schema: &str) -> Result<(), Failure> {
         tracing::info!(schema, version, "the schema was brought up to date");
     }
     link.batch("COMMIT").await
+}
+
+/// Makes the schema, unless it is there: then our role need not be allowed to make one.
+async fn create(link: &Link, schema: &str) -> Result<(), Failure> {
+    let exists = "SELECT to_regnamespace(quote_ident($1)) IS NOT NULL";
+    let rows = link.run(vec![call(exists, vec![param(schema.to_owned())])]).await?;
+    if !rows[0][0].get::<bool>(0) {
+        link.batch(&format!("CREATE SCHEMA {}", quoted(schema))).await?;
+    }
+    let table = format!(
+        "CREATE TABLE IF NOT EXISTS {}.migrations (
+             version integer PRIMARY KEY, oldest_reader integer NOT NULL,
+             applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
+        quoted(schema)
+    );
+    link.batch(&table).await
 }
 
 fn unusable(schema: &str, failure: &Failure) -> Error {

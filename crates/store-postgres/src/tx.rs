@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use baton_store::{
     Appended, Block, Cache, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Event, Group, GroupSpec,
-    HOMES, MessageView, Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
-    home_of,
+    MessageView, Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
 };
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::Bytes;
@@ -24,8 +23,6 @@ use crate::wanted::LetterPlace;
 
 /// Rows fetched beyond what a page asked for, because some of them may have been removed or run out meanwhile.
 const SPARE_ROWS: usize = 8;
-/// Numbers among which one is chosen that leads home.
-const LOOKED_AT: usize = 2 * HOMES as usize;
 
 /// From names to numbers, kept over groups: a partition never changes its number.
 pub type Names = FxHashMap<QueueId, FxHashMap<Arc<str>, PartitionId>>;
@@ -67,20 +64,6 @@ impl PostgresTx<'_> {
                 break_off()
             }
         }
-    }
-
-    /// A number for a new partition that leads to the home of its queue, if there is one.
-    fn fresh_id_of(&mut self, queue: QueueId) -> u64 {
-        let ids = &mut self.memory.ids;
-        let home = self.memory.structure.queue_by_id(queue).map(|queue| home_of(&queue.spec.name));
-        let is_home = |id: &u64| home.is_some_and(|home| id % HOMES == home % HOMES);
-        let looked_at = ids.len().saturating_sub(LOOKED_AT);
-        let place = ids[looked_at..].iter().rposition(is_home).map(|place| looked_at + place);
-        let last = ids.len().saturating_sub(1);
-        if let Some(place) = place {
-            ids.swap(place, last);
-        }
-        self.fresh_id()
     }
 
     /// Makes sure that the partition can be changed.
@@ -411,7 +394,7 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
-        let id = PartitionId(self.fresh_id_of(queue));
+        let id = PartitionId(self.fresh_id());
         let now = self.now();
         let row = Partition {
             id,

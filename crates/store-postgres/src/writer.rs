@@ -23,7 +23,7 @@ use crate::decider::Decider;
 use crate::failure::Failure;
 use crate::flush::{Flush, Note, flush};
 use crate::link::{Link, call, moment, param};
-use crate::load::{self, ROLLBACK, Round, Trouble};
+use crate::load::{self, BEGIN, ROLLBACK, Round, Trouble};
 use crate::memory::Memory;
 use crate::remembered::Remembered;
 use crate::store::{BUSY_FOR, Shared};
@@ -89,6 +89,9 @@ pub struct Writer {
     server: i64,
     epoch: i64,
     commits: i64,
+    /// Whether the group that is worked on has begun its transaction. It does so with its first lock, or its commit: what is
+    /// only read is not guarded by a transaction of this kind.
+    has_begun: bool,
     /// Whether the group that is worked on reads records, as far as is known from the tries before.
     touches_records: bool,
     /// The groups that reckon with other servers at the records.
@@ -168,6 +171,7 @@ impl Writer {
             server,
             epoch,
             commits,
+            has_begun: false,
             touches_records: false,
             rivalry: 0,
             parked: Parked::default(),
@@ -317,7 +321,10 @@ impl Writer {
             records: decided.records,
         };
         let mut flush = flush(&mut decided.memory, &note);
-        let calls = std::mem::take(&mut flush.calls);
+        let mut calls = std::mem::take(&mut flush.calls);
+        if !self.has_begun {
+            calls.insert(0, call(BEGIN, Vec::new()));
+        }
         let watch = Stopwatch::start();
         if let Err((failure, sent)) = link.commit(calls).await {
             self.structure = None;
@@ -328,6 +335,7 @@ impl Writer {
                     Err(Setback::Unknown(reason))
                 }
                 failure => {
+                    self.has_begun = true;
                     self.roll_back().await;
                     Err(failure.into())
                 }
@@ -352,6 +360,7 @@ impl Writer {
         waiting: &mut VecDeque<Box<dyn Operation>>,
         tries: u32,
     ) -> Result<Decided, Setback> {
+        self.has_begun = false;
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let (mut structure_number, structure) = match self.structure.take() {
             Some(known) => known,
@@ -373,7 +382,9 @@ impl Writer {
             self.touches_records |= touches_records;
             let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
             self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
-            let plan = Round { link, first, lock_records };
+            let begins = !self.has_begun && (lock_records || memory.wanted.locks());
+            self.has_begun |= begins;
+            let plan = Round { link, begins, lock_records };
             let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
                 Ok(told) => told,
@@ -422,6 +433,7 @@ impl Writer {
 
     async fn roll_back(&mut self) {
         if let Some(link) = &self.link
+            && self.has_begun
             && link.run(vec![call(ROLLBACK, Vec::new())]).await.is_err()
         {
             self.link = None;

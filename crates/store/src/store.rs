@@ -48,14 +48,10 @@ pub trait Operation: Send {
     }
 }
 
-/// The home of decisions about a queue. A store that decides in several places gives a new partition a number that is
-/// the same modulo [`HOMES`], so that serves as a home too where the queue is not known.
+/// The home of decisions about a queue.
 pub fn home_of(queue: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(queue.as_bytes())
 }
-
-/// How many homes differ.
-pub const HOMES: u64 = 16;
 
 /// Numbers about a store's work since it was opened.
 #[derive(Clone, Copy, Debug, Default)]

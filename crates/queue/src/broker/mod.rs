@@ -416,7 +416,7 @@ impl Broker {
                 continue;
             }
             if !request.auto_ack {
-                self.shared.deliveries.add(lease, range.partition, &messages);
+                self.shared.deliveries.add(lease, &range.queue, range.partition, &messages);
             }
             claims.push(Claim {
                 queue: range.queue.clone(),
@@ -492,10 +492,11 @@ impl Broker {
     /// Finishes messages, or says that they failed. One result per item, in order.
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<Acked>, Error> {
         let watch = Stopwatch::start();
+        let home = self.shared.deliveries.home(&items);
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
         let results = self
-            .run_at(ack::home(&acks), move |tx| {
+            .run_at(home, move |tx| {
                 let prepared = ack::prepare(tx, &acks)?;
                 Ok(ack::write(tx, prepared))
             })

@@ -1,8 +1,8 @@
 //! One connection: requests in, answers out, in order.
 //!
-//! Always: every request gets an answer, unless its peer has gone, and then its handler is dropped at once (bytes
-//! that a peer sends ahead end the watch, as nobody can look behind them); a body is refused before it is read
-//! where that can be known; what was not read of a request ends the connection. Start at [`Connection::run`].
+//! Always: every request gets an answer, and within the time that its route allows, unless its peer has gone, and
+//! then its handler is dropped at once (bytes that a peer sends ahead end the watch, as nobody can look behind
+//! them); a body is refused before it is read where that can be known; what was not read of a request ends the connection. Start at [`Connection::run`].
 
 use std::future::poll_fn;
 use std::io;
@@ -25,7 +25,7 @@ use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::reply::{Passage, Reply};
-use crate::service::{self, Caller, Place};
+use crate::service::{self, Caller, Patience, Place};
 
 /// A connection of a peer.
 #[derive(Debug)]
@@ -177,6 +177,7 @@ impl<'s> Connection<'s> {
         let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
+        let patience = place.as_ref().map(|place| place.patience).unwrap_or_default();
         let mut place = place;
         let take = |place: &mut Place| {
             (place.idempotency_key.take(), place.last_event_id.take(), place.if_match.take())
@@ -218,16 +219,17 @@ impl<'s> Connection<'s> {
             .depending_on(if_match)
             .from(origin);
         let reply = match service::start(handler, call) {
-            Ok(answer) => self.attend(answer).await,
+            Ok(answer) => self.attend(answer, patience).await,
             Err(reply) => Some(reply),
         };
         Ok(reply.map(|reply| (reply, true)))
     }
 
-    /// Waits for a handler for as long as its peer is there. Once the handler has had to wait, the peer is looked at
-    /// first: what a handler was given for a peer that has gone must go to the next one.
-    async fn attend(&mut self, mut answer: Answer) -> Option<Reply> {
+    /// Waits for a handler for as long as its peer is there and its route allows. Once the handler has had to wait, the
+    /// peer is looked at first: what a handler was given for a peer that has gone must go to the next one.
+    async fn attend(&mut self, mut answer: Answer, patience: Patience) -> Option<Reply> {
         let mut has_waited = false;
+        self.wire.rest();
         poll_fn(|cx| {
             if std::mem::replace(&mut has_waited, true) && self.has_gone(cx) {
                 return Poll::Ready(None);
@@ -235,7 +237,15 @@ impl<'s> Connection<'s> {
             if let Poll::Ready(reply) = service::poll(&mut answer, cx) {
                 return Poll::Ready(Some(reply));
             }
-            if self.has_gone(cx) { Poll::Ready(None) } else { Poll::Pending }
+            if self.has_gone(cx) {
+                return Poll::Ready(None);
+            }
+            match patience.allowed {
+                Some(allowed) => {
+                    self.wire.poll_over(cx, Phase::Answer(allowed)).map(|()| Some(patience.over()))
+                }
+                None => Poll::Pending,
+            }
         })
         .await
     }

@@ -2,9 +2,9 @@
 //!
 //! A peer may be idle between requests for a while, must send a request's head within seconds, must keep a body
 //! coming, and must take its answers. While a request is worked on (a parked pop, above all) nothing is expected
-//! of it, but that it is there. Always: one timer per connection, moved rather than made anew, and moved only when
-//! there is something to wait for; a second one only while a write is stuck; no memory is taken for reading before
-//! there is something to read. Start at [`Wire::poll_fill`].
+//! of it, but that it is there, and something of us: to answer in time. Always: one timer per connection, moved rather
+//! than made anew, and moved only when there is something to wait for; a second one only while a write is stuck; no
+//! memory is taken for reading before there is something to read. Start at [`Wire::poll_fill`].
 
 use std::future::poll_fn;
 use std::io;
@@ -42,6 +42,8 @@ pub enum Phase {
     Head,
     /// The body of a request is coming.
     Body,
+    /// A request is worked on, which may take so long.
+    Answer(Duration),
     /// The end is coming.
     Linger,
 }
@@ -52,6 +54,7 @@ impl Phase {
             Self::Idle => IDLE_MAX,
             Self::Head => HEAD_MAX,
             Self::Body => BODY_WINDOW,
+            Self::Answer(allowed) => allowed,
             Self::Linger => LINGER_MAX,
         }
     }
@@ -148,13 +151,18 @@ impl Wire {
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>, phase: Phase) -> Poll<io::Result<usize>> {
+        ready!(self.poll_over(cx, phase));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer was too slow")))
+    }
+
+    /// Whether what `phase` allows is over. It begins when this is asked first.
+    pub fn poll_over(&mut self, cx: &mut Context<'_>, phase: Phase) -> Poll<()> {
         if self.armed != Some(phase) {
             self.rest();
             self.armed = Some(phase);
             self.deadline.reset(phase.allowed());
         }
-        ready!(self.deadline.poll(cx));
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer was too slow")))
+        self.deadline.poll(cx)
     }
 
     /// Writes `first`, then `second`, with one call if the peer has room for both.

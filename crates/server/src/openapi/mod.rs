@@ -212,6 +212,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::routes::Pace;
 
     #[test]
     fn each_route_has_one_description_and_each_description_a_route() {
@@ -265,6 +266,21 @@ mod tests {
             assert!(responses.keys().any(|status| status.starts_with('2')), "{}", route.path);
             assert!(names.insert(described["operationId"].to_string()), "{}", route.path);
             assert_eq!(responses.contains_key("401"), route.access != Access::Public, "{}", route.path);
+        }
+    }
+
+    #[test]
+    fn a_route_that_can_be_asked_to_wait_is_given_the_time() {
+        for operation in subjects().into_iter().flat_map(|(_, _, operations)| operations) {
+            let mut waits = false;
+            for parameter in &operation.query {
+                waits |= ["wait", "timeoutMs"].iter().any(|name| parameter["name"] == *name);
+            }
+            let body = operation.body.unwrap_or_default().to_string();
+            waits |= ["\"waitMs\"", "\"maxWaitMs\""].iter().any(|name| body.contains(name));
+            let route = ROUTES.iter().find(|r| r.method == operation.method && r.path == operation.path);
+            let given = matches!(route.unwrap().pace, Pace::Asked(_) | Pace::Waits(_));
+            assert_eq!(waits, given, "{} {}", operation.method, operation.path);
         }
     }
 

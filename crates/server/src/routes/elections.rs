@@ -20,7 +20,7 @@ const LEASE_DEFAULT_MS: u64 = 30_000;
 const LEASE_MIN_MS: u64 = 1_000;
 const LEASE_MAX_MS: u64 = 3_600_000;
 /// The longest wait for news.
-const WAIT_MAX_MS: u64 = 60_000;
+pub(super) const WAIT_MAX_MS: u64 = 60_000;
 
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {

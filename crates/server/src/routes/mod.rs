@@ -18,6 +18,7 @@ mod lease;
 mod locks;
 mod messages;
 mod metrics;
+mod pace;
 mod pop;
 mod push;
 mod reference;
@@ -31,10 +32,16 @@ mod timers;
 mod traces;
 mod transaction;
 
+use std::time::Duration;
+
+use baton_jobs::limits::WAIT_MAX;
+use baton_types::limits::{FETCH_WAIT_MAX, POP_WAIT_MAX};
 use http::Method;
 
 use crate::call::Handler;
 use crate::path::{self, Segments};
+
+pub use self::pace::Pace;
 
 /// Who may call a route, when callers need a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +69,18 @@ pub struct Route {
     pub access: Access,
     /// What it does, in a line.
     pub help: &'static str,
+    /// How long it may take.
+    pub pace: Pace,
     /// What does it.
     pub handler: Handler,
+}
+
+impl Route {
+    /// The same route at another pace.
+    const fn at(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
+    }
 }
 
 const fn route(
@@ -73,7 +90,7 @@ const fn route(
     help: &'static str,
     handler: Handler,
 ) -> Route {
-    Route { method, path, access, help, handler }
+    Route { method, path, access, help, pace: Pace::Prompt, handler }
 }
 
 const GET: Method = Method::GET;
@@ -87,9 +104,9 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push),
     route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch),
     route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one),
-    route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue),
-    route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition),
-    route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels),
+    route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue).at(Pace::Asked(POP_WAIT_MAX)),
+    route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition).at(Pace::Asked(POP_WAIT_MAX)),
+    route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels).at(Pace::Asked(POP_WAIT_MAX)),
     route(POST, "/api/v1/transaction", Access::Write, "Acks, pushes, records and timers, all or none.", transaction::transaction),
     route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Hold messages for longer.", lease::extend),
     route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
@@ -102,7 +119,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
     route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
-    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch),
+    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch).at(Pace::Waits(FETCH_WAIT_MAX)),
     route(POST, "/api/v1/fetch/offsets", Access::Read, "Find offsets by time.", fetch::offsets),
     route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
@@ -128,14 +145,14 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
     route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
-    route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look),
+    route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look).at(Pace::Asked(Duration::from_millis(elections::WAIT_MAX_MS))),
     route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
     route(GET, "/api/v1/election-processes", Access::Read, "List processes that hold election groups by a lease of their own.", elections::processes),
     route(GET, "/api/v1/election-processes/:process", Access::Read, "The lease of one process.", elections::process),
     route(POST, "/api/v1/election-processes/:process", Access::Write, "Keep or end the lease of a process: `swap` or `remove`.", elections::keep),
     route(POST, "/api/v1/executions:report", Access::Write, "Report how executions of jobs ended.", jobs::executions::report),
     route(POST, "/api/v1/executions/:execution/logs", Access::Write, "Keep lines of an execution's log.", jobs::executions::log),
-    route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Take jobs; waits for the first.", jobs::workers::lease),
+    route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Take jobs; waits for the first.", jobs::workers::lease).at(Pace::Waits(WAIT_MAX)),
     route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Keep the jobs one has; hear which to stop.", jobs::workers::heartbeat),
     route(POST, "/api/v1/workers/:worker/drain", Access::Write, "Have a worker take no more jobs.", jobs::workers::drain),
     route(POST, "/api/v1/workers", Access::Write, "Register a worker.", jobs::workers::register),
@@ -146,10 +163,10 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/events", Access::Read, "What happened among the servers; live with `Accept: text/event-stream`.", jobs::nodes::events),
     route(POST, "/api/v1/jobs", Access::Push, "Enqueue a job.", jobs::enqueue::one),
     route(POST, "/api/v1/jobs:batch", Access::Push, "Enqueue up to 1,000 jobs, all or none.", jobs::enqueue::batch),
-    route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that a filter describes.", jobs::change::bulk),
+    route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that a filter describes.", jobs::change::bulk).at(Pace::Long),
     route(GET, "/api/v1/jobs", Access::Read, "Find jobs, newest first.", jobs::read::list),
     route(GET, "/api/v1/jobs/:job", Access::Read, "One job with its history.", jobs::read::one),
-    route(GET, "/api/v1/jobs/:job/wait", Access::Read, "The same once it has ended.", jobs::read::wait),
+    route(GET, "/api/v1/jobs/:job/wait", Access::Read, "The same once it has ended.", jobs::read::wait).at(Pace::Waits(WAIT_MAX)),
     route(GET, "/api/v1/jobs/:job/result", Access::Read, "What a job came to.", jobs::read::result),
     route(GET, "/api/v1/jobs/:job/logs", Access::Read, "A job's log; live with `Accept: text/event-stream` or `follow=true`.", jobs::logs::logs),
     route(POST, "/api/v1/jobs/:job/cancel", Access::Write, "Call a job off.", jobs::change::cancel),
@@ -166,13 +183,13 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/schedules/:schedule/trigger", Access::Write, "Fire now, besides.", schedules::trigger),
     route(POST, "/api/v1/schedules/:schedule/pause", Access::Write, "Stop firing.", schedules::pause),
     route(POST, "/api/v1/schedules/:schedule/resume", Access::Write, "Go on firing, from now.", schedules::resume),
-    route(POST, "/api/v1/schedules/:schedule/backfill", Access::Write, "Fire for a stretch of the past, or tell what that would be.", schedules::backfill),
+    route(POST, "/api/v1/schedules/:schedule/backfill", Access::Write, "Fire for a stretch of the past, or tell what that would be.", schedules::backfill).at(Pace::Long),
     route(GET, "/api/v1/dead-letters", Access::Read, "List jobs that failed for good, newest first.", jobs::dead_letters::list),
-    route(POST, "/api/v1/dead-letters:replay", Access::Write, "Give dead letters another try.", jobs::dead_letters::replay_many),
+    route(POST, "/api/v1/dead-letters:replay", Access::Write, "Give dead letters another try.", jobs::dead_letters::replay_many).at(Pace::Long),
     route(POST, "/api/v1/dead-letters/:job/replay", Access::Write, "Give a dead letter another try.", jobs::dead_letters::replay),
     route(DELETE, "/api/v1/dead-letters/:job", Access::Write, "Take a dead letter from the list.", jobs::dead_letters::delete),
     route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
-    route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look),
+    route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look).at(Pace::Asked(Duration::from_millis(shards::WAIT_MAX_MS))),
     route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
     route(GET, "/api/v1/cluster", Access::Read, "The servers, their load, and who serves what.", cluster::cluster),
     route(GET, "/api/v1/cluster/balance", Access::Read, "How the work is spread over the servers.", cluster::balance),
@@ -181,7 +198,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
     route(GET, "/api/v1/status/queues/:queue", Access::Read, "One queue, partition by partition.", status::queue),
     route(GET, "/api/v1/status/queues/:queue/messages", Access::Read, "The newest messages of a queue.", status::messages),
-    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count what is in all queues anew.", status::refresh),
+    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count what is in all queues anew.", status::refresh).at(Pace::Long),
     route(GET, "/api/v1/analytics/system-metrics", Access::Read, "Processor time and memory over time.", analytics::system_metrics),
     route(GET, "/api/v1/analytics/worker-metrics", Access::Read, "Pushes, pops and acks over time.", analytics::worker_metrics),
     route(GET, "/api/v1/analytics/queue-lag", Access::Read, "How long messages waited, by queue.", analytics::queue_lag),

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::reply::Reply;
 
 /// The longest wait for news.
-const WAIT_MAX_MS: u64 = 60_000;
+pub(super) const WAIT_MAX_MS: u64 = 60_000;
 /// Events that wait for a slow reader; then it holds up only itself.
 const EVENTS_MAX: usize = 16;
 /// How often a stream without news says that it is there.

@@ -149,6 +149,17 @@ pub const TABLE: &[Setting] = &[
         show: |s| s.connections_max.to_string(),
     },
     Setting {
+        name: "call_timeout_ms",
+        flag: "call-timeout-ms",
+        env: "BATON_CALL_TIMEOUT_MS",
+        aliases: &[],
+        value: "MS",
+        help: "How long a call may take, beyond what its caller asked to wait, before it is answered 503 \
+               `took_too_long`: the store is too slow, and what was asked for may still happen.",
+        set: |s, text| set(&mut s.call_timeout, text, positive_millis),
+        show: |s| show_millis(s.call_timeout),
+    },
+    Setting {
         name: "default_subscription_mode",
         flag: "default-subscription-mode",
         env: "BATON_DEFAULT_SUBSCRIPTION_MODE",

@@ -1,0 +1,48 @@
+//! How long a call may take before its caller is told that it took too long.
+//!
+//! A call may be several commits, and each of them is patient with a store that is slow or away, so only the call as a
+//! whole can be given an end. Always: whoever asked to wait gets that time and then as much as everybody else. Not here:
+//! what is told, and what may still happen (`error`). Start at [`Pace`].
+
+use std::time::Duration;
+
+/// How long the calls of a route may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// As long as the store needs.
+    Prompt,
+    /// The same; and as long as this before it, when the query asks to `wait`.
+    Asked(Duration),
+    /// The same; and as long as this before it.
+    Waits(Duration),
+    /// As long as it takes: how much there is to do is up to the caller.
+    Long,
+}
+
+impl Pace {
+    /// How long a call with this query may take, if a prompt one may take `prompt`; `None` is for ever.
+    pub fn allows(self, query: &str, prompt: Duration) -> Option<Duration> {
+        match self {
+            Self::Prompt => Some(prompt),
+            Self::Asked(wait) if query.contains("wait") => Some(prompt + wait),
+            Self::Asked(_) => Some(prompt),
+            Self::Waits(wait) => Some(prompt + wait),
+            Self::Long => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_asked_to_wait_gets_that_time_and_then_as_much_as_everybody() {
+        let [prompt, wait] = [45, 300].map(Duration::from_secs);
+        assert_eq!(Pace::Prompt.allows("wait=true", prompt), Some(prompt));
+        assert_eq!(Pace::Asked(wait).allows("batch=1", prompt), Some(prompt));
+        assert_eq!(Pace::Asked(wait).allows("batch=1&wait=true", prompt), Some(prompt + wait));
+        assert_eq!(Pace::Waits(wait).allows("", prompt), Some(prompt + wait));
+        assert_eq!(Pace::Long.allows("", prompt), None);
+    }
+}
