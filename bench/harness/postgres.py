@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import postgres  # noqa: E402
 
-PIPELINES = [(8, 100), (64, 1)]
+PIPELINES = [(8, 100), (32, 100), (64, 100), (64, 1)]
 PUSHES = [(8, 100)]
 PARTITIONS = 100
 GROWTH = [10, 10_000]
@@ -102,13 +102,18 @@ def comparisons(plan, tools, turn, lines):
             else:
                 found = of_peer(tools, plan, lines, "pipeline", "postgres", *size)
             rows += named(found, "postgres-pipeline", system)
+    size = [*common, "--connections", 8, "--batch", 100, "--partitions", PARTITIONS]
+    for ids in shifted(turn, [[], ["--ids"]]):
+        found = of_baton(tools, plan, lines, "pipeline", *size, *ids)
+        rows += [{**row, "ids": bool(ids)} for row in named(found, "postgres-ids", "baton-postgres")]
     for connections, batch in PUSHES:
         size = [*common, "--connections", connections, "--batch", batch]
-        for system in shifted(turn, ["baton-postgres", "bare-insert"]):
-            if system == "baton-postgres":
-                found = of_baton(tools, plan, lines, "push", *size, "--partitions", PARTITIONS)
-            else:
+        for system in shifted(turn, ["together", "scattered", "bare-insert"]):
+            if system == "bare-insert":
                 found = of_peer(tools, plan, lines, "insert", *size)
+            else:
+                how = ["--together"] if system == "together" else []
+                found = of_baton(tools, plan, lines, "push", *size, "--partitions", PARTITIONS, *how)
             rows += named(found, "postgres-push", system)
     for partitions in shifted(turn, GROWTH):
         size = [*common, "--connections", 8, "--batch", 100, "--partitions", partitions]

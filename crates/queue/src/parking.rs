@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use baton_env::{Clock, fresh_lease};
-use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx};
+use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx, home_of};
 use baton_types::{LeaseId, QueueId};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -376,6 +376,10 @@ impl Operation for Look {
         parking.look();
         parking.ring();
     }
+
+    fn home(&self) -> Option<u64> {
+        self.asked.first().and_then(|(_, request)| request.target.queue()).map(home_of)
+    }
 }
 
 /// A pop that does not wait.
@@ -409,5 +413,9 @@ impl Operation for ImmediatePop {
         let granted = self.granted.ok_or_else(|| StoreError::Closed("the pop was never decided".into()));
         // A caller that has gone drops its answer, and so gives it back.
         let _ = self.answer.send(outcome.and(granted));
+    }
+
+    fn home(&self) -> Option<u64> {
+        self.request.target.queue().map(home_of)
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx};
+use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx, home_of};
 use baton_types::{MessageId, Offset, PartitionId, QueueOptions, limits};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -69,6 +69,12 @@ impl PushBatch {
         self.places.push((part, self.parts[part].block.len()));
         self.parts[part].block.push(message);
         Ok(())
+    }
+
+    /// Where it is decided best, if all of it is for one queue.
+    pub(crate) fn home(&self) -> Option<u64> {
+        let first = &self.parts.first()?.queue;
+        self.parts.iter().all(|part| part.queue == *first).then(|| home_of(first))
     }
 
     /// Adds a message that was stored before.

@@ -7,11 +7,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_store::{MessageView, Store, run};
+use baton_store::{MessageView, Store, home_of, run};
 use baton_types::{LeaseId, MessageId, Offset, PartitionId, transaction_hash};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
+use crate::ack::{AckItem, LeaseClaim};
 
 /// Delivered messages that are remembered; beyond that the oldest deliveries are forgotten and looked up anew.
 const DELIVERED_MAX: usize = 1_000_000;
@@ -34,12 +35,14 @@ struct Inner {
 /// The messages of one partition in a delivery: hash of the transaction id and offset, sorted.
 struct Delivered {
     partition: PartitionId,
+    /// The home of its queue.
+    home: u64,
     messages: Vec<(u64, Offset)>,
 }
 
 impl Deliveries {
     /// Remembers what was delivered of one partition.
-    pub fn add(&self, lease: LeaseId, partition: PartitionId, messages: &[MessageView]) {
+    pub fn add(&self, lease: LeaseId, queue: &str, partition: PartitionId, messages: &[MessageView]) {
         let hash = |message: &MessageView| match &message.transaction_id {
             Some(id) => transaction_hash(id),
             None => transaction_hash(message.id().to_string().as_bytes()),
@@ -50,7 +53,7 @@ impl Deliveries {
         inner.messages += delivered.len();
         let parts = inner.by_lease.entry(lease).or_default();
         let is_new = parts.is_empty();
-        parts.push(Delivered { partition, messages: delivered });
+        parts.push(Delivered { partition, home: home_of(queue), messages: delivered });
         if is_new {
             inner.order.push_back(lease);
         }
@@ -67,6 +70,20 @@ impl Deliveries {
         let part = inner.by_lease.get(&lease)?.iter().find(|part| part.partition == partition)?;
         let at = part.messages.partition_point(|(other, _)| *other < hash);
         part.messages.get(at).filter(|(other, _)| *other == hash).map(|(_, offset)| *offset)
+    }
+
+    /// Where decisions about what was delivered are made best, if that is one place and known here.
+    pub fn home(&self, items: &[AckItem]) -> Option<u64> {
+        let inner = self.lock();
+        let home_of = |item: &AckItem| {
+            let (LeaseClaim::Held(lease), Some(partition)) = (item.lease, item.partition) else {
+                return None;
+            };
+            let parts = inner.by_lease.get(&lease)?;
+            parts.iter().find(|part| part.partition == partition).map(|part| part.home)
+        };
+        let home = items.first().and_then(home_of)?;
+        items.iter().all(|item| home_of(item) == Some(home)).then_some(home)
     }
 
     /// Forgets one partition of a delivery.

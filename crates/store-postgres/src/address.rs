@@ -3,30 +3,19 @@
 //! Always: a certificate is never taken on trust, so `require` means what `verify-full` means, and `prefer`, which
 //! anyone in between can talk out of TLS, is refused. Deliberately absent: certificates of clients.
 
-use std::future::Future;
-use std::io;
 use std::path::Path;
-use std::pin::Pin;
 use std::str::FromStr;
-use std::task::{Context, Poll};
-use std::time::Duration;
 
 use baton_store::Error;
 use baton_tls::Trust;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::config::SslMode;
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
-use tokio_postgres::{Config, Socket};
-
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+use tokio_postgres::Config;
 
 /// See the module.
 #[derive(Clone)]
 pub struct Address {
     pub config: Config,
-    pub tls: Tls,
+    /// Whom to believe under TLS; none means in the clear.
+    pub trust: Option<Trust>,
 }
 
 impl Address {
@@ -34,11 +23,11 @@ impl Address {
     pub fn read(text: &str) -> Result<Self, Error> {
         let Split { rest, mode, authorities } = split(text);
         let mut config = Config::from_str(&rest).map_err(|e| {
-            let why = crate::link::describe(&e);
+            let why = std::error::Error::source(&e)
+                .map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
             let help = "give postgres://user@host/database";
             Error::Unusable(format!("the address of the store cannot be read: {why}; {help}"))
         })?;
-        config.connect_timeout(CONNECT_TIMEOUT).keepalives(true).keepalives_idle(KEEPALIVE_AFTER);
         if config.get_application_name().is_none() {
             config.application_name("baton");
         }
@@ -51,13 +40,12 @@ impl Address {
                 return Err(Error::Unusable(format!("sslmode {other:?} is not known: {help}")));
             }
         };
-        config.ssl_mode(if tls.is_some() { SslMode::Require } else { SslMode::Disable });
         let trust = tls.map(|authorities| match authorities {
             Some(path) => Trust::file(Path::new(&path)),
             None => Trust::system(),
         });
         let trust = trust.transpose().map_err(|e| Error::Unusable(e.to_string()))?;
-        Ok(Self { config, tls: Tls(trust) })
+        Ok(Self { config, trust })
     }
 }
 
@@ -108,72 +96,6 @@ fn decoded(value: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Greets the database under TLS, if it is to be.
-#[derive(Clone)]
-pub struct Tls(Option<Trust>);
-
-/// The same, for one host.
-pub struct Greeting {
-    trust: Option<Trust>,
-    host: String,
-}
-
-/// A stream under TLS.
-pub struct Secured(tokio_rustls::client::TlsStream<Socket>);
-
-impl MakeTlsConnect<Socket> for Tls {
-    type Stream = Secured;
-    type TlsConnect = Greeting;
-    type Error = io::Error;
-
-    fn make_tls_connect(&mut self, host: &str) -> Result<Greeting, io::Error> {
-        Ok(Greeting { trust: self.0.clone(), host: host.to_owned() })
-    }
-}
-
-impl TlsConnect<Socket> for Greeting {
-    type Stream = Secured;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Secured, io::Error>> + Send>>;
-
-    fn connect(self, stream: Socket) -> Self::Future {
-        Box::pin(async move {
-            let Some(trust) = self.trust else { return Err(io::Error::other("TLS was not asked for")) };
-            trust.connect(&self.host, stream).await.map(Secured)
-        })
-    }
-}
-
-impl TlsStream for Secured {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl AsyncRead for Secured {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Secured {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,9 +117,9 @@ mod tests {
 
     #[test]
     fn a_certificate_is_checked_or_there_is_none() {
-        let mode = |text: &str| Address::read(text).map(|address| address.config.get_ssl_mode());
-        assert_eq!(mode("postgres://u@h/d").unwrap(), SslMode::Disable);
-        assert_eq!(mode("postgres://u@h/d?sslmode=require").unwrap(), SslMode::Require);
+        let mode = |text: &str| Address::read(text).map(|address| address.trust.is_some());
+        assert!(!mode("postgres://u@h/d").unwrap());
+        assert!(mode("postgres://u@h/d?sslmode=require").unwrap());
         for bad in ["prefer", "allow", "yes"] {
             let refused = mode(&format!("host=h sslmode={bad}")).unwrap_err().to_string();
             assert!(refused.contains("verify-full"), "{refused}");

@@ -1,22 +1,25 @@
 //! A connection: its settings, its prepared statements, and many statements in one round trip.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
-use std::fmt;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_types::Timestamp;
 use bytes::{Bytes, BytesMut};
-use tokio::sync::Notify;
-use tokio_postgres::error::SqlState;
-use tokio_postgres::types::{IsNull, ToSql, Type, accepts, to_sql_checked};
-use tokio_postgres::{Client, Row, Statement};
+use fallible_iterator::FallibleIterator;
+use postgres_protocol::IsNull as Null;
+use postgres_protocol::message::backend::{DataRowBody, Message};
+use postgres_protocol::message::frontend::{self, BindError};
+use tokio::sync::{Mutex, MutexGuard};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
 
 use crate::address::Address;
+use crate::failure::Failure;
 use crate::schema::quoted;
+use crate::wire::Wire;
 
 /// Every statement ends by then, also when the other side is silent.
 pub const DEADLINE: Duration = Duration::from_secs(15);
@@ -24,19 +27,21 @@ pub const DEADLINE: Duration = Duration::from_secs(15);
 const LOCK_TIMEOUT_MS: u64 = 2_000;
 /// After this a server that went away in the middle of a transaction holds its locks no longer.
 const IDLE_TIMEOUT_MS: u64 = 10_000;
+/// All values go over in binary, both ways.
+const BINARY: i16 = 1;
 
 /// A value for a statement.
 pub type Param = Box<dyn ToSql + Sync + Send>;
 
 /// One statement with its values.
 pub struct Call {
-    text: &'static str,
+    text: Cow<'static, str>,
     params: Vec<Param>,
 }
 
 /// A statement with its values.
-pub fn call(text: &'static str, params: Vec<Param>) -> Call {
-    Call { text, params }
+pub fn call(text: impl Into<Cow<'static, str>>, params: Vec<Param>) -> Call {
+    Call { text: text.into(), params }
 }
 
 /// A value for a statement.
@@ -44,64 +49,44 @@ pub fn param(value: impl ToSql + Sync + Send + 'static) -> Param {
     Box::new(value)
 }
 
-/// Why statements failed.
-#[derive(Debug)]
-pub enum Failure {
-    /// The database refused one of them, so nothing of the transaction is kept.
-    Refused(tokio_postgres::Error),
-    /// The connection is gone, or silent; what had been sent may have happened.
-    Lost(String),
-}
-
-impl Failure {
-    /// Whether running the transaction again may help.
-    pub fn is_passing(&self) -> bool {
-        let passing = [
-            // A guard was not met: another server changed what this one relied on.
-            SqlState::DIVISION_BY_ZERO,
-            SqlState::UNIQUE_VIOLATION,
-            SqlState::T_R_SERIALIZATION_FAILURE,
-            SqlState::T_R_DEADLOCK_DETECTED,
-            SqlState::LOCK_NOT_AVAILABLE,
-        ];
-        match self {
-            Self::Refused(error) => error.code().is_some_and(|code| passing.contains(code)),
-            Self::Lost(_) => false,
-        }
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(error) => f.write_str(&describe(error)),
-            Self::Lost(reason) => write!(f, "the connection to PostgreSQL was lost: {reason}"),
-        }
-    }
-}
-
-/// What went wrong, in full: by itself the error only says "db error".
-pub fn describe(error: &tokio_postgres::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(deeper) = cause {
-        text = format!("{text}: {deeper}");
-        cause = deeper.source();
-    }
-    text
-}
-
-/// A connection with its prepared statements.
+/// A connection with its prepared statements. Callers take turns.
 pub struct Link {
-    client: Client,
-    ended: Arc<Notify>,
-    statements: Mutex<HashMap<&'static str, Statement>>,
+    talk: Mutex<Talk>,
+    is_closed: AtomicBool,
+    deadline: Duration,
+}
+
+struct Talk {
+    wire: Wire,
+    /// Whether there may be answers on the way that nobody waits for any more: such a connection is of no use.
+    is_torn: bool,
+    statements: HashMap<Cow<'static, str>, Arc<Statement>>,
+    /// How many names statements have got.
+    names: usize,
+}
+
+/// A statement that the database has prepared.
+struct Statement {
+    name: String,
+    params: Vec<Type>,
+    columns: Arc<[Type]>,
 }
 
 impl Link {
+    /// Connects without any settings.
+    pub async fn plain(address: &Address, deadline: Duration) -> Result<Self, Failure> {
+        let talk = Talk {
+            wire: Wire::connect(address).await?,
+            is_torn: false,
+            statements: HashMap::new(),
+            names: 0,
+        };
+        Ok(Self { talk: Mutex::new(talk), is_closed: AtomicBool::new(false), deadline })
+    }
+
     /// Connects and makes the session ours.
     pub async fn open(address: &Address, schema: &str) -> Result<Self, Failure> {
-        let (client, ended) = connect(address).await?;
+        let link = Self::plain(address, DEADLINE).await?;
         // Tables grow from nothing faster than statistics follow: plans use the indexes that exist for them.
         let settings = format!(
             "SET search_path = {}; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off;
@@ -111,122 +96,204 @@ impl Link {
             quoted(schema),
             DEADLINE.as_millis(),
         );
-        in_time(client.batch_execute(&settings)).await?;
-        Ok(Self { client, ended, statements: Mutex::default() })
+        link.batch(&settings).await?;
+        Ok(link)
     }
 
-    /// Returns when the connection has ended.
+    /// Returns when the connection has ended. May be given up at any time.
     pub async fn ended(&self) {
-        if !self.client.is_closed() {
-            self.ended.notified().await;
+        let mut talk = self.talk.lock().await;
+        while !self.is_closed() {
+            if matches!(talk.wire.message().await, Ok(Message::ErrorResponse(_)) | Err(_)) {
+                self.is_closed.store(true, Ordering::Release);
+            }
         }
     }
 
     pub fn is_closed(&self) -> bool {
-        self.client.is_closed()
+        self.is_closed.load(Ordering::Acquire)
     }
 
-    async fn prepare(&self, text: &'static str) -> Result<Statement, Failure> {
-        let known =
-            |link: &Self| link.statements.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
-        if let Some(statement) = known(self) {
-            return Ok(statement);
-        }
-        let statement = in_time(self.client.prepare(text)).await?;
-        let mut statements = self.statements.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(statements.entry(text).or_insert(statement).clone())
+    /// Runs a text of statements without values.
+    pub async fn batch(&self, text: &str) -> Result<(), Failure> {
+        let work = async |talk: &mut Talk| {
+            frontend::query(text, &mut talk.wire.outgoing)?;
+            talk.exchange(&[]).await.map(drop)
+        };
+        self.in_turn(work).await
     }
 
     /// Runs statements one after the other in one round trip, and tells the rows of each. After the first that is
-    /// refused inside a transaction, all are.
+    /// refused none is run.
     pub async fn run(&self, calls: Vec<Call>) -> Result<Vec<Vec<Row>>, Failure> {
-        let mut prepared = Vec::with_capacity(calls.len());
-        for call in calls {
-            prepared.push((self.prepare(call.text).await?, call.params));
-        }
-        self.send(prepared).await
+        self.commit(calls).await.map_err(|(failure, _)| failure)
     }
 
     /// As [`run`](Self::run), but tells apart what failed before anything was sent.
     pub async fn commit(&self, calls: Vec<Call>) -> Result<Vec<Vec<Row>>, (Failure, bool)> {
-        let mut prepared = Vec::with_capacity(calls.len());
-        for call in calls {
-            prepared.push((self.prepare(call.text).await.map_err(|e| (e, false))?, call.params));
+        let mut is_sent = false;
+        let work = async |talk: &mut Talk| {
+            let prepared = talk.prepare(calls).await?;
+            is_sent = true;
+            talk.run(prepared).await
+        };
+        self.in_turn(work).await.map_err(|failure| (failure, is_sent))
+    }
+
+    /// Has the connection for a conversation that ends in time, or it has come to its end.
+    async fn in_turn<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut Talk) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let turn = async {
+            let mut talk: MutexGuard<'_, Talk> = self.talk.lock().await;
+            if talk.is_torn || self.is_closed() {
+                return Err(Failure::Lost("it had ended".into()));
+            }
+            talk.is_torn = true;
+            let result = work(&mut talk).await;
+            talk.is_torn = matches!(result, Err(Failure::Lost(_)));
+            result
+        };
+        let silent = |_| Failure::Lost("it was silent for too long".into());
+        let result = tokio::time::timeout(self.deadline, turn).await.map_err(silent).flatten();
+        if matches!(result, Err(Failure::Lost(_))) {
+            self.is_closed.store(true, Ordering::Release);
         }
-        self.send(prepared).await.map_err(|e| (e, true))
-    }
-
-    async fn send(&self, prepared: Vec<(Statement, Vec<Param>)>) -> Result<Vec<Vec<Row>>, Failure> {
-        let queries: Vec<_> = prepared
-            .into_iter()
-            .map(|(statement, params)| {
-                let query: Pin<
-                    Box<dyn Future<Output = Result<Vec<Row>, tokio_postgres::Error>> + Send + '_>,
-                > = Box::pin(async move {
-                    let params: Vec<&(dyn ToSql + Sync)> =
-                        params.iter().map(|param| &**param as &(dyn ToSql + Sync)).collect();
-                    self.client.query(&statement, &params).await
-                });
-                query
-            })
-            .collect();
-        let results = tokio::time::timeout(DEADLINE, in_order(queries)).await;
-        let results = results.map_err(|_| Failure::Lost("it was silent for too long".into()))?;
-        let mut rows = Vec::with_capacity(results.len());
-        for result in results {
-            rows.push(result.map_err(failure)?);
-        }
-        Ok(rows)
+        result
     }
 }
 
-/// Connects without any settings; also tells when the connection has ended.
-pub async fn connect(address: &Address) -> Result<(Client, Arc<Notify>), Failure> {
-    let (client, connection) = in_time(address.config.connect(address.tls.clone())).await?;
-    let ended = Arc::new(Notify::new());
-    let tell = ended.clone();
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(error = describe(&error), "a connection to PostgreSQL has ended");
-        }
-        tell.notify_one();
-    });
-    Ok((client, ended))
-}
-
-async fn in_time<T>(work: impl Future<Output = Result<T, tokio_postgres::Error>>) -> Result<T, Failure> {
-    match tokio::time::timeout(DEADLINE, work).await {
-        Ok(result) => result.map_err(failure),
-        Err(_) => Err(Failure::Lost("it was silent for too long".into())),
-    }
-}
-
-fn failure(error: tokio_postgres::Error) -> Failure {
-    // What ends the session also ends what was under way in it: an administrator, a crash, a shutdown.
-    let ends = |code: &SqlState| code.code().starts_with("57P") || code.code().starts_with("08");
-    match error.code() {
-        Some(code) if !ends(code) => Failure::Refused(error),
-        _ => Failure::Lost(describe(&error)),
-    }
-}
-
-/// Polls all, always the earlier ones first, so that they are sent in order and answered together.
-async fn in_order<T>(mut futures: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
-    let mut results: Vec<Option<T>> = futures.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        let mut all = true;
-        for (future, result) in futures.iter_mut().zip(&mut results) {
-            if result.is_none() {
-                match future.as_mut().poll(cx) {
-                    Poll::Ready(value) => *result = Some(value),
-                    Poll::Pending => all = false,
-                }
+impl Talk {
+    /// Prepares what is not prepared yet, all of it in one round trip.
+    async fn prepare(&mut self, calls: Vec<Call>) -> Result<Vec<(Arc<Statement>, Vec<Param>)>, Failure> {
+        let mut missing: Vec<(Cow<'static, str>, String)> = Vec::new();
+        for call in &calls {
+            if !self.statements.contains_key(&call.text) && missing.iter().all(|(text, _)| *text != call.text)
+            {
+                self.names += 1;
+                missing.push((call.text.clone(), format!("s{}", self.names)));
             }
         }
-        if all { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    results.into_iter().flatten().collect()
+        if !missing.is_empty() {
+            for (text, name) in &missing {
+                frontend::parse(name, text, [], &mut self.wire.outgoing)?;
+                frontend::describe(b'S', name, &mut self.wire.outgoing)?;
+            }
+            frontend::sync(&mut self.wire.outgoing);
+            self.describe(missing).await?;
+        }
+        let known = |call: Call| self.statements.get(&call.text).map(|known| (known.clone(), call.params));
+        calls.into_iter().map(|call| known(call).ok_or_else(out_of_step)).collect()
+    }
+
+    async fn describe(&mut self, missing: Vec<(Cow<'static, str>, String)>) -> Result<(), Failure> {
+        self.wire.send().await?;
+        let mut missing = missing.into_iter();
+        let (mut params, mut refused) = (Vec::new(), None);
+        loop {
+            let columns = match self.wire.message().await? {
+                Message::ParameterDescription(body) => {
+                    params = body.parameters().map(|oid| Ok(type_of(oid))).collect()?;
+                    continue;
+                }
+                Message::RowDescription(body) => {
+                    body.fields().map(|field| Ok(type_of(field.type_oid()))).collect()?
+                }
+                Message::NoData => Vec::new(),
+                Message::ErrorResponse(body) => {
+                    refused.get_or_insert(Failure::read(&body));
+                    continue;
+                }
+                Message::ReadyForQuery(_) => return refused.map_or(Ok(()), Err),
+                _ => continue,
+            };
+            let (text, name) = missing.next().ok_or_else(out_of_step)?;
+            let params = std::mem::take(&mut params);
+            self.statements.insert(text, Arc::new(Statement { name, params, columns: columns.into() }));
+        }
+    }
+
+    async fn run(&mut self, prepared: Vec<(Arc<Statement>, Vec<Param>)>) -> Result<Vec<Vec<Row>>, Failure> {
+        for (statement, params) in &prepared {
+            let values = params.iter().zip(&statement.params);
+            let write = |(value, kind): (&Param, &Type), out: &mut BytesMut| {
+                let null = value.to_sql_checked(kind, out)?;
+                Ok(if matches!(null, IsNull::Yes) { Null::Yes } else { Null::No })
+            };
+            frontend::bind("", &statement.name, [BINARY], values, write, [BINARY], &mut self.wire.outgoing)
+                .map_err(|e| match e {
+                BindError::Conversion(e) => Failure::Lost(format!("a value cannot be sent: {e}")),
+                BindError::Serialization(e) => e.into(),
+            })?;
+            frontend::execute("", 0, &mut self.wire.outgoing)?;
+        }
+        frontend::sync(&mut self.wire.outgoing);
+        let columns: Vec<Arc<[Type]>> =
+            prepared.into_iter().map(|(statement, _)| statement.columns.clone()).collect();
+        self.exchange(&columns).await
+    }
+
+    /// Sends, and takes the answers until the database is ready again: the rows of each statement.
+    async fn exchange(&mut self, columns: &[Arc<[Type]>]) -> Result<Vec<Vec<Row>>, Failure> {
+        self.wire.send().await?;
+        let (mut results, mut rows, mut refused) = (Vec::with_capacity(columns.len()), Vec::new(), None);
+        loop {
+            match self.wire.message().await? {
+                Message::DataRow(body) => {
+                    if let Some(columns) = columns.get(results.len()) {
+                        rows.push(Row::new(columns.clone(), body)?);
+                    }
+                }
+                Message::CommandComplete(_) => results.push(std::mem::take(&mut rows)),
+                Message::ErrorResponse(body) => {
+                    let failure = Failure::read(&body);
+                    if matches!(failure, Failure::Lost(_)) {
+                        return Err(failure);
+                    }
+                    refused.get_or_insert(failure);
+                }
+                Message::ReadyForQuery(_) => return refused.map_or(Ok(results), Err),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn out_of_step() -> Failure {
+    Failure::Lost("the database answered something else than was asked".into())
+}
+
+fn type_of(oid: u32) -> Type {
+    Type::from_oid(oid).unwrap_or(Type::UNKNOWN)
+}
+
+/// A row of an answer.
+pub struct Row {
+    columns: Arc<[Type]>,
+    body: DataRowBody,
+    places: Vec<Option<Range<usize>>>,
+}
+
+impl Row {
+    fn new(columns: Arc<[Type]>, body: DataRowBody) -> Result<Self, Failure> {
+        let places = body.ranges().collect()?;
+        Ok(Self { columns, body, places })
+    }
+
+    /// The value in a column. Panics when it is of another type: what a statement tells is known where it is written.
+    pub fn get<'a, T: FromSql<'a>>(&'a self, column: usize) -> T {
+        let raw = self.places[column].clone().map(|place| &self.body.buffer()[place]);
+        match T::from_sql_nullable(&self.columns[column], raw) {
+            Ok(value) => value,
+            Err(error) => panic!("column {column} is no {}: {error}", std::any::type_name::<T>()),
+        }
+    }
+
+    /// The bytes in a column, which keep the row in memory.
+    pub fn bytes(&self, column: usize) -> Option<Bytes> {
+        self.places[column].clone().map(|place| self.body.buffer_bytes().slice(place))
+    }
 }
 
 /// Bytes that are shared with others, as a `bytea`.
@@ -254,7 +321,7 @@ pub fn signed(number: u64) -> i64 {
 
 /// A number that a row holds.
 pub fn unsigned(row: &Row, column: usize) -> u64 {
-    row.get::<_, i64>(column).cast_unsigned()
+    row.get::<i64>(column).cast_unsigned()
 }
 
 /// A moment that a row holds.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use baton_store::{DeadLetter, DeadLetterKey, Error, Group, Partition, Queue, Record, Segment};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
-use tokio_postgres::Row;
 
 use crate::clock::{number_of, number_until};
-use crate::link::{Call, Failure, Link, call, moment, param, signed, unsigned};
+use crate::failure::Failure;
+use crate::link::{Call, Link, Row, call, moment, param, signed, unsigned};
 use crate::memory::{Later, Memory, Moment, Page};
 use crate::remembered::{Remembered, Run};
 use crate::slot::{Slot, read_ranges};
@@ -146,11 +146,12 @@ impl From<Error> for Trouble {
     }
 }
 
-/// How to fetch for the first time, or again.
+/// How to fetch.
 pub struct Round<'a> {
     pub link: &'a Link,
-    /// Begins the transaction, and takes the lock on records if a try without it would be in vain.
-    pub first: bool,
+    /// Begins the transaction.
+    pub begins: bool,
+    /// Takes the lock on records, because a try without it would be in vain.
     pub lock_records: bool,
 }
 
@@ -166,12 +167,11 @@ pub async fn load(
     round: Round<'_>,
     memory: &mut Memory,
     remembered: &mut Remembered,
-    wait_for_ready: bool,
 ) -> Result<(Versions, Versions), Trouble> {
     let wanted = std::mem::take(&mut memory.wanted);
     let horizon = number_until(memory.base.after(HORIZON));
     let mut calls = Calls::default();
-    if round.first {
+    if round.begins {
         calls.add(BEGIN, Vec::new(), |_, _| Ok(()));
     }
     if round.lock_records {
@@ -184,10 +184,13 @@ pub async fn load(
         calls.page(*page);
     }
     for (group, count) in &wanted.ready {
-        calls.ready(*group, *count, horizon, wait_for_ready);
+        calls.ready(*group, *count, horizon);
     }
+    // The first of them may be partitions that are here, of which something else is known.
+    let here = memory.partitions.len() + wanted.partitions.len() + wanted.names.len();
     for (group, count) in &wanted.later {
-        calls.later(*group, *count, memory.base);
+        let ready = wanted.ready.get(group).copied().unwrap_or(0);
+        calls.later(*group, *count + here + ready, memory.base);
     }
     calls.sums(&wanted);
     calls.leases(&wanted);
@@ -299,32 +302,20 @@ impl Calls {
         self.add(PAGE_SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
     }
 
-    fn ready(&mut self, group: GroupId, count: usize, horizon: i64, wait: bool) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        let params = || vec![param(signed(group.0)), param(horizon), param(count)];
-        self.add(READY, params(), move |known, rows| {
-            let line = known.memory.lines.entry(group).or_default();
-            line.asked = line.asked.max(usize::try_from(count).unwrap_or(usize::MAX));
-            let full = i64::try_from(rows.len()).unwrap_or(i64::MAX) >= count;
-            let last = rows.last().map(|row| row.get::<_, i64>(12)).filter(|_| full);
-            line.covered = line.covered.max(last.unwrap_or(horizon));
-            for row in &rows {
-                known.memory.load(read_partition(row)?, true, false);
+    fn ready(&mut self, group: GroupId, count: usize, horizon: i64) {
+        let limit = i64::try_from(count).unwrap_or(i64::MAX);
+        let params = || vec![param(signed(group.0)), param(horizon), param(limit)];
+        self.add(READY, params(), move |known, rows| load_ready(known, &rows, group, count, horizon));
+        // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
+        self.add(READY_AT_ALL, params(), move |known, rows| {
+            let until = (horizon, PartitionId(u64::MAX));
+            let line = known.memory.lines.get(&group);
+            let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());
+            if !has_some && let Some(row) = rows.first() {
+                known.memory.wanted.partitions.insert(PartitionId(unsigned(row, 0)));
             }
-            load_slots(known, &rows, 9)
+            Ok(())
         });
-        if wait {
-            // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
-            self.add(READY_AT_ALL, params(), move |known, rows| {
-                let until = (horizon, PartitionId(u64::MAX));
-                let line = known.memory.lines.get(&group);
-                let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());
-                if !has_some && let Some(row) = rows.first() {
-                    known.memory.wanted.partitions.insert(PartitionId(unsigned(row, 0)));
-                }
-                Ok(())
-            });
-        }
     }
 
     fn later(&mut self, group: GroupId, count: usize, base: Timestamp) {
@@ -407,7 +398,7 @@ impl Calls {
             self.add(SEGMENTS, pairs(&wanted.segments), move |known, rows| {
                 for row in rows {
                     let (partition, offset) = place(&row);
-                    match row.get::<_, Option<Vec<u8>>>(2) {
+                    match row.get::<Option<Vec<u8>>>(2) {
                         Some(body) => {
                             let segment = Segment::decode(partition, body.into())?;
                             known.memory.segments.insert((partition, segment.header.base), segment);
@@ -421,7 +412,7 @@ impl Calls {
         if !wanted.times.is_empty() {
             self.add(TIMES, pairs(&wanted.times), move |known, rows| {
                 for row in rows {
-                    let time = row.get::<_, Option<i64>>(2).map(Timestamp::from_micros);
+                    let time = row.get::<Option<i64>>(2).map(Timestamp::from_micros);
                     known.memory.times.insert(place(&row), time);
                 }
                 Ok(())
@@ -436,7 +427,7 @@ impl Calls {
             ];
             self.add(MOMENT, params, move |known, rows| {
                 let Some(row) = rows.first() else { return Ok(()) };
-                let time = |column| row.get::<_, Option<i64>>(column).map(Timestamp::from_micros);
+                let time = |column| row.get::<Option<i64>>(column).map(Timestamp::from_micros);
                 let found = Moment {
                     after: time(2).unwrap_or(Timestamp::MIN),
                     until: time(1).unwrap_or(Timestamp::MAX),
@@ -559,14 +550,31 @@ fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Erro
     Ok(())
 }
 
+fn load_ready(
+    known: &mut Known<'_>,
+    rows: &[Row],
+    group: GroupId,
+    count: usize,
+    horizon: i64,
+) -> Result<(), Error> {
+    let line = known.memory.lines.entry(group).or_default();
+    line.asked = line.asked.max(count);
+    let last = rows.last().map(|row| row.get::<i64>(12)).filter(|_| rows.len() >= count);
+    line.covered = line.covered.max(last.unwrap_or(horizon));
+    for row in rows {
+        known.memory.load(read_partition(row)?, true, false);
+    }
+    load_slots(known, rows, 9)
+}
+
 fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
     for row in rows {
         let key =
             String::from_utf8(row.get(0)).map_err(|_| Error::Corrupt("a record's key is no text".into()))?;
-        let expires_at = row.get::<_, Option<i64>>(2).map(Timestamp::from_micros);
+        let expires_at = row.get::<Option<i64>>(2).map(Timestamp::from_micros);
         let version = unsigned(&row, 1);
         known.memory.clock.see_number(signed(version));
-        let record = Record { version, expires_at, value: row.get::<_, Vec<u8>>(3).into() };
+        let record = Record { version, expires_at, value: row.bytes(3).unwrap_or_default() };
         known.memory.records.entry(key).or_insert(Some(record));
     }
     Ok(())
@@ -576,7 +584,7 @@ fn load_letters(known: &mut Known<'_>, rows: Vec<Row>) -> Result<Option<LetterPl
     let mut end = None;
     for row in rows {
         let letter: DeadLetter = read_json(row.get(1))?;
-        let letter = DeadLetter { payload: row.get::<_, Vec<u8>>(2).into(), ..letter };
+        let letter = DeadLetter { payload: row.bytes(2).unwrap_or_default(), ..letter };
         end = Some(LetterPlace::new(&letter.key, letter.failed_at));
         known.memory.letters.entry(letter.key.clone()).or_insert(Some(letter));
     }
@@ -588,7 +596,7 @@ fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
 }
 
 fn read_partition(row: &Row) -> Result<Partition, Error> {
-    let deleted = match row.get::<_, Option<Vec<u8>>>(8) {
+    let deleted = match row.get::<Option<Vec<u8>>>(8) {
         Some(value) => {
             read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?
         }
@@ -597,7 +605,7 @@ fn read_partition(row: &Row) -> Result<Partition, Error> {
     Ok(Partition {
         id: PartitionId(unsigned(row, 0)),
         queue: QueueId(unsigned(row, 1)),
-        name: row.get::<_, &str>(2).into(),
+        name: row.get::<&str>(2).into(),
         start: Offset(unsigned(row, 3)),
         tail: Offset(unsigned(row, 4)),
         created_at: moment(row, 5),
@@ -612,11 +620,11 @@ pub async fn load_structure(link: &Link) -> Result<Structure, Trouble> {
     let results = link.run(vec![call(QUEUES, Vec::new()), call(GROUPS, Vec::new())]).await?;
     let mut structure = Structure::default();
     for row in &results[0] {
-        let queue: Queue = read_json(row.get::<_, &str>(0).as_bytes())?;
+        let queue: Queue = read_json(row.get::<&str>(0).as_bytes())?;
         structure.put_queue(Arc::new(queue));
     }
     for row in &results[1] {
-        let group: Group = read_json(row.get::<_, &str>(0).as_bytes())?;
+        let group: Group = read_json(row.get::<&str>(0).as_bytes())?;
         if structure.has_queue(group.queue) {
             structure.put_group(Arc::new(group));
         }

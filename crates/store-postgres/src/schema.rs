@@ -24,7 +24,9 @@
 use std::time::Duration;
 
 use baton_store::Error;
-use tokio_postgres::Client;
+
+use crate::failure::Failure;
+use crate::link::{Link, call, param};
 
 /// What this server writes.
 pub const VERSION: i32 = 1;
@@ -140,18 +142,21 @@ pub enum Standing {
 }
 
 /// Looks at the schema, or says that this server is too old for it.
-pub async fn check(client: &Client, schema: &str) -> Result<Standing, Error> {
-    let exists = "SELECT to_regclass(quote_ident($1) || '.migrations') IS NOT NULL";
-    let row = client.query_one(exists, &[&schema]).await.map_err(|e| unusable(schema, &e))?;
-    if !row.get::<_, bool>(0) {
+pub async fn check(link: &Link, schema: &str) -> Result<Standing, Error> {
+    let exists = call(
+        "SELECT to_regclass(quote_ident($1) || '.migrations') IS NOT NULL",
+        vec![param(schema.to_owned())],
+    );
+    let rows = link.run(vec![exists]).await.map_err(|e| unusable(schema, &e))?;
+    if !rows[0][0].get::<bool>(0) {
         return Ok(Standing::Missing);
     }
     let newest = format!(
         "SELECT coalesce(max(version), 0), coalesce(max(oldest_reader), 0) FROM {}.migrations",
         quoted(schema)
     );
-    let row = client.query_one(&newest, &[]).await.map_err(|e| unusable(schema, &e))?;
-    let (version, oldest_reader): (i32, i32) = (row.get(0), row.get(1));
+    let rows = link.run(vec![call(newest, Vec::new())]).await.map_err(|e| unusable(schema, &e))?;
+    let (version, oldest_reader): (i32, i32) = (rows[0][0].get(0), rows[0][0].get(1));
     if oldest_reader > VERSION {
         return Err(Error::Unusable(format!(
             "the schema {schema:?} was changed by a newer Baton (version {version}); this one reads up to {VERSION}: \
@@ -166,50 +171,60 @@ pub async fn check(client: &Client, schema: &str) -> Result<Standing, Error> {
 }
 
 /// Applies the steps that are missing, one transaction for all of them.
-pub async fn migrate(client: &mut Client, schema: &str) -> Result<(), Error> {
-    if matches!(check(client, schema).await?, Standing::Current | Standing::Ahead) {
+pub async fn migrate(link: &Link, schema: &str) -> Result<(), Error> {
+    if matches!(check(link, schema).await?, Standing::Current | Standing::Ahead) {
         return Ok(());
     }
-    apply(client, schema).await.map_err(|e| unusable(schema, &e))
+    apply(link, schema).await.map_err(|e| unusable(schema, &e))
 }
 
-async fn apply(client: &mut Client, schema: &str) -> Result<(), tokio_postgres::Error> {
+async fn apply(link: &Link, schema: &str) -> Result<(), Failure> {
     // Creating what another server creates at the same moment may fail even with IF NOT EXISTS; then it is there.
-    let create = format!(
-        "CREATE SCHEMA IF NOT EXISTS {0}; CREATE TABLE IF NOT EXISTS {0}.migrations (
-             version integer PRIMARY KEY, oldest_reader integer NOT NULL,
-             applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
-        quoted(schema)
-    );
     let mut tries = 0;
-    while let Err(error) = client.batch_execute(&create).await {
+    while let Err(failure) = create(link, schema).await {
         tries += 1;
         if tries > 20 {
-            return Err(error);
+            return Err(failure);
         }
         baton_env::sleep(Duration::from_millis(50)).await;
     }
-    let transaction = client.transaction().await?;
+    // Whatever fails from here on ends the connection, and so the transaction.
     let lock = format!(
-        "SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = 0; SET LOCAL search_path = {1};
+        "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = 0; SET LOCAL search_path = {1};
          LOCK TABLE migrations IN ACCESS EXCLUSIVE MODE",
         LOCK_WAIT.as_millis(),
         quoted(schema)
     );
-    transaction.batch_execute(&lock).await?;
-    let row = transaction.query_one("SELECT coalesce(max(version), 0) FROM migrations", &[]).await?;
-    let done = usize::try_from(row.get::<_, i32>(0)).unwrap_or(0);
+    link.batch(&lock).await?;
+    let newest = call("SELECT coalesce(max(version), 0) FROM migrations", Vec::new());
+    let done = usize::try_from(link.run(vec![newest]).await?[0][0].get::<i32>(0)).unwrap_or(0);
     for (step, version) in STEPS.iter().zip(1i32..).skip(done) {
-        transaction.batch_execute(step).await?;
+        link.batch(step).await?;
         let note = "INSERT INTO migrations (version, oldest_reader) VALUES ($1, $2)";
-        transaction.execute(note, &[&version, &OLDEST_READER]).await?;
+        link.run(vec![call(note, vec![param(version), param(OLDEST_READER)])]).await?;
         tracing::info!(schema, version, "the schema was brought up to date");
     }
-    transaction.commit().await
+    link.batch("COMMIT").await
 }
 
-fn unusable(schema: &str, error: &tokio_postgres::Error) -> Error {
-    Error::Unusable(format!("the schema {schema:?} cannot be used: {}", crate::link::describe(error)))
+/// Makes the schema, unless it is there: then our role need not be allowed to make one.
+async fn create(link: &Link, schema: &str) -> Result<(), Failure> {
+    let exists = "SELECT to_regnamespace(quote_ident($1)) IS NOT NULL";
+    let rows = link.run(vec![call(exists, vec![param(schema.to_owned())])]).await?;
+    if !rows[0][0].get::<bool>(0) {
+        link.batch(&format!("CREATE SCHEMA {}", quoted(schema))).await?;
+    }
+    let table = format!(
+        "CREATE TABLE IF NOT EXISTS {}.migrations (
+             version integer PRIMARY KEY, oldest_reader integer NOT NULL,
+             applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
+        quoted(schema)
+    );
+    link.batch(&table).await
+}
+
+fn unusable(schema: &str, failure: &Failure) -> Error {
+    Error::Unusable(format!("the schema {schema:?} cannot be used: {failure}"))
 }
 
 /// A name as SQL writes it.

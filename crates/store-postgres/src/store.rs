@@ -1,5 +1,6 @@
 //! Opening, the way in, reading messages, and what all parts share.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,17 +10,16 @@ use baton_store::{
     BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
 use baton_types::{Offset, PartitionId, Timestamp};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::address::Address;
-use crate::link::{self, Failure, Link, call, param, signed};
+use crate::failure::Failure;
+use crate::lanes::{LANES_MAX, Lanes};
+use crate::link::{DEADLINE, Link, Row, call, param, signed};
 use crate::schema::{self, Standing};
 use crate::sweeper;
-use crate::writer::{Input, Writer};
 
-/// Operations that may wait for their group.
-const INTAKE_MAX: usize = 16_384;
 /// When to try again at a full intake, or while the database is away.
 pub const BUSY_FOR: Duration = Duration::from_millis(500);
 
@@ -66,19 +66,14 @@ impl Options {
 
 /// Looks at the schema without changing it.
 pub async fn check(options: &Options) -> Result<Standing, Error> {
-    let (client, _) = link::connect(&options.address()?).await.map_err(|e| unreachable(&e))?;
-    in_time(link::DEADLINE, schema::check(&client, &options.schema)).await
+    let link = Link::plain(&options.address()?, DEADLINE).await.map_err(|e| unreachable(&e))?;
+    schema::check(&link, &options.schema).await
 }
 
 /// Brings the schema up to date.
 pub async fn migrate(options: &Options) -> Result<(), Error> {
-    let (mut client, _) = link::connect(&options.address()?).await.map_err(|e| unreachable(&e))?;
-    in_time(MIGRATION_MAX, schema::migrate(&mut client, &options.schema)).await
-}
-
-async fn in_time<T>(most: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let silent = |_| Error::Unusable(format!("PostgreSQL did not answer within {} s", most.as_secs()));
-    tokio::time::timeout(most, work).await.map_err(silent)?
+    let link = Link::plain(&options.address()?, MIGRATION_MAX).await.map_err(|e| unreachable(&e))?;
+    schema::migrate(&link, &options.schema).await
 }
 
 fn unreachable(failure: &Failure) -> Error {
@@ -87,10 +82,10 @@ fn unreachable(failure: &Failure) -> Error {
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
-    intake: mpsc::Sender<Input>,
+    lanes: Arc<Lanes>,
     shared: Arc<Shared>,
     reader: tokio::sync::Mutex<Option<Arc<Link>>>,
-    writing: Mutex<Option<JoinHandle<()>>>,
+    adapting: JoinHandle<()>,
     sweeping: JoinHandle<()>,
     closed: AtomicBool,
 }
@@ -105,9 +100,10 @@ pub struct Shared {
     clock: Option<Arc<dyn Clock>>,
     listener: RwLock<Option<Listener>>,
     now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
-    away: Mutex<Option<String>>,
-    /// Whether the database has been away for long enough that nobody should wait for it.
-    refusing: AtomicBool,
+    /// The lanes for which the database is away, and why.
+    away: Mutex<BTreeMap<usize, String>>,
+    /// For which lanes the database has been away for so long that nobody should wait for it.
+    refusing: [AtomicBool; LANES_MAX],
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
@@ -129,7 +125,7 @@ impl PostgresStore {
             listener: RwLock::default(),
             now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
             away: Mutex::default(),
-            refusing: AtomicBool::new(false),
+            refusing: Default::default(),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -137,15 +133,14 @@ impl PostgresStore {
             commit_micros: Histogram::new(MICROS),
             commit_operations: Histogram::new(SIZES),
         });
-        let writer = Writer::open(shared.clone()).await.map_err(|e| unreachable(&e))?;
-        let (intake, received) = mpsc::channel(INTAKE_MAX);
-        let writing = tokio::spawn(writer.run(received));
+        let lanes = Arc::new(Lanes::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
+        let adapting = tokio::spawn(lanes.clone().adapt());
         let sweeping = tokio::spawn(sweeper::run(shared.clone()));
         Ok(Self {
-            intake,
+            lanes,
             shared,
             reader: tokio::sync::Mutex::default(),
-            writing: Mutex::new(Some(writing)),
+            adapting,
             sweeping,
             closed: AtomicBool::new(false),
         })
@@ -176,7 +171,7 @@ impl PostgresStore {
             })?;
             let (before, count) = (found.len(), rows.len());
             for row in rows {
-                let segment = Segment::decode(partition, row.get::<_, Vec<u8>>(0).into())?;
+                let segment = Segment::decode(partition, row.bytes(0).unwrap_or_default())?;
                 (at, bytes) = (segment.end(), bytes + segment.bytes_len());
                 found.push(segment);
             }
@@ -193,7 +188,7 @@ impl PostgresStore {
         from: Offset,
         to: Offset,
         bytes_max: usize,
-    ) -> Result<Vec<tokio_postgres::Row>, Failure> {
+    ) -> Result<Vec<Row>, Failure> {
         let link = self.reader().await?;
         let params = vec![
             param(signed(partition.0)),
@@ -202,7 +197,10 @@ impl PostgresStore {
             param(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
             param(READ_ROWS_MAX),
         ];
-        Ok(link.run(vec![call(READ, params)]).await?.into_iter().flatten().collect())
+        // Whoever asked may be gone before the answer, which would tear the connection for all.
+        let reading = tokio::spawn(async move { link.run(vec![call(READ, params)]).await });
+        let rows = reading.await.map_err(|e| Failure::Lost(e.to_string()))??;
+        Ok(rows.into_iter().flatten().collect())
     }
 }
 
@@ -221,27 +219,46 @@ impl Shared {
         last.max(self.time(heard))
     }
 
+    /// The time of the last decision of any lane.
+    pub fn last(&self) -> Timestamp {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).0
+    }
+
     pub fn set_now(&self, last: Timestamp, heard: (Timestamp, Stopwatch)) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = (last, heard);
+        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        *now = (now.0.max(last), heard);
     }
 
-    /// Notes that the database is away, and why, or that it is back.
-    pub fn set_away(&self, reason: Option<String>) {
+    /// Notes that the database is away for a lane, and why, or that it is back.
+    pub fn set_away(&self, lane: usize, reason: Option<String>) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        match (&*away, &reason) {
-            (None, Some(reason)) => tracing::warn!(reason, "PostgreSQL is away"),
-            (Some(_), None) => tracing::info!("PostgreSQL is back"),
-            _ => {}
+        let before = away.len();
+        match reason {
+            Some(reason) => {
+                if before == 0 {
+                    tracing::warn!(reason, "PostgreSQL is away");
+                }
+                away.insert(lane, reason);
+            }
+            None => drop(away.remove(&lane)),
         }
-        *away = reason;
+        if before > 0 && away.is_empty() {
+            tracing::info!("PostgreSQL is back");
+        }
     }
 
-    pub fn refuse(&self, refusing: bool) {
-        self.refusing.store(refusing, Ordering::Release);
+    pub fn refuse(&self, lane: usize, refusing: bool) {
+        self.refusing[lane].store(refusing, Ordering::Release);
     }
 
-    pub fn set_remembered(&self, len: usize) {
-        self.remembered.store(len as u64, Ordering::Relaxed);
+    pub fn is_refused(&self, lane: usize) -> bool {
+        self.refusing[lane].load(Ordering::Acquire)
+    }
+
+    /// Notes how many transaction ids a lane remembers, and how many it did.
+    pub fn set_remembered(&self, before: usize, now: usize) {
+        self.remembered.fetch_add(now as u64, Ordering::Relaxed);
+        self.remembered.fetch_sub(before as u64, Ordering::Relaxed);
     }
 
     /// Counts a commit that was forced to disk.
@@ -266,20 +283,10 @@ impl Shared {
 
 impl Store for PostgresStore {
     fn submit(&self, operation: Box<dyn Operation>) {
-        use mpsc::error::TrySendError::{Closed, Full};
         if self.closed.load(Ordering::Acquire) {
             return operation.finish(Err(Error::Closed("it was closed".into())));
         }
-        if self.shared.refusing.load(Ordering::Acquire) {
-            return operation.finish(Err(Error::Busy(BUSY_FOR)));
-        }
-        match self.intake.try_send(Input::Operation(operation)) {
-            Err(Full(Input::Operation(operation))) => operation.finish(Err(Error::Busy(BUSY_FOR))),
-            Err(Closed(Input::Operation(operation))) => {
-                operation.finish(Err(Error::Closed("it was closed".into())))
-            }
-            _ => {}
-        }
+        self.lanes.submit(operation);
     }
 
     fn read(
@@ -322,20 +329,16 @@ impl Store for PostgresStore {
     }
 
     fn away(&self) -> Option<String> {
-        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).values().next().cloned()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
-        let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
         Box::pin(async move {
             self.closed.store(true, Ordering::Release);
-            // An error means that it has ended already.
-            let _ = self.intake.send(Input::Close).await;
-            if let Some(writing) = writing {
-                writing.await.map_err(|e| Error::Closed(e.to_string()))?;
-            }
+            self.adapting.abort();
+            let closed = self.lanes.close().await;
             self.sweeping.abort();
-            Ok(())
+            closed
         })
     }
 }
@@ -343,8 +346,7 @@ impl Store for PostgresStore {
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.sweeping.abort();
-        if let Some(writing) = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            writing.abort();
-        }
+        self.adapting.abort();
+        self.lanes.abort();
     }
 }

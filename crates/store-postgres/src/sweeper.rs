@@ -7,10 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::Row;
-
+use crate::failure::Failure;
 use crate::flush::COMMIT;
-use crate::link::{Failure, Link, Param, call, param};
+use crate::link::{Link, Param, Row, call, param};
 use crate::load::BEGIN;
 use crate::store::Shared;
 
@@ -82,7 +81,7 @@ async fn sweep_some(link: &Link) -> Result<bool, Failure> {
     let mut results = link.run(vec![call(BEGIN, Vec::new()), call(TAKE, Vec::new())]).await?;
     let taken = results.pop().unwrap_or_default();
     let (segments, others): (Vec<Row>, Vec<Row>) =
-        taken.into_iter().partition(|row| row.get::<_, &str>(1) == "segments");
+        taken.into_iter().partition(|row| row.get::<&str>(1) == "segments");
     let mut done: Vec<String> = Vec::new();
     let mut worked = false;
     if !segments.is_empty() {
@@ -90,7 +89,7 @@ async fn sweep_some(link: &Link) -> Result<bool, Failure> {
         let ends: Vec<i64> = segments.iter().map(|row| row.get(3)).collect();
         let gone = rows(link, SEGMENTS, vec![param(ids), param(ends), param(ROWS)]).await?.len() as i64;
         if gone < ROWS {
-            done.extend(segments.iter().map(|row| row.get::<_, String>(0)));
+            done.extend(segments.iter().map(|row| row.get::<String>(0)));
         }
         worked = true;
     } else if let Some(row) = others.first() {

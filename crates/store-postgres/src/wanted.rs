@@ -43,6 +43,14 @@ pub struct Wanted {
     pub letter_pages: BTreeMap<(QueueId, Option<LetterPlace>), usize>,
 }
 
+impl Wanted {
+    /// Whether rows are to be locked.
+    pub fn locks(&self) -> bool {
+        let Self { partitions, names, all_of, ready, .. } = self;
+        !(partitions.is_empty() && names.is_empty() && all_of.is_empty() && ready.is_empty())
+    }
+}
+
 /// Where a letter stands among those of its queue, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LetterPlace {

@@ -20,9 +20,10 @@ use tokio::sync::mpsc::Receiver;
 
 use crate::clock::Hybrid;
 use crate::decider::Decider;
+use crate::failure::Failure;
 use crate::flush::{Flush, Note, flush};
-use crate::link::{Failure, Link, call, moment, param};
-use crate::load::{self, ROLLBACK, Round, Trouble};
+use crate::link::{Link, call, moment, param};
+use crate::load::{self, BEGIN, ROLLBACK, Round, Trouble};
 use crate::memory::Memory;
 use crate::remembered::Remembered;
 use crate::store::{BUSY_FOR, Shared};
@@ -75,6 +76,7 @@ pub enum Input {
 /// One server's way into the database.
 pub struct Writer {
     shared: Arc<Shared>,
+    lane: usize,
     link: Option<Link>,
     clock: Hybrid,
     /// The database's time at some moment, and the time since.
@@ -87,6 +89,9 @@ pub struct Writer {
     server: i64,
     epoch: i64,
     commits: i64,
+    /// Whether the group that is worked on has begun its transaction. It does so with its first lock, or its commit: what is
+    /// only read is not guarded by a transaction of this kind.
+    has_begun: bool,
     /// Whether the group that is worked on reads records, as far as is known from the tries before.
     touches_records: bool,
     /// The groups that reckon with other servers at the records.
@@ -147,7 +152,7 @@ struct Decided {
 
 impl Writer {
     /// Connects and registers the server.
-    pub async fn open(shared: Arc<Shared>) -> Result<Self, Failure> {
+    pub async fn open(shared: Arc<Shared>, lane: usize) -> Result<Self, Failure> {
         let link = Link::open(&shared.address, &shared.schema).await?;
         let rows = link.run(vec![call(LATEST, Vec::new()), call(load::VERSIONS, Vec::new())]).await?;
         let (latest, at) = (moment(&rows[0][0], 0), moment(&rows[1][0], 0));
@@ -166,9 +171,11 @@ impl Writer {
             server,
             epoch,
             commits,
+            has_begun: false,
             touches_records: false,
             rivalry: 0,
             parked: Parked::default(),
+            lane,
             shared,
         };
         writer.tell_time();
@@ -314,7 +321,10 @@ impl Writer {
             records: decided.records,
         };
         let mut flush = flush(&mut decided.memory, &note);
-        let calls = std::mem::take(&mut flush.calls);
+        let mut calls = std::mem::take(&mut flush.calls);
+        if !self.has_begun {
+            calls.insert(0, call(BEGIN, Vec::new()));
+        }
         let watch = Stopwatch::start();
         if let Err((failure, sent)) = link.commit(calls).await {
             self.structure = None;
@@ -325,6 +335,7 @@ impl Writer {
                     Err(Setback::Unknown(reason))
                 }
                 failure => {
+                    self.has_begun = true;
                     self.roll_back().await;
                     Err(failure.into())
                 }
@@ -349,6 +360,7 @@ impl Writer {
         waiting: &mut VecDeque<Box<dyn Operation>>,
         tries: u32,
     ) -> Result<Decided, Setback> {
+        self.has_begun = false;
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let (mut structure_number, structure) = match self.structure.take() {
             Some(known) => known,
@@ -358,6 +370,7 @@ impl Writer {
             }
         };
         self.clock.see(structure.latest());
+        self.clock.see(self.shared.last());
         let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
         memory.base = self.shared.time(self.heard);
         let mut decider = Decider { names: &self.names, shared: &self.shared };
@@ -369,8 +382,10 @@ impl Writer {
             self.touches_records |= touches_records;
             let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
             self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
-            let plan = Round { link, first, lock_records };
-            let loaded = load::load(plan, &mut memory, &mut self.remembered, true).await;
+            let begins = !self.has_begun && (lock_records || memory.wanted.locks());
+            self.has_begun |= begins;
+            let plan = Round { link, begins, lock_records };
+            let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
                 Ok(told) => told,
                 Err(trouble) => {
@@ -418,6 +433,7 @@ impl Writer {
 
     async fn roll_back(&mut self) {
         if let Some(link) = &self.link
+            && self.has_begun
             && link.run(vec![call(ROLLBACK, Vec::new())]).await.is_err()
         {
             self.link = None;
@@ -469,7 +485,7 @@ impl Writer {
     }
 
     fn keep_remembered(&mut self, memory: &mut Memory) {
-        let now = memory.base;
+        let (now, remembered) = (memory.base, self.remembered.len());
         let mut runs: std::collections::BTreeMap<_, Vec<_>> = std::collections::BTreeMap::new();
         for (_, run) in memory.runs.drain(..) {
             runs.entry(run.partition).or_default().push(run);
@@ -487,7 +503,7 @@ impl Writer {
         if self.remembered.len() > REMEMBERED_MAX {
             self.remembered.clear();
         }
-        self.shared.set_remembered(self.remembered.len());
+        self.shared.set_remembered(remembered, self.remembered.len());
     }
 
     fn tell_time(&self) {
@@ -502,10 +518,10 @@ impl Writer {
         loop {
             match self.take_over().await {
                 Ok(()) => return true,
-                Err(failure) => self.shared.set_away(Some(failure.to_string())),
+                Err(failure) => self.shared.set_away(self.lane, Some(failure.to_string())),
             }
             if watch.elapsed() > patience {
-                self.shared.refuse(true);
+                self.shared.refuse(self.lane, true);
                 return false;
             }
             baton_env::sleep(pause).await;
@@ -513,7 +529,7 @@ impl Writer {
             if watch.elapsed() <= AWAY_MAX {
                 continue;
             }
-            self.shared.refuse(true);
+            self.shared.refuse(self.lane, true);
             let mut late = VecDeque::new();
             while let Ok(input) = intake.try_recv() {
                 match input {
@@ -545,10 +561,11 @@ impl Writer {
         self.structure = None;
         self.names.clear();
         self.names_len = 0;
+        self.shared.set_remembered(self.remembered.len(), 0);
         self.remembered.clear();
         self.shared.cache.clear();
-        self.shared.set_away(None);
-        self.shared.refuse(false);
+        self.shared.set_away(self.lane, None);
+        self.shared.refuse(self.lane, false);
         self.link = Some(link);
         Ok(())
     }

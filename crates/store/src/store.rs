@@ -42,6 +42,17 @@ pub trait Operation: Send {
 
     /// Hands over the answer, once: the decision is kept, or it failed and nothing of it is.
     fn finish(self: Box<Self>, outcome: Result<(), Error>);
+
+    /// Where it is decided best, only as a hint: a store may decide what has different homes side by side. What has the
+    /// same home, or none, is decided in the order in which it was submitted.
+    fn home(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// The home of decisions about a queue.
+pub fn home_of(queue: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(queue.as_bytes())
 }
 
 /// Numbers about a store's work since it was opened.
@@ -114,6 +125,15 @@ where
     begin(store, decide).await
 }
 
+/// The same for a decision that has a [home](Operation::home).
+pub async fn run_at<R, F>(store: &dyn Store, home: Option<u64>, decide: F) -> Result<R, Error>
+where
+    R: Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+{
+    begin_at(store, home, decide).await
+}
+
 /// Takes a decision in at once, before the future that waits for its answer is polled. So decisions begun one
 /// after the other are run in that order, perhaps in one commit.
 pub fn begin<R, F>(store: &dyn Store, decide: F) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
@@ -121,13 +141,26 @@ where
     R: Send + 'static,
     F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
 {
+    begin_at(store, None, decide)
+}
+
+fn begin_at<R, F>(
+    store: &dyn Store,
+    home: Option<u64>,
+    decide: F,
+) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
+where
+    R: Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+{
     let (reply, answer) = oneshot::channel();
-    store.submit(Box::new(Decision { decide, answer: None, reply }));
+    store.submit(Box::new(Decision { decide, home, answer: None, reply }));
     async { answer.await.unwrap_or_else(|_| Err(Error::Closed("the operation was dropped".into()))) }
 }
 
 struct Decision<R, F> {
     decide: F,
+    home: Option<u64>,
     answer: Option<R>,
     reply: oneshot::Sender<Result<R, Error>>,
 }
@@ -146,5 +179,9 @@ where
         let answer = self.answer.ok_or_else(|| Error::Closed("the operation was never run".into()));
         // A caller that has gone away does not want the answer.
         let _ = self.reply.send(outcome.and(answer));
+    }
+
+    fn home(&self) -> Option<u64> {
+        self.home
     }
 }

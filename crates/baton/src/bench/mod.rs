@@ -107,10 +107,15 @@ pub struct Args {
     /// Samples of the wake-up.
     #[arg(long)]
     pub samples: Option<u32>,
-    /// In the pipeline, spread each push over partitions instead of sending it to one. (A push-only
-    /// measurement always spreads.)
+    /// In the pipeline, spread each push over partitions instead of sending it to one.
     #[arg(long)]
     pub scatter: bool,
+    /// Where there are only pushes, send each to one partition instead of spreading it.
+    #[arg(long)]
+    pub together: bool,
+    /// Give each message a transaction id, so that the server looks for a repeated one.
+    #[arg(long)]
+    pub ids: bool,
     /// The size of each payload.
     #[arg(long, default_value_t = 300)]
     pub payload_bytes: usize,
@@ -252,6 +257,7 @@ impl Measurement {
             batch: shape.batch,
             payload_bytes: args.payload_bytes,
             scatter: shape.scatter,
+            ids: args.ids,
             clock: Stopwatch::start(),
         };
         let row = Row {

@@ -32,7 +32,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
                     producers: connections,
                     batch,
                     partitions,
-                    scatter: true,
+                    scatter: !args.together,
                 };
                 rows.push(one(args, shape).await?);
             }

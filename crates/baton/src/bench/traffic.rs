@@ -41,6 +41,8 @@ pub struct Load {
     pub payload_bytes: usize,
     /// Whether the messages of one push go to different partitions, or all to one.
     pub scatter: bool,
+    /// Whether messages have transaction ids.
+    pub ids: bool,
     /// The clock of the run.
     pub clock: Stopwatch,
 }
@@ -98,7 +100,11 @@ impl Producer {
         self.body.extend_from_slice(br#"{"items":["#);
         for sequence in self.sent..self.sent + u32::try_from(count)? {
             let partition = load.partition(self.number, sequence);
-            write!(self.body, r#"{{"queue":"{}","partition":"p{partition}","payload":"#, load.queue)?;
+            write!(self.body, r#"{{"queue":"{}","partition":"p{partition}","#, load.queue)?;
+            if load.ids {
+                write!(self.body, r#""transactionId":"{}-{sequence}","#, self.number)?;
+            }
+            self.body.extend_from_slice(br#""payload":"#);
             let (producer, partition) = (u32::try_from(self.number)?, u32::try_from(partition)?);
             payload::append(&mut self.body, Stamp { producer, partition, sequence, at }, load.payload_bytes);
             self.body.extend_from_slice(b"},");
@@ -232,6 +238,7 @@ mod tests {
             batch: 10,
             payload_bytes: 300,
             scatter,
+            ids: false,
             clock: Stopwatch::start(),
         }
     }

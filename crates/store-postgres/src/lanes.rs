@@ -1,0 +1,159 @@
+//! The lanes: writers side by side, each with a connection and groups of its own.
+//!
+//! Operations on the same queue have the same home, and a home is in one lane at a time, so lanes seldom meet at a row;
+//! where they do, it is as between two servers. (Homes of partitions instead of queues were tried: a pop that takes
+//! any partition meets every lane, and two lanes were slower than one.) How many are used follows how long callers
+//! wait (`pace`). A lane is opened when it is first used. What has no home is in the first lane.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_store::{Error, Operation, Stop, Tx};
+use tokio::sync::mpsc::{self, error::TrySendError};
+use tokio::task::JoinHandle;
+
+use crate::failure::Failure;
+use crate::pace::{Pace, Seen, WINDOW};
+use crate::store::{BUSY_FOR, Shared};
+use crate::writer::{Input, Writer};
+
+/// Lanes at most.
+pub const LANES_MAX: usize = 8;
+/// Operations that may wait for their group in one lane.
+const INTAKE_MAX: usize = 16_384;
+
+/// See the module.
+pub struct Lanes {
+    shared: Arc<Shared>,
+    lanes: [OnceLock<Lane>; LANES_MAX],
+    used: AtomicUsize,
+    waits: Arc<Waits>,
+}
+
+struct Lane {
+    intake: mpsc::Sender<Input>,
+    writing: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How many operations with a home were answered, and how long all of them together had waited.
+#[derive(Default)]
+struct Waits {
+    answers: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Lanes {
+    /// Opens the first lane.
+    pub async fn open(shared: Arc<Shared>) -> Result<Self, Failure> {
+        let (lanes, waits) = (Default::default(), Arc::default());
+        let lanes = Self { shared, lanes, used: AtomicUsize::new(1), waits };
+        lanes.open_up_to(1).await?;
+        Ok(lanes)
+    }
+
+    async fn open_up_to(&self, count: usize) -> Result<(), Failure> {
+        for (number, lane) in self.lanes.iter().enumerate().take(count) {
+            if lane.get().is_some() {
+                continue;
+            }
+            let writer = Writer::open(self.shared.clone(), number).await?;
+            let (intake, received) = mpsc::channel(INTAKE_MAX);
+            let writing = Mutex::new(Some(tokio::spawn(writer.run(received))));
+            // Only one task opens lanes.
+            let _ = lane.set(Lane { intake, writing });
+        }
+        Ok(())
+    }
+
+    /// Takes in an operation.
+    pub fn submit(&self, operation: Box<dyn Operation>) {
+        let home = operation.home();
+        let used = self.used.load(Ordering::Acquire) as u64;
+        let number = home.map_or(0, |home| (home % used) as usize);
+        let lane = self.lanes[number].get().filter(|_| !self.shared.is_refused(number));
+        let Some(lane) = lane else { return operation.finish(Err(Error::Busy(BUSY_FOR))) };
+        let operation: Box<dyn Operation> = match home {
+            Some(_) => Box::new(Timed { operation, watch: Stopwatch::start(), waits: self.waits.clone() }),
+            None => operation,
+        };
+        match lane.intake.try_send(Input::Operation(operation)) {
+            Err(TrySendError::Full(Input::Operation(operation))) => {
+                operation.finish(Err(Error::Busy(BUSY_FOR)))
+            }
+            Err(TrySendError::Closed(Input::Operation(operation))) => {
+                operation.finish(Err(Error::Closed("it was closed".into())))
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the number of used lanes right, until its task is ended.
+    pub async fn adapt(self: Arc<Self>) {
+        let mut pace = Pace::new(LANES_MAX);
+        loop {
+            baton_env::sleep(WINDOW).await;
+            let wanted = pace.next(self.waits.take());
+            let used = match self.open_up_to(wanted).await {
+                Ok(()) => wanted,
+                Err(failure) => {
+                    tracing::debug!(%failure, "another connection to PostgreSQL cannot be had");
+                    pace = Pace::new(LANES_MAX);
+                    1
+                }
+            };
+            self.used.store(used, Ordering::Release);
+        }
+    }
+
+    /// Finishes what was taken in.
+    pub async fn close(&self) -> Result<(), Error> {
+        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+            // An error means that it has ended already.
+            let _ = lane.intake.send(Input::Close).await;
+        }
+        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+            let writing = lane.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(writing) = writing {
+                writing.await.map_err(|e| Error::Closed(e.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn abort(&self) {
+        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+            if let Some(writing) = lane.writing.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                writing.abort();
+            }
+        }
+    }
+}
+
+impl Waits {
+    fn take(&self) -> Seen {
+        let answers = self.answers.swap(0, Ordering::Relaxed);
+        Seen { answers, waited: Duration::from_micros(self.micros.swap(0, Ordering::Relaxed)) }
+    }
+}
+
+/// An operation that tells how long its caller waited.
+struct Timed {
+    operation: Box<dyn Operation>,
+    watch: Stopwatch,
+    waits: Arc<Waits>,
+}
+
+impl Operation for Timed {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        self.operation.apply(tx)
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+        let micros = u64::try_from(self.watch.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.waits.answers.fetch_add(1, Ordering::Relaxed);
+        self.waits.micros.fetch_add(micros, Ordering::Relaxed);
+        self.operation.finish(outcome);
+    }
+}
