@@ -110,7 +110,7 @@ impl Parking {
     /// Keeps time: looks again when a pause ends and answers with nothing at a deadline.
     pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         loop {
-            let next = self.lock().next_wake();
+            let next = self.lock().set_alarm();
             let pause = next.map(|at| at.saturating_sub(self.clock.elapsed()));
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -153,7 +153,7 @@ impl Parking {
         };
         let leaving = Leaving { parking: self, id: Some(id) };
         self.look();
-        self.alarm.notify_one();
+        self.ring();
         let answer = granted.await.unwrap_or(Ok(None));
         leaving.has_been_answered();
         answer
@@ -235,6 +235,14 @@ impl Parking {
         };
         for query in queries {
             self.store.submit(Box::new(query));
+        }
+    }
+
+    /// Wakes whoever keeps the time, only if that would come too late: every task that is woken pushes aside the one
+    /// that was woken before it, which may be a caller with its answer.
+    fn ring(&self) {
+        if self.lock().is_before_alarm() {
+            self.alarm.notify_one();
         }
     }
 
@@ -365,8 +373,8 @@ impl Operation for Look {
             // A caller that has gone drops its answer, and so gives it back.
             let _ = caller.answer.send(answer);
         }
-        parking.alarm.notify_one();
         parking.look();
+        parking.ring();
     }
 
     fn home(&self) -> Option<u64> {

@@ -101,6 +101,8 @@ pub struct Waiters<W> {
     present: FxHashMap<(QueueId, GroupId), usize>,
     /// Places where waiting has begun or ended since this was taken last; only if somebody takes it.
     changes: Option<Vec<(Spot, bool)>>,
+    /// When whoever keeps the time comes next; not before somebody rings when there is no such moment.
+    alarm: Option<Duration>,
     next_id: u64,
 }
 
@@ -134,6 +136,7 @@ impl<W> Waiters<W> {
             deadlines: BTreeSet::new(),
             present: FxHashMap::default(),
             changes: None,
+            alarm: None,
             next_id: 0,
         }
     }
@@ -344,8 +347,19 @@ impl<W> Waiters<W> {
         self.expire(Duration::MAX)
     }
 
+    /// Sets the alarm for when there is next something to do.
+    pub fn set_alarm(&mut self) -> Option<Duration> {
+        self.alarm = self.next_wake();
+        self.alarm
+    }
+
+    /// Whether there is something to do before the alarm rings.
+    pub fn is_before_alarm(&self) -> bool {
+        self.next_wake().is_some_and(|next| self.alarm.is_none_or(|alarm| next < alarm))
+    }
+
     /// When there is next something to do.
-    pub fn next_wake(&self) -> Option<Duration> {
+    fn next_wake(&self) -> Option<Duration> {
         let check = self.checks.first().map(|(at, _)| *at);
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         check.into_iter().chain(deadline).min()
@@ -566,6 +580,28 @@ mod tests {
         assert_eq!(waiters.statistics(), WaitStatistics::default());
         assert_eq!(waiters.next_wake(), None);
         assert!(!waiters.watches(QUEUE));
+    }
+
+    #[test]
+    fn the_alarm_is_moved_only_for_what_would_come_too_late() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        assert_eq!(waiters.set_alarm(), None);
+        assert!(!waiters.is_before_alarm());
+        let line = parked(&mut waiters, any("g"), watched(1, None), 1);
+        assert!(waiters.is_before_alarm(), "it was not set at all");
+        assert_eq!(waiters.set_alarm(), Some(ms(100)));
+        let park = |waiters: &mut Waiters<u32>, now, deadline| {
+            let id = waiters.park(now, deadline, any("g"), watched(1, None), 2);
+            assert_eq!(waiters.take_due(now).len(), 1);
+            waiters.checked(now, line, false, watched(1, None), None);
+            id
+        };
+        park(&mut waiters, ms(10), ms(150));
+        assert!(!waiters.is_before_alarm());
+        let early = park(&mut waiters, ms(20), ms(50));
+        assert!(waiters.is_before_alarm());
+        waiters.cancel(early);
+        assert!(!waiters.is_before_alarm(), "who has gone needs nobody to come");
     }
 
     #[test]

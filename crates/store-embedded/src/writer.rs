@@ -38,6 +38,9 @@ const GROUP_BYTES_ENOUGH: usize = 1 << 20;
 /// A group that no more operations than this wait for, a push and the pop that it wakes, is committed by whoever
 /// decides: while so little happens, waking the committing thread takes longer than it saves.
 const ALONE: usize = 2;
+/// A caller that commits takes along what its decision has led to (a push wakes a pop of each group that waits), up to
+/// this many operations, so that whoever is woken cannot keep the group open by waking others.
+const FOLLOWERS_MAX: usize = 64;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
 /// A commit that moves the tails of so many partitions, and changes nothing else of them, logs them together instead
@@ -194,24 +197,28 @@ impl Writer {
     }
 
     /// Decides an operation for its caller, on the caller's thread, and what it leads to at once: a push wakes
-    /// a pop. Gives it back where the deciding thread is in the middle of something, or does better.
+    /// pops. Gives it back where the deciding thread is in the middle of something, or does better.
     pub fn decide_here(&mut self, operation: Box<dyn Operation>) -> Result<(), Box<dyn Operation>> {
         // Whatever was taken in earlier is decided earlier.
         if !self.calm.holds() || self.committing || !self.intake.is_empty() {
             return Err(operation);
         }
         self.decide(operation);
-        while self.group.waiting.len() < ALONE
-            && let Ok(input) = self.intake.try_recv()
-        {
-            match input {
-                Input::Operation(next) => self.decide(next),
-                Input::Close => self.closing = true,
+        for _ in 0..FOLLOWERS_MAX {
+            match self.intake.try_recv() {
+                Ok(Input::Operation(next)) => self.decide(next),
+                Ok(Input::Close) => self.closing = true,
+                Err(_) => break,
+            }
+            if self.group_bytes >= GROUP_BYTES_ENOUGH {
+                break;
             }
         }
         if self.group.sync {
             self.calm.used();
-            self.hand_over();
+            if let Some(group) = self.close_group() {
+                self.commit_here(group);
+            }
             self.tell_calm();
         }
         Ok(())
@@ -315,11 +322,27 @@ impl Writer {
         if self.committing {
             return;
         }
+        let Some(group) = self.close_group() else { return };
+        if group.waiting.len() <= ALONE {
+            return self.commit_here(group);
+        }
+        self.committing = true;
+        self.shared.set_idle(false);
+        if let Err(refused) = self.committer.send(group) {
+            self.shared.fail("the committing thread has ended");
+            for operation in refused.0.waiting {
+                operation.finish(Err(Error::Closed("the committing thread has ended".into())));
+            }
+        }
+    }
+
+    /// Ends the filling group and begins the next one; nothing if there is nothing to write.
+    fn close_group(&mut self) -> Option<Group> {
         self.write_segments();
         self.write_rows();
         if self.group.writes.is_empty() && self.group.waiting.is_empty() {
             self.shared.count_operations(std::mem::take(&mut self.group.operations));
-            return;
+            return None;
         }
         self.counters.now = self.last_now;
         self.counters.commits += 1;
@@ -330,19 +353,13 @@ impl Writer {
         let group = std::mem::replace(&mut self.group, next);
         self.group_bytes = 0;
         self.group_since = self.last_now;
-        if group.waiting.len() <= ALONE {
-            committer::commit(&self.shared, group).answer();
-            self.after_commit();
-            return;
-        }
-        self.committing = true;
-        self.shared.set_idle(false);
-        if let Err(refused) = self.committer.send(group) {
-            self.shared.fail("the committing thread has ended");
-            for operation in refused.0.waiting {
-                operation.finish(Err(Error::Closed("the committing thread has ended".into())));
-            }
-        }
+        Some(group)
+    }
+
+    /// Commits a group on this thread.
+    fn commit_here(&mut self, group: Group) {
+        committer::commit(&self.shared, group).answer();
+        self.after_commit();
     }
 
     fn write_segments(&mut self) {

@@ -94,16 +94,13 @@ impl Lanes {
         let mut pace = Pace::new(LANES_MAX);
         loop {
             baton_env::sleep(WINDOW).await;
-            let wanted = pace.next(self.waits.take());
-            let used = match self.open_up_to(wanted).await {
-                Ok(()) => wanted,
-                Err(failure) => {
-                    tracing::debug!(%failure, "another connection to PostgreSQL cannot be had");
-                    pace = Pace::new(LANES_MAX);
-                    1
-                }
-            };
-            self.used.store(used, Ordering::Release);
+            let mut wanted = pace.next(self.waits.take());
+            let opened = self.open_up_to(wanted).await;
+            if opened.is_err() || self.shared.is_away() {
+                pace = Pace::new(LANES_MAX);
+                wanted = 1;
+            }
+            self.used.store(wanted, Ordering::Release);
         }
     }
 

@@ -232,19 +232,20 @@ impl Shared {
     /// Notes that the database is away for a lane, and why, or that it is back.
     pub fn set_away(&self, lane: usize, reason: Option<String>) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = away.len();
+        match (away.get(&lane), &reason) {
+            (None, Some(reason)) => tracing::warn!(reason, lane, "PostgreSQL is away"),
+            (Some(_), None) => tracing::info!(lane, "PostgreSQL is back"),
+            _ => {}
+        }
         match reason {
-            Some(reason) => {
-                if before == 0 {
-                    tracing::warn!(reason, "PostgreSQL is away");
-                }
-                away.insert(lane, reason);
-            }
+            Some(reason) => drop(away.insert(lane, reason)),
             None => drop(away.remove(&lane)),
         }
-        if before > 0 && away.is_empty() {
-            tracing::info!("PostgreSQL is back");
-        }
+    }
+
+    /// Whether the database is away for any lane.
+    pub fn is_away(&self) -> bool {
+        !self.away.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     pub fn refuse(&self, lane: usize, refusing: bool) {
@@ -329,7 +330,8 @@ impl Store for PostgresStore {
     }
 
     fn away(&self) -> Option<String> {
-        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).values().next().cloned()
+        // Without the others the first lane does everything.
+        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).get(&0).cloned()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {

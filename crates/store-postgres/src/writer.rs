@@ -9,6 +9,8 @@
 //! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
 //! its way from happening later.
 
+mod reconnect;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +20,7 @@ use baton_store::{Error, Event, Operation};
 use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
+use self::reconnect::AWAY_MAX;
 use crate::clock::Hybrid;
 use crate::decider::Decider;
 use crate::failure::Failure;
@@ -48,22 +51,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
 const RIVALRY: u32 = 16;
-/// How long a group waits for a database that is away.
-const AWAY_MAX: Duration = Duration::from_secs(2);
-/// How long the outcome of a commit is asked for before its operations are told that it is unknown.
-const UNKNOWN_MAX: Duration = Duration::from_secs(60);
-/// Pauses between tries to connect.
-const RECONNECT_FIRST: Duration = Duration::from_millis(25);
-const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// Names of partitions kept in memory.
 const NAMES_MAX: usize = 1_000_000;
 /// Transaction ids kept in memory, about 40 bytes each; beyond that all are read again as needed.
 const REMEMBERED_MAX: usize = 5_000_000;
 
-/// Begins a server's row, or takes it over from a connection that was lost: whatever that one still had under
-/// way has either happened by now or never will.
-const TAKE_OVER: &str = "UPDATE servers SET epoch = epoch + 1, seen_at = clock_timestamp() WHERE id = $1
-    RETURNING commits, epoch";
+/// Begins a server's row.
 const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits, epoch";
 const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
 
@@ -221,24 +214,6 @@ impl Writer {
         }
         while !waiting.is_empty() {
             self.work(&mut waiting, &mut intake).await;
-        }
-    }
-
-    /// What comes next. A database that goes away meanwhile is noticed, and waited for.
-    async fn next(&mut self, intake: &mut Receiver<Input>) -> Option<Input> {
-        loop {
-            match &self.link {
-                Some(link) => tokio::select! {
-                    input = intake.recv() => return input,
-                    () = link.ended() => self.link = None,
-                },
-                None => {
-                    let connected = self.connect(Stopwatch::start(), AWAY_MAX, intake).await;
-                    if !connected && intake.is_closed() {
-                        return None;
-                    }
-                }
-            }
         }
     }
 
@@ -508,91 +483,6 @@ impl Writer {
 
     fn tell_time(&self) {
         self.shared.set_now(self.clock.last(), self.heard);
-    }
-
-    /// Connects anew, with growing pauses, and makes sure that nothing is under way from before. Whoever comes
-    /// meanwhile is told to come back later.
-    async fn connect(&mut self, watch: Stopwatch, patience: Duration, intake: &mut Receiver<Input>) -> bool {
-        self.link = None;
-        let mut pause = RECONNECT_FIRST;
-        loop {
-            match self.take_over().await {
-                Ok(()) => return true,
-                Err(failure) => self.shared.set_away(self.lane, Some(failure.to_string())),
-            }
-            if watch.elapsed() > patience {
-                self.shared.refuse(self.lane, true);
-                return false;
-            }
-            baton_env::sleep(pause).await;
-            pause = (pause * 2).min(RECONNECT_MAX);
-            if watch.elapsed() <= AWAY_MAX {
-                continue;
-            }
-            self.shared.refuse(self.lane, true);
-            let mut late = VecDeque::new();
-            while let Ok(input) = intake.try_recv() {
-                match input {
-                    Input::Operation(operation) => late.push_back(operation),
-                    Input::Close => intake.close(),
-                }
-            }
-            busy(&mut late);
-        }
-    }
-
-    async fn take_over(&mut self) -> Result<(), Failure> {
-        let link = Link::open(&self.shared.address, &self.shared.schema).await?;
-        let rows = link
-            .run(vec![call(TAKE_OVER, vec![param(self.server)]), call(load::VERSIONS, Vec::new())])
-            .await?;
-        match rows[0].first() {
-            Some(row) => (self.commits, self.epoch) = (row.get(0), row.get(1)),
-            None => {
-                // Someone has cleared the row away: it is all the same which one we have.
-                let register = call(REGISTER, vec![param(self.clock.last().micros())]);
-                let rows = link.run(vec![register]).await?;
-                let row = &rows[0][0];
-                (self.server, self.commits, self.epoch) = (row.get(0), row.get(1), row.get(2));
-            }
-        }
-        self.heard = (moment(&rows[1][0], 0), Stopwatch::start());
-        // Another database may answer now, which has not got everything that the last one had.
-        self.structure = None;
-        self.names.clear();
-        self.names_len = 0;
-        self.shared.set_remembered(self.remembered.len(), 0);
-        self.remembered.clear();
-        self.shared.cache.clear();
-        self.shared.set_away(self.lane, None);
-        self.shared.refuse(self.lane, false);
-        self.link = Some(link);
-        Ok(())
-    }
-
-    /// Asks what became of a commit, and answers its operations.
-    async fn find_out(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
-        let (number, server) = (self.commits + 1, self.server);
-        let Parked { outcomes, events } = std::mem::take(&mut self.parked);
-        if !self.connect(Stopwatch::start(), UNKNOWN_MAX, intake).await || self.server != server {
-            let reason = "PostgreSQL went away in the middle of a commit; whether it happened is unknown";
-            for operation in waiting.drain(..outcomes.len()) {
-                operation.finish(Err(Error::Closed(reason.into())));
-            }
-            return busy(waiting);
-        }
-        let happened = self.commits == number;
-        tracing::info!(happened, "found out what became of a commit");
-        if happened {
-            self.shared.count(outcomes.len(), 1, true);
-            events.into_iter().for_each(|event| self.shared.notify(event));
-            for (operation, outcome) in
-                waiting.drain(..outcomes.len()).collect::<Vec<_>>().into_iter().zip(outcomes)
-            {
-                operation.finish(outcome);
-            }
-        }
-        // Otherwise the group is simply run again.
     }
 }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use baton_types::{LeaseId, Offset};
 use bytes::Bytes;
+use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::cursor::leased_cursor;
 use super::{Backend, Bench, Restart, at, block, spec};
-use crate::{Error, Event, Start, Stop, Tx, run};
+use crate::{Error, Event, Start, Stop, Tx, begin, run};
 
 fn increment(tx: &mut dyn Tx, key: &str) -> Result<u64, Stop> {
     let number = tx.record(key)?.map_or(0, |record| number(&record.value)) + 1;
@@ -220,6 +221,33 @@ pub async fn whoever_listens_hears_of_a_partition_that_is_free_again<B: Backend>
         heard.lock().unwrap().clear();
         bench.put_cursor(group, partition, at(next)).await;
         comes(&heard, Event::Freed { queue, group, partition }).await;
+    }
+}
+
+pub async fn what_a_listener_submits_sees_what_it_heard_of<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let (_, partition) = bench.lane().await;
+    let mut pushed = 0;
+    for pushes in [1, 7, 20] {
+        let (asked, mut answers) = mpsc::channel(1);
+        let weak = Arc::downgrade(&bench.shared_store());
+        bench.store().listen(Arc::new(move |event| {
+            let (Event::Appended { partition, .. }, Some(store)) = (event, weak.upgrade()) else { return };
+            let looked = begin(&*store, move |tx| Ok(tx.partition_by_id(partition)?.unwrap().tail));
+            asked.try_send(looked).ok().unwrap();
+        }));
+        let mut push = None;
+        for _ in 0..pushes {
+            pushed += 1;
+            push =
+                Some(bench.begin(move |tx| Ok(tx.append(partition, &block(&["x"]), Duration::ZERO).first)));
+            assert_eq!(answers.recv().await.unwrap().await.unwrap(), Offset(pushed));
+        }
+        // Only the look was waited for, so that nothing but it holds the crash back.
+        bench.restart(Restart::Crash).await;
+        drop(push);
+        let kept = bench.payloads(partition, 0, pushed + 1).await;
+        assert_eq!(kept.len() as u64, pushed, "a look told of a push that was lost");
     }
 }
 

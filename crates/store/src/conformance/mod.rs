@@ -152,6 +152,7 @@ macro_rules! conformance {
                 what_was_read_outlives_a_crash
                 whoever_listens_hears_of_new_messages
                 whoever_listens_hears_of_a_partition_that_is_free_again
+                what_a_listener_submits_sees_what_it_heard_of
                 closing_finishes_what_was_taken_in
                 a_closed_store_says_so
                 statistics_count_the_work;
