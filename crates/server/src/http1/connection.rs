@@ -2,7 +2,8 @@
 //!
 //! Always: every request gets an answer, and within the time that its route allows, unless its peer has gone, and
 //! then its handler is dropped at once (bytes that a peer sends ahead end the watch, as nobody can look behind
-//! them); a body is refused before it is read where that can be known; what was not read of a request ends the connection. Start at [`Connection::run`].
+//! them); a body is refused before it is read where that can be known; what was not read of a request ends the
+//! connection. Start at [`Connection::run`].
 
 use std::future::poll_fn;
 use std::io;
