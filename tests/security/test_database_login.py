@@ -1,6 +1,7 @@
 """How a server tells a real PostgreSQL who it is: by each kind of proof that the database asks for, over each way to it."""
 
 import os
+import pwd
 import shutil
 import subprocess
 import tempfile
@@ -69,6 +70,12 @@ def test_a_database_is_reached_over_its_socket_and_over_the_first_host_that_answ
     assert reached.returncode == 0, reached.stderr
     nobody = migrate(f"postgres://baton@127.0.0.1:{silent}/postgres", "nobody")
     assert nobody.returncode != 0 and "cannot be reached" in nobody.stderr, nobody.stderr
+
+
+def test_an_address_without_a_user_means_whoever_runs_the_program(database):
+    refused = migrate(f"postgres://127.0.0.1:{database.port}/postgres", "nobody")
+    own = pwd.getpwuid(os.getuid()).pw_name
+    assert refused.returncode != 0 and f'user "{own}"' in refused.stderr, refused.stderr
 
 
 def test_a_database_that_takes_no_writes_is_passed_over_if_writes_are_asked_for(database):

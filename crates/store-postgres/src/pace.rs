@@ -57,7 +57,7 @@ struct Trial {
 }
 
 impl Pace {
-    /// Starts with one lane of at most so many.
+    /// Starts with one lane of at most so many, which are two or more.
     pub fn new(most: usize) -> Self {
         Self { lanes: 1, most, upwards: true, rest: REST_FIRST, rested: REST_FIRST, trial: None }
     }
@@ -97,8 +97,8 @@ impl Pace {
             self.upwards = self.lanes == 1;
         }
         let other = if self.upwards { self.lanes + 1 } else { self.lanes - 1 };
-        self.trial = Some(Trial { other: other.clamp(1, self.most), windows: 0, wait: 0.0 });
-        other.clamp(1, self.most)
+        self.trial = Some(Trial { other, windows: 0, wait: 0.0 });
+        other
     }
 
     fn end(&mut self, other: usize, is_better: bool) {

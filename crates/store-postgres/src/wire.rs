@@ -95,7 +95,10 @@ impl Wire {
 
     /// Says who we are, proves it, and waits until the database is ready.
     async fn introduce(&mut self, config: &Config) -> Result<(), Failure> {
-        let user = config.get_user().unwrap_or("postgres");
+        // As every client of PostgreSQL has it: without a name in the address, whoever runs this.
+        let unnamed =
+            || whoami::username().map_err(|e| Failure::Lost(format!("the address names no user: {e}")));
+        let user = &*config.get_user().map_or_else(unnamed, |user| Ok(user.to_owned()))?;
         let mut parameters = vec![("user", user), ("client_encoding", "UTF8")];
         parameters.extend(config.get_dbname().map(|name| ("database", name)));
         parameters.extend(config.get_options().map(|options| ("options", options)));

@@ -51,9 +51,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
 const RIVALRY: u32 = 16;
-/// Names of partitions kept in memory.
+/// Names of partitions that a lane keeps in memory.
 const NAMES_MAX: usize = 1_000_000;
-/// Transaction ids kept in memory, about 40 bytes each; beyond that all are read again as needed.
+/// Transaction ids that a lane keeps in memory, about 40 bytes each; beyond that all are read again as needed.
 const REMEMBERED_MAX: usize = 5_000_000;
 
 /// Begins a server's row.
@@ -66,7 +66,7 @@ pub enum Input {
     Close,
 }
 
-/// One server's way into the database.
+/// One lane's way into the database.
 pub struct Writer {
     shared: Arc<Shared>,
     lane: usize,
@@ -144,7 +144,7 @@ struct Decided {
 }
 
 impl Writer {
-    /// Connects and registers the server.
+    /// Connects and registers the lane.
     pub async fn open(shared: Arc<Shared>, lane: usize) -> Result<Self, Failure> {
         let link = Link::open(&shared.address, &shared.schema).await?;
         let rows = link.run(vec![call(LATEST, Vec::new()), call(load::VERSIONS, Vec::new())]).await?;

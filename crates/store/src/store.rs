@@ -43,8 +43,8 @@ pub trait Operation: Send {
     /// Hands over the answer, once: the decision is kept, or it failed and nothing of it is.
     fn finish(self: Box<Self>, outcome: Result<(), Error>);
 
-    /// Where it is decided best, only as a hint: a store may decide what has different homes side by side. What has the
-    /// same home, or none, is decided in the order in which it was submitted.
+    /// Where it is decided best, only as a hint: a store may decide what has different homes side by side. What has none is
+    /// decided in the order in which it was submitted.
     fn home(&self) -> Option<u64> {
         None
     }
