@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::carried::Numbers;
 use crate::link::{Call, Raw, call, param, signed};
 use crate::memory::{Entry, Memory};
-use crate::slot::ranges_value;
+use crate::slot::{Slot, ranges_value};
 
 /// A commit that nobody waits for need not be on disk at once.
 const SOON: &str = "SET LOCAL synchronous_commit = off";
@@ -81,6 +81,13 @@ const CHANGE_PARTITIONS: &str = "WITH changed AS (
 const KEEP_PARTITIONS: &str = "SELECT sqrt(count(*) - cardinality($1)) FROM (
         SELECT 1 FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
         JOIN partitions p ON p.id = w.id AND p.version = w.version FOR UPDATE OF p SKIP LOCKED) kept";
+
+const CHANGE_SLOTS: &str =
+    "UPDATE slots s SET next = w.next, done = w.done, line = w.line, lease_id = w.lease_id,
+        body = w.body
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bytea[])
+        w (partition_id, group_id, next, done, line, lease_id, body)
+    WHERE s.partition_id = w.partition_id AND s.group_id = w.group_id";
 
 const PUT_SLOTS: &str = "INSERT INTO slots (partition_id, group_id, next, done, line, lease_id, body)
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bytea[])
@@ -290,33 +297,58 @@ fn partitions(memory: &Memory, version: i64, compares: bool, calls: &mut Vec<Cal
 }
 
 fn slots(memory: &Memory, calls: &mut Vec<Call>) {
-    let (mut partitions, mut groups, mut nexts, mut dones) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut lines, mut leases, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut fresh, mut stored) = (SlotRows::default(), SlotRows::default());
     for (partition, group) in &memory.changed.slots {
         let Some(entry) = memory.entry(*partition) else { continue };
         let Some(slot) = entry.slots.get(group) else { continue };
         if memory.structure.group_by_id(*group).is_none() {
             continue;
         }
-        partitions.push(signed(partition.0));
-        groups.push(signed(group.0));
-        nexts.push(signed(slot.cursor.next.0));
-        dones.push(signed(slot.done(&entry.row)));
-        lines.push(slot.line);
-        leases.push(slot.cursor.lease.as_ref().map(|lease| lease.id.0));
-        bodies.push(slot.body());
+        let rows = if entry.is_stored(*group) { &mut stored } else { &mut fresh };
+        rows.add(entry, *group, slot);
     }
-    if !partitions.is_empty() {
-        let params = vec![
-            param(partitions),
-            param(groups),
-            param(nexts),
-            param(dones),
-            param(lines),
-            param(leases),
-            param(bodies),
-        ];
-        calls.push(call(PUT_SLOTS, params));
+    calls.extend(fresh.call(PUT_SLOTS));
+    calls.extend(stored.call(CHANGE_SLOTS));
+}
+
+/// Slots by column.
+#[derive(Default)]
+struct SlotRows {
+    partitions: Vec<i64>,
+    groups: Vec<i64>,
+    nexts: Vec<i64>,
+    dones: Vec<i64>,
+    lines: Vec<Option<i64>>,
+    leases: Vec<Option<uuid::Uuid>>,
+    bodies: Vec<Vec<u8>>,
+}
+
+impl SlotRows {
+    fn add(&mut self, entry: &Entry, group: GroupId, slot: &Slot) {
+        self.partitions.push(signed(entry.row.id.0));
+        self.groups.push(signed(group.0));
+        self.nexts.push(signed(slot.cursor.next.0));
+        self.dones.push(signed(slot.done(&entry.row)));
+        self.lines.push(slot.line);
+        self.leases.push(slot.cursor.lease.as_ref().map(|lease| lease.id.0));
+        self.bodies.push(slot.body());
+    }
+
+    fn call(self, text: &'static str) -> Option<Call> {
+        let Self { partitions, groups, nexts, dones, lines, leases, bodies } = self;
+        let is_empty = partitions.is_empty();
+        let params = || {
+            vec![
+                param(partitions),
+                param(groups),
+                param(nexts),
+                param(dones),
+                param(lines),
+                param(leases),
+                param(bodies),
+            ]
+        };
+        (!is_empty).then(|| call(text, params()))
     }
 }
 

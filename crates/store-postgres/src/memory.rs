@@ -52,6 +52,11 @@ impl Entry {
     pub fn fresh(row: Partition) -> Self {
         Self { fresh: true, ..Self::stored(row, 0, true, true) }
     }
+
+    /// Whether the slot of a group is in the database.
+    pub fn is_stored(&self, group: GroupId) -> bool {
+        self.original_unfinished.contains_key(&group)
+    }
 }
 
 /// Messages of one partition that are filling a segment.
