@@ -52,9 +52,9 @@ const TRIES_MAX: u32 = 30;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
-const RIVALRY: u32 = 16;
+const RIVALRY: u32 = if cfg!(test) { 1 } else { 16 };
 /// For so many groups partitions are locked when they are read, after another server was in the way of comparing them.
-const CONTENTION: u32 = 64;
+const CONTENTION: u32 = if cfg!(test) { 1 } else { 64 };
 /// Names of partitions that a lane keeps in memory.
 const NAMES_MAX: usize = 1_000_000;
 /// Transaction ids that a lane keeps in memory, about 40 bytes each; beyond that all are read again as needed.
@@ -540,7 +540,7 @@ impl Premise {
     fn of(decided: &Decided) -> Self {
         let memory = &decided.memory;
         let records = memory.records_number.filter(|_| memory.relies_on_records);
-        Self { structure: decided.structure, records, partitions: looked_at(memory) }
+        Self { structure: decided.structure, records, partitions: looked_at(memory, memory.relied.iter()) }
     }
 
     /// Whether all of it is still as it was; and the database's time.
