@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use baton_env::ManualClock;
-use baton_store::conformance::{Backend, model};
-use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Stop, Store, Tx};
+use baton_store::conformance::{Backend, block, model, spec};
+use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Stop, Store, Tx, run};
 use baton_testing_postgres::Postgres;
 use baton_types::{Offset, PartitionId, Timestamp};
 
@@ -108,11 +109,32 @@ async fn random_work_of_two_servers_agrees_with_a_plain_model() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_groups_of_two_servers_agree_with_a_plain_model() {
-    model::random_work_agrees_with_a_plain_model::<Schema>().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_records_of_two_servers_agree_with_a_plain_model() {
     model::random_records_agree_with_a_plain_model::<Schema>().await;
+}
+
+/// What is written may rest on a record that is only looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
+    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
+    let one = PostgresStore::open(Options::new(url.clone())).await.unwrap();
+    let other = PostgresStore::open(Options::new(url)).await.unwrap();
+    let partition = run(&one, |tx| {
+        let queue = tx.put_queue(spec("q"))?.id;
+        Ok(tx.create_partition(queue, "p"))
+    });
+    let partition = partition.await.unwrap();
+    for round in 0..30u8 {
+        let put = run(&other, move |tx| tx.put_record("k", vec![b'a' + round].into(), None));
+        put.await.unwrap();
+        for _ in 0..2 {
+            let push = run(&one, move |tx| {
+                let record = tx.record("k")?.map(|record| record.value).unwrap_or_default();
+                let payload = String::from_utf8_lossy(&record).into_owned();
+                tx.append(partition, &block(&[&payload]), Duration::ZERO);
+                Ok(record)
+            });
+            assert_eq!(*push.await.unwrap(), [b'a' + round]);
+        }
+    }
 }
