@@ -132,7 +132,7 @@ fn settle(entry: &mut Entry, version: i64, structure: &Structure) {
 fn lines(memory: &mut Memory) -> FxHashMap<GroupId, Line> {
     let mut lines = std::mem::take(&mut memory.lines);
     for line in lines.values_mut() {
-        line.asked = 0;
+        (line.asked, line.is_carried) = (0, true);
     }
     lines
 }

@@ -16,13 +16,14 @@ pub const COMMIT: &str = "COMMIT";
 /// The row that tells whether a commit happened. It is written under a condition that fails once another
 /// connection of this server has asked, so a commit that was still on its way then can no longer happen.
 ///
-/// It also fails when what was not locked is no longer as it was read: queues and groups, and records. And it tells the
-/// database's time.
+/// It also fails when what was not locked is no longer as it was read: queues and groups, records, and, by the number of
+/// all commits, what is in line. And it tells the database's time.
 const NOTE: &str = "WITH noted AS (
         UPDATE servers SET committed = $3, moment = $4, seen_at = clock_timestamp()
         WHERE id = $1 AND committed = $2 AND epoch = $5
             AND ($6::bigint IS NULL OR $6 IN (SELECT number FROM versions WHERE name = 'structure'))
             AND ($7::bigint IS NULL OR $7 IN (SELECT number FROM versions WHERE name = 'records'))
+            AND ($8::bigint IS NULL OR $8 IN (SELECT sum(committed) FROM servers))
         RETURNING 1)
     SELECT 1 / count(*), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM noted";
 
@@ -129,6 +130,8 @@ pub struct Note {
     pub records: i64,
     /// Whether anything was read without a lock.
     pub compares: bool,
+    /// The commits of all servers together, as far as is known.
+    pub all_commits: i64,
 }
 
 /// What goes into the database, and what becomes of it in memory afterwards.
@@ -162,7 +165,8 @@ pub fn flush(memory: &mut Memory, note: &Note) -> Flush {
             .into_iter()
             .map(param)
             .collect();
-    values.extend([param(same_structure), param(same_records)]);
+    let same_commits = (note.compares && memory.relies_on_lines).then_some(note.all_commits);
+    values.extend([param(same_structure), param(same_records), param(same_commits)]);
     calls.push(call(NOTE, values));
     calls.push(call(COMMIT, Vec::new()));
     Flush { calls, segments, structure, numbers: Numbers { version, records } }

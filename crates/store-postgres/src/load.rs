@@ -20,9 +20,10 @@ const HORIZON: std::time::Duration = std::time::Duration::from_millis(100);
 pub const BEGIN: &str = "BEGIN";
 pub const ROLLBACK: &str = "ROLLBACK";
 
-/// The database's time in microseconds, and the numbers of what servers keep in memory.
+/// The database's time in microseconds, the numbers of what servers keep in memory, and how many commits there were.
 pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-    (SELECT number FROM versions WHERE name = 'structure'), (SELECT number FROM versions WHERE name = 'records')";
+    (SELECT number FROM versions WHERE name = 'structure'), (SELECT number FROM versions WHERE name = 'records'),
+    (SELECT coalesce(sum(committed), 0)::bigint FROM servers)";
 
 /// How many partitions still have these versions.
 pub const UNCHANGED: &str = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
@@ -192,11 +193,13 @@ pub struct Versions {
     pub at: Timestamp,
     pub structure: i64,
     pub records: i64,
+    /// The commits of all servers together.
+    pub commits: i64,
 }
 
 impl Versions {
     pub fn read(row: &Row) -> Self {
-        Self { at: moment(row, 0), structure: row.get(1), records: row.get(2) }
+        Self { at: moment(row, 0), structure: row.get(1), records: row.get(2), commits: row.get(3) }
     }
 }
 
@@ -612,6 +615,7 @@ fn load_ready(
 ) -> Result<(), Error> {
     let line = known.memory.lines.entry(group).or_default();
     line.asked = line.asked.max(count);
+    line.is_carried = false;
     let last = rows.last().map(|row| row.get::<i64>(SLOT_AT + 3)).filter(|_| rows.len() >= count);
     line.covered = line.covered.max(last.unwrap_or(horizon));
     for row in rows {

@@ -83,11 +83,13 @@ pub struct Line {
     pub asked: usize,
     /// What comes after `covered`, as the database told it.
     pub later: Option<Later>,
+    /// Whether an earlier group was told so.
+    pub is_carried: bool,
 }
 
 impl Default for Line {
     fn default() -> Self {
-        Self { places: BTreeSet::new(), covered: i64::MIN, asked: 0, later: None }
+        Self { places: BTreeSet::new(), covered: i64::MIN, asked: 0, later: None, is_carried: false }
     }
 }
 
@@ -135,6 +137,8 @@ pub struct Memory {
     pub all_of: FxHashSet<QueueId>,
     pub pages: FxHashMap<(QueueId, Option<PartitionId>, usize), Vec<PartitionId>>,
     pub lines: FxHashMap<GroupId, Line>,
+    /// Whether a decision has found that there is nothing more in a line that was carried over.
+    pub relies_on_lines: bool,
     pub kept: FxHashMap<QueueId, u64>,
     pub counts: FxHashMap<QueueId, u64>,
     pub backlogs: FxHashMap<GroupId, u64>,
@@ -205,6 +209,7 @@ impl Memory {
             all_of: FxHashSet::default(),
             pages: FxHashMap::default(),
             lines: FxHashMap::default(),
+            relies_on_lines: false,
             kept: FxHashMap::default(),
             counts: FxHashMap::default(),
             backlogs: FxHashMap::default(),
@@ -423,6 +428,13 @@ impl Memory {
             memory.closed.truncate(before);
             memory.open = opened;
         });
+    }
+
+    /// Lines that were carried over may lack something by now.
+    pub fn doubt_lines(&mut self) {
+        for line in self.lines.values_mut().filter(|line| line.is_carried) {
+            (line.covered, line.later) = (i64::MIN, None);
+        }
     }
 
     // Records and letters.

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use baton_env::ManualClock;
-use baton_store::conformance::{Backend, block, model, spec};
-use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Stop, Store, Tx, run};
+use baton_store::conformance::{Backend, at, block, model, put_group, spec};
+use baton_store::{
+    BoxFuture, Durability, Error, Listener, Operation, Segment, Start, Statistics, Stop, Store, Tx, run,
+};
 use baton_testing_postgres::Postgres;
 use baton_types::{Offset, PartitionId, Timestamp};
 
@@ -136,5 +138,32 @@ async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
             });
             assert_eq!(*push.await.unwrap(), [b'a' + round]);
         }
+    }
+}
+
+/// That there is nothing is an answer too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_another_server_took_in_is_offered_at_once() {
+    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
+    let one = PostgresStore::open(Options::new(url.clone())).await.unwrap();
+    let other = PostgresStore::open(Options::new(url)).await.unwrap();
+    let made = run(&one, |tx| {
+        let queue = tx.put_queue(spec("q"))?.id;
+        Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", Start::Oldest)))
+    });
+    let (partition, group) = made.await.unwrap();
+    for round in 0..30 {
+        for _ in 0..2 {
+            let nothing = run(&one, move |tx| Ok((tx.candidates(group, 1)?, tx.next_available(group)?)));
+            assert_eq!(nothing.await.unwrap(), (vec![], None));
+        }
+        let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
+        assert_eq!(push.await.unwrap(), Offset(round));
+        assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
+        let finish = run(&one, move |tx| {
+            tx.put_cursor(group, partition, at(round + 1), Durability::Now);
+            Ok(())
+        });
+        finish.await.unwrap();
     }
 }

@@ -672,7 +672,7 @@ impl Tx for PostgresTx<'_> {
             return Ok(Vec::new());
         }
         let (until, now) = (number_until(self.memory.clock.last()), self.memory.now);
-        let Line { covered, asked, .. } = *self.line(group);
+        let Line { covered, asked, is_carried, .. } = *self.line(group);
         let places = self.line(group).places.range(..=(until.min(covered), PartitionId(u64::MAX)));
         let places: Vec<PartitionId> = places.map(|(_, partition)| *partition).collect();
         let available = |id: &PartitionId| {
@@ -686,6 +686,7 @@ impl Tx for PostgresTx<'_> {
             self.memory.wanted.later.entry(group).or_insert(SPARE_ROWS);
             return Err(Stop::Load);
         }
+        self.memory.relies_on_lines |= is_carried && found.len() < limit;
         Ok(found)
     }
 
@@ -700,6 +701,7 @@ impl Tx for PostgresTx<'_> {
             self.memory.wanted.later.entry(group).or_insert(SPARE_ROWS);
             return Err(Stop::Load);
         };
+        self.memory.relies_on_lines |= line.is_some_and(|line| line.is_carried);
         let stored = later.places.iter().find(|(place, id)| *place > until && !here(id));
         if stored.is_none() && !later.all {
             let asked = later.places.len() * 2;

@@ -77,6 +77,8 @@ pub struct Writer {
     server: i64,
     epoch: i64,
     commits: i64,
+    /// The commits of all servers together, when what is carried over was read, and one's own since.
+    all_commits: i64,
     /// Whether the group that is worked on has begun its transaction. It does so with its first lock, or its commit: what is
     /// only read is not guarded by a transaction of this kind.
     has_begun: bool,
@@ -105,7 +107,7 @@ enum Setback {
     Again,
     /// Another server has changed a partition that was not locked: again, with locks.
     Contended,
-    /// Records have changed since a while ago, as was to be expected: again without them.
+    /// What was carried over is out of date, as was to be expected: again without it.
     Stale,
     /// The connection was lost before anything was to be kept: again after connecting.
     Lost(String),
@@ -160,6 +162,7 @@ impl Writer {
             server,
             epoch,
             commits,
+            all_commits: 0,
             has_begun: false,
             touches_records: false,
             rivalry: 0,

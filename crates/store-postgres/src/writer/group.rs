@@ -64,7 +64,7 @@ impl Writer {
         let count = decided.outcomes.len();
         let writes = decided.memory.changed.marks.any;
         if decided.ground == Ground::Old || (decided.ground == Ground::Last && !writes) {
-            self.heard = Premise::of(&decided).still_holds(link).await?;
+            self.heard = Premise::of(&decided, self.all_commits).still_holds(link).await?;
         }
         if !writes {
             let answered: Vec<_> =
@@ -82,6 +82,7 @@ impl Writer {
             structure: decided.structure,
             records: decided.memory.records_number.unwrap_or(0),
             compares: decided.compares,
+            all_commits: self.all_commits,
         };
         let mut flush = flush(&mut decided.memory, &note);
         let mut calls = std::mem::take(&mut flush.calls);
@@ -109,6 +110,7 @@ impl Writer {
             self.heard = (moment(row, 1), Stopwatch::start());
         }
         self.commits += 1;
+        self.all_commits += 1;
         self.shared.count(count, 1, decided.memory.changed.marks.now);
         if decided.memory.changed.marks.now {
             self.shared.observe(count, watch.elapsed());
@@ -181,6 +183,14 @@ impl Writer {
                 }
             };
             memory.clock.see_number(after.records);
+            if before.commits != self.all_commits {
+                if memory.relies_on_lines {
+                    self.clock = memory.clock;
+                    return Err(Setback::Stale);
+                }
+                self.all_commits = before.commits;
+                memory.doubt_lines();
+            }
             if first {
                 self.heard = (before.at, Stopwatch::start());
                 memory.base = self.shared.time(self.heard).max(memory.base);
@@ -303,17 +313,19 @@ impl Writer {
 struct Premise {
     structure: i64,
     records: Option<i64>,
+    commits: Option<i64>,
     is_old: bool,
     partitions: (Vec<i64>, Vec<i64>),
 }
 
 impl Premise {
-    fn of(decided: &Decided) -> Self {
+    fn of(decided: &Decided, all_commits: i64) -> Self {
         let memory = &decided.memory;
         let records = memory.records_number.filter(|_| memory.relies_on_records);
+        let commits = memory.relies_on_lines.then_some(all_commits);
         let is_old = decided.ground == Ground::Old;
         let partitions = looked_at(memory, memory.relied.iter());
-        Self { structure: decided.structure, records, is_old, partitions }
+        Self { structure: decided.structure, records, commits, is_old, partitions }
     }
 
     /// Whether all of it is still as it was; and the database's time.
@@ -326,6 +338,9 @@ impl Premise {
         }
         let rows = link.run(calls).await?;
         let told = Versions::read(&rows[0][0]);
+        if self.commits.is_some_and(|commits| commits != told.commits) {
+            return Err(Setback::Stale);
+        }
         if told.structure != self.structure || self.records.is_some_and(|records| records != told.records) {
             return Err(if self.is_old { Setback::Stale } else { Setback::Again });
         }
