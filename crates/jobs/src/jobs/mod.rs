@@ -201,9 +201,13 @@ impl Jobs {
     /// Finds or creates the queues of jobs, which must be done before they can be accepted.
     pub async fn placed(&self, jobs: Vec<NewJob>) -> Result<Vec<(PartitionId, NewJob)>, Error> {
         enqueue::check(&jobs)?;
-        let mut placed = Vec::with_capacity(jobs.len());
+        let mut placed = Vec::<(PartitionId, NewJob)>::with_capacity(jobs.len());
         for job in jobs {
-            placed.push((self.shared.queue(&job.queue).await?, job));
+            let partition = match placed.last() {
+                Some((partition, last)) if last.queue == job.queue => *partition,
+                _ => self.shared.queue(&job.queue).await?,
+            };
+            placed.push((partition, job));
         }
         Ok(placed)
     }
