@@ -136,6 +136,7 @@ impl Book<'_> {
                 self.writes.insert(key::permits(*number), (value, None));
             }
         }
+        self.news.permit_pages = self.permits.count.map(|(count, _)| count);
         if let Some((count, true)) = self.permits.count {
             let mut out = Writer::default();
             out.number(count);

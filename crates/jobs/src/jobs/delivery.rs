@@ -97,7 +97,17 @@ impl Jobs {
             // Drawn here, so that the decision may be run again.
             let draw = baton_env::random_u64();
             let known = served.clone().unwrap_or_default();
-            let grant = self.shared.decide(move |book| lease::lease(book, worker, max, draw, &known)).await?;
+            let queues = Arc::clone(&known);
+            let grant = self
+                .shared
+                .decide_likely(
+                    move |likely| likely.of_leases(&queues),
+                    move |book| lease::lease(book, worker, max, draw, &known),
+                )
+                .await?;
+            if let Some(job) = grant.jobs.last() {
+                self.shared.likely.note_given_out(job.place);
+            }
             if served.is_none() {
                 self.shared.note_served(worker, &grant.queues);
             }

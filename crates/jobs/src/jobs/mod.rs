@@ -4,6 +4,7 @@
 //! in the modules beside it; HTTP is not known here.
 
 mod delivery;
+mod likely;
 mod shared;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
 pub use self::delivery::{Leased, Leases};
+use self::likely::Likely;
 pub use self::shared::Shared;
 use crate::beat::{Beat, Heard, beat};
 use crate::book::{Book, Changes, Halt, News};
@@ -215,11 +217,21 @@ impl Jobs {
     /// Accepts jobs, all or none; the same `key` again is answered as the first time.
     pub async fn enqueue(&self, jobs: Vec<NewJob>, key: Option<String>) -> Result<Vec<Enqueued>, Error> {
         let placed = self.placed(jobs).await?;
-        self.shared
-            .decide(move |book| {
-                idempotency::once(book, key.as_deref(), |book| enqueue::add_all(book, &placed))
-            })
-            .await
+        let mut queues: Vec<PartitionId> = placed.iter().map(|(queue, _)| *queue).collect();
+        queues.dedup();
+        let has_keys = placed.iter().any(|(_, job)| job.spec.concurrency_key.is_some());
+        let keys = move |likely: &Likely| {
+            let permits = if has_keys { likely.of_permits() } else { Vec::new() };
+            likely.of_acceptance(&queues).into_iter().chain(permits).collect()
+        };
+        let rule = move |book: &mut Book<'_>| {
+            idempotency::once(book, key.as_deref(), |book| enqueue::add_all(book, &placed))
+        };
+        let accepted = self.shared.decide_likely(keys, rule).await?;
+        if let Some(place) = accepted.last().and_then(|last| last.job_id.place()) {
+            self.shared.likely.note_accepted(place);
+        }
+        Ok(accepted)
     }
 
     /// Jobs that are to be accepted within a decision that does other things, too.
@@ -340,6 +352,6 @@ impl Jobs {
     /// Takes in how executions ended, one answer for each.
     pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Reported>, Error> {
         report::check(&reports)?;
-        self.shared.decide(move |book| report::report(book, &reports)).await
+        self.shared.decide_likely(Likely::of_permits, move |book| report::report(book, &reports)).await
     }
 }
