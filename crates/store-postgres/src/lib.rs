@@ -19,6 +19,7 @@
 //! Start at `lanes`, then `writer`, `memory` and `schema`.
 
 mod address;
+mod carried;
 mod clock;
 mod decider;
 mod failure;

@@ -1,9 +1,10 @@
 //! The groups: takes in operations, runs each group of them as one database transaction, answers.
 //!
-//! A group costs a fixed small number of round trips, however many operations it has: one that begins and fetches
-//! what all decisions miss, rarely a second one, and one that writes and commits. What arrives meanwhile is the
-//! next group, together with what those send who were just answered, for whom it waits a moment; so groups grow with
-//! the load and with the distance to the database.
+//! A group costs a fixed small number of round trips, however many operations it has: one that writes and commits, and
+//! before it one that fetches what decisions miss, unless the last group had it (`carried`). What was fetched is compared
+//! at the commit; only after another server was in the way is it locked at once, for a while. What arrives meanwhile
+//! is the next group, together with what those send who were just answered, for whom it waits a moment; so groups
+//! grow with the load and with the distance to the database.
 //!
 //! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
 //! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
@@ -21,11 +22,12 @@ use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
 use self::reconnect::AWAY_MAX;
+use crate::carried::{self, Carried};
 use crate::clock::Hybrid;
 use crate::decider::Decider;
 use crate::failure::Failure;
-use crate::flush::{Flush, Note, flush};
-use crate::link::{Link, call, moment, param};
+use crate::flush::{Flush, Note, flush, looked_at};
+use crate::link::{Link, call, moment, param, signed};
 use crate::load::{self, BEGIN, ROLLBACK, Round, Trouble};
 use crate::memory::Memory;
 use crate::remembered::Remembered;
@@ -51,13 +53,15 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
 const RIVALRY: u32 = 16;
+/// For so many groups partitions are locked when they are read, after another server was in the way of comparing them.
+const CONTENTION: u32 = 64;
 /// Names of partitions that a lane keeps in memory.
 const NAMES_MAX: usize = 1_000_000;
 /// Transaction ids that a lane keeps in memory, about 40 bytes each; beyond that all are read again as needed.
 const REMEMBERED_MAX: usize = 5_000_000;
 
 /// Begins a server's row.
-const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits, epoch";
+const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, committed, epoch";
 const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
 
 /// What the intake brings.
@@ -89,6 +93,10 @@ pub struct Writer {
     touches_records: bool,
     /// The groups that reckon with other servers at the records.
     rivalry: u32,
+    /// The groups that reckon with other servers at the partitions.
+    contention: u32,
+    /// What the next group need not fetch.
+    carried: Carried,
     /// What is to be told once it is known that a commit happened.
     parked: Parked,
 }
@@ -104,6 +112,8 @@ struct Parked {
 enum Setback {
     /// Others got in the way: again.
     Again,
+    /// Another server has changed a partition that was not locked: again, with locks.
+    Contended,
     /// The connection was lost before anything was to be kept: again after connecting.
     Lost(String),
     /// The connection was lost around the commit, whose number this is.
@@ -115,6 +125,7 @@ enum Setback {
 impl From<Failure> for Setback {
     fn from(failure: Failure) -> Self {
         match failure {
+            contended if contended.is_contended() => Self::Contended,
             passing if passing.is_passing() => Self::Again,
             Failure::Lost(reason) => Self::Lost(reason),
             // A deadline that passed, a full disk, too little memory: trying later may help.
@@ -140,7 +151,10 @@ struct Decided {
     memory: Memory,
     outcomes: Vec<Result<(), Error>>,
     structure: i64,
-    records: i64,
+    /// Whether it rests on what was read without a lock, so that this is to be compared.
+    compares: bool,
+    /// Whether what it looked at is known to have been there at one moment.
+    is_whole: bool,
 }
 
 impl Writer {
@@ -167,6 +181,8 @@ impl Writer {
             has_begun: false,
             touches_records: false,
             rivalry: 0,
+            contention: 0,
+            carried: Carried::default(),
             parked: Parked::default(),
             lane,
             shared,
@@ -245,6 +261,7 @@ impl Writer {
                         self.link = None;
                     }
                 }
+                Setback::Contended if is_patient => self.contention = CONTENTION,
                 Setback::Lost(reason) if is_patient => {
                     tracing::warn!(reason, "the connection to PostgreSQL was lost");
                     self.link = None;
@@ -280,6 +297,9 @@ impl Writer {
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let count = decided.outcomes.len();
         if !decided.memory.changed.marks.any {
+            if !decided.is_whole {
+                self.heard = Premise::of(&decided).still_holds(link).await?;
+            }
             let answered: Vec<_> =
                 waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
             self.shared.count(count, 0, false);
@@ -293,7 +313,8 @@ impl Writer {
             epoch: self.epoch,
             last: self.commits,
             structure: decided.structure,
-            records: decided.records,
+            records: decided.memory.records_number.unwrap_or(0),
+            compares: decided.compares,
         };
         let mut flush = flush(&mut decided.memory, &note);
         let mut calls = std::mem::take(&mut flush.calls);
@@ -301,20 +322,24 @@ impl Writer {
             calls.insert(0, call(BEGIN, Vec::new()));
         }
         let watch = Stopwatch::start();
-        if let Err((failure, sent)) = link.commit(calls).await {
-            self.structure = None;
-            return match failure {
-                Failure::Lost(reason) if sent => {
-                    let events = std::mem::take(&mut decided.memory.events);
-                    self.parked = Parked { outcomes: decided.outcomes, events };
-                    Err(Setback::Unknown(reason))
-                }
-                failure => {
-                    self.has_begun = true;
-                    self.roll_back().await;
-                    Err(failure.into())
-                }
-            };
+        let committed = match link.commit(calls).await {
+            Ok(results) => results,
+            Err((Failure::Lost(reason), true)) => {
+                self.structure = None;
+                let events = std::mem::take(&mut decided.memory.events);
+                self.parked = Parked { outcomes: decided.outcomes, events };
+                return Err(Setback::Unknown(reason));
+            }
+            Err((failure, _)) => {
+                self.structure = None;
+                self.has_begun = true;
+                self.roll_back().await;
+                return Err(failure.into());
+            }
+        };
+        // The last but one says when it was.
+        if let Some(row) = committed.iter().rev().nth(1).and_then(|rows| rows.first()) {
+            self.heard = (moment(row, 1), Stopwatch::start());
         }
         self.commits += 1;
         self.shared.count(count, 1, decided.memory.changed.marks.now);
@@ -336,6 +361,9 @@ impl Writer {
         tries: u32,
     ) -> Result<Decided, Setback> {
         self.has_begun = false;
+        let mut carried = std::mem::take(&mut self.carried);
+        let compares = tries == 0 && self.contention == 0;
+        self.contention = self.contention.saturating_sub(u32::from(tries == 0));
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let (mut structure_number, structure) = match self.structure.take() {
             Some(known) => known,
@@ -349,17 +377,30 @@ impl Writer {
         let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
         memory.base = self.shared.time(self.heard);
         let mut decider = Decider { names: &self.names, shared: &self.shared };
-        decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
-        let (mut outcomes, mut records) = (Vec::new(), None);
+        let mut outcomes = Vec::new();
+        let mut is_whole = !(compares && self.heard.1.elapsed() < carried::FOR);
+        if is_whole {
+            decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
+        } else {
+            if self.rivalry > 0 {
+                carried.forget_records();
+            }
+            carried.hand_to(&mut memory);
+            if decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes) {
+                self.clock = memory.clock;
+                self.touches_records |= memory.relies_on_records;
+                return Ok(Decided { memory, outcomes, structure: structure_number, compares, is_whole });
+            }
+        }
         for round in 0..ROUNDS_MAX {
             let first = round == 0;
-            let touches_records = !memory.wanted.records.is_empty() || !memory.wanted.record_pages.is_empty();
-            self.touches_records |= touches_records;
+            is_whole &= first;
+            self.touches_records |= memory.relies_on_records;
             let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
             self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
-            let begins = !self.has_begun && (lock_records || memory.wanted.locks());
+            let begins = !self.has_begun && (lock_records || (!compares && memory.wanted.locks()));
             self.has_begun |= begins;
-            let plan = Round { link, begins, lock_records };
+            let plan = Round { link, begins, locks: !compares, lock_records };
             let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
                 Ok(told) => told,
@@ -384,8 +425,8 @@ impl Writer {
                 decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
                 continue;
             }
-            if touches_records {
-                let noted = *records.get_or_insert(before.records);
+            if memory.relies_on_records {
+                let noted = *memory.records_number.get_or_insert(before.records);
                 if before.records != after.records || noted != after.records {
                     self.clock = memory.clock;
                     return Err(Setback::Again);
@@ -397,8 +438,7 @@ impl Writer {
             }
             if decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes) {
                 self.clock = memory.clock;
-                let records = records.unwrap_or(after.records);
-                return Ok(Decided { memory, outcomes, structure: structure_number, records });
+                return Ok(Decided { memory, outcomes, structure: structure_number, compares, is_whole });
             }
         }
         self.clock = memory.clock;
@@ -417,7 +457,7 @@ impl Writer {
 
     /// After a commit, or without one: what the next group may rely on.
     fn keep(&mut self, decided: Decided, flush: Option<Flush>) {
-        let Decided { mut memory, structure, .. } = decided;
+        let Decided { mut memory, structure, compares, .. } = decided;
         self.clock = memory.clock;
         self.tell_time();
         self.ids = std::mem::take(&mut memory.ids);
@@ -455,6 +495,9 @@ impl Writer {
                 self.names_len -= gone;
             }
         }
+        if compares {
+            self.carried = Carried::take_from(&mut memory, flush.as_ref().map(|flush| &flush.numbers));
+        }
         let number = flush.and_then(|flush| flush.structure).unwrap_or(structure);
         self.structure = Some((number, memory.structure));
     }
@@ -483,6 +526,37 @@ impl Writer {
 
     fn tell_time(&self) {
         self.shared.set_now(self.clock.last(), self.heard);
+    }
+}
+
+/// What decisions looked at that have changed nothing.
+struct Premise {
+    structure: i64,
+    records: Option<i64>,
+    partitions: (Vec<i64>, Vec<i64>),
+}
+
+impl Premise {
+    fn of(decided: &Decided) -> Self {
+        let memory = &decided.memory;
+        let records = memory.records_number.filter(|_| memory.relies_on_records);
+        Self { structure: decided.structure, records, partitions: looked_at(memory) }
+    }
+
+    /// Whether all of it is still as it was; and the database's time.
+    async fn still_holds(self, link: &Link) -> Result<(Timestamp, Stopwatch), Setback> {
+        let (ids, versions) = self.partitions;
+        let count = signed(ids.len() as u64);
+        let unchanged = call(load::UNCHANGED, vec![param(ids), param(versions)]);
+        let rows = link.run(vec![call(load::VERSIONS, Vec::new()), unchanged]).await?;
+        let told = &rows[0][0];
+        let is_same = self.structure == told.get::<i64>(1)
+            && self.records.is_none_or(|records| records == told.get::<i64>(2));
+        match is_same {
+            false => Err(Setback::Again),
+            true if rows[1][0].get::<i64>(0) != count => Err(Setback::Contended),
+            true => Ok((moment(told, 0), Stopwatch::start())),
+        }
     }
 }
 
