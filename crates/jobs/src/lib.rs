@@ -116,7 +116,7 @@ pub use machine::Cancelled;
 pub use meter::Numbers;
 pub use payload::Brief;
 pub use policy::Policy;
-pub use queue::{HIDDEN, QueueView};
+pub use queue::{HIDDEN, OTHER_SETTINGS, QueueView};
 pub use report::{Report, Reported};
 pub use search::{Filter, Page};
 pub use spec::{Dependency, NORMAL, NewJob, OnConflict, PRIORITIES, Retry, Spec, Unique, UniqueScope, When};

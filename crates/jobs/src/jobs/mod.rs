@@ -279,7 +279,21 @@ impl Jobs {
     /// Says what holds for a queue, which is created if it is not there.
     pub async fn set_queue(&self, name: &str, settings: QueueSettings) -> Result<QueueView, Error> {
         let partition = self.shared.queue(name).await?;
-        self.shared.decide(move |book| queue::set(book, partition, &settings)).await
+        self.shared.decide(move |book| queue::set(book, partition, &settings, None)).await
+    }
+
+    /// The same, only if the queue is there and its settings are those that were read with this tag.
+    pub async fn set_queue_as_read(
+        &self,
+        name: &str,
+        settings: QueueSettings,
+        read: u64,
+    ) -> Result<QueueView, Error> {
+        let partition = match self.shared.existing_queue(name).await {
+            Err(Error::NotFound(_)) => return Err(queue::other_settings()),
+            found => found?,
+        };
+        self.shared.decide(move |book| queue::set(book, partition, &settings, Some(read))).await
     }
 
     /// Pauses a queue, or lets it go on.
@@ -288,7 +302,7 @@ impl Jobs {
         self.shared
             .decide(move |book| {
                 let settings = QueueSettings { paused, ..book.head(partition)?.settings.clone() };
-                queue::set(book, partition, &settings)
+                queue::set(book, partition, &settings, None)
             })
             .await
     }
