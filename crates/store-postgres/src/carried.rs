@@ -15,7 +15,9 @@ use crate::clock::number_until;
 use crate::memory::{Entry, Line, Memory, Page};
 use crate::structure::Structure;
 
-/// What is older is fetched again: by then others have had time to change it, and nobody was in a hurry.
+/// Partitions are fetched again after this: by then others have had time to change them, and nobody was in a hurry. Of
+/// records it is then asked before anything else whether they have changed: servers that nobody calls look at the same
+/// few again and again.
 pub const FOR: Duration = Duration::from_millis(50);
 /// Partitions that are carried over.
 const PARTITIONS_MAX: usize = 20_000;
@@ -47,8 +49,16 @@ pub struct Numbers {
 }
 
 impl Carried {
+    pub fn forget_partitions(&mut self) {
+        (self.partitions, self.lines) = Default::default();
+    }
+
     pub fn forget_records(&mut self) {
         self.records = Records::default();
+    }
+
+    pub fn has_records(&self) -> bool {
+        self.records.number.is_some()
     }
 
     /// Puts it into the memory of the next group.

@@ -168,10 +168,9 @@ pub fn flush(memory: &mut Memory, note: &Note) -> Flush {
     Flush { calls, segments, structure, numbers: Numbers { version, records } }
 }
 
-/// The partitions that decisions only looked at, and their versions.
-pub fn looked_at(memory: &Memory) -> (Vec<i64>, Vec<i64>) {
-    let looked_at = memory.relied.iter().filter(|id| !memory.changed.partitions.contains(id));
-    let entries = looked_at.filter_map(|id| memory.partitions.get(id)?.as_ref());
+/// Partitions that decisions looked at, and their versions.
+pub fn looked_at<'a>(memory: &Memory, ids: impl Iterator<Item = &'a PartitionId>) -> (Vec<i64>, Vec<i64>) {
+    let entries = ids.filter_map(|id| memory.partitions.get(id)?.as_ref());
     entries.filter(|entry| entry.held).map(|entry| (signed(entry.row.id.0), entry.version)).unzip()
 }
 
@@ -290,7 +289,8 @@ fn partitions(memory: &Memory, version: i64, compares: bool, calls: &mut Vec<Cal
         ];
         calls.push(call(CHANGE_PARTITIONS, params));
     }
-    let (ids, versions) = looked_at(memory);
+    let only_looked_at = memory.relied.difference(&memory.changed.partitions);
+    let (ids, versions) = looked_at(memory, only_looked_at);
     if compares && !ids.is_empty() {
         calls.push(call(KEEP_PARTITIONS, vec![param(ids), param(versions)]));
     }

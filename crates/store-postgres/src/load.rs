@@ -194,6 +194,18 @@ pub struct Versions {
     pub records: i64,
 }
 
+impl Versions {
+    pub fn read(row: &Row) -> Self {
+        Self { at: moment(row, 0), structure: row.get(1), records: row.get(2) }
+    }
+}
+
+/// Fetches the numbers alone.
+pub async fn versions(link: &Link) -> Result<Versions, Failure> {
+    let rows = link.run(vec![call(VERSIONS, Vec::new())]).await?;
+    Ok(Versions::read(&rows[0][0]))
+}
+
 /// Fetches what `memory` wants.
 pub async fn load(
     round: Round<'_>,
@@ -233,11 +245,7 @@ pub async fn load(
     let after = calls.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     let (calls, readers) = (calls.calls, calls.readers);
     let results = round.link.run(calls).await?;
-    let versions = |index: usize| {
-        let row = &results[index][0];
-        Versions { at: moment(row, 0), structure: row.get(1), records: row.get(2) }
-    };
-    let told = (versions(before), versions(after));
+    let told = (Versions::read(&results[before][0]), Versions::read(&results[after][0]));
     let mut known = Known { memory, remembered };
     for (rows, read) in results.into_iter().zip(readers) {
         read(&mut known, rows)?;
