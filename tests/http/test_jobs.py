@@ -209,6 +209,27 @@ def test_a_schedule_is_changed_only_as_it_was_read(server, queue):
     assert server.call("DELETE", path, headers={"If-Match": '"2"'}).status == 204
 
 
+def test_a_queue_is_changed_only_as_it_was_read(server, queue):
+    path = f"{API}/job-queues/{queue}"
+    put = lambda tag, **settings: server.call("PUT", path, settings, headers={"If-Match": tag} if tag else {})  # noqa: E731
+    assert put('"0123456789abcdef"').status == 412, "it is not there"
+    assert server.get(path).status == 404, "and was not made"
+    first = put(None, concurrency=3)
+    assert server.get(path).headers["etag"] == first.headers["etag"]
+    ok(server.post(f"{API}/jobs", {"jobType": "t", "queue": queue}), 201)
+    assert server.get(path).headers["etag"] == first.headers["etag"], "jobs do not change it"
+    second = put(first.headers["etag"], concurrency=4)
+    assert (second.status, second.json["concurrency"]) == (200, 4)
+    stale = put(first.headers["etag"], concurrency=5)
+    assert (stale.status, stale.json["code"]) == (412, "precondition_failed")
+    assert put("3", concurrency=5).status == 400
+    assert server.get(path).json["concurrency"] == 4
+    paused = server.post(f"{path}/pause", {})
+    assert paused.headers["etag"] != second.headers["etag"]
+    assert put(second.headers["etag"], concurrency=5).status == 412, "somebody paused it"
+    assert put(paused.headers["etag"], concurrency=5, paused=True).status == 200
+
+
 def test_a_schedule_in_an_unknown_zone_is_refused(server, queue):
     spec = {"kind": "cron", "cron": "0 3 * * *", "timeZone": "Mars/Base", "job": {"jobType": "t", "queue": queue}}
     answer = server.call("PUT", f"{API}/schedules/{queue}", spec)

@@ -12,6 +12,7 @@ use crate::id::{JobId, Place};
 use crate::key;
 use crate::limits::ARGS_BYTES_MAX;
 use crate::machine::{self, Cancelled};
+use crate::permit;
 use crate::state::{Outcome, State};
 
 /// What became of a wish to call a job off, and where it stands now.
@@ -45,22 +46,25 @@ pub fn retry(
 ) -> Result<State, Halt> {
     let place = book.expect(id)?;
     let (spec, _) = book.spec(place)?;
-    let slot = book.slot_mut(place)?;
-    let (state, dead_at) = (slot.state, slot.dead_at);
-    if !machine::revive(slot, reset_attempts) {
+    let (state, dead_at) = book.slot(place)?.map_or((State::Gone, None), |slot| (slot.state, slot.dead_at));
+    if !state.is_terminal() {
         let message = format!("job {id} is {}: only one that has ended can be tried again", state.word());
         return Err(Error::conflict("not_terminal", message).into());
     }
-    if let Some(at) = dead_at {
-        book.remove(key::dead(at, id));
+    if args.is_some_and(|args| args.len() > ARGS_BYTES_MAX) {
+        return Err(Error::TooLarge(format!("args have at most {ARGS_BYTES_MAX} bytes")).into());
     }
+    // What may be refused comes first: of several that are tried again, one that is refused stays as it is.
     if let Some(text) = &spec.unique_key {
         take_unique(book, id, place, text)?;
     }
+    let slot = book.slot_mut(place)?;
+    machine::revive(slot, reset_attempts);
+    slot.permit = slot.permit.or_else(|| permit::of(&spec));
+    if let Some(at) = dead_at {
+        book.remove(key::dead(at, id));
+    }
     if let Some(args) = args {
-        if args.len() > ARGS_BYTES_MAX {
-            return Err(Error::TooLarge(format!("args have at most {ARGS_BYTES_MAX} bytes")).into());
-        }
         move_spec(book, place, &spec.encode(args))?;
     }
     book.slot_mut(place)?.run_at = run_at;

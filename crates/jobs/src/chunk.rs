@@ -13,7 +13,10 @@ use crate::state::State;
 /// Jobs of one chunk: enough that a batch changes few records, few enough that one job's change is a small write.
 pub const CHUNK: u64 = 64;
 
-const FORMAT: u8 = 1;
+/// Runs of slots that say the same; see [`Chunk::encode`].
+const FORMAT: u8 = 2;
+/// Each slot by itself, its key within it; still read.
+const FORMAT_WITHOUT_RUNS: u8 = 1;
 
 /// What a slot does not have to say.
 const TIMEOUT_MS: u64 = 300_000;
@@ -140,6 +143,11 @@ impl Slot {
         self.state == State::Gone && self.spec.is_none() && !self.permit.is_some_and(|permit| permit.in_line)
     }
 
+    /// Its permit as far as it is stored: without a job, only a place in a line counts.
+    fn kept_permit(&self) -> Option<Permit> {
+        self.permit.filter(|permit| permit.in_line || self.state != State::Gone)
+    }
+
     /// Whether the message in its place is not needed: nothing is there, or it stands elsewhere.
     pub fn is_free(&self) -> bool {
         (self.state == State::Gone) == self.spec.is_none()
@@ -192,9 +200,10 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// The chunk as it is stored.
+    /// The chunk as it is stored. Jobs that came together were mostly given out and ended together, so neighbours say
+    /// the same but for their concurrency keys: a run of them is stored as its length, one slot, and their keys.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(16 + 16 * self.slots.len()));
+        let mut out = Writer(Vec::with_capacity(64 + 9 * self.slots.len()));
         let base = self.slots.iter().find(|slot| slot.state != State::Gone);
         let base = base.map_or(Timestamp::default(), |slot| slot.created_at);
         out.byte(FORMAT);
@@ -204,8 +213,13 @@ impl Chunk {
             out.moment(indexed, base);
         }
         out.number(self.slots.len() as u64);
-        for slot in &self.slots {
-            encode_slot(&mut out, slot, base);
+        let mut rest = &self.slots[..];
+        while let Some(first) = rest.first() {
+            let (run, after) = rest.split_at(run_of(first, rest));
+            out.number(run.len() as u64);
+            encode_slot(&mut out, first, base);
+            run.iter().filter_map(Slot::kept_permit).for_each(|permit| out.fixed(permit.key));
+            rest = after;
         }
         out.0
     }
@@ -213,22 +227,50 @@ impl Chunk {
     /// Reads it back.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut from = Reader(bytes);
-        if from.byte()? != FORMAT {
+        let format = from.byte()?;
+        if ![FORMAT, FORMAT_WITHOUT_RUNS].contains(&format) {
             return Err(Error::Corrupt("a chunk of jobs has a format that is not known".into()));
         }
         let base = from.moment(Timestamp::default())?;
         let indexed = if from.byte()? == 0 { None } else { Some(from.moment(base)?) };
-        let count = from.number()?.min(CHUNK);
-        let slots = (0..count).map(|_| decode_slot(&mut from, base)).collect::<Result<_, Error>>()?;
+        let count = usize::try_from(from.number()?.min(CHUNK)).unwrap_or(0);
+        let mut slots = Vec::with_capacity(CHUNK as usize);
+        while slots.len() < count {
+            let run = if format == FORMAT { from.number()? } else { 1 };
+            let first = decode_slot(&mut from, base, format)?;
+            let end = usize::try_from(run).unwrap_or(usize::MAX).saturating_add(slots.len());
+            if end > count || run == 0 {
+                return Err(Error::Corrupt("a chunk of jobs has a run that is too long".into()));
+            }
+            let begin = slots.len();
+            slots.resize(end, first);
+            if format == FORMAT {
+                for permit in slots[begin..].iter_mut().filter_map(|slot| slot.permit.as_mut()) {
+                    permit.key = from.fixed()?;
+                }
+            }
+        }
         Ok(Self { indexed, slots })
     }
+}
+
+/// How many slots from the first on say the same, but for their keys.
+fn run_of(first: &Slot, slots: &[Slot]) -> usize {
+    let mut same = first.clone();
+    let is_same = |slot: &&Slot| {
+        if let Some((same, permit)) = same.permit.as_mut().zip(slot.permit) {
+            same.key = permit.key;
+        }
+        same == **slot
+    };
+    slots.iter().take_while(is_same).count()
 }
 
 fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
     out.byte(slot.state as u8 | (slot.priority << 4));
     if slot.state == State::Gone {
         // A place in a line outlives the job, and so does a specification that stands here.
-        let linked = slot.permit.filter(|permit| permit.in_line);
+        let linked = slot.kept_permit();
         out.byte(u8::from(linked.is_some()) | (u8::from(slot.spec.is_some()) << 1));
         if let Some(permit) = linked {
             encode_permit(out, &permit);
@@ -309,8 +351,8 @@ fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
 fn encode_permit(out: &mut Writer, permit: &Permit) {
     let flags =
         [(permit.held, part::HELD), (permit.in_line, part::IN_LINE), (permit.next.is_some(), part::NEXT)];
-    out.number(flags.iter().map(|(present, part)| if *present { *part } else { 0 }).sum());
-    out.number(permit.key);
+    let flags: u64 = flags.iter().map(|(present, part)| if *present { *part } else { 0 }).sum();
+    out.number(flags / part::HELD);
     out.number(permit.limit.into());
     if let Some(next) = permit.next {
         out.number(next.partition.0);
@@ -318,8 +360,13 @@ fn encode_permit(out: &mut Writer, permit: &Permit) {
     }
 }
 
-fn decode_permit(from: &mut Reader<'_>) -> Result<Permit, Error> {
-    let (flags, key, limit) = (from.number()?, from.number()?, from.small()?);
+/// A permit; without its key, which follows the run.
+fn decode_permit(from: &mut Reader<'_>, format: u8) -> Result<Permit, Error> {
+    let (flags, key) = match format {
+        FORMAT_WITHOUT_RUNS => (from.number()?, from.number()?),
+        _ => (from.number()?.saturating_mul(part::HELD), 0),
+    };
+    let limit = from.small()?;
     let next = if flags & part::NEXT != 0 {
         let partition = PartitionId(from.number()?);
         Some(Place::new(partition, from.number()?))
@@ -329,7 +376,7 @@ fn decode_permit(from: &mut Reader<'_>) -> Result<Permit, Error> {
     Ok(Permit { key, limit, held: flags & part::HELD != 0, in_line: flags & part::IN_LINE != 0, next })
 }
 
-fn decode_slot(from: &mut Reader<'_>, base: Timestamp) -> Result<Slot, Error> {
+fn decode_slot(from: &mut Reader<'_>, base: Timestamp, format: u8) -> Result<Slot, Error> {
     let first = from.byte()?;
     let state = State::of_number(first & 0xf)
         .ok_or_else(|| Error::Corrupt(format!("a job has the unknown state {}", first & 0xf)))?;
@@ -337,7 +384,7 @@ fn decode_slot(from: &mut Reader<'_>, base: Timestamp) -> Result<Slot, Error> {
     if state == State::Gone {
         slot.created_at = Timestamp::default();
         let parts = from.byte()?;
-        slot.permit = if parts & 1 == 0 { None } else { Some(decode_permit(from)?) };
+        slot.permit = if parts & 1 == 0 { None } else { Some(decode_permit(from, format)?) };
         slot.spec = if parts & 2 == 0 { None } else { Some(Offset(from.number()?)) };
         return Ok(slot);
     }
@@ -380,7 +427,7 @@ fn decode_slot(from: &mut Reader<'_>, base: Timestamp) -> Result<Slot, Error> {
         slot.unique = Some(from.number()?);
     }
     if has(part::PERMIT) {
-        slot.permit = Some(decode_permit(from)?);
+        slot.permit = Some(decode_permit(from, format)?);
     }
     if has(part::DEAD) {
         slot.dead_at = Some(from.moment(slot.created_at)?);
@@ -451,7 +498,65 @@ mod tests {
         let created = Timestamp::from_micros(1_794_767_647_638_487);
         let slots = vec![Slot::new(State::Dispatched, 1, 0, created); 64];
         let bytes = Chunk { indexed: None, slots }.encode().len();
-        assert!(bytes < 6 * 64, "{bytes}");
+        assert!(bytes < 32, "{bytes}");
+    }
+
+    fn keyed(created: Timestamp, key: u64) -> Slot {
+        let permit = Permit { key, limit: 1000, held: true, in_line: false, next: None };
+        Slot { permit: Some(permit), ..Slot::new(State::Dispatched, 1, 0, created) }
+    }
+
+    #[test]
+    fn jobs_of_many_keys_are_one_run() {
+        let created = Timestamp::from_micros(1_794_767_647_638_487);
+        let slots = (0..64).map(|number: u64| keyed(created, number.wrapping_mul(u64::MAX / 7))).collect();
+        let chunk = Chunk { indexed: None, slots };
+        let bytes = chunk.encode();
+        assert!(bytes.len() < 8 * 64 + 32, "{}", bytes.len());
+        assert_eq!(Chunk::decode(&bytes).unwrap(), chunk);
+    }
+
+    #[test]
+    fn slots_that_differ_anywhere_are_no_run() {
+        let created = Timestamp::from_micros(1_794_767_647_638_487);
+        let plain = Slot::new(State::Dispatched, 1, 0, created);
+        let waits = Permit { key: 9, limit: 2, held: false, in_line: true, next: None };
+        let linked = Slot { permit: Some(waits), ..Slot::gone() };
+        let slots = vec![
+            Slot::gone(),
+            linked.clone(),
+            linked,
+            Slot::gone(),
+            plain.clone(),
+            keyed(created, 7),
+            plain.clone(),
+            plain.clone(),
+            Slot { fence: 1, ..plain.clone() },
+            plain,
+            full(),
+            full(),
+        ];
+        let chunk = Chunk { indexed: Some(created), slots };
+        assert_eq!(Chunk::decode(&chunk.encode()).unwrap(), chunk);
+    }
+
+    #[test]
+    fn a_chunk_from_before_there_were_runs_is_read() {
+        let created = Timestamp::from_micros(1_794_767_647_638_487);
+        let mut out = Writer::default();
+        out.byte(FORMAT_WITHOUT_RUNS);
+        out.moment(created, Timestamp::default());
+        out.byte(0);
+        out.number(2);
+        for key in [5, u64::MAX] {
+            out.byte(State::Dispatched as u8 | (1 << 4));
+            out.number(part::PERMIT);
+            out.number(0);
+            out.moment(created, created);
+            [part::HELD, key, 1000].into_iter().for_each(|number| out.number(number));
+        }
+        let chunk = Chunk { indexed: None, slots: vec![keyed(created, 5), keyed(created, u64::MAX)] };
+        assert_eq!(Chunk::decode(&out.0).unwrap(), chunk);
     }
 
     #[test]

@@ -21,6 +21,11 @@ impl Writer {
         self.0.push(u8::try_from(number).unwrap_or(0));
     }
 
+    /// Eight bytes, for what is as likely large as small.
+    pub fn fixed(&mut self, number: u64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
+    }
+
     /// A moment as its distance from another, which is shorter.
     pub fn moment(&mut self, at: Timestamp, since: Timestamp) {
         let distance = at.micros().wrapping_sub(since.micros());
@@ -61,6 +66,12 @@ impl<'a> Reader<'a> {
                 return Err(cut_short());
             }
         }
+    }
+
+    pub fn fixed(&mut self) -> Result<u64, Error> {
+        let (bytes, rest) = self.0.split_first_chunk().ok_or_else(cut_short)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*bytes))
     }
 
     pub fn small(&mut self) -> Result<u32, Error> {

@@ -57,6 +57,8 @@ pub fn ended(book: &mut Book<'_>, place: Place, state: State) -> Result<(), Halt
     let is_dead =
         matches!(state, State::Failed | State::TimedOut) && book.head(place.partition)?.settings.dlq;
     let slot = book.slot_mut(place)?;
+    // What it shared is told by its specification, should it be tried again; a place in a line outlives the job.
+    slot.permit = slot.permit.filter(|permit| permit.in_line);
     let (unique, has_dependents) = (slot.unique.take(), std::mem::take(&mut slot.has_dependents));
     let has_words = slot.has_words;
     if is_dead {

@@ -4,12 +4,14 @@ use baton_types::{PartitionId, Timestamp};
 use serde::Serialize;
 
 use crate::book::{Book, Halt, each};
-use crate::chunk::{Permit, Slot};
+use crate::chunk::Slot;
 use crate::end;
 use crate::error::Error;
 use crate::id::{JobId, Place};
 use crate::key::{self, Label};
 use crate::limits::{BATCH_BYTES_MAX, BATCH_JOBS_MAX, DELAY_MAX, DEPENDENTS_MAX};
+use crate::payload;
+use crate::permit;
 use crate::spec::{Dependency, NewJob, OnConflict, Spec, Unique, UniqueScope, When};
 use crate::state::State;
 
@@ -98,22 +100,12 @@ pub fn add(
     let parents = parents(book, job, before)?;
     let run_at = run_at(now, job.when)?;
     let place = book.next_place(partition)?;
-    let spec = Spec {
-        depends_on: depends_on(book, &parents)?,
-        unique_key: job.unique.as_ref().map(|unique| unique.key.clone()),
-        ..job.spec.clone()
-    };
+    let (spec, depends_on) = (&job.spec, depends_on(book, &parents)?);
     let mut slot = Slot::new(State::Pending, job.priority, kind, now);
     slot.run_at = run_at;
     slot.timeout_ms = spec.timeout_ms;
-    slot.has_labels = labels(&spec).next().is_some();
-    slot.permit = spec.concurrency_key.as_ref().map(|text| Permit {
-        key: key::permit_hash(text),
-        limit: spec.concurrency_limit.unwrap_or(1),
-        held: false,
-        in_line: false,
-        next: None,
-    });
+    slot.has_labels = labels(spec).next().is_some();
+    slot.permit = permit::of(spec);
     let id = JobId::new(now, place);
     if let Some(unique) = &job.unique {
         let hash = key::unique_hash(partition, &unique.key);
@@ -125,10 +117,15 @@ pub fn add(
         book.put(key::unique(hash), id.as_uuid().as_bytes().to_vec(), until);
     }
     slot.blockers = depend(book, place, &parents)?;
-    for (label, text) in labels(&spec) {
+    for (label, text) in labels(spec) {
         book.put(key::label(label, text, id), Vec::new(), None);
     }
-    book.add(partition, &spec.encode(&job.args), slot)?;
+    let mut payload = std::mem::take(&mut book.scratch);
+    payload.0.clear();
+    let unique_key = job.unique.as_ref().map(|unique| unique.key.as_str());
+    payload::encode(&mut payload, spec, unique_key, &depends_on, &job.args);
+    book.add(partition, &payload.0, slot)?;
+    book.scratch = payload;
     end::ready(book, place)?;
     book.news.counts.enqueued += 1;
     let state = book.slot(place)?.map_or(State::Pending, |slot| slot.state);

@@ -48,6 +48,11 @@ impl JobId {
         self.0.place().map(|(partition, offset)| Place { partition, offset })
     }
 
+    /// The id that a UUID is, which may be no job's.
+    pub(crate) const fn of_uuid(id: uuid::Uuid) -> Self {
+        Self(MessageId::of_uuid(id))
+    }
+
     /// The id as the UUID that it is.
     pub const fn as_uuid(self) -> uuid::Uuid {
         self.0.as_uuid()

@@ -20,6 +20,8 @@ use crate::worker::{self, Desired};
 
 /// Chunks fetched at once from one lane.
 const AHEAD: u64 = 16;
+/// Chunks fetched at once for several workers that ask together.
+const AHEAD_OF_ALL: usize = 64;
 /// Jobs taken after one draw between queues with weights.
 const DRAWN: usize = 8;
 /// How often the time of a worker's last look is noted.
@@ -204,7 +206,12 @@ fn take_from(
     let (partition, lane) = (choice.partition, &mut choice.lane);
     let ahead = (room as u64 / CHUNK + 1).min(AHEAD);
     let chunks: Vec<_> = lane.chunks.iter().map(|number| (partition, number)).take(ahead as usize).collect();
-    book.want_chunks(&chunks)?;
+    if let Err(missing) = book.want_chunks(&chunks) {
+        // Whoever asks along with this one will be given what comes after.
+        let after = lane.chunks.iter().take(AHEAD_OF_ALL).map(|number| (partition, number));
+        let _ = book.want_chunks(&after.collect::<Vec<_>>());
+        return Err(missing);
+    }
     let Some(at @ (_, number)) = chunks.first().copied() else { return Ok(0) };
     let (now, policy) = (book.now(), book.policy);
     book.look_at(at)?;

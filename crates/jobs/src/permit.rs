@@ -8,8 +8,11 @@ use baton_store::Error as StoreError;
 use baton_types::PartitionId;
 
 use crate::book::{Book, Halt};
+use crate::chunk::Permit;
 use crate::codec::{Reader, Writer};
 use crate::id::Place;
+use crate::key;
+use crate::spec::Spec;
 use crate::state::State;
 
 /// Chunks of a line that are fetched ahead.
@@ -54,26 +57,37 @@ fn read_place(from: &mut Reader<'_>) -> Result<Place, StoreError> {
     Ok(Place::new(partition, from.number()?))
 }
 
+/// What a job needs by its specification, before it has any.
+pub fn of(spec: &Spec) -> Option<Permit> {
+    let text = spec.concurrency_key.as_ref()?;
+    Some(Permit {
+        key: key::permit_hash(text),
+        limit: spec.concurrency_limit.unwrap_or(1),
+        held: false,
+        in_line: false,
+        next: None,
+    })
+}
+
 /// Takes a permit for a job, or puts it in the line; tells whether it has one. The limit is that of the last job.
 pub fn take(book: &mut Book<'_>, place: Place) -> Result<bool, Halt> {
     let Some(permit) = book.slot(place)?.and_then(|slot| slot.permit) else { return Ok(true) };
     if permit.held {
         return Ok(true);
     }
-    let mut known = book.permit(permit.key)?;
+    let known = book.permit_mut(permit.key)?;
     known.limit = permit.limit;
     let free = known.held < known.limit && known.line.is_none();
     if free {
         known.held += 1;
     } else if !permit.in_line {
-        if let Some((_, last)) = known.line
+        let line = known.line.replace((known.line.map_or(place, |(first, _)| first), place));
+        if let Some((_, last)) = line
             && let Some(before) = &mut book.slot_mut(last)?.permit
         {
             before.next = Some(place);
         }
-        known.line = Some((known.line.map_or(place, |(first, _)| first), place));
     }
-    book.put_permit(permit.key, known)?;
     if let Some(permit) = &mut book.slot_mut(place)?.permit {
         permit.held = free;
         permit.in_line |= !free;
@@ -88,8 +102,12 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
         return Ok(());
     }
     let hash = permit.key;
-    let mut known = book.permit(hash)?;
+    let known = book.permit_mut(hash)?;
     known.held = known.held.saturating_sub(1);
+    if known.line.is_none() {
+        return Ok(());
+    }
+    let mut known = *known;
     while known.held < known.limit
         && let Some((first, last)) = known.line
     {
@@ -110,7 +128,8 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
         }
         known.line = next.filter(|_| first != last).map(|next| (next, last));
     }
-    book.put_permit(hash, known)
+    *book.permit_mut(hash)? = known;
+    Ok(())
 }
 
 /// Fetches who is likely to be next along with the first: a line stands mostly in the order of its queue.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use baton_store::{Error as StoreError, QueueSpec, Stop, Tx};
 use baton_types::{PartitionId, QueueId, QueueOptions, Timestamp};
 use serde::Serialize;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::book::{Book, Halt};
 use crate::error::Error;
@@ -85,6 +86,11 @@ impl QueueView {
         self.counts.iter().filter(|(word, _)| is_open(word)).map(|(_, count)| count).sum()
     }
 
+    /// What stands for its settings: as long as it is the same, so are they.
+    pub fn tag(&self) -> u64 {
+        tag(&self.settings)
+    }
+
     fn of(head: &Head, now: Timestamp) -> Self {
         let states = State::ALL.iter().filter(|state| **state != State::Gone);
         let oldest = head.lanes.iter().map(|lane| lane.since).min();
@@ -117,8 +123,25 @@ pub fn view(book: &mut Book<'_>, partition: PartitionId) -> Result<QueueView, Ha
     Ok(QueueView::of(book.head(partition)?, now))
 }
 
-/// Says what holds for a queue from now on.
-pub fn set(book: &mut Book<'_>, partition: PartitionId, settings: &QueueSettings) -> Result<QueueView, Halt> {
+fn tag(settings: &QueueSettings) -> u64 {
+    xxh3_64(&serde_json::to_vec(settings).unwrap_or_default())
+}
+
+/// The code of the refusal of settings for a queue that others have changed.
+pub const OTHER_SETTINGS: &str = "other_settings";
+
+/// The refusal of settings for a queue that does not have those that the caller has read.
+pub fn other_settings() -> Error {
+    Error::conflict(OTHER_SETTINGS, "the queue does not have the settings that were read: read it again")
+}
+
+/// Says what holds for a queue from now on; with a `read` tag only if its settings are those.
+pub fn set(
+    book: &mut Book<'_>,
+    partition: PartitionId,
+    settings: &QueueSettings,
+    read: Option<u64>,
+) -> Result<QueueView, Halt> {
     if settings.concurrency == Some(0)
         || settings.rate_limit.is_some_and(|rate| rate.count == 0 || rate.per_ms == 0)
     {
@@ -132,6 +155,9 @@ pub fn set(book: &mut Book<'_>, partition: PartitionId, settings: &QueueSettings
     }
     let now = book.now();
     let head = book.head_mut(partition)?;
+    if read.is_some_and(|read| read != tag(&head.settings)) {
+        return Err(other_settings().into());
+    }
     let woken = head.settings != *settings && !settings.paused;
     head.settings = settings.clone();
     let view = QueueView::of(head, now);

@@ -193,12 +193,13 @@ impl Jobs {
 
     /// What jobs are, read for those that were seen. One that was forgotten meanwhile is left out.
     pub(crate) async fn filled(&self, seen: Vec<Seen>) -> Result<Vec<JobView>, Error> {
-        let specs = self.specs(seen.iter().map(Seen::spec_at)).await?;
-        let fill = |seen: Seen| {
-            let (spec, args) = specs.get(&seen.spec_at()).cloned()?;
-            Some(seen.with(spec, args))
-        };
-        Ok(seen.into_iter().filter_map(fill).collect())
+        let payloads = self.payloads(seen.iter().map(Seen::spec_at)).await?;
+        let kept = seen.into_iter().zip(payloads).filter_map(|(seen, payload)| Some((seen, payload?)));
+        let filled = kept.map(|(seen, payload)| {
+            let (spec, args) = Spec::decode(&payload)?;
+            Ok(seen.with(spec, args))
+        });
+        filled.collect()
     }
 
     async fn history(&self, job: &JobView) -> Result<(Vec<Attempt>, Option<Bytes>), Error> {

@@ -7,7 +7,8 @@ mod common;
 use std::time::Duration;
 
 use baton_jobs::{
-    Error, JobId, LogQuery, NewJob, NewLine, NewLines, Options, Outcome, Policy, QueueSettings, State,
+    Action, Error, Filter, JobId, LogQuery, NewJob, NewLine, NewLines, OnConflict, Options, Outcome, Policy,
+    QueueSettings, State, Unique, UniqueScope,
 };
 use common::Bench;
 
@@ -204,5 +205,57 @@ async fn many_concurrency_keys_are_few_records_and_none_when_idle() {
         }
     }
     assert_eq!(bench.store_keys("jobs/permits/").await, Vec::<String>::new());
+    assert_eq!(bench.jobs.audit().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_job_that_cannot_be_tried_again_stays_as_it_is_among_others() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let unique = |key: &str| {
+        let unique = Unique {
+            key: key.into(),
+            scope: UniqueScope::Active,
+            window: Duration::ZERO,
+            on_conflict: OnConflict::Reject,
+        };
+        NewJob { unique: Some(unique), ..job("q") }
+    };
+    let taken = bench.enqueue(unique("taken")).await.job_id;
+    let free = bench.enqueue(unique("free")).await.job_id;
+    for leased in bench.lease(worker, 2).await {
+        bench.report(&leased, Outcome::Failed).await;
+    }
+    bench.enqueue(unique("taken")).await;
+    let failed = Filter { states: vec![State::Failed], ..Filter::default() };
+    let done = bench.jobs.bulk(Action::Retry, failed, None, false).await.unwrap();
+    assert_eq!((done.matched, done.changed), (2, 1));
+    assert_eq!(bench.state(taken).await, "failed");
+    assert_eq!(bench.state(free).await, "dispatched");
+    assert_eq!(bench.jobs.audit().await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_job_that_is_tried_again_shares_its_limit_again() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let keyed = || {
+        let mut job = job("q");
+        job.spec.concurrency_key = Some("tenant".into());
+        job
+    };
+    let first = bench.enqueue(keyed()).await.job_id;
+    let leased = bench.lease(worker, 1).await;
+    bench.report(&leased[0], Outcome::Failed).await;
+    let second = bench.enqueue(keyed()).await.job_id;
+    bench.jobs.retry(first, true, None).await.unwrap();
+    assert_eq!(
+        (bench.state(second).await, bench.state(first).await),
+        ("dispatched".into(), "pending".into())
+    );
+    let leased = bench.lease(worker, 2).await;
+    assert_eq!(leased.iter().map(|one| one.id).collect::<Vec<_>>(), [second]);
+    bench.report(&leased[0], Outcome::Succeeded).await;
+    assert_eq!(bench.state(first).await, "dispatched");
     assert_eq!(bench.jobs.audit().await.unwrap(), Vec::<String>::new());
 }

@@ -101,6 +101,11 @@ impl MessageId {
         Self(Uuid::from_u128((millis << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low))
     }
 
+    /// The id that a UUID is, which may be no message's.
+    pub const fn of_uuid(id: Uuid) -> Self {
+        Self(id)
+    }
+
     /// The id as the UUID that it is, to be written without going through formatting.
     pub const fn as_uuid(self) -> Uuid {
         self.0

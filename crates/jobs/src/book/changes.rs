@@ -8,8 +8,9 @@ use baton_store::{Record, Stop, Tx, expiry};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 
+use super::Appends;
 use super::news::News;
-use super::{Appends, Page};
+use super::pages::Pages;
 use crate::head::Head;
 use crate::key;
 
@@ -17,7 +18,7 @@ use crate::key;
 pub struct Changes {
     pub(super) heads: BTreeMap<PartitionId, (Head, bool)>,
     pub(super) kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
-    pub(super) pages: BTreeMap<(PartitionId, u64), Page>,
+    pub(super) pages: Pages,
     pub(super) read: BTreeMap<String, Option<Record>>,
     pub(super) writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     pub(super) appends: BTreeMap<PartitionId, Appends>,
@@ -50,7 +51,7 @@ impl Changes {
         for (partition, start) in self.trims {
             tx.trim(partition, Offset(start))?;
         }
-        for (at, page) in &self.pages {
+        for (at, page) in self.pages.iter() {
             if page.dirty && !page.chunk.slots.is_empty() {
                 let bytes = page.chunk.encode();
                 tx.put_record(&key::chunk(at.0, at.1), bytes.into(), None)?;

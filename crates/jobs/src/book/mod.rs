@@ -8,6 +8,7 @@
 mod changes;
 mod journal;
 mod news;
+mod pages;
 mod permits;
 mod settle;
 
@@ -18,9 +19,11 @@ use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 
+use self::pages::Pages;
 use self::permits::Permits;
 use self::settle::Summary;
 use crate::chunk::{CHUNK, Chunk, Slot};
+use crate::codec::Writer;
 use crate::error::Error;
 use crate::head::Head;
 use crate::id::{JobId, Place};
@@ -102,11 +105,13 @@ pub struct Book<'t> {
     pub policy: Policy,
     heads: BTreeMap<PartitionId, (Head, bool)>,
     kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
-    pages: BTreeMap<(PartitionId, u64), Page>,
+    pages: Pages,
     permits: Permits,
     read: BTreeMap<String, Option<Record>>,
     writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     appends: BTreeMap<PartitionId, Appends>,
+    /// Where payloads are put together, one after the other.
+    pub(crate) scratch: Writer,
     /// What goes into the journal besides changes of jobs, each with the slice it belongs to.
     said: Vec<serde_json::Value>,
     /// What the commit is news of.
@@ -121,11 +126,12 @@ impl<'t> Book<'t> {
             policy,
             heads: BTreeMap::new(),
             kinds: BTreeMap::new(),
-            pages: BTreeMap::new(),
+            pages: Pages::default(),
             permits: Permits::default(),
             read: BTreeMap::new(),
             writes: BTreeMap::new(),
             appends: BTreeMap::new(),
+            scratch: Writer::default(),
             said: Vec::new(),
             news: News::default(),
         }
@@ -256,7 +262,7 @@ impl<'t> Book<'t> {
 
     /// Fetches several chunks, and the heads of their queues, at once.
     pub fn want_chunks(&mut self, chunks: &[(PartitionId, u64)]) -> Result<(), Halt> {
-        let missing = chunks.iter().filter(|chunk| !self.pages.contains_key(chunk) && !self.is_new(**chunk));
+        let missing = chunks.iter().filter(|chunk| !self.pages.contains(**chunk) && !self.is_new(**chunk));
         let mut keys: Vec<String> =
             missing.map(|(partition, number)| key::chunk(*partition, *number)).collect();
         let mut last = None;
@@ -275,19 +281,23 @@ impl<'t> Book<'t> {
     }
 
     fn page(&mut self, at: (PartitionId, u64)) -> Result<&mut Page, Halt> {
-        if !self.pages.contains_key(&at) {
-            let stored = if self.is_new(at) { None } else { self.record(&key::chunk(at.0, at.1))? };
-            let chunk = stored.as_ref().map(|value| Chunk::decode(value)).transpose()?;
-            let (stored, chunk) = (chunk.is_some(), chunk.unwrap_or_default());
-            let before = Summary::of(&chunk);
-            self.pages.insert(at, Page { chunk, before, stored, dirty: false, swept: false });
-        }
-        self.pages.get_mut(&at).ok_or_else(|| StoreError::Corrupt("a chunk is missing".into()).into())
+        let index = match self.pages.find(at) {
+            Ok(index) => index,
+            Err(index) => {
+                let stored = if self.is_new(at) { None } else { self.record(&key::chunk(at.0, at.1))? };
+                let chunk = stored.as_ref().map(|value| Chunk::decode(value)).transpose()?;
+                let (stored, chunk) = (chunk.is_some(), chunk.unwrap_or_default());
+                let before = Summary::of(&chunk);
+                self.pages.insert(index, at, Page { chunk, before, stored, dirty: false, swept: false });
+                index
+            }
+        };
+        self.pages.get_mut(index).ok_or_else(|| StoreError::Corrupt("a chunk is missing".into()).into())
     }
 
     /// Whether a chunk has been looked at.
     pub fn has_chunk(&self, at: (PartitionId, u64)) -> bool {
-        self.pages.contains_key(&at)
+        self.pages.contains(at)
     }
 
     /// The slots of a chunk.
@@ -386,6 +396,9 @@ impl<'t> Book<'t> {
     pub fn add(&mut self, partition: PartitionId, payload: &[u8], slot: Slot) -> Result<Place, Halt> {
         let place = Place::new(partition, self.next_offset(partition)?);
         let page = self.page(place.chunk())?;
+        if page.chunk.slots.is_empty() {
+            page.chunk.slots.reserve_exact(CHUNK as usize);
+        }
         // What the store has and no job knows of can only be what a rule never finished: none is.
         while page.chunk.slots.len() < place.index() {
             page.chunk.slots.push(Slot::gone());

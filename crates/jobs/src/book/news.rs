@@ -18,6 +18,8 @@ pub struct News {
     pub fires: bool,
     /// Jobs that somebody may be watching.
     pub changed: Vec<Place>,
+    /// On how many pages concurrency keys are kept, if that was looked at.
+    pub permit_pages: Option<u64>,
     /// Things to count.
     pub counts: Counts,
 }

@@ -29,7 +29,8 @@ pub(super) struct Permits {
 
 #[derive(Default)]
 struct Page {
-    keys: BTreeMap<u64, Key>,
+    /// By hash, in order.
+    keys: Vec<(u64, Key)>,
     dirty: bool,
     stored: bool,
 }
@@ -45,11 +46,15 @@ impl Page {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, StoreError> {
-        let (mut from, mut keys) = (Reader(bytes), BTreeMap::new());
+        let (mut from, mut keys) = (Reader(bytes), Vec::with_capacity(KEYS_MAX + 1));
         while !from.0.is_empty() {
-            keys.insert(from.number()?, Key::decode(&mut from)?);
+            keys.push((from.number()?, Key::decode(&mut from)?));
         }
         Ok(Self { keys, dirty: false, stored: true })
+    }
+
+    fn find(&self, hash: u64) -> Result<usize, usize> {
+        self.keys.binary_search_by_key(&hash, |(known, _)| *known)
     }
 }
 
@@ -84,7 +89,8 @@ impl Book<'_> {
     /// What is known of a concurrency key.
     pub fn permit(&mut self, hash: u64) -> Result<Key, Halt> {
         let number = page_of(hash, self.permit_pages()?);
-        Ok(self.permit_page(number)?.keys.get(&hash).copied().unwrap_or_default())
+        let page = self.permit_page(number)?;
+        Ok(page.find(hash).map_or_else(|_| Key::default(), |at| page.keys[at].1))
     }
 
     /// Fetches several at once.
@@ -101,33 +107,36 @@ impl Book<'_> {
         self.want(keys.iter().map(String::as_str))
     }
 
-    /// Changes one.
-    pub fn put_permit(&mut self, hash: u64, known: Key) -> Result<(), Halt> {
+    /// The same, to be changed.
+    pub fn permit_mut(&mut self, hash: u64) -> Result<&mut Key, Halt> {
         let number = page_of(hash, self.permit_pages()?);
         let page = self.permit_page(number)?;
         page.dirty = true;
-        if known.is_idle() {
-            page.keys.remove(&hash);
-        } else {
-            page.keys.insert(hash, known);
-        }
-        Ok(())
+        let at = page.find(hash).unwrap_or_else(|at| {
+            page.keys.insert(at, (hash, Key::default()));
+            at
+        });
+        Ok(&mut page.keys[at].1)
     }
 
     /// Adds pages where there are too many keys, and notes what is to be written.
     pub(super) fn settle_permits(&mut self) -> Result<(), Halt> {
+        for page in self.permits.pages.values_mut().filter(|page| page.dirty) {
+            page.keys.retain(|(_, known)| !known.is_idle());
+        }
         for _ in 0..ADDED_MAX {
             if !self.permits.pages.values().any(|page| page.dirty && page.keys.len() > KEYS_MAX) {
                 break;
             }
             self.add_permit_page()?;
         }
-        for (number, page) in &self.permits.pages {
+        for (number, page) in self.permits.pages.iter().filter(|(_, page)| page.dirty) {
             let value = (!page.keys.is_empty()).then(|| Bytes::from(page.encode()));
-            if page.dirty && (page.stored || value.is_some()) {
+            if page.stored || value.is_some() {
                 self.writes.insert(key::permits(*number), (value, None));
             }
         }
+        self.news.permit_pages = self.permits.count.map(|(count, _)| count);
         if let Some((count, true)) = self.permits.count {
             let mut out = Writer::default();
             out.number(count);
@@ -172,7 +181,7 @@ mod tests {
         let place = |offset| crate::id::Place::new(baton_types::PartitionId(300), offset);
         let with_line = Key { limit: 300, held: 2, line: Some((place(1), place(2_000))) };
         let without = Key { line: None, ..with_line };
-        let page = Page { keys: [(7, with_line), (u64::MAX, without)].into(), dirty: false, stored: true };
+        let page = Page { keys: vec![(7, with_line), (u64::MAX, without)], dirty: false, stored: true };
         assert_eq!(Page::decode(&page.encode()).unwrap().keys, page.keys);
     }
 }

@@ -53,13 +53,14 @@ impl Book<'_> {
 
     /// Works out what follows from the changed slots; tells what can be trimmed.
     fn settle(&mut self) -> Result<Vec<(PartitionId, u64)>, Halt> {
-        let dirty: Vec<_> = self.pages.iter().filter(|(_, page)| page.dirty).map(|(at, _)| *at).collect();
-        for (partition, _) in &dirty {
-            self.load_head(*partition)?;
+        let mut queues: Vec<_> =
+            self.pages.iter().filter(|(_, page)| page.dirty).map(|((queue, _), _)| queue).collect();
+        queues.dedup();
+        for partition in queues {
+            self.load_head(partition)?;
         }
         let (mut trims, mut ready) = (BTreeMap::new(), BTreeMap::<PartitionId, u64>::new());
-        for at in dirty {
-            let Some(page) = self.pages.get_mut(&at) else { continue };
+        for (at, page) in self.pages.iter_mut().filter(|(_, page)| page.dirty) {
             let Some((head, head_dirty)) = self.heads.get_mut(&at.0) else { continue };
             let after = Summary::of(&page.chunk);
             let dispatched = State::Dispatched as usize;

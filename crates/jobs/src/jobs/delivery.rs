@@ -6,7 +6,6 @@ use std::time::Duration;
 use baton_env::Stopwatch;
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
-use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, oneshot};
 
 use super::Jobs;
@@ -14,9 +13,9 @@ use crate::error::Error;
 use crate::id::{ExecutionId, JobId, WorkerId};
 use crate::lease::{self, Grant, Granted};
 use crate::limits::{LEASE_BYTES_MAX, LEASE_JOBS_MAX, WAIT_MAX};
+use crate::payload::{self, Brief};
 use crate::policy::Policy;
 use crate::report::Report;
-use crate::spec::Spec;
 use crate::state::Outcome;
 use crate::worker::Desired;
 
@@ -34,7 +33,7 @@ pub struct Leased {
     /// How long it may run; `None` is for ever.
     pub timeout: Option<Duration>,
     /// What it is.
-    pub spec: Spec,
+    pub spec: Brief,
     /// Its arguments.
     pub args: Bytes,
 }
@@ -98,7 +97,17 @@ impl Jobs {
             // Drawn here, so that the decision may be run again.
             let draw = baton_env::random_u64();
             let known = served.clone().unwrap_or_default();
-            let grant = self.shared.decide(move |book| lease::lease(book, worker, max, draw, &known)).await?;
+            let queues = Arc::clone(&known);
+            let grant = self
+                .shared
+                .decide_likely(
+                    move |likely| likely.of_leases(&queues),
+                    move |book| lease::lease(book, worker, max, draw, &known),
+                )
+                .await?;
+            if let Some(job) = grant.jobs.last() {
+                self.shared.likely.note_given_out(job.place);
+            }
             if served.is_none() {
                 self.shared.note_served(worker, &grant.queues);
             }
@@ -127,17 +136,18 @@ impl Jobs {
         for partition in &grant.more {
             self.shared.bells.ready(*partition, 1);
         }
-        let mut specs = self.specs(grant.jobs.iter().map(|job| (job.place.partition, job.spec))).await?;
+        let payloads = self.payloads(grant.jobs.iter().map(|job| (job.place.partition, job.spec))).await?;
         let policy = self.shared.options.policy;
         let (mut jobs, mut bytes, mut back) = (Vec::with_capacity(grant.jobs.len()), 0, Vec::new());
-        for job in &grant.jobs {
+        for (job, payload) in grant.jobs.iter().zip(payloads) {
             let id = JobId::new(job.created_at, job.place);
-            let spec = specs.remove(&(job.place.partition, job.spec));
             let fits = jobs.is_empty() || bytes <= LEASE_BYTES_MAX;
-            let Some((spec, args)) = spec.filter(|_| fits) else {
+            let Some(payload) = payload.filter(|_| fits) else {
                 back.push(Report::new(id, job.fence, Outcome::Released));
                 continue;
             };
+            let like = jobs.last().map(|leased: &Leased| &leased.spec.job_type);
+            let (spec, args) = payload::brief(&payload, like)?;
             bytes += args.len();
             jobs.push(leased(id, job, spec, args, &policy));
         }
@@ -147,30 +157,30 @@ impl Jobs {
         Ok(Leases { jobs, desired: grant.desired })
     }
 
-    /// Specifications by place, read in runs.
-    pub(crate) async fn specs(
+    /// What is kept of jobs, one for each place, read in runs; `None` for what is not kept any more.
+    pub(crate) async fn payloads(
         &self,
         places: impl Iterator<Item = (PartitionId, u64)>,
-    ) -> Result<FxHashMap<(PartitionId, u64), (Spec, Bytes)>, Error> {
-        let mut wanted: Vec<_> = places.collect();
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        let mut wanted: Vec<_> = places.enumerate().map(|(index, place)| (place, index)).collect();
         wanted.sort_unstable();
-        wanted.dedup();
-        let (mut found, mut at) = (FxHashMap::default(), 0);
-        while let Some((partition, first)) = wanted.get(at).copied() {
+        let (mut found, mut at) = (vec![None; wanted.len()], 0);
+        while let Some(((partition, first), _)) = wanted.get(at).copied() {
             let same = wanted[at..]
                 .iter()
-                .take_while(|(other, offset)| *other == partition && *offset < first + 4096);
-            let end = wanted[at..][same.count() - 1].1 + 1;
+                .take_while(|((other, offset), _)| *other == partition && *offset < first + 4096);
+            let end = wanted[at..][same.count() - 1].0.1 + 1;
             let segments =
                 self.shared.store.read(partition, Offset(first), Offset(end), 2 * LEASE_BYTES_MAX).await?;
             let before = at;
             for message in segments.iter().flat_map(baton_store::Segment::messages) {
                 let message = message.map_err(baton_store::Error::from)?;
-                while wanted.get(at).is_some_and(|place| *place < (partition, message.offset.0)) {
+                let here = (partition, message.offset.0);
+                while wanted.get(at).is_some_and(|(place, _)| *place < here) {
                     at += 1;
                 }
-                if wanted.get(at) == Some(&(partition, message.offset.0)) {
-                    found.insert(wanted[at], Spec::decode(&message.payload)?);
+                while let Some((_, index)) = wanted.get(at).filter(|(place, _)| *place == here) {
+                    found[*index] = Some(message.payload.clone());
                     at += 1;
                 }
             }
@@ -183,7 +193,7 @@ impl Jobs {
     }
 }
 
-fn leased(id: JobId, job: &Granted, spec: Spec, args: Bytes, policy: &Policy) -> Leased {
+fn leased(id: JobId, job: &Granted, spec: Brief, args: Bytes, policy: &Policy) -> Leased {
     Leased {
         id,
         execution: ExecutionId { job: id, fence: job.fence },

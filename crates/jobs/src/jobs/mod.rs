@@ -4,6 +4,7 @@
 //! in the modules beside it; HTTP is not known here.
 
 mod delivery;
+mod likely;
 mod shared;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
 pub use self::delivery::{Leased, Leases};
+use self::likely::Likely;
 pub use self::shared::Shared;
 use crate::beat::{Beat, Heard, beat};
 use crate::book::{Book, Changes, Halt, News};
@@ -201,9 +203,13 @@ impl Jobs {
     /// Finds or creates the queues of jobs, which must be done before they can be accepted.
     pub async fn placed(&self, jobs: Vec<NewJob>) -> Result<Vec<(PartitionId, NewJob)>, Error> {
         enqueue::check(&jobs)?;
-        let mut placed = Vec::with_capacity(jobs.len());
+        let mut placed = Vec::<(PartitionId, NewJob)>::with_capacity(jobs.len());
         for job in jobs {
-            placed.push((self.shared.queue(&job.queue).await?, job));
+            let partition = match placed.last() {
+                Some((partition, last)) if last.queue == job.queue => *partition,
+                _ => self.shared.queue(&job.queue).await?,
+            };
+            placed.push((partition, job));
         }
         Ok(placed)
     }
@@ -211,11 +217,21 @@ impl Jobs {
     /// Accepts jobs, all or none; the same `key` again is answered as the first time.
     pub async fn enqueue(&self, jobs: Vec<NewJob>, key: Option<String>) -> Result<Vec<Enqueued>, Error> {
         let placed = self.placed(jobs).await?;
-        self.shared
-            .decide(move |book| {
-                idempotency::once(book, key.as_deref(), |book| enqueue::add_all(book, &placed))
-            })
-            .await
+        let mut queues: Vec<PartitionId> = placed.iter().map(|(queue, _)| *queue).collect();
+        queues.dedup();
+        let has_keys = placed.iter().any(|(_, job)| job.spec.concurrency_key.is_some());
+        let keys = move |likely: &Likely| {
+            let permits = if has_keys { likely.of_permits() } else { Vec::new() };
+            likely.of_acceptance(&queues).into_iter().chain(permits).collect()
+        };
+        let rule = move |book: &mut Book<'_>| {
+            idempotency::once(book, key.as_deref(), |book| enqueue::add_all(book, &placed))
+        };
+        let accepted = self.shared.decide_likely(keys, rule).await?;
+        if let Some(place) = accepted.last().and_then(|last| last.job_id.place()) {
+            self.shared.likely.note_accepted(place);
+        }
+        Ok(accepted)
     }
 
     /// Jobs that are to be accepted within a decision that does other things, too.
@@ -263,7 +279,21 @@ impl Jobs {
     /// Says what holds for a queue, which is created if it is not there.
     pub async fn set_queue(&self, name: &str, settings: QueueSettings) -> Result<QueueView, Error> {
         let partition = self.shared.queue(name).await?;
-        self.shared.decide(move |book| queue::set(book, partition, &settings)).await
+        self.shared.decide(move |book| queue::set(book, partition, &settings, None)).await
+    }
+
+    /// The same, only if the queue is there and its settings are those that were read with this tag.
+    pub async fn set_queue_as_read(
+        &self,
+        name: &str,
+        settings: QueueSettings,
+        read: u64,
+    ) -> Result<QueueView, Error> {
+        let partition = match self.shared.existing_queue(name).await {
+            Err(Error::NotFound(_)) => return Err(queue::other_settings()),
+            found => found?,
+        };
+        self.shared.decide(move |book| queue::set(book, partition, &settings, Some(read))).await
     }
 
     /// Pauses a queue, or lets it go on.
@@ -272,7 +302,7 @@ impl Jobs {
         self.shared
             .decide(move |book| {
                 let settings = QueueSettings { paused, ..book.head(partition)?.settings.clone() };
-                queue::set(book, partition, &settings)
+                queue::set(book, partition, &settings, None)
             })
             .await
     }
@@ -336,6 +366,6 @@ impl Jobs {
     /// Takes in how executions ended, one answer for each.
     pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Reported>, Error> {
         report::check(&reports)?;
-        self.shared.decide(move |book| report::report(book, &reports)).await
+        self.shared.decide_likely(Likely::of_permits, move |book| report::report(book, &reports)).await
     }
 }

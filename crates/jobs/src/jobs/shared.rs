@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Options;
+use super::likely::Likely;
 use crate::book::{Book, Halt, News};
 use crate::cluster::channel;
 use crate::cluster::follower::Standing;
@@ -43,6 +44,8 @@ pub struct Shared {
     served: RwLock<FxHashMap<WorkerId, Arc<[PartitionId]>>>,
     /// Queues never change their number.
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
+    /// What decisions are likely to look at next.
+    pub(crate) likely: Arc<Likely>,
     /// How this node stands among the others.
     pub(crate) standing: Standing,
     /// Whether somebody watches a channel, as last seen, and whether anybody has looked.
@@ -66,6 +69,7 @@ impl Shared {
             next_due: AtomicI64::new(i64::MAX),
             served: RwLock::default(),
             queues: RwLock::default(),
+            likely: Arc::default(),
             standing: Standing::default(),
             watched: AtomicBool::new(false),
             looked: OnceCell::new(),
@@ -99,9 +103,26 @@ impl Shared {
     /// Runs a rule in one commit and does what follows from it.
     pub(crate) async fn decide<R: Send + 'static>(
         &self,
+        rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+    ) -> Result<R, Error> {
+        self.decide_likely(|_| Vec::new(), rule).await
+    }
+
+    /// The same for a rule that is likely to need some records besides the first that it finds missing.
+    pub(crate) async fn decide_likely<R: Send + 'static>(
+        &self,
+        keys: impl Fn(&Likely) -> Vec<String> + Send + 'static,
         mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
     ) -> Result<R, Error> {
-        let policy = self.policy().await;
+        let (policy, likely) = (self.policy().await, Arc::clone(&self.likely));
+        let mut rule = move |book: &mut Book<'_>| {
+            let outcome = rule(book);
+            if matches!(outcome, Err(Halt::Stop(Stop::Load))) {
+                // The rule is run again anyway.
+                let _ = book.want(keys(&likely).iter().map(String::as_str));
+            }
+            outcome
+        };
         let decided = run(&*self.store, move |tx| decide(tx, policy, &mut rule)).await?;
         let (answer, news) = decided?;
         self.spread(&news);
@@ -134,6 +155,9 @@ impl Shared {
             self.bells.ready(*partition, *jobs);
         }
         self.bells.changed(&news.changed);
+        if let Some(pages) = news.permit_pages {
+            self.likely.note_permits(pages);
+        }
         if news.due.is_some_and(|due| due.micros() < self.next_due.load(Ordering::SeqCst)) {
             self.rung.store(true, Ordering::SeqCst);
             self.alarm.notify_one();

@@ -1,6 +1,7 @@
 //! A schedule as a caller describes it: when it fires, and what jobs it makes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_types::Timestamp;
@@ -217,7 +218,7 @@ impl ScheduleSpec {
         let (schedule_id, scheduled_for) = (Some(schedule.to_owned()), Some(fire));
         let spec = Spec { schedule_id, scheduled_for, ..spec.clone() };
         NewJob {
-            queue: queue.clone(),
+            queue: queue.as_str().into(),
             spec,
             args,
             priority: *priority,
@@ -300,7 +301,7 @@ impl Template {
             let problem = format!("job: the args of a schedule have at most {ARGS_BYTES_MAX} bytes");
             return Err(Error::TooLarge(problem));
         }
-        let mut job = NewJob::new(self.queue.as_str(), self.spec.job_type.as_str(), Bytes::new());
+        let mut job = NewJob::new(self.queue.as_str(), Arc::clone(&self.spec.job_type), Bytes::new());
         (job.spec, job.priority) = (self.spec.clone(), self.priority);
         job.check()
     }
@@ -347,7 +348,7 @@ mod tests {
         );
         let job = spec.job("nightly", Timestamp::from_micros(5));
         assert_eq!(&job.args[..], br#"{"b": 1, "a": 12345678901234567890}"#);
-        assert_eq!((job.queue.as_str(), job.priority, job.spec.timeout_ms), ("default", 2, 7));
+        assert_eq!((&*job.queue, job.priority, job.spec.timeout_ms), ("default", 2, 7));
         assert_eq!(job.spec.schedule_id.as_deref(), Some("nightly"));
         let again = parse(&serde_json::to_string(&spec).unwrap()).unwrap();
         assert!(again.has_the_moments_of(&spec));

@@ -165,6 +165,12 @@ fn job_queues() -> Vec<Operation> {
                 "paused?": "flag", "concurrency?": "whole?",
                 "rateLimit?": {"count": "whole", "perMs": "whole"}, "weight?": "whole?", "dlq?": "flag",
             })))
+            .query([json!({
+                "name": "If-Match", "in": "header", "required": false,
+                "schema": {"type": "string", "pattern": "^\"[0-9a-f]{16}\"$"},
+                "description": "The `ETag` that the queue was read with, which stands for its settings.",
+            })])
+            .answers_error(StatusCode::PRECONDITION_FAILED)
             .answers_error(StatusCode::TOO_MANY_REQUESTS)
             .answers(200, "The queue.", shape(queue())),
         post("/api/v1/job-queues/:queue/pause").answers(200, "The queue.", shape(queue())),

@@ -1,30 +1,42 @@
 //! `POST /api/v1/jobs` and `/api/v1/jobs:batch`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_jobs::{
     Dependency, Enqueued, NORMAL, NewJob, OnConflict, PRIORITIES, Retry, Spec, Unique, UniqueScope, When,
 };
+use baton_types::Timestamp;
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
+use crate::json;
 use crate::query;
 use crate::reply::Reply;
+
+/// A string that is copied only when it holds an escape.
+#[derive(Debug, Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl From<Text<'_>> for String {
+    fn from(text: Text<'_>) -> Self {
+        text.0.into_owned()
+    }
+}
 
 /// A job as it was sent.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::routes) struct RawJob<'a> {
     #[serde(borrow)]
-    job_type: Cow<'a, str>,
+    job_type: Text<'a>,
     #[serde(borrow)]
-    queue: Option<Cow<'a, str>>,
+    queue: Option<Text<'a>>,
     #[serde(borrow)]
     args: Option<&'a RawValue>,
     priority: Option<Priority>,
@@ -36,7 +48,8 @@ pub(in crate::routes) struct RawJob<'a> {
     unique_scope: Option<UniqueScope>,
     unique_window_ms: Option<u64>,
     on_conflict: Option<OnConflict>,
-    concurrency_key: Option<String>,
+    #[serde(borrow)]
+    concurrency_key: Option<Text<'a>>,
     concurrency_limit: Option<u32>,
     correlation_id: Option<String>,
     #[serde(default)]
@@ -44,6 +57,21 @@ pub(in crate::routes) struct RawJob<'a> {
     parent_id: Option<String>,
     #[serde(default)]
     depends_on: Vec<String>,
+}
+
+/// Names that jobs of one call mostly share.
+#[derive(Default)]
+struct Names {
+    queue: Option<Arc<str>>,
+    job_type: Option<Arc<str>>,
+}
+
+/// The last name again, if it is the same.
+fn shared(last: &mut Option<Arc<str>>, name: &str) -> Arc<str> {
+    match last {
+        Some(last) if **last == *name => Arc::clone(last),
+        _ => Arc::clone(last.insert(name.into())),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,6 +96,10 @@ impl Priority {
 impl RawJob<'_> {
     /// Checks what only HTTP knows of; the rest is checked with the rules.
     pub(in crate::routes) fn checked(self) -> Result<NewJob, Error> {
+        self.checked_among(&mut Names::default())
+    }
+
+    fn checked_among(self, names: &mut Names) -> Result<NewJob, Error> {
         let priority = self.priority.as_ref().map_or(Ok(NORMAL), Priority::number)?;
         let when = match (self.run_at, self.delay_ms) {
             (Some(_), Some(_)) => return Err(Error::unprocessable("give runAt or delayMs, not both")),
@@ -86,16 +118,16 @@ impl RawJob<'_> {
         let parent = |text: &str| {
             text.parse().map_err(|_| Error::unprocessable(format!("parentId {text:?} is no job id")))
         };
-        let mut spec = Spec::new(self.job_type);
+        let mut spec = Spec::new(shared(&mut names.job_type, &self.job_type.0));
         spec.timeout_ms = self.timeout_ms.unwrap_or(spec.timeout_ms);
         spec.retry = self.retry.unwrap_or_default();
-        spec.concurrency_key = self.concurrency_key;
+        spec.concurrency_key = self.concurrency_key.map(String::from);
         spec.concurrency_limit = self.concurrency_limit;
         spec.correlation_id = self.correlation_id;
         spec.tags = self.tags;
         spec.parent_id = self.parent_id.as_deref().map(parent).transpose()?;
         Ok(NewJob {
-            queue: self.queue.map_or_else(|| "default".to_owned(), Cow::into_owned),
+            queue: shared(&mut names.queue, self.queue.as_ref().map_or("default", |queue| &queue.0)),
             spec,
             args: Bytes::copy_from_slice(self.args.map_or("{}", RawValue::get).as_bytes()),
             priority,
@@ -123,13 +155,30 @@ pub(in crate::routes) fn read<'a>(text: &'a [u8], what: &str) -> Result<RawJob<'
     serde_json::from_slice(text).map_err(|e| Error::new(Kind::BadBody, format!("{what} is not a job: {e}")))
 }
 
-pub(in crate::routes) fn shown(enqueued: &Enqueued) -> Value {
-    json!({
-        "jobId": enqueued.job_id,
-        "state": enqueued.state,
-        "runAt": super::moment(enqueued.run_at),
-        "deduplicated": enqueued.deduplicated,
-    })
+fn write(out: &mut Vec<u8>, enqueued: &Enqueued) {
+    out.extend_from_slice(b"{\"jobId\":");
+    json::uuid(out, enqueued.job_id.as_uuid());
+    out.extend_from_slice(b",\"state\":");
+    json::string(out, enqueued.state.word());
+    out.extend_from_slice(b",\"runAt\":");
+    json::string_or_null(out, enqueued.run_at.map(Timestamp::to_iso_millis).as_deref());
+    out.extend_from_slice(b",\"deduplicated\":");
+    json::boolean(out, enqueued.deduplicated);
+    out.push(b'}');
+}
+
+/// Answers with a list of items, each written by `write`.
+fn items<T>(items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) -> Reply {
+    let mut out = Vec::with_capacity(16 + items.len() * 112);
+    out.extend_from_slice(b"{\"items\":[");
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write(&mut out, item);
+    }
+    out.extend_from_slice(b"]}");
+    Reply::json(StatusCode::CREATED, out)
 }
 
 /// The key under which a call may be repeated: a header, or a query parameter.
@@ -155,33 +204,45 @@ pub(in crate::routes) fn one(mut call: Call) -> Answer {
             return Err(Error::new(Kind::Internal, "a job was accepted and not told"));
         };
         let status = if enqueued.deduplicated { StatusCode::OK } else { StatusCode::CREATED };
-        Reply::of(status, &shown(enqueued))
+        let mut out = Vec::with_capacity(128);
+        write(&mut out, enqueued);
+        Ok(Reply::json(status, out))
     })
 }
 
 #[derive(Deserialize)]
-struct Batch<'a> {
-    #[serde(borrow, alias = "items")]
-    jobs: Vec<&'a RawValue>,
+struct Batch<T> {
+    #[serde(alias = "items")]
+    jobs: Vec<T>,
     atomic: Option<bool>,
+}
+
+/// The jobs of a batch, each checked by itself, and whether all or none are to be accepted.
+fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> {
+    let mut names = Names::default();
+    // In one go; where that fails, job by job, to tell which of them is wrong.
+    if let Ok(batch) = serde_json::from_slice::<Batch<RawJob<'_>>>(body) {
+        let jobs = batch.jobs.into_iter().map(|job| job.checked_among(&mut names));
+        return Ok((jobs.collect(), batch.atomic != Some(false)));
+    }
+    let batch: Batch<&RawValue> = serde_json::from_slice(body)
+        .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {e}")))?;
+    let jobs = batch.jobs.iter().enumerate().map(|(index, raw)| {
+        read(raw.get().as_bytes(), &format!("jobs[{index}]")).and_then(|job| job.checked_among(&mut names))
+    });
+    Ok((jobs.collect(), batch.atomic != Some(false)))
 }
 
 /// Accepts several: all or none, or each by itself.
 pub(in crate::routes) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
         let key = idempotency_key(&call)?;
-        let body = call.body()?;
-        let batch: Batch<'_> = serde_json::from_slice(&body)
-            .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {e}")))?;
-        let job = |(index, raw): (usize, &&RawValue)| {
-            read(raw.get().as_bytes(), &format!("jobs[{index}]")).and_then(RawJob::checked)
-        };
-        let jobs = batch.jobs.iter().enumerate().map(job);
-        if batch.atomic == Some(false) {
-            return each(&call, jobs.collect()).await;
+        let (jobs, atomic) = read_batch(&call.body()?)?;
+        if !atomic {
+            return each(&call, jobs).await;
         }
-        let enqueued = call.jobs().enqueue(jobs.collect::<Result<_, Error>>()?, key).await?;
-        Reply::of(StatusCode::CREATED, &json!({"items": enqueued.iter().map(shown).collect::<Vec<_>>()}))
+        let enqueued = call.jobs().enqueue(jobs.into_iter().collect::<Result<_, Error>>()?, key).await?;
+        Ok(items(&enqueued, write))
     })
 }
 
@@ -191,17 +252,58 @@ async fn each(call: &Call, jobs: Vec<Result<NewJob, Error>>) -> Result<Reply, Er
             format!("a call enqueues at most {} jobs; split it", baton_jobs::limits::BATCH_JOBS_MAX);
         return Err(Error::new(Kind::PayloadTooLarge, message));
     }
-    let mut items = Vec::with_capacity(jobs.len());
+    let mut outcomes = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let outcome = match job {
+        outcomes.push(match job {
             Ok(job) => call.jobs().enqueue(vec![job], None).await.map_err(Error::from),
             Err(error) => Err(error),
-        };
-        items.push(match outcome.as_ref().map(|enqueued| enqueued.first()) {
-            Ok(Some(enqueued)) => shown(enqueued),
-            Ok(None) => Value::Null,
-            Err(error) => json!({"error": error.to_string(), "code": error.kind().row().code}),
         });
     }
-    Reply::of(StatusCode::CREATED, &json!({"items": items}))
+    Ok(items(&outcomes, |out, outcome| match outcome.as_ref().map(|enqueued| enqueued.first()) {
+        Ok(Some(enqueued)) => write(out, enqueued),
+        Ok(None) => out.extend_from_slice(b"null"),
+        Err(error) => {
+            out.extend_from_slice(b"{\"error\":");
+            json::string(out, &error.to_string());
+            out.extend_from_slice(b",\"code\":");
+            json::string(out, error.kind().row().code);
+            out.push(b'}');
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_read_whole_or_the_job_that_is_wrong_is_named() {
+        let (jobs, atomic) = read_batch(
+            br#"{"jobs": [{"jobType": "a", "concurrencyKey": "k\u0031"}, {"jobType": "a", "queue": "q"}]}"#,
+        )
+        .unwrap();
+        let jobs: Vec<NewJob> = jobs.into_iter().map(Result::unwrap).collect();
+        assert!(atomic && Arc::ptr_eq(&jobs[0].spec.job_type, &jobs[1].spec.job_type));
+        assert_eq!((&*jobs[0].queue, &*jobs[1].queue), ("default", "q"));
+        assert_eq!(jobs[0].spec.concurrency_key.as_deref(), Some("k1"));
+        let (jobs, atomic) =
+            read_batch(br#"{"items": [{"jobType": "a"}, {"jobType": 5}], "atomic": false}"#).unwrap();
+        assert!(!atomic && jobs[0].is_ok());
+        assert!(jobs[1].as_ref().unwrap_err().to_string().starts_with("jobs[1] is not a job"));
+        assert!(read_batch(b"[]").is_err());
+    }
+
+    #[test]
+    fn an_answer_is_what_it_says() {
+        let job_id = "01900000-0000-7000-8000-000000000001".parse().unwrap();
+        let run_at = Some(Timestamp::from_micros(1_500_000));
+        let accepted = Enqueued { job_id, state: baton_jobs::State::Scheduled, run_at, deduplicated: true };
+        let mut out = Vec::new();
+        write(&mut out, &accepted);
+        let told: serde_json::Value = serde_json::from_slice(&out).unwrap();
+        let expected = serde_json::json!({
+            "jobId": job_id, "state": "scheduled", "runAt": "1970-01-01T00:00:01.500Z", "deduplicated": true,
+        });
+        assert_eq!(told, expected);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_jobs::{Beat, Desired, Held, Leased, NewWorker, Policy, Progress, Worker, WorkerId};
+use baton_jobs::{Beat, Desired, ExecutionId, Held, Leased, NewWorker, Policy, Progress, Worker, WorkerId};
 use baton_types::Timestamp;
 use http::StatusCode;
 use serde::Deserialize;
@@ -163,11 +163,21 @@ pub(in crate::routes) fn lease(mut call: Call) -> Answer {
     })
 }
 
+/// Writes an execution's id, without going through formatting.
+fn write_execution(out: &mut Vec<u8>, execution: ExecutionId) {
+    json::uuid(out, execution.job.as_uuid());
+    // The id goes on where the string of the job's id would end.
+    out.pop();
+    out.push(b'.');
+    json::number(out, execution.fence);
+    out.push(b'"');
+}
+
 fn write_lease(out: &mut Vec<u8>, leased: &Leased) {
     out.extend_from_slice(b"{\"jobId\":");
     json::uuid(out, leased.id.as_uuid());
     out.extend_from_slice(b",\"executionId\":");
-    json::string(out, &leased.execution.to_string());
+    write_execution(out, leased.execution);
     out.extend_from_slice(b",\"fence\":");
     json::number(out, leased.execution.fence);
     out.extend_from_slice(b",\"attempt\":");
@@ -233,4 +243,17 @@ pub(in crate::routes) fn heartbeat(mut call: Call) -> Answer {
             "cancel": heard.cancel,
         }))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_execution_is_written_as_it_is_read() {
+        let execution: ExecutionId = "01900000-0000-7000-8000-000000000001.42".parse().unwrap();
+        let mut out = Vec::new();
+        write_execution(&mut out, execution);
+        assert_eq!(serde_json::from_slice::<String>(&out).unwrap(), execution.to_string());
+    }
 }
