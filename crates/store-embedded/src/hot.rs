@@ -522,15 +522,15 @@ impl Hot {
         let start = group.row.start;
         let slot = group.slots.get_or_insert(id, Slot::default());
         let before = slot.unfinished(start, partition);
+        let had = slot.cursor.available_at <= now && slot.has_work(start, partition);
         let old = std::mem::replace(&mut slot.cursor, cursor);
         slot.written = true;
         let after = slot.unfinished(start, partition);
         group.backlog = (group.backlog + after).saturating_sub(before);
         let new_lease = slot.cursor.lease.as_ref().map(|lease| lease.id);
-        let frees =
-            old.available_at > now && slot.cursor.available_at <= now && slot.has_work(start, partition);
+        let has = slot.cursor.available_at <= now && slot.has_work(start, partition);
         group.later.remove(&(old.available_at, id));
-        if group.place(id, partition, now) || frees {
+        if group.place(id, partition, now) || (has && !had) {
             notify(Event::Freed { queue: partition.queue, group: group_id, partition: id });
         }
         let old_lease = old.lease.map(|lease| lease.id);
