@@ -233,6 +233,13 @@ impl Tx for EmbeddedTx<'_> {
         Ok(id)
     }
 
+    fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, Stop> {
+        self.see_structure();
+        let found = self.writer.hot.partition_ids(queue, names);
+        found.iter().flatten().for_each(|id| self.see(*id));
+        Ok(found)
+    }
+
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
         self.see(id);
         Ok(self.writer.hot.partition(id))
