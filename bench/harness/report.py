@@ -197,7 +197,8 @@ machine; Baton's clients speak HTTP to it, the others speak to the database them
     for row in rows:
         if row["scenario"] == "postgres-idle":
             parts.append(f"A server that nobody calls asks {row['transactions_per_second']:.1f} transactions per second "
-                         f"of the database, which takes {row['database_cpu_share']:.1%} of a core.")
+                         f"of the database, which take {row['database_cpu_share']:.2%} of a core; by itself the database "
+                         f"takes {row['database_cpu_alone']:.2%}.")
     return "\n\n".join(parts)
 
 

@@ -7,6 +7,8 @@ use postgres_protocol::message::backend::ErrorResponseBody;
 
 /// A guard was not met: another server changed what this one relied on.
 const DIVISION_BY_ZERO: &str = "22012";
+/// The same for a partition: a root of how many are as they were, less those that should be.
+const NO_ROOT: &str = "2201F";
 const UNIQUE_VIOLATION: &str = "23505";
 const SERIALIZATION_FAILURE: &str = "40001";
 const DEADLOCK_DETECTED: &str = "40P01";
@@ -43,10 +45,16 @@ impl Failure {
         Self::Refused { code, message }
     }
 
+    /// Whether another server has changed a partition that was compared.
+    pub fn is_contended(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == NO_ROOT)
+    }
+
     /// Whether running the transaction again may help.
     pub fn is_passing(&self) -> bool {
         let passing = [
             DIVISION_BY_ZERO,
+            NO_ROOT,
             UNIQUE_VIOLATION,
             SERIALIZATION_FAILURE,
             DEADLOCK_DETECTED,

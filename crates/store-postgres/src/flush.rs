@@ -4,9 +4,10 @@ use baton_store::Segment;
 use baton_types::{GroupId, Offset, PartitionId, QueueId};
 use bytes::Bytes;
 
+use crate::carried::Numbers;
 use crate::link::{Call, Raw, call, param, signed};
 use crate::memory::{Entry, Memory};
-use crate::slot::ranges_value;
+use crate::slot::{Slot, ranges_value};
 
 /// A commit that nobody waits for need not be on disk at once.
 const SOON: &str = "SET LOCAL synchronous_commit = off";
@@ -14,10 +15,16 @@ pub const COMMIT: &str = "COMMIT";
 
 /// The row that tells whether a commit happened. It is written under a condition that fails once another
 /// connection of this server has asked, so a commit that was still on its way then can no longer happen.
+///
+/// It also fails when what was not locked is no longer as it was read: queues and groups, and records. And it tells the
+/// database's time.
 const NOTE: &str = "WITH noted AS (
-        UPDATE servers SET commits = $3, moment = $4, seen_at = clock_timestamp()
-        WHERE id = $1 AND commits = $2 AND epoch = $5 RETURNING 1)
-    SELECT 1 / count(*) FROM noted";
+        UPDATE servers SET committed = $3, moment = $4, seen_at = clock_timestamp()
+        WHERE id = $1 AND committed = $2 AND epoch = $5
+            AND ($6::bigint IS NULL OR $6 IN (SELECT number FROM versions WHERE name = 'structure'))
+            AND ($7::bigint IS NULL OR $7 IN (SELECT number FROM versions WHERE name = 'records'))
+        RETURNING 1)
+    SELECT 1 / count(*), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM noted";
 
 /// Fails when another server has changed queues or groups since they were read.
 const CHANGE_STRUCTURE: &str = "WITH changed AS (
@@ -56,15 +63,31 @@ const REMOVE_GROUPS: &str = "WITH gone AS (DELETE FROM groups WHERE id = ANY($1)
     INSERT INTO leftovers (kind, id, up_to) SELECT 'group', unnest($1::bigint[]), 0";
 
 const CREATE_PARTITIONS: &str = "INSERT INTO partitions
-        (id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, deleted_count)
-    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[],
-        $8::bigint[], $9::bytea[], $10::bigint[])";
+        (id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, deleted_count, version)
+    SELECT *, $11::bigint FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
+        $7::bigint[], $8::bigint[], $9::bytea[], $10::bigint[])";
 
-const CHANGE_PARTITIONS: &str = "UPDATE partitions p SET start = w.start, tail = w.tail, first_at = w.first_at,
-        last_at = w.last_at, deleted = w.deleted, deleted_count = w.deleted_count
-    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[])
-        w (id, start, tail, first_at, last_at, deleted, deleted_count)
-    WHERE p.id = w.id";
+/// Fails, with a code of its own, when another server has changed one of them since it was read.
+const CHANGE_PARTITIONS: &str = "WITH changed AS (
+        UPDATE partitions p SET start = w.start, tail = w.tail, first_at = w.first_at, last_at = w.last_at,
+            deleted = w.deleted, deleted_count = w.deleted_count, version = $9
+        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[],
+            $8::bigint[]) w (id, start, tail, first_at, last_at, deleted, deleted_count, version)
+        WHERE p.id = w.id AND p.version = w.version RETURNING 1)
+    SELECT sqrt(count(*) - cardinality($1)) FROM changed";
+
+/// The same for those that were only looked at, which keep as they are until the commit. It waits for none of them:
+/// whoever waits has changed partitions in the order of their numbers, and these are out of order.
+const KEEP_PARTITIONS: &str = "SELECT sqrt(count(*) - cardinality($1)) FROM (
+        SELECT 1 FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
+        JOIN partitions p ON p.id = w.id AND p.version = w.version FOR UPDATE OF p SKIP LOCKED) kept";
+
+const CHANGE_SLOTS: &str =
+    "UPDATE slots s SET next = w.next, done = w.done, line = w.line, lease_id = w.lease_id,
+        body = w.body
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bytea[])
+        w (partition_id, group_id, next, done, line, lease_id, body)
+    WHERE s.partition_id = w.partition_id AND s.group_id = w.group_id";
 
 const PUT_SLOTS: &str = "INSERT INTO slots (partition_id, group_id, next, done, line, lease_id, body)
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::uuid[], $7::bytea[])
@@ -104,6 +127,8 @@ pub struct Note {
     pub last: i64,
     pub structure: i64,
     pub records: i64,
+    /// Whether anything was read without a lock.
+    pub compares: bool,
 }
 
 /// What goes into the database, and what becomes of it in memory afterwards.
@@ -112,6 +137,7 @@ pub struct Flush {
     pub segments: Vec<Segment>,
     /// The number of the structure from now on, if it changed.
     pub structure: Option<i64>,
+    pub numbers: Numbers,
 }
 
 /// The statements of a commit.
@@ -120,16 +146,32 @@ pub fn flush(memory: &mut Memory, note: &Note) -> Flush {
     if !memory.changed.marks.now {
         calls.push(call(SOON, Vec::new()));
     }
+    let version = memory.clock.number();
+    // First, because whoever locks partitions does so before everything else.
+    partitions(memory, version, note.compares, &mut calls);
     let structure = structure(memory, note, &mut calls);
-    records(memory, note, &mut calls);
-    partitions(memory, &mut calls);
+    let records = records(memory, note, &mut calls);
     slots(memory, &mut calls);
     let segments = segments(memory, &mut calls);
     letters(memory, &mut calls);
-    let values = [note.server, note.last, note.last + 1, memory.clock.last().micros(), note.epoch];
-    calls.push(call(NOTE, values.into_iter().map(param).collect()));
+    let same_structure = note.compares.then(|| structure.unwrap_or(note.structure));
+    let relies_on_records = note.compares && memory.relies_on_records;
+    let same_records = relies_on_records.then(|| records.unwrap_or(note.records));
+    let mut values: Vec<_> =
+        [note.server, note.last, note.last + 1, memory.clock.last().micros(), note.epoch]
+            .into_iter()
+            .map(param)
+            .collect();
+    values.extend([param(same_structure), param(same_records)]);
+    calls.push(call(NOTE, values));
     calls.push(call(COMMIT, Vec::new()));
-    Flush { calls, segments, structure }
+    Flush { calls, segments, structure, numbers: Numbers { version, records } }
+}
+
+/// Partitions that decisions looked at, and their versions.
+pub fn looked_at<'a>(memory: &Memory, ids: impl Iterator<Item = &'a PartitionId>) -> (Vec<i64>, Vec<i64>) {
+    let entries = ids.filter_map(|id| memory.partitions.get(id)?.as_ref());
+    entries.filter(|entry| entry.held).map(|entry| (signed(entry.row.id.0), entry.version)).unzip()
 }
 
 fn structure(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) -> Option<i64> {
@@ -178,9 +220,9 @@ fn json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-fn records(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) {
+fn records(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) -> Option<i64> {
     if memory.changed.records.is_empty() {
-        return;
+        return None;
     }
     let number = memory.clock.number();
     calls.push(call(CHANGE_RECORDS, vec![param(note.records), param(number)]));
@@ -204,9 +246,10 @@ fn records(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) {
     if !gone.is_empty() {
         calls.push(call(REMOVE_RECORDS, vec![param(gone)]));
     }
+    Some(number)
 }
 
-fn partitions(memory: &Memory, calls: &mut Vec<Call>) {
+fn partitions(memory: &Memory, version: i64, compares: bool, calls: &mut Vec<Call>) {
     let changed = memory.changed.partitions.iter().filter_map(|id| memory.entry(*id));
     let (fresh, stored): (Vec<&Entry>, Vec<&Entry>) = changed.partition(|entry| entry.fresh);
     let numbers =
@@ -228,6 +271,7 @@ fn partitions(memory: &Memory, calls: &mut Vec<Call>) {
             param(numbers(&fresh, |e| e.row.last_at.micros())),
             param(deleted(&fresh)),
             param(numbers(&fresh, |e| signed(e.row.deleted.len()))),
+            param(version),
         ];
         calls.push(call(CREATE_PARTITIONS, params));
     }
@@ -240,39 +284,71 @@ fn partitions(memory: &Memory, calls: &mut Vec<Call>) {
             param(numbers(&stored, |e| e.row.last_at.micros())),
             param(deleted(&stored)),
             param(numbers(&stored, |e| signed(e.row.deleted.len()))),
+            param(numbers(&stored, |e| e.version)),
+            param(version),
         ];
         calls.push(call(CHANGE_PARTITIONS, params));
+    }
+    let only_looked_at = memory.relied.difference(&memory.changed.partitions);
+    let (ids, versions) = looked_at(memory, only_looked_at);
+    if compares && !ids.is_empty() {
+        calls.push(call(KEEP_PARTITIONS, vec![param(ids), param(versions)]));
     }
 }
 
 fn slots(memory: &Memory, calls: &mut Vec<Call>) {
-    let (mut partitions, mut groups, mut nexts, mut dones) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let (mut lines, mut leases, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut fresh, mut stored) = (SlotRows::default(), SlotRows::default());
     for (partition, group) in &memory.changed.slots {
         let Some(entry) = memory.entry(*partition) else { continue };
         let Some(slot) = entry.slots.get(group) else { continue };
         if memory.structure.group_by_id(*group).is_none() {
             continue;
         }
-        partitions.push(signed(partition.0));
-        groups.push(signed(group.0));
-        nexts.push(signed(slot.cursor.next.0));
-        dones.push(signed(slot.done(&entry.row)));
-        lines.push(slot.line);
-        leases.push(slot.cursor.lease.as_ref().map(|lease| lease.id.0));
-        bodies.push(slot.body());
+        let rows = if entry.is_stored(*group) { &mut stored } else { &mut fresh };
+        rows.add(entry, *group, slot);
     }
-    if !partitions.is_empty() {
-        let params = vec![
-            param(partitions),
-            param(groups),
-            param(nexts),
-            param(dones),
-            param(lines),
-            param(leases),
-            param(bodies),
-        ];
-        calls.push(call(PUT_SLOTS, params));
+    calls.extend(fresh.call(PUT_SLOTS));
+    calls.extend(stored.call(CHANGE_SLOTS));
+}
+
+/// Slots by column.
+#[derive(Default)]
+struct SlotRows {
+    partitions: Vec<i64>,
+    groups: Vec<i64>,
+    nexts: Vec<i64>,
+    dones: Vec<i64>,
+    lines: Vec<Option<i64>>,
+    leases: Vec<Option<uuid::Uuid>>,
+    bodies: Vec<Vec<u8>>,
+}
+
+impl SlotRows {
+    fn add(&mut self, entry: &Entry, group: GroupId, slot: &Slot) {
+        self.partitions.push(signed(entry.row.id.0));
+        self.groups.push(signed(group.0));
+        self.nexts.push(signed(slot.cursor.next.0));
+        self.dones.push(signed(slot.done(&entry.row)));
+        self.lines.push(slot.line);
+        self.leases.push(slot.cursor.lease.as_ref().map(|lease| lease.id.0));
+        self.bodies.push(slot.body());
+    }
+
+    fn call(self, text: &'static str) -> Option<Call> {
+        let Self { partitions, groups, nexts, dones, lines, leases, bodies } = self;
+        let is_empty = partitions.is_empty();
+        let params = || {
+            vec![
+                param(partitions),
+                param(groups),
+                param(nexts),
+                param(dones),
+                param(lines),
+                param(leases),
+                param(bodies),
+            ]
+        };
+        (!is_empty).then(|| call(text, params()))
     }
 }
 

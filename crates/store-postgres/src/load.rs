@@ -8,7 +8,7 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use crate::clock::{number_of, number_until};
 use crate::failure::Failure;
 use crate::link::{Call, Link, Row, call, moment, param, signed, unsigned};
-use crate::memory::{Later, Memory, Moment, Page};
+use crate::memory::{Entry, Later, Memory, Moment, Page};
 use crate::remembered::{Remembered, Run};
 use crate::slot::{Slot, read_ranges};
 use crate::structure::Structure;
@@ -24,38 +24,68 @@ pub const ROLLBACK: &str = "ROLLBACK";
 pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     (SELECT number FROM versions WHERE name = 'structure'), (SELECT number FROM versions WHERE name = 'records')";
 
+/// How many partitions still have these versions.
+pub const UNCHANGED: &str = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
+    JOIN partitions p ON p.id = w.id AND p.version = w.version";
+
 const LOCK_RECORDS: &str = "SELECT number FROM versions WHERE name = 'records' FOR UPDATE";
+
+/// How many partitions that are ready a group fetches at least when it locks none of them: the next groups need not.
+const READY_AHEAD: usize = 256;
+
+/// The numbers of partitions: those given, those by these names, and those of these queues.
+macro_rules! any_of {
+    () => {
+        "ANY($1::bigint[]
+            || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
+                JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
+            || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))"
+    };
+}
+
+/// Partitions with all their slots, as they are at one moment.
+const PARTITIONS: &str = concat!(
+    "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
+    FROM partitions p LEFT JOIN slots s ON s.partition_id = p.id WHERE p.id = ",
+    any_of!()
+);
 
 /// Only by numbers that are known before the first lock: a row that changes while it is waited for is looked at again,
 /// and what stands beside it in a join is then not what it was.
-const PARTITIONS: &str = "
-    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions WHERE id = ANY(
-        $1::bigint[]
-        || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
-            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
-        || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))
-    ORDER BY id FOR UPDATE";
-
-const SLOTS: &str = "
-    SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ANY(
-        $1::bigint[]
-        || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
-            JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
-        || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))";
+const PARTITIONS_LOCKED: &str = concat!(
+    "SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions WHERE id = ",
+    any_of!(),
+    " ORDER BY id FOR UPDATE"
+);
+const SLOTS: &str = concat!(
+    "SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ",
+    any_of!()
+);
 
 const PAGE: &str = "
-    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted FROM partitions
+    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions
     WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3";
 
 const PAGE_SLOTS: &str = "
     SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id IN (
         SELECT id FROM partitions WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3)";
 
-const READY: &str = "
-    SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted,
-        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
-    FROM slots s JOIN partitions p ON p.id = s.partition_id
-    WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
+macro_rules! ready {
+    ($lock:literal) => {
+        concat!(
+            "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+                s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
+            FROM slots s JOIN partitions p ON p.id = s.partition_id
+            WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 ",
+            $lock
+        )
+    };
+}
+const READY: &str = ready!("");
+const READY_LOCKED: &str = ready!("FOR UPDATE OF p, s SKIP LOCKED");
+/// In a row of a partition with a slot, where the columns of the slot begin.
+const SLOT_AT: usize = 10;
 
 /// What is ready for a group, locked by others or not.
 const READY_AT_ALL: &str =
@@ -151,6 +181,8 @@ pub struct Round<'a> {
     pub link: &'a Link,
     /// Begins the transaction.
     pub begins: bool,
+    /// Locks partitions, because comparing them later would be in vain.
+    pub locks: bool,
     /// Takes the lock on records, because a try without it would be in vain.
     pub lock_records: bool,
 }
@@ -160,6 +192,18 @@ pub struct Versions {
     pub at: Timestamp,
     pub structure: i64,
     pub records: i64,
+}
+
+impl Versions {
+    pub fn read(row: &Row) -> Self {
+        Self { at: moment(row, 0), structure: row.get(1), records: row.get(2) }
+    }
+}
+
+/// Fetches the numbers alone.
+pub async fn versions(link: &Link) -> Result<Versions, Failure> {
+    let rows = link.run(vec![call(VERSIONS, Vec::new())]).await?;
+    Ok(Versions::read(&rows[0][0]))
 }
 
 /// Fetches what `memory` wants.
@@ -179,12 +223,12 @@ pub async fn load(
     }
     let before = calls.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     calls.ids(memory, wanted.ids);
-    calls.partitions(&wanted);
+    calls.partitions(&wanted, round.locks);
     for page in &wanted.pages {
         calls.page(*page);
     }
     for (group, count) in &wanted.ready {
-        calls.ready(*group, *count, horizon);
+        calls.ready(*group, *count, horizon, round.locks);
     }
     // The first of them may be partitions that are here, of which something else is known.
     let here = memory.partitions.len() + wanted.partitions.len() + wanted.names.len();
@@ -201,11 +245,7 @@ pub async fn load(
     let after = calls.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     let (calls, readers) = (calls.calls, calls.readers);
     let results = round.link.run(calls).await?;
-    let versions = |index: usize| {
-        let row = &results[index][0];
-        Versions { at: moment(row, 0), structure: row.get(1), records: row.get(2) }
-    };
-    let told = (versions(before), versions(after));
+    let told = (Versions::read(&results[before][0]), Versions::read(&results[after][0]));
     let mut known = Known { memory, remembered };
     for (rows, read) in results.into_iter().zip(readers) {
         read(&mut known, rows)?;
@@ -254,7 +294,7 @@ impl Calls {
         });
     }
 
-    fn partitions(&mut self, wanted: &Wanted) {
+    fn partitions(&mut self, wanted: &Wanted, locks: bool) {
         if wanted.partitions.is_empty() && wanted.names.is_empty() && wanted.all_of.is_empty() {
             return;
         }
@@ -267,12 +307,16 @@ impl Calls {
         };
         let (ids, names) = (wanted.partitions.clone(), wanted.names.clone());
         let whole = wanted.all_of.clone();
-        self.add(PARTITIONS, params(), move |known, rows| {
-            for row in rows {
-                known.memory.load(read_partition(&row)?, true, true);
+        let text = if locks { PARTITIONS_LOCKED } else { PARTITIONS };
+        self.add(text, params(), move |known, rows| {
+            for row in &rows {
+                known.memory.load(read_entry(row, true, true)?);
+            }
+            if !locks {
+                load_slots(known, &rows, SLOT_AT)?;
             }
             for id in ids {
-                known.memory.partitions.entry(id).or_insert(None);
+                known.memory.has_strays |= known.memory.partitions.entry(id).or_insert(None).is_none();
             }
             for name in names {
                 known.memory.names.entry(name).or_insert(None);
@@ -280,7 +324,9 @@ impl Calls {
             known.memory.all_of.extend(whole);
             Ok(())
         });
-        self.add(SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
+        if locks {
+            self.add(SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
+        }
     }
 
     fn page(&mut self, page: (QueueId, Option<PartitionId>, usize)) {
@@ -292,9 +338,9 @@ impl Calls {
         self.add(PAGE, params(), move |known, rows| {
             let mut ids = Vec::with_capacity(rows.len());
             for row in rows {
-                let row = read_partition(&row)?;
-                ids.push(row.id);
-                known.memory.load(row, false, true);
+                let entry = read_entry(&row, false, true)?;
+                ids.push(entry.row.id);
+                known.memory.load(entry);
             }
             known.memory.pages.insert(page, ids);
             Ok(())
@@ -302,10 +348,14 @@ impl Calls {
         self.add(PAGE_SLOTS, params(), |known, rows| load_slots(known, &rows, 0));
     }
 
-    fn ready(&mut self, group: GroupId, count: usize, horizon: i64) {
+    fn ready(&mut self, group: GroupId, count: usize, horizon: i64, locks: bool) {
+        let (text, count) = if locks { (READY_LOCKED, count) } else { (READY, count.max(READY_AHEAD)) };
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
         let params = || vec![param(signed(group.0)), param(horizon), param(limit)];
-        self.add(READY, params(), move |known, rows| load_ready(known, &rows, group, count, horizon));
+        self.add(text, params(), move |known, rows| load_ready(known, &rows, group, count, horizon));
+        if !locks {
+            return;
+        }
         // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
         self.add(READY_AT_ALL, params(), move |known, rows| {
             let until = (horizon, PartitionId(u64::MAX));
@@ -446,7 +496,9 @@ impl Calls {
             self.add(RECORDS, vec![param(bytes)], move |known, rows| {
                 load_records(known, rows)?;
                 for key in keys {
-                    known.memory.records.entry(key).or_insert(None);
+                    if known.memory.records.entry(key.clone()).or_insert(None).is_none() {
+                        known.memory.absent.push(key);
+                    }
                 }
                 Ok(())
             });
@@ -542,7 +594,8 @@ fn after_prefix(prefix: &str) -> Option<Vec<u8>> {
 
 fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Error> {
     for row in rows {
-        let (partition, group) = (PartitionId(unsigned(row, at)), GroupId(unsigned(row, at + 1)));
+        let Some(partition) = row.get::<Option<i64>>(at) else { continue };
+        let (partition, group) = (PartitionId(partition.cast_unsigned()), GroupId(unsigned(row, at + 1)));
         let (next, line) = (Offset(unsigned(row, at + 2)), row.get(at + 3));
         let slot = Slot::read(next, line, row.get(at + 4), row.get(at + 5))?;
         known.memory.load_slot(partition, group, slot);
@@ -559,12 +612,12 @@ fn load_ready(
 ) -> Result<(), Error> {
     let line = known.memory.lines.entry(group).or_default();
     line.asked = line.asked.max(count);
-    let last = rows.last().map(|row| row.get::<i64>(12)).filter(|_| rows.len() >= count);
+    let last = rows.last().map(|row| row.get::<i64>(SLOT_AT + 3)).filter(|_| rows.len() >= count);
     line.covered = line.covered.max(last.unwrap_or(horizon));
     for row in rows {
-        known.memory.load(read_partition(row)?, true, false);
+        known.memory.load(read_entry(row, true, false)?);
     }
-    load_slots(known, rows, 9)
+    load_slots(known, rows, SLOT_AT)
 }
 
 fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
@@ -574,7 +627,9 @@ fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
         let expires_at = row.get::<Option<i64>>(2).map(Timestamp::from_micros);
         let version = unsigned(&row, 1);
         known.memory.clock.see_number(signed(version));
-        let record = Record { version, expires_at, value: row.bytes(3).unwrap_or_default() };
+        // In a place of its own, because it may stay for longer than what came along with it.
+        let record = Record { version, expires_at, value: row.get::<Vec<u8>>(3).into() };
+        known.memory.record_bytes += record.value.len();
         known.memory.records.entry(key).or_insert(Some(record));
     }
     Ok(())
@@ -595,14 +650,14 @@ fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(bytes).map_err(|e| Error::Corrupt(format!("a row cannot be read: {e}")))
 }
 
-fn read_partition(row: &Row) -> Result<Partition, Error> {
+fn read_entry(row: &Row, held: bool, complete: bool) -> Result<Entry, Error> {
     let deleted = match row.get::<Option<Vec<u8>>>(8) {
         Some(value) => {
             read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?
         }
         None => Default::default(),
     };
-    Ok(Partition {
+    let partition = Partition {
         id: PartitionId(unsigned(row, 0)),
         queue: QueueId(unsigned(row, 1)),
         name: row.get::<&str>(2).into(),
@@ -612,7 +667,8 @@ fn read_partition(row: &Row) -> Result<Partition, Error> {
         first_at: moment(row, 6),
         last_at: moment(row, 7),
         deleted,
-    })
+    };
+    Ok(Entry::stored(partition, row.get(9), held, complete))
 }
 
 /// All queues and groups.

@@ -1,9 +1,10 @@
 //! What a group of decisions has read and written so far.
 //!
-//! Rows are fetched for the whole group, decisions change them here, and what changed is written in one
-//! transaction. Always: a partition that is changed is locked in the database, and its row is the lock of
-//! everything in it: its slots, segments and remembered ids. Every change notes how to take it back, so a decision
-//! that stops half-way leaves nothing.
+//! Rows are fetched for the whole group, or carried over from the last one (`carried`), decisions change them here, and
+//! what changed is written in one transaction. Always: a partition's row stands for everything in it, its slots,
+//! segments and remembered ids; the commit fails when anybody else has changed one that a decision relied on, because
+//! its row is locked, or because its version is compared. Every change notes how to take it back, so a decision that
+//! stops half-way leaves nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +26,10 @@ type Undo = Box<dyn FnOnce(&mut Memory) + Send>;
 pub struct Entry {
     pub row: Partition,
     pub slots: FxHashMap<GroupId, Slot>,
-    /// Whether nobody else can change it before this group is done.
-    pub locked: bool,
+    /// The number of the last commit that changed anything of it.
+    pub version: i64,
+    /// Whether the commit fails when anybody else changes it before: it is locked or compared then.
+    pub held: bool,
     /// Whether `slots` holds those of all groups.
     pub complete: bool,
     /// Whether it is not in the database yet.
@@ -38,10 +41,21 @@ pub struct Entry {
 }
 
 impl Entry {
-    pub fn new(row: Partition, locked: bool, complete: bool, fresh: bool) -> Self {
+    /// As the database told it.
+    pub fn stored(row: Partition, version: i64, held: bool, complete: bool) -> Self {
         let original = row.clone();
         let (slots, original_unfinished) = Default::default();
-        Self { row, slots, locked, complete, fresh, original, original_unfinished }
+        Self { row, slots, version, held, complete, fresh: false, original, original_unfinished }
+    }
+
+    /// One that is not in the database yet.
+    pub fn fresh(row: Partition) -> Self {
+        Self { fresh: true, ..Self::stored(row, 0, true, true) }
+    }
+
+    /// Whether the slot of a group is in the database.
+    pub fn is_stored(&self, group: GroupId) -> bool {
+        self.original_unfinished.contains_key(&group)
     }
 }
 
@@ -112,6 +126,10 @@ pub struct Memory {
     pub structure: Structure,
     pub ids: Vec<u64>,
     pub partitions: FxHashMap<PartitionId, Option<Entry>>,
+    /// Those that a decision has looked at, changed or not.
+    pub relied: BTreeSet<PartitionId>,
+    /// Whether some of them must not be carried over: not there, or not held.
+    pub has_strays: bool,
     pub names: FxHashMap<(QueueId, Arc<str>), Option<PartitionId>>,
     /// Queues of which every partition is here.
     pub all_of: FxHashSet<QueueId>,
@@ -130,6 +148,14 @@ pub struct Memory {
     pub times: FxHashMap<(PartitionId, Offset), Option<Timestamp>>,
     pub moments: FxHashMap<PartitionId, Vec<Moment>>,
     pub records: BTreeMap<String, Option<Record>>,
+    /// The number that the records had when they were read.
+    pub records_number: Option<i64>,
+    /// Whether a decision has looked at any of them.
+    pub relies_on_records: bool,
+    /// Bytes of records that came here, as far as they were counted.
+    pub record_bytes: usize,
+    /// Records that were looked for in vain.
+    pub absent: Vec<String>,
     pub record_pages: BTreeMap<(String, Option<String>), Page<String>>,
     pub letters: FxHashMap<DeadLetterKey, Option<DeadLetter>>,
     pub letter_pages: BTreeMap<(QueueId, Option<LetterPlace>), Page<LetterPlace>>,
@@ -173,6 +199,8 @@ impl Memory {
             structure,
             ids,
             partitions: FxHashMap::default(),
+            relied: BTreeSet::new(),
+            has_strays: false,
             names: FxHashMap::default(),
             all_of: FxHashSet::default(),
             pages: FxHashMap::default(),
@@ -190,6 +218,10 @@ impl Memory {
             times: FxHashMap::default(),
             moments: FxHashMap::default(),
             records: BTreeMap::new(),
+            records_number: None,
+            relies_on_records: false,
+            record_bytes: 0,
+            absent: Vec::new(),
             record_pages: BTreeMap::new(),
             letters: FxHashMap::default(),
             letter_pages: BTreeMap::new(),
@@ -234,34 +266,38 @@ impl Memory {
         self.structure.has_queue(entry.row.queue).then_some(entry)
     }
 
-    /// Whether the partition can be changed: it is locked with all its slots, or known not to exist.
+    /// Whether the partition can be changed: it is held with all its slots, or known not to exist.
     pub fn has_all_of(&mut self, id: PartitionId) -> bool {
         let here = match self.partitions.get(&id) {
-            Some(Some(entry)) => entry.locked && entry.complete,
+            Some(Some(entry)) => entry.held && entry.complete,
             Some(None) => true,
             None => false,
         };
-        if !here {
+        if here {
+            self.relied.insert(id);
+        } else {
             self.wanted.partitions.insert(id);
         }
         here
     }
 
     /// Adds a row as the database told it, unless a younger one is here.
-    pub fn load(&mut self, row: Partition, locked: bool, complete: bool) {
-        self.clock.see(row.last_at);
-        self.clock.see(row.created_at);
-        match self.partitions.get_mut(&row.id) {
-            Some(Some(entry)) if entry.locked || !locked => {
-                entry.complete |= complete && entry.locked == locked
+    pub fn load(&mut self, told: Entry) {
+        let (id, queue, name) = (told.row.id, told.row.queue, told.row.name.clone());
+        self.clock.see(told.row.last_at);
+        self.clock.see(told.row.created_at);
+        self.clock.see_number(told.version);
+        self.has_strays |= !told.held;
+        match self.partitions.get_mut(&id) {
+            Some(Some(entry)) if entry.held || !told.held => {
+                entry.complete |= told.complete && entry.held == told.held
             }
             _ => {
-                self.names.insert((row.queue, row.name.clone()), Some(row.id));
-                let entry = Entry::new(row.clone(), locked, complete, false);
-                if let Some(Some(old)) = self.partitions.insert(row.id, Some(entry)) {
+                self.names.insert((queue, name), Some(id));
+                if let Some(Some(old)) = self.partitions.insert(id, Some(told)) {
                     for (group, slot) in old.slots {
                         if let (Some(place), Some(line)) = (slot.line, self.lines.get_mut(&group)) {
-                            line.places.remove(&(place, row.id));
+                            line.places.remove(&(place, id));
                         }
                     }
                 }
@@ -302,6 +338,7 @@ impl Memory {
 
     /// Adds a partition that was not there, or takes one out.
     pub fn put_entry(&mut self, id: PartitionId, entry: Option<Entry>) {
+        self.has_strays |= entry.is_none();
         let old = self.partitions.insert(id, entry);
         self.undo(move |memory| match old {
             Some(old) => drop(memory.partitions.insert(id, old)),
@@ -313,6 +350,7 @@ impl Memory {
     pub fn put_slot(&mut self, partition: PartitionId, group: GroupId, slot: Slot) {
         let old = self.set_slot(partition, group, Some(slot));
         self.changed.slots.insert((partition, group));
+        self.changed.partitions.insert(partition);
         self.undo(move |memory| drop(memory.set_slot(partition, group, old)));
     }
 
@@ -364,6 +402,12 @@ impl Memory {
         here.filter(move |entry| entry.row.queue == queue && self.structure.has_queue(queue))
     }
 
+    /// The entries of a queue that were changed, or looked as if they would be.
+    pub fn changed_of(&self, queue: QueueId) -> impl Iterator<Item = &Entry> {
+        let changed = self.changed.partitions.iter().filter_map(|id| self.entry(*id));
+        changed.filter(move |entry| entry.row.queue == queue)
+    }
+
     /// Segments of a partition that are not in the database yet, oldest first.
     pub fn young(&self, partition: PartitionId) -> impl Iterator<Item = &Open> {
         let closed = self.closed.iter().filter(move |(id, _)| *id == partition).map(|(_, open)| open);
@@ -383,7 +427,14 @@ impl Memory {
 
     // Records and letters.
 
+    /// Whether the number of the records is here, which their next change is to follow.
+    pub fn knows_records(&mut self) -> bool {
+        self.relies_on_records = true;
+        self.records_number.is_some()
+    }
+
     pub fn put_record(&mut self, key: &str, record: Option<Record>) {
+        self.record_bytes += record.as_ref().map_or(0, |record| record.value.len());
         let old = self.records.insert(key.to_owned(), record);
         self.changed.records.insert(key.to_owned());
         let key = key.to_owned();

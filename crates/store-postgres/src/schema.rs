@@ -29,15 +29,17 @@ use crate::failure::Failure;
 use crate::link::{Link, call, param};
 
 /// What this server writes.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;
 /// The oldest server that can read what this one writes.
-pub const OLDEST_READER: i32 = 1;
+pub const OLDEST_READER: i32 = 2;
 
 /// How long a server waits for another one that is changing the schema.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Step `n` leads from version `n` to `n + 1`.
-const STEPS: [&str; 1] = ["
+const STEPS: [&str; 2] = [FIRST, COMPARED];
+
+const FIRST: &str = "
 CREATE TABLE versions (name text PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 50);
 INSERT INTO versions VALUES ('structure', 0), ('records', 0);
 CREATE SEQUENCE ids INCREMENT BY 64;
@@ -126,7 +128,14 @@ CREATE TABLE leftovers (
     up_to bigint NOT NULL,
     since timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-"];
+";
+
+/// Every commit that changes anything of a partition changes its version, and servers compare it. One from before does
+/// not change it: without the column that it counts its commits in, it can commit nothing more.
+const COMPARED: &str = "
+ALTER TABLE partitions ADD COLUMN version bigint NOT NULL DEFAULT 0;
+ALTER TABLE servers RENAME COLUMN commits TO committed;
+";
 
 /// Where a schema stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@
 //! breaks the decision off by unwinding ([`Missing`]), which is caught right outside. Rules read before they write,
 //! so that is rare.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,7 @@ impl PostgresTx<'_> {
             self.memory.wanted.partitions.insert(id);
             return Err(Stop::Load);
         }
+        self.memory.relied.insert(id);
         Ok(self.memory.entry(id).map(|entry| entry.row.clone()))
     }
 
@@ -219,6 +221,7 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn record(&mut self, key: &str) -> Result<Option<Record>, Stop> {
+        self.memory.relies_on_records = true;
         match self.memory.records.get(key) {
             Some(record) => Ok(record.clone().filter(|record| self.live(record))),
             None => {
@@ -232,6 +235,9 @@ impl Tx for PostgresTx<'_> {
         if value.len() > limits::RECORD_BYTES_MAX {
             return Err(Error::TooLarge { bytes: value.len(), max: limits::RECORD_BYTES_MAX }.into());
         }
+        if !self.memory.knows_records() {
+            return Err(Stop::Load);
+        }
         // Higher than the one that is there, for the clock has seen the number of the last commit that wrote records.
         let version = self.fresh_token();
         self.write(Durability::Now);
@@ -240,6 +246,9 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn remove_record(&mut self, key: &str) {
+        if !self.memory.knows_records() {
+            break_off();
+        }
         self.write(Durability::Now);
         self.memory.put_record(key, None);
     }
@@ -250,6 +259,7 @@ impl Tx for PostgresTx<'_> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(String, Record)>, Stop> {
+        self.memory.relies_on_records = true;
         let place = (prefix.to_owned(), after.map(str::to_owned));
         let mut asked = limit.saturating_add(SPARE_ROWS);
         if let Some(page) = self.memory.record_pages.get(&place) {
@@ -367,7 +377,7 @@ impl Tx for PostgresTx<'_> {
         let mut ids: Vec<PartitionId> = if self.memory.all_of.contains(&queue) {
             self.memory.entries_of(queue).map(|entry| entry.row.id).collect()
         } else if let Some(page) = self.memory.pages.get(&(queue, after, limit)) {
-            let fresh = self.memory.entries_of(queue).filter(|entry| entry.fresh).map(|entry| entry.row.id);
+            let fresh = self.memory.changed_of(queue).filter(|entry| entry.fresh).map(|entry| entry.row.id);
             page.iter().copied().chain(fresh).collect()
         } else {
             self.memory.wanted.pages.insert((queue, after, limit));
@@ -390,7 +400,7 @@ impl Tx for PostgresTx<'_> {
             self.memory.wanted.counts.insert(queue);
             return Err(Stop::Load);
         };
-        Ok(stored + self.memory.entries_of(queue).filter(|entry| entry.fresh).count() as u64)
+        Ok(stored + self.memory.changed_of(queue).filter(|entry| entry.fresh).count() as u64)
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
@@ -414,7 +424,7 @@ impl Tx for PostgresTx<'_> {
             Some(old) => drop(memory.names.insert(key, old)),
             None => drop(memory.names.remove(&key)),
         });
-        self.memory.put_entry(id, Some(Entry::new(row, true, true, true)));
+        self.memory.put_entry(id, Some(Entry::fresh(row)));
         self.memory.changed.partitions.insert(id);
         self.memory.changed.created = true;
         id
@@ -642,7 +652,7 @@ impl Tx for PostgresTx<'_> {
     fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability) {
         self.write(durability);
         let Some(start) = self.memory.structure.group_by_id(group).map(|group| group.start) else { return };
-        let known = |entry: &Entry| entry.locked && (entry.complete || entry.slots.contains_key(&group));
+        let known = |entry: &Entry| entry.held && (entry.complete || entry.slots.contains_key(&group));
         if !self.memory.entry(partition).is_some_and(known) {
             self.need(partition);
         }
@@ -712,19 +722,20 @@ impl Tx for PostgresTx<'_> {
             return Err(Stop::Load);
         };
         let mut all = true;
-        for partition in stored {
-            all &= self.memory.has_all_of(partition);
+        for partition in &stored {
+            all &= self.memory.has_all_of(*partition);
         }
         if !all {
             return Err(Stop::Load);
         }
         let mut held = Vec::new();
-        for id in self.memory.partitions.keys() {
-            let Some(entry) = self.memory.entry(*id) else { continue };
+        let changed = self.memory.changed.partitions.iter().copied();
+        for id in stored.into_iter().chain(changed).collect::<BTreeSet<_>>() {
+            let Some(entry) = self.memory.entry(id) else { continue };
             for (group, slot) in &entry.slots {
                 let holds = slot.cursor.lease.as_ref().is_some_and(|held| held.id == lease);
                 if holds && self.memory.structure.group_by_id(*group).is_some() {
-                    held.push((*group, *id));
+                    held.push((*group, id));
                 }
             }
         }
@@ -734,22 +745,19 @@ impl Tx for PostgresTx<'_> {
 
     fn backlog(&mut self, group: GroupId) -> Result<u64, Stop> {
         let Some(row) = self.memory.structure.group_by_id(group) else { return Ok(0) };
-        let whole = self.memory.all_of.contains(&row.queue);
-        let stored = match self.memory.backlogs.get(&group) {
-            _ if whole => 0,
-            Some(stored) => *stored,
-            None => {
-                self.memory.wanted.backlogs.insert(group);
-                return Err(Stop::Load);
-            }
+        let unfinished =
+            |entry: &Entry| entry.slots.get(&group).map_or(0, |slot| slot.unfinished(row.start, &entry.row));
+        if self.memory.all_of.contains(&row.queue) {
+            return Ok(self.memory.entries_of(row.queue).map(unfinished).sum());
+        }
+        let Some(stored) = self.memory.backlogs.get(&group).copied() else {
+            self.memory.wanted.backlogs.insert(group);
+            return Err(Stop::Load);
         };
         let (mut more, mut less) = (0, 0);
-        for entry in self.memory.entries_of(row.queue) {
-            let slot = entry.slots.get(&group);
-            more += slot.map_or(0, |slot| slot.unfinished(row.start, &entry.row));
-            if slot.is_some() && !whole {
-                less += entry.original_unfinished.get(&group).copied().unwrap_or(0);
-            }
+        for entry in self.memory.changed_of(row.queue) {
+            more += unfinished(entry);
+            less += entry.original_unfinished.get(&group).copied().unwrap_or(0);
         }
         Ok((stored + more).saturating_sub(less))
     }
@@ -758,18 +766,16 @@ impl Tx for PostgresTx<'_> {
         if !self.memory.structure.has_queue(queue) {
             return Ok(0);
         }
-        let whole = self.memory.all_of.contains(&queue);
-        let stored = match self.memory.kept.get(&queue) {
-            _ if whole => 0,
-            Some(stored) => *stored,
-            None => {
-                self.memory.wanted.kept.insert(queue);
-                return Err(Stop::Load);
-            }
+        if self.memory.all_of.contains(&queue) {
+            return Ok(self.memory.entries_of(queue).map(|entry| kept(&entry.row)).sum());
+        }
+        let Some(stored) = self.memory.kept.get(&queue).copied() else {
+            self.memory.wanted.kept.insert(queue);
+            return Err(Stop::Load);
         };
-        let now: u64 = self.memory.entries_of(queue).map(|entry| kept(&entry.row)).sum();
-        let counted = self.memory.entries_of(queue).filter(|entry| !entry.fresh && !whole);
-        let before: u64 = counted.map(|entry| kept(&entry.original)).sum();
+        let now: u64 = self.memory.changed_of(queue).map(|entry| kept(&entry.row)).sum();
+        let stored_before = self.memory.changed_of(queue).filter(|entry| !entry.fresh);
+        let before: u64 = stored_before.map(|entry| kept(&entry.original)).sum();
         Ok((stored + now).saturating_sub(before))
     }
 

@@ -1,14 +1,16 @@
 //! The groups: takes in operations, runs each group of them as one database transaction, answers.
 //!
-//! A group costs a fixed small number of round trips, however many operations it has: one that begins and fetches
-//! what all decisions miss, rarely a second one, and one that writes and commits. What arrives meanwhile is the
-//! next group, together with what those send who were just answered, for whom it waits a moment; so groups grow with
-//! the load and with the distance to the database.
+//! A group costs a fixed small number of round trips, however many operations it has: one that writes and commits, and
+//! before it one that fetches what decisions miss, unless the last group had it (`carried`). What was fetched is compared
+//! at the commit; only after another server was in the way is it locked at once, for a while. What arrives meanwhile
+//! is the next group, together with what those send who were just answered, for whom it waits a moment; so groups
+//! grow with the load and with the distance to the database.
 //!
 //! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
 //! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
 //! its way from happening later.
 
+mod group;
 mod reconnect;
 
 use std::collections::VecDeque;
@@ -21,13 +23,11 @@ use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
 use self::reconnect::AWAY_MAX;
+use crate::carried::Carried;
 use crate::clock::Hybrid;
-use crate::decider::Decider;
 use crate::failure::Failure;
-use crate::flush::{Flush, Note, flush};
 use crate::link::{Link, call, moment, param};
-use crate::load::{self, BEGIN, ROLLBACK, Round, Trouble};
-use crate::memory::Memory;
+use crate::load::{self, Trouble};
 use crate::remembered::Remembered;
 use crate::store::{BUSY_FOR, Shared};
 use crate::structure::Structure;
@@ -41,8 +41,6 @@ const GROUP_OPERATIONS_MAX: usize = 2_048;
 const GATHER_SHARE: u32 = 3;
 /// No gathering is longer than this.
 const GATHER_MAX: Duration = Duration::from_millis(2);
-/// Fetches in one group. Decisions need two or three.
-const ROUNDS_MAX: usize = 64;
 /// How often a group is run that others get in the way of.
 const TRIES_MAX: u32 = 30;
 /// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
@@ -50,14 +48,11 @@ const TRIES_MAX: u32 = 30;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
-const RIVALRY: u32 = 16;
-/// Names of partitions that a lane keeps in memory.
-const NAMES_MAX: usize = 1_000_000;
-/// Transaction ids that a lane keeps in memory, about 40 bytes each; beyond that all are read again as needed.
-const REMEMBERED_MAX: usize = 5_000_000;
-
+const RIVALRY: u32 = if cfg!(test) { 1 } else { 16 };
+/// For so many groups partitions are locked when they are read, after another server was in the way of comparing them.
+const CONTENTION: u32 = if cfg!(test) { 1 } else { 64 };
 /// Begins a server's row.
-const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits, epoch";
+const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, committed, epoch";
 const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
 
 /// What the intake brings.
@@ -89,6 +84,10 @@ pub struct Writer {
     touches_records: bool,
     /// The groups that reckon with other servers at the records.
     rivalry: u32,
+    /// The groups that reckon with other servers at the partitions.
+    contention: u32,
+    /// What the next group need not fetch.
+    carried: Carried,
     /// What is to be told once it is known that a commit happened.
     parked: Parked,
 }
@@ -104,6 +103,10 @@ struct Parked {
 enum Setback {
     /// Others got in the way: again.
     Again,
+    /// Another server has changed a partition that was not locked: again, with locks.
+    Contended,
+    /// Records have changed since a while ago, as was to be expected: again without them.
+    Stale,
     /// The connection was lost before anything was to be kept: again after connecting.
     Lost(String),
     /// The connection was lost around the commit, whose number this is.
@@ -115,6 +118,7 @@ enum Setback {
 impl From<Failure> for Setback {
     fn from(failure: Failure) -> Self {
         match failure {
+            contended if contended.is_contended() => Self::Contended,
             passing if passing.is_passing() => Self::Again,
             Failure::Lost(reason) => Self::Lost(reason),
             // A deadline that passed, a full disk, too little memory: trying later may help.
@@ -133,14 +137,6 @@ impl From<Trouble> for Setback {
             Trouble::Damaged(error) => Self::Failed(error),
         }
     }
-}
-
-/// A group that was decided: how each operation ended, what is to be written, and what it rests on.
-struct Decided {
-    memory: Memory,
-    outcomes: Vec<Result<(), Error>>,
-    structure: i64,
-    records: i64,
 }
 
 impl Writer {
@@ -167,6 +163,8 @@ impl Writer {
             has_begun: false,
             touches_records: false,
             rivalry: 0,
+            contention: 0,
+            carried: Carried::default(),
             parked: Parked::default(),
             lane,
             shared,
@@ -231,6 +229,9 @@ impl Writer {
                 Ok(()) => return,
                 Err(setback) => setback,
             };
+            if matches!(setback, Setback::Stale) {
+                continue;
+            }
             tries += 1;
             let is_patient = tries < TRIES_MAX && watch.elapsed() < PATIENCE;
             match setback {
@@ -245,6 +246,7 @@ impl Writer {
                         self.link = None;
                     }
                 }
+                Setback::Contended if is_patient => self.contention = CONTENTION,
                 Setback::Lost(reason) if is_patient => {
                     tracing::warn!(reason, "the connection to PostgreSQL was lost");
                     self.link = None;
@@ -260,225 +262,6 @@ impl Writer {
                 _ => return busy(waiting),
             }
         }
-    }
-
-    /// One try: decides, writes, commits, answers.
-    async fn attempt(
-        &mut self,
-        waiting: &mut VecDeque<Box<dyn Operation>>,
-        tries: u32,
-    ) -> Result<(), Setback> {
-        let mut decided = match self.decide(waiting, tries).await {
-            Ok(decided) => decided,
-            Err(setback) => {
-                if !matches!(setback, Setback::Lost(_)) {
-                    self.roll_back().await;
-                }
-                return Err(setback);
-            }
-        };
-        let Some(link) = &self.link else { return Err(Setback::Again) };
-        let count = decided.outcomes.len();
-        if !decided.memory.changed.marks.any {
-            let answered: Vec<_> =
-                waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
-            self.shared.count(count, 0, false);
-            self.keep(decided, None);
-            answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
-            self.roll_back().await;
-            return Ok(());
-        }
-        let note = Note {
-            server: self.server,
-            epoch: self.epoch,
-            last: self.commits,
-            structure: decided.structure,
-            records: decided.records,
-        };
-        let mut flush = flush(&mut decided.memory, &note);
-        let mut calls = std::mem::take(&mut flush.calls);
-        if !self.has_begun {
-            calls.insert(0, call(BEGIN, Vec::new()));
-        }
-        let watch = Stopwatch::start();
-        if let Err((failure, sent)) = link.commit(calls).await {
-            self.structure = None;
-            return match failure {
-                Failure::Lost(reason) if sent => {
-                    let events = std::mem::take(&mut decided.memory.events);
-                    self.parked = Parked { outcomes: decided.outcomes, events };
-                    Err(Setback::Unknown(reason))
-                }
-                failure => {
-                    self.has_begun = true;
-                    self.roll_back().await;
-                    Err(failure.into())
-                }
-            };
-        }
-        self.commits += 1;
-        self.shared.count(count, 1, decided.memory.changed.marks.now);
-        if decided.memory.changed.marks.now {
-            self.shared.observe(count, watch.elapsed());
-        }
-        let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
-        let events = std::mem::take(&mut decided.memory.events);
-        self.keep(decided, Some(flush));
-        events.into_iter().for_each(|event| self.shared.notify(event));
-        answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
-        Ok(())
-    }
-
-    /// Runs the decisions until all rows they need are there.
-    async fn decide(
-        &mut self,
-        waiting: &mut VecDeque<Box<dyn Operation>>,
-        tries: u32,
-    ) -> Result<Decided, Setback> {
-        self.has_begun = false;
-        let Some(link) = &self.link else { return Err(Setback::Again) };
-        let (mut structure_number, structure) = match self.structure.take() {
-            Some(known) => known,
-            None => {
-                let rows = link.run(vec![call(load::VERSIONS, Vec::new())]).await?;
-                (rows[0][0].get(1), load::load_structure(link).await?)
-            }
-        };
-        self.clock.see(structure.latest());
-        self.clock.see(self.shared.last());
-        let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
-        memory.base = self.shared.time(self.heard);
-        let mut decider = Decider { names: &self.names, shared: &self.shared };
-        decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
-        let (mut outcomes, mut records) = (Vec::new(), None);
-        for round in 0..ROUNDS_MAX {
-            let first = round == 0;
-            let touches_records = !memory.wanted.records.is_empty() || !memory.wanted.record_pages.is_empty();
-            self.touches_records |= touches_records;
-            let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
-            self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
-            let begins = !self.has_begun && (lock_records || memory.wanted.locks());
-            self.has_begun |= begins;
-            let plan = Round { link, begins, lock_records };
-            let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
-            let (before, after) = match loaded {
-                Ok(told) => told,
-                Err(trouble) => {
-                    self.clock = memory.clock;
-                    return Err(trouble.into());
-                }
-            };
-            memory.clock.see_number(after.records);
-            if first {
-                self.heard = (before.at, Stopwatch::start());
-                memory.base = self.shared.time(self.heard).max(memory.base);
-            }
-            if after.structure != structure_number {
-                let fresh = load::load_structure(link).await?;
-                memory.clock.see(fresh.latest());
-                let (clock, ids, base) = (memory.clock, std::mem::take(&mut memory.ids), memory.base);
-                memory = Memory::new(clock, fresh, ids);
-                memory.base = base;
-                structure_number = after.structure;
-                outcomes.clear();
-                decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
-                continue;
-            }
-            if touches_records {
-                let noted = *records.get_or_insert(before.records);
-                if before.records != after.records || noted != after.records {
-                    self.clock = memory.clock;
-                    return Err(Setback::Again);
-                }
-            }
-            if !memory.wanted.partitions.is_empty() {
-                // Everything that is ready is held by others.
-                continue;
-            }
-            if decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes) {
-                self.clock = memory.clock;
-                let records = records.unwrap_or(after.records);
-                return Ok(Decided { memory, outcomes, structure: structure_number, records });
-            }
-        }
-        self.clock = memory.clock;
-        tracing::error!("a decision wanted ever more rows");
-        Err(Setback::Failed(Error::Busy(BUSY_FOR)))
-    }
-
-    async fn roll_back(&mut self) {
-        if let Some(link) = &self.link
-            && self.has_begun
-            && link.run(vec![call(ROLLBACK, Vec::new())]).await.is_err()
-        {
-            self.link = None;
-        }
-    }
-
-    /// After a commit, or without one: what the next group may rely on.
-    fn keep(&mut self, decided: Decided, flush: Option<Flush>) {
-        let Decided { mut memory, structure, .. } = decided;
-        self.clock = memory.clock;
-        self.tell_time();
-        self.ids = std::mem::take(&mut memory.ids);
-        if let Some(flush) = &flush {
-            let mut inserter = self.shared.cache.inserter();
-            for segment in &flush.segments {
-                inserter.insert(segment.clone());
-            }
-            drop(inserter);
-            self.keep_remembered(&mut memory);
-            for (partition, start) in &memory.trimmed {
-                self.shared.cache.forget(*partition, *start);
-            }
-            if !memory.trimmed.is_empty()
-                || !memory.changed.queues.is_empty()
-                || !memory.changed.groups.is_empty()
-            {
-                self.shared.sweep.notify_one();
-            }
-        }
-        for ((queue, name), id) in memory.names.drain() {
-            let Some(id) = id.filter(|id| matches!(memory.partitions.get(id), Some(Some(_)))) else {
-                continue;
-            };
-            if self.names_len >= NAMES_MAX {
-                self.names.clear();
-                self.names_len = 0;
-            }
-            let added = self.names.entry(queue).or_default().insert(name, id).is_none();
-            self.names_len += usize::from(added);
-        }
-        for queue in &memory.changed.queues {
-            if !memory.structure.has_queue(*queue) {
-                let gone = self.names.remove(queue).map_or(0, |names| names.len());
-                self.names_len -= gone;
-            }
-        }
-        let number = flush.and_then(|flush| flush.structure).unwrap_or(structure);
-        self.structure = Some((number, memory.structure));
-    }
-
-    fn keep_remembered(&mut self, memory: &mut Memory) {
-        let (now, remembered) = (memory.base, self.remembered.len());
-        let mut runs: std::collections::BTreeMap<_, Vec<_>> = std::collections::BTreeMap::new();
-        for (_, run) in memory.runs.drain(..) {
-            runs.entry(run.partition).or_default().push(run);
-        }
-        for id in &memory.changed.partitions {
-            let Some(Some(entry)) = memory.partitions.get(id) else { continue };
-            let (before, tail) = (entry.original.tail, entry.row.tail);
-            match runs.remove(id) {
-                Some(runs) if before.0 == 0 || self.remembered.missing(*id, before).is_none() => {
-                    self.remembered.extend(*id, runs, tail, now);
-                }
-                _ => self.remembered.advance(*id, before, tail),
-            }
-        }
-        if self.remembered.len() > REMEMBERED_MAX {
-            self.remembered.clear();
-        }
-        self.shared.set_remembered(remembered, self.remembered.len());
     }
 
     fn tell_time(&self) {

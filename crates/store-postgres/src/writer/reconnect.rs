@@ -8,6 +8,7 @@ use baton_store::{Error, Operation};
 use tokio::sync::mpsc::Receiver;
 
 use super::{Input, Parked, REGISTER, Writer, busy};
+use crate::carried::Carried;
 use crate::failure::Failure;
 use crate::link::{Link, call, moment, param};
 use crate::load;
@@ -23,7 +24,7 @@ const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// Begins a server's row, or takes it over from a connection that was lost: whatever that one still had under
 /// way has either happened by now or never will.
 const TAKE_OVER: &str = "UPDATE servers SET epoch = epoch + 1, seen_at = clock_timestamp() WHERE id = $1
-    RETURNING commits, epoch";
+    RETURNING committed, epoch";
 
 impl Writer {
     /// What comes next. A database that goes away meanwhile is noticed, and waited for.
@@ -98,6 +99,7 @@ impl Writer {
         self.heard = (moment(&rows[1][0], 0), Stopwatch::start());
         // Another database may answer now, which has not got everything that the last one had.
         self.structure = None;
+        self.carried = Carried::default();
         self.names.clear();
         self.names_len = 0;
         self.shared.set_remembered(self.remembered.len(), 0);

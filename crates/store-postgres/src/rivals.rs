@@ -1,0 +1,140 @@
+//! Two servers that take turns at random at the same rows, as fast as they can: whatever one carries over from its last
+//! group, the other has changed. Together they must be as right as one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use baton_env::ManualClock;
+use baton_store::conformance::{Backend, block, model, spec};
+use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Stop, Store, Tx, run};
+use baton_testing_postgres::Postgres;
+use baton_types::{Offset, PartitionId, Timestamp};
+
+use crate::{Options, PostgresStore};
+
+struct Schema(String);
+
+impl Backend for Schema {
+    async fn empty() -> Self {
+        Self(format!("rivals {}", baton_env::fresh_uuid()))
+    }
+
+    async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
+        let url = tokio::task::spawn_blocking(|| Postgres::shared().url()).await.unwrap();
+        let options = Options { schema: self.0.clone(), clock: Some(clock), ..Options::new(url) };
+        let servers = [
+            PostgresStore::open(options.clone()).await.unwrap(),
+            PostgresStore::open(options).await.unwrap(),
+        ];
+        Arc::new(Rivals { servers, turn: AtomicUsize::new(0), under_way: Arc::default() })
+    }
+
+    async fn crash(self, store: Arc<dyn Store>) -> Self {
+        drop(store);
+        self
+    }
+}
+
+/// Whenever nothing is under way, anyone's turn may come; otherwise who has it keeps it, because order is promised
+/// on one server only.
+struct Rivals {
+    servers: [PostgresStore; 2],
+    turn: AtomicUsize,
+    under_way: Arc<AtomicUsize>,
+}
+
+impl Store for Rivals {
+    fn submit(&self, operation: Box<dyn Operation>) {
+        if self.under_way.fetch_add(1, Ordering::AcqRel) == 0 {
+            self.turn.store(usize::from(baton_env::random_u64().is_multiple_of(2)), Ordering::Release);
+        }
+        let operation = Box::new(Counted { operation, under_way: self.under_way.clone() });
+        self.servers[self.turn.load(Ordering::Acquire)].submit(operation);
+    }
+
+    fn read(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> BoxFuture<'_, Result<Vec<Segment>, Error>> {
+        self.servers[0].read(partition, from, to, bytes_max)
+    }
+
+    fn listen(&self, listener: Listener) {
+        self.servers[0].listen(listener);
+    }
+
+    fn now(&self) -> Timestamp {
+        self.servers[0].now().max(self.servers[1].now())
+    }
+
+    fn statistics(&self) -> Statistics {
+        self.servers[0].statistics()
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(async {
+            self.servers[0].close().await?;
+            self.servers[1].close().await
+        })
+    }
+}
+
+struct Counted {
+    operation: Box<dyn Operation>,
+    under_way: Arc<AtomicUsize>,
+}
+
+impl Operation for Counted {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        self.operation.apply(tx)
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.operation.finish(outcome);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_of_two_servers_agrees_with_a_plain_model() {
+    model::random_work_that_is_waited_for_agrees_with_a_plain_model::<Schema>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_records_of_two_servers_agree_with_a_plain_model() {
+    model::random_records_agree_with_a_plain_model::<Schema>().await;
+}
+
+/// What is written may rest on a record that is only looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
+    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
+    let one = PostgresStore::open(Options::new(url.clone())).await.unwrap();
+    let other = PostgresStore::open(Options::new(url)).await.unwrap();
+    let partition = run(&one, |tx| {
+        let queue = tx.put_queue(spec("q"))?.id;
+        Ok(tx.create_partition(queue, "p"))
+    });
+    let partition = partition.await.unwrap();
+    for round in 0..30u8 {
+        let put = run(&other, move |tx| tx.put_record("k", vec![b'a' + round].into(), None));
+        put.await.unwrap();
+        for _ in 0..2 {
+            let push = run(&one, move |tx| {
+                let record = tx.record("k")?.map(|record| record.value).unwrap_or_default();
+                let payload = String::from_utf8_lossy(&record).into_owned();
+                tx.append(partition, &block(&[&payload]), Duration::ZERO);
+                Ok(record)
+            });
+            assert_eq!(*push.await.unwrap(), [b'a' + round]);
+        }
+    }
+}
