@@ -23,21 +23,17 @@ pub struct Cache {
 
 #[derive(Default)]
 struct Inner {
-    /// Where the segments of each partition stand.
-    partitions: FxHashMap<PartitionId, Places>,
-    /// In the order they were written, with what they count: the first to go is the oldest. Those that are forgotten
-    /// already have left their place empty.
-    written: VecDeque<(Option<Segment>, usize)>,
-    /// The place of the first in `written`.
-    first: u64,
+    partitions: FxHashMap<PartitionId, Kept>,
+    /// In the order they were written, with what they count: the first to go is the oldest. Holds some that are
+    /// gone already.
+    order: VecDeque<((PartitionId, Offset), usize)>,
     bytes: usize,
 }
 
-/// The places of one partition's segments, in the order of their offsets: with many partitions nearly always one, and
-/// then it should take little room, for every segment that comes or goes is looked up here.
-enum Places {
-    One(u64),
-    Many(Box<VecDeque<u64>>),
+/// The segments of one partition, in the order of their offsets: with many partitions nearly always one.
+struct Kept {
+    first: Segment,
+    rest: VecDeque<Segment>,
 }
 
 impl Cache {
@@ -64,14 +60,9 @@ impl Cache {
     /// The segment that holds `offset`.
     pub fn get(&self, partition: PartitionId, offset: Offset) -> Option<Segment> {
         let inner = self.lock();
-        let segment = match inner.partitions.get(&partition)? {
-            Places::One(place) => inner.segment(*place),
-            Places::Many(places) => {
-                let starts = |place: &u64| inner.segment(*place).is_some_and(|s| s.header.base <= offset);
-                let later = places.partition_point(starts);
-                inner.segment(*places.get(later.checked_sub(1)?)?)
-            }
-        }?;
+        let Kept { first, rest } = inner.partitions.get(&partition)?;
+        let later = rest.partition_point(|segment| segment.header.base <= offset);
+        let segment = later.checked_sub(1).map_or(first, |index| &rest[index]);
         (segment.header.base <= offset && offset < segment.end()).then(|| segment.clone())
     }
 
@@ -108,94 +99,42 @@ impl Inserter<'_> {
     /// Adds the next segment of its partition.
     pub fn insert(&mut self, segment: Segment) {
         let inner = &mut *self.inner;
-        let (partition, base) = (segment.partition(), segment.header.base);
-        // Where it does not come after the others, these are not what is stored any more.
-        if inner.last(partition).is_some_and(|last| base < last.end()) {
-            inner.drop_while(partition, |_| true);
-        }
-        let (place, bytes) = (inner.first + inner.written.len() as u64, segment.bytes_len() + ENTRY_BYTES);
-        inner.written.push_back((Some(segment), bytes));
+        let place = (segment.partition(), segment.header.base);
+        let bytes = segment.bytes_len() + ENTRY_BYTES;
         inner.bytes += bytes;
-        match inner.partitions.entry(partition) {
-            Entry::Vacant(entry) => drop(entry.insert(Places::One(place))),
-            Entry::Occupied(mut entry) => entry.get_mut().add(place),
+        inner.order.push_back((place, bytes));
+        match inner.partitions.entry(place.0) {
+            Entry::Vacant(entry) => drop(entry.insert(Kept { first: segment, rest: VecDeque::new() })),
+            Entry::Occupied(mut entry) => entry.get_mut().add(segment),
         }
-        while inner.bytes > self.bytes_max && inner.drop_oldest() {}
+        while inner.bytes > self.bytes_max {
+            let Some(((partition, base), bytes)) = inner.order.pop_front() else { break };
+            inner.drop_while(partition, |oldest| oldest.header.base <= base);
+            inner.bytes -= bytes;
+        }
     }
 }
 
 impl Inner {
-    fn index(&self, place: u64) -> Option<usize> {
-        usize::try_from(place.checked_sub(self.first)?).ok()
-    }
-
-    fn segment(&self, place: u64) -> Option<&Segment> {
-        self.written.get(self.index(place)?)?.0.as_ref()
-    }
-
-    fn last(&self, partition: PartitionId) -> Option<&Segment> {
-        self.segment(self.partitions.get(&partition)?.last()?)
-    }
-
     /// Drops segments of a partition, the oldest first, as long as `unwanted` says so.
     fn drop_while(&mut self, partition: PartitionId, unwanted: impl Fn(&Segment) -> bool) {
-        while let Some(place) = self.partitions.get(&partition).and_then(Places::first) {
-            if self.segment(place).is_some_and(|oldest| !unwanted(oldest)) {
-                return;
-            }
-            if let Some(emptied) = self.index(place).and_then(|index| self.written.get_mut(index)) {
-                emptied.0 = None;
-            }
-            self.forget_first(partition);
-        }
-    }
-
-    /// Drops the segment that was written longest ago, if there is one.
-    fn drop_oldest(&mut self) -> bool {
-        let Some((oldest, bytes)) = self.written.pop_front() else { return false };
-        self.first += 1;
-        self.bytes -= bytes;
-        if let Some(oldest) = oldest {
-            self.forget_first(oldest.partition());
-        }
-        true
-    }
-
-    /// Forgets the place of a partition's oldest segment.
-    fn forget_first(&mut self, partition: PartitionId) {
         let Entry::Occupied(mut entry) = self.partitions.entry(partition) else { return };
-        let is_empty = match entry.get_mut() {
-            Places::One(_) => true,
-            Places::Many(places) => {
-                places.pop_front();
-                places.is_empty()
+        while unwanted(&entry.get().first) {
+            match entry.get_mut().rest.pop_front() {
+                Some(next) => entry.get_mut().first = next,
+                None => return drop(entry.remove()),
             }
-        };
-        if is_empty {
-            entry.remove();
         }
     }
 }
 
-impl Places {
-    fn first(&self) -> Option<u64> {
-        match self {
-            Self::One(place) => Some(*place),
-            Self::Many(places) => places.front().copied(),
-        }
-    }
-
-    fn last(&self) -> Option<u64> {
-        match self {
-            Self::One(place) => Some(*place),
-            Self::Many(places) => places.back().copied(),
-        }
-    }
-
-    fn add(&mut self, place: u64) {
-        match self {
-            Self::One(first) => *self = Self::Many(Box::new([*first, place].into())),
-            Self::Many(places) => places.push_back(place),
+impl Kept {
+    /// Adds a segment that comes after the others. If it does not, these are not what is stored any more.
+    fn add(&mut self, segment: Segment) {
+        if self.rest.back().unwrap_or(&self.first).end() <= segment.header.base {
+            self.rest.push_back(segment);
+        } else {
+            *self = Self { first: segment, rest: VecDeque::new() };
         }
     }
 }
@@ -234,30 +173,16 @@ mod tests {
             cache.inserter().insert(segment(1, base, 1));
             cache.forget(PartitionId(1), Offset(base));
             let inner = cache.lock();
-            let kept = inner.written.iter().filter(|(segment, _)| segment.is_some()).count();
-            assert_eq!((inner.partitions.len(), kept), (1, 1));
+            assert_eq!((inner.partitions.len(), inner.partitions[&PartitionId(1)].rest.len()), (1, 0));
             assert_eq!(
-                (inner.written.len(), inner.bytes / each),
-                (4.min(base as usize + 1), inner.written.len())
+                (inner.order.len(), inner.bytes / each),
+                (4.min(base as usize + 1), inner.order.len())
             );
         }
         for base in 0..4 {
             cache.inserter().insert(segment(2, base, 1));
         }
         assert!(cache.get(PartitionId(1), Offset(9_999)).is_none());
-        assert!(cache.get(PartitionId(2), Offset(0)).is_some());
-    }
-    #[test]
-    fn segments_that_do_not_follow_replace_those_before() {
-        let cache = Cache::new(100_000);
-        for base in [0, 5, 10] {
-            cache.inserter().insert(segment(1, base, 5));
-        }
-        cache.inserter().insert(segment(2, 0, 1));
-        cache.inserter().insert(segment(1, 7, 1));
-        assert!(cache.get(PartitionId(1), Offset(0)).is_none());
-        assert!(cache.get(PartitionId(1), Offset(6)).is_none());
-        assert_eq!(cache.get(PartitionId(1), Offset(7)).unwrap().header.count, 1);
         assert!(cache.get(PartitionId(2), Offset(0)).is_some());
     }
 }
