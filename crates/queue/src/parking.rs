@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::news::{News, Relay};
 use crate::pop::{self, Decided, PopRequest};
-use crate::waiting::{BackOff, Key, LineId, Query, WaitStatistics, WaiterId, Waiters, Watched};
+use crate::waiting::{BackOff, Checked, Key, LineId, Query, WaitStatistics, WaiterId, Waiters, Watched};
 
 /// What a pop was granted, before payloads are read. Dropped unaccepted it is given back, at once and uncharged.
 pub struct Granted {
@@ -230,7 +230,7 @@ impl Parking {
     fn look(self: &Arc<Self>) {
         let queries: Vec<_> = {
             let mut waiters = self.lock();
-            let due = waiters.take_due(self.clock.elapsed());
+            let due = waiters.take_due(self.clock.elapsed(), self.store.unheard());
             due.into_iter().map(|query| Look::new(self, query, &waiters)).collect()
         };
         for query in queries {
@@ -315,6 +315,8 @@ struct Look {
     asked: Vec<(WaiterId, PopRequest)>,
     found: Vec<(WaiterId, Granted)>,
     last: Decided,
+    /// What the store had seen of changes that no event tells of, before it was decided.
+    unheard: Option<u64>,
 }
 
 impl Look {
@@ -327,6 +329,7 @@ impl Look {
             asked,
             found: Vec::new(),
             last: Decided::default(),
+            unheard: None,
         }
     }
 }
@@ -335,6 +338,7 @@ impl Operation for Look {
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
         // What an earlier run granted was never kept, and may have the lease that this one takes.
         self.found.drain(..).for_each(|(_, mut granted)| granted.accept());
+        self.unheard = self.parking.store.unheard();
         for (id, request) in &self.asked {
             let lease = request.attempt.unwrap_or_else(fresh_lease);
             let decided = pop::pop(tx, request, lease)?;
@@ -350,7 +354,7 @@ impl Operation for Look {
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
-        let Self { parking, line, found, last, .. } = *self;
+        let Self { parking, line, found, last, unheard, .. } = *self;
         let watched = Watched { queues: last.looked_at, partition: last.partition };
         let mut answers = Vec::new();
         {
@@ -367,7 +371,8 @@ impl Operation for Look {
                     answers.extend(everyone.map(|caller| (caller, Err(error.clone().into()))));
                 }
             }
-            waiters.checked(parking.clock.elapsed(), line, has_found, watched, last.due_in);
+            let checked = Checked { found: has_found, watched, due_in: last.due_in, unheard };
+            waiters.checked(parking.clock.elapsed(), line, checked);
         }
         for (caller, answer) in answers {
             // A caller that has gone drops its answer, and so gives it back.

@@ -272,8 +272,12 @@ fn pop_one(
     decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
     decided.partition = Some(partition.id);
-    let available_at =
-        tx.cursor(group.id, partition.id)?.map_or(Timestamp::MIN, |cursor| cursor.available_at);
+    let cursor = tx.cursor(group.id, partition.id)?;
+    if cursor.as_ref().is_some_and(|cursor| cursor.lease.is_none() && cursor.next >= partition.tail) {
+        // Everything is finished: there is nothing to note either, however often somebody looks.
+        return Ok(());
+    }
+    let available_at = cursor.map_or(Timestamp::MIN, |cursor| cursor.available_at);
     if available_at <= tx.now() {
         claim(tx, request, lease, queue, &group, &partition, left, decided)?;
     } else {

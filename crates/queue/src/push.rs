@@ -249,24 +249,38 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
     for part in &batch.parts {
         let queue = tx.queue(&part.queue)?;
         let detour = maintenance::detour(tx, mode, &part.queue, &part.partition)?;
-        let mut plan = Plan { queue, partition: None, detour, repeats: repeats_within(&part.block) };
-        if let Some(queue) = plan.queue.clone() {
-            if queue.spec.options.encryption_enabled
-                && !part.block.messages().all(|message| is_sealed(message.payload))
-            {
-                return Ok(Err(Error::Unsealed(queue.spec.name.to_string())));
-            }
-            plan.partition = tx.partition_id(queue.id, &part.partition)?;
-            if let Some(partition) = plan.partition {
-                find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)?;
-            }
+        if let Some(queue) = &queue
+            && queue.spec.options.encryption_enabled
+            && !part.block.messages().all(|message| is_sealed(message.payload))
+        {
+            return Ok(Err(Error::Unsealed(queue.spec.name.to_string())));
         }
-        plans.push(plan);
+        plans.push(Plan { queue, partition: None, detour, repeats: repeats_within(&part.block) });
+    }
+    find_partitions(tx, batch, &mut plans)?;
+    for (part, plan) in batch.parts.iter().zip(&mut plans) {
+        if let (Some(queue), Some(partition)) = (&plan.queue, plan.partition) {
+            find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)?;
+        }
     }
     if let Some(full) = find_full(tx, batch, &plans)? {
         return Ok(Err(full));
     }
     Ok(Ok(Prepared(plans)))
+}
+
+/// Looks up the partitions that exist, neighbours of one queue together.
+fn find_partitions(tx: &mut dyn Tx, batch: &PushBatch, plans: &mut [Plan]) -> Result<(), Stop> {
+    let id = |plan: &Plan| plan.queue.as_ref().map(|queue| queue.id);
+    let mut parts = batch.parts.iter();
+    for run in plans.chunk_by_mut(|one, other| id(one) == id(other)) {
+        let names: Vec<_> = parts.by_ref().take(run.len()).map(|part| &*part.partition).collect();
+        let Some(queue) = run.first().and_then(id) else { continue };
+        for (plan, partition) in run.iter_mut().zip(tx.partition_ids(queue, &names)?) {
+            plan.partition = partition;
+        }
+    }
+    Ok(())
 }
 
 /// Messages whose id stands earlier in the same block.

@@ -67,12 +67,24 @@ pub struct Spot {
 }
 
 /// What a look at a line's queues has found out about them; events are matched against it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     /// The queues.
     pub queues: Vec<Spot>,
     /// The partition, when one is named and exists.
     pub partition: Option<PartitionId>,
+}
+
+/// What a look at a line came to.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// Whether it found something.
+    pub found: bool,
+    pub watched: Watched,
+    /// When there will be something without any event.
+    pub due_in: Option<Duration>,
+    /// What the store said before the look of changes that no event tells of; see `Store::unheard`.
+    pub unheard: Option<u64>,
 }
 
 /// Numbers about waiting pops.
@@ -122,6 +134,9 @@ struct Line {
     empties: u32,
     pause: Duration,
     next_check: Duration,
+    /// Set when the last look found nothing, and would find nothing again without an event for as long as the store
+    /// says this of changes that no event tells of.
+    rests: Option<u64>,
 }
 
 impl<W> Waiters<W> {
@@ -181,6 +196,7 @@ impl<W> Waiters<W> {
             empties: 0,
             pause: self.back_off.initial,
             next_check: now,
+            rests: None,
         };
         self.checks.insert((now, id));
         self.lines.insert(id, line);
@@ -287,12 +303,20 @@ impl<W> Waiters<W> {
         }
     }
 
-    /// The lines to look at now, each marked as under way. At most one query per line.
-    pub fn take_due(&mut self, now: Duration) -> Vec<Query> {
+    /// The lines to look at now, each marked as under way. At most one query per line. `unheard` is what the store says
+    /// of changes that no event tells of: a line of which nothing can have changed counts as looked at, so that an idle
+    /// one costs next to nothing.
+    pub fn take_due(&mut self, now: Duration, unheard: Option<u64>) -> Vec<Query> {
         let mut queries = Vec::new();
-        while let Some((at, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
-            self.checks.remove(&(at, id));
+        while let Some((_, id)) = self.checks.first().copied().filter(|(at, _)| *at <= now) {
+            self.checks.pop_first();
             let Some(line) = self.lines.get_mut(&id) else { continue };
+            if line.rests.is_some() && line.rests == unheard && !line.woken {
+                line.count_empty(&self.back_off);
+                line.next_check = together(now, line.pause);
+                self.checks.insert((line.next_check, id));
+                continue;
+            }
             line.in_flight = true;
             line.woken = false;
             let waiters = line.waiting.iter().take(SERVED_AT_ONCE).copied().collect();
@@ -306,15 +330,18 @@ impl<W> Waiters<W> {
         self.waiters.get(&id).map(|waiter| &waiter.content)
     }
 
-    /// A query is back: it found something, or nothing. `due_in` says when there will be something anyway.
+    /// A query is back.
     pub fn checked(
         &mut self,
         now: Duration,
         id: LineId,
-        found: bool,
-        watched: Watched,
-        due_in: Option<Duration>,
+        Checked { found, watched, due_in, unheard }: Checked,
     ) {
+        let Some(line) = self.lines.get_mut(&id) else { return };
+        // Until now nobody listened for what concerns a place that is new: the next look begins after somebody does.
+        let listened = line.watched == watched;
+        let sure = listened && !found && due_in.is_none();
+        line.rests = unheard.filter(|_| sure);
         self.watch(id, watched);
         let Some(line) = self.lines.get_mut(&id) else { return };
         line.in_flight = false;
@@ -322,10 +349,7 @@ impl<W> Waiters<W> {
             line.empties = 0;
             line.pause = self.back_off.initial;
         } else {
-            line.empties += 1;
-            if line.empties >= self.back_off.threshold {
-                line.pause = line.pause.mul_f64(self.back_off.multiplier).min(self.back_off.max);
-            }
+            line.count_empty(&self.back_off);
         }
         let pause = if found || line.woken { Duration::ZERO } else { line.pause };
         line.next_check = now + due_in.map_or(pause, |due_in| due_in.min(pause));
@@ -429,7 +453,23 @@ fn unwatch(by_queue: &mut FxHashMap<QueueId, FxHashSet<LineId>>, queue: QueueId,
     }
 }
 
+/// When to look again at a line at rest: after its pause or up to a tenth of it earlier, together with others, so that
+/// whoever keeps the time comes a few times a second and not once for each of thousands.
+fn together(now: Duration, pause: Duration) -> Duration {
+    let step = (pause / 10).max(Duration::from_millis(1)).as_nanos();
+    let at = (now + pause.max(Duration::from_millis(1))).as_nanos();
+    Duration::from_nanos(u64::try_from(at - at % step).unwrap_or(u64::MAX))
+}
+
 impl Line {
+    /// Counts a look that found nothing.
+    fn count_empty(&mut self, back_off: &BackOff) {
+        self.empties = self.empties.saturating_add(1);
+        if self.empties >= back_off.threshold {
+            self.pause = self.pause.mul_f64(back_off.multiplier).min(back_off.max);
+        }
+    }
+
     fn is_concerned(&self, event: Event) -> bool {
         let named = matches!(self.key.target, Target::Partition { .. });
         let same = |partition| !named || self.watched.partition.is_none_or(|watched| watched == partition);
@@ -483,11 +523,15 @@ mod tests {
         Event::Appended { queue: QUEUE, partition: PartitionId(partition) }
     }
 
+    fn checked(found: bool, watched: Watched, due_in: Option<Duration>) -> Checked {
+        Checked { found, watched, due_in, unheard: None }
+    }
+
     /// Parks a waiter and lets its first look find nothing.
     fn parked(waiters: &mut Waiters<u32>, key: Key, watched: Watched, content: u32) -> LineId {
         waiters.park(ms(0), NEVER, key, watched.clone(), content);
-        let query = waiters.take_due(ms(0)).remove(0);
-        waiters.checked(ms(0), query.line, false, watched, None);
+        let query = waiters.take_due(ms(0), None).remove(0);
+        waiters.checked(ms(0), query.line, checked(false, watched, None));
         query.line
     }
 
@@ -500,9 +544,9 @@ mod tests {
         ];
         let elsewhere = Watched { queues: vec![place(QueueId(2), 9)], partition: None };
         parked(&mut waiters, any("other"), elsewhere, 3);
-        assert_eq!(waiters.take_due(ms(1)), []);
+        assert_eq!(waiters.take_due(ms(1), None), []);
         waiters.wake_queue(ms(1), QUEUE);
-        let mut due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        let mut due: Vec<_> = waiters.take_due(ms(1), None).into_iter().map(|query| query.line).collect();
         due.sort_unstable();
         woken.sort_unstable();
         assert_eq!(due, woken);
@@ -514,8 +558,8 @@ mod tests {
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
         let (mut at, mut pauses) = (ms(0), Vec::new());
         for _ in 0..7 {
-            let query = waiters.take_due(at).remove(0);
-            waiters.checked(at, query.line, false, watched(1, None), None);
+            let query = waiters.take_due(at, None).remove(0);
+            waiters.checked(at, query.line, checked(false, watched(1, None), None));
             let next = waiters.checks.first().unwrap().0;
             pauses.push((next - at).as_millis());
             at = next;
@@ -525,12 +569,58 @@ mod tests {
     }
 
     #[test]
+    fn a_line_at_rest_backs_off_without_looking_until_something_can_have_changed() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        let nothing = || Checked { watched: watched(1, None), unheard: Some(7), ..Checked::default() };
+        waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
+        let line = waiters.take_due(ms(0), Some(7)).remove(0).line;
+        waiters.checked(ms(0), line, nothing());
+        let (mut at, mut pauses) = (ms(0), Vec::new());
+        for _ in 0..6 {
+            let next = waiters.checks.first().unwrap().0;
+            pauses.push((next - at).as_millis());
+            at = next;
+            assert_eq!(waiters.take_due(at, Some(7)), []);
+        }
+        assert_eq!(pauses, [100, 100, 200, 400, 800, 1000]);
+        assert_eq!(waiters.statistics().groups_backed_off, 1);
+        at = waiters.checks.first().unwrap().0;
+        assert_eq!(waiters.take_due(at, Some(8)).len(), 1, "a queue or a group has changed");
+        waiters.checked(at, line, nothing());
+        waiters.wake(at, appended(5));
+        assert_eq!(waiters.take_due(at, Some(7)).len(), 1, "an event was heard");
+    }
+
+    #[test]
+    fn a_line_does_not_rest_before_it_has_listened_nor_when_something_is_due() {
+        let mut waiters = Waiters::new(BACK_OFF);
+        waiters.park(ms(0), NEVER, any("g"), Watched::default(), 1);
+        let mut at = ms(0);
+        for (watched, due_in) in [(watched(1, None), None), (watched(1, None), Some(NEVER))] {
+            let line = waiters.take_due(at, Some(7)).remove(0).line;
+            waiters.checked(at, line, Checked { found: false, watched, due_in, unheard: Some(7) });
+            at = waiters.checks.first().unwrap().0;
+        }
+        assert_eq!(waiters.take_due(at, Some(7)).len(), 1);
+    }
+
+    #[test]
+    fn lines_at_rest_are_looked_at_together_and_not_late() {
+        for (now, pause) in [(1234, 1000), (1, 100), (77_777, 350), (5, 3), (9, 0)] {
+            let (now, pause) = (ms(now), ms(pause));
+            let at = together(now, pause);
+            assert!(at > now && at <= now + pause.max(ms(1)) && at + pause / 10 >= now + pause);
+        }
+        assert_eq!(together(ms(1010), ms(1000)), together(ms(1090), ms(1000)));
+    }
+
+    #[test]
     fn a_push_resets_the_back_off_and_looks_at_once() {
         let mut waiters = Waiters::new(BACK_OFF);
         let line = parked(&mut waiters, any("g"), watched(1, None), 1);
         waiters.lines.get_mut(&line).unwrap().empties = 9;
         waiters.wake(ms(7), appended(5));
-        assert_eq!(waiters.take_due(ms(7)).len(), 1);
+        assert_eq!(waiters.take_due(ms(7), None).len(), 1);
         assert_eq!(waiters.statistics().groups_backed_off, 0);
     }
 
@@ -539,10 +629,10 @@ mod tests {
         let mut waiters = Waiters::new(BACK_OFF);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 2);
-        let queries = waiters.take_due(ms(0));
+        let queries = waiters.take_due(ms(0), None);
         assert_eq!((queries.len(), queries[0].waiters.len()), (1, 2));
         waiters.wake(ms(1), appended(5));
-        assert!(waiters.take_due(ms(1)).is_empty());
+        assert!(waiters.take_due(ms(1), None).is_empty());
         assert_eq!(waiters.statistics().groups_in_flight, 1);
     }
 
@@ -550,10 +640,10 @@ mod tests {
     fn an_event_during_a_query_leads_to_another_at_once() {
         let mut waiters = Waiters::new(BACK_OFF);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
-        let query = waiters.take_due(ms(0)).remove(0);
+        let query = waiters.take_due(ms(0), None).remove(0);
         waiters.wake(ms(1), appended(5));
-        waiters.checked(ms(2), query.line, false, watched(1, None), None);
-        assert_eq!(waiters.take_due(ms(2)).len(), 1);
+        waiters.checked(ms(2), query.line, checked(false, watched(1, None), None));
+        assert_eq!(waiters.take_due(ms(2), None).len(), 1);
     }
 
     #[test]
@@ -561,10 +651,10 @@ mod tests {
         let mut waiters = Waiters::new(BACK_OFF);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 2);
-        let query = waiters.take_due(ms(0)).remove(0);
+        let query = waiters.take_due(ms(0), None).remove(0);
         assert_eq!(waiters.cancel(query.waiters[0]), Some(1));
-        waiters.checked(ms(1), query.line, true, watched(1, None), None);
-        assert_eq!(waiters.take_due(ms(1)).remove(0).waiters, [query.waiters[1]]);
+        waiters.checked(ms(1), query.line, checked(true, watched(1, None), None));
+        assert_eq!(waiters.take_due(ms(1), None).remove(0).waiters, [query.waiters[1]]);
     }
 
     #[test]
@@ -572,8 +662,8 @@ mod tests {
         let mut waiters = Waiters::new(BACK_OFF);
         waiters.park(ms(0), ms(50), any("g"), watched(1, None), 1);
         waiters.park(ms(0), ms(80), any("g"), watched(1, None), 2);
-        let query = waiters.take_due(ms(0)).remove(0);
-        waiters.checked(ms(0), query.line, false, watched(1, None), None);
+        let query = waiters.take_due(ms(0), None).remove(0);
+        waiters.checked(ms(0), query.line, checked(false, watched(1, None), None));
         assert_eq!(waiters.next_wake(), Some(ms(50)));
         assert_eq!(waiters.expire(ms(50)), [1]);
         assert_eq!(waiters.expire(ms(80)), [2]);
@@ -592,8 +682,8 @@ mod tests {
         assert_eq!(waiters.set_alarm(), Some(ms(100)));
         let park = |waiters: &mut Waiters<u32>, now, deadline| {
             let id = waiters.park(now, deadline, any("g"), watched(1, None), 2);
-            assert_eq!(waiters.take_due(now).len(), 1);
-            waiters.checked(now, line, false, watched(1, None), None);
+            assert_eq!(waiters.take_due(now, None).len(), 1);
+            waiters.checked(now, line, checked(false, watched(1, None), None));
             id
         };
         park(&mut waiters, ms(10), ms(150));
@@ -623,7 +713,7 @@ mod tests {
         let id = waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
         assert_eq!(waiters.cancel(id), Some(1));
         assert_eq!(waiters.statistics(), WaitStatistics::default());
-        assert!(waiters.take_due(ms(0)).is_empty());
+        assert!(waiters.take_due(ms(0), None).is_empty());
     }
 
     #[test]
@@ -632,7 +722,7 @@ mod tests {
         let first = parked(&mut waiters, any("g"), watched(1, None), 1);
         parked(&mut waiters, any("h"), watched(2, None), 2);
         waiters.wake(ms(1), Event::Freed { queue: QUEUE, group: GroupId(1), partition: PartitionId(5) });
-        let due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        let due: Vec<_> = waiters.take_due(ms(1), None).into_iter().map(|query| query.line).collect();
         assert_eq!(due, [first]);
     }
 
@@ -644,7 +734,7 @@ mod tests {
         parked(&mut waiters, one("six"), watched(1, Some(6)), 3);
         let missing = parked(&mut waiters, one("seven"), watched(1, None), 4);
         waiters.wake(ms(1), appended(5));
-        let mut due: Vec<_> = waiters.take_due(ms(1)).into_iter().map(|query| query.line).collect();
+        let mut due: Vec<_> = waiters.take_due(ms(1), None).into_iter().map(|query| query.line).collect();
         due.sort();
         assert_eq!(due, [anything, exact, missing]);
     }
@@ -653,8 +743,8 @@ mod tests {
     fn what_is_due_is_looked_at_when_it_is() {
         let mut waiters = Waiters::new(BACK_OFF);
         waiters.park(ms(0), NEVER, any("g"), watched(1, None), 1);
-        let query = waiters.take_due(ms(0)).remove(0);
-        waiters.checked(ms(0), query.line, false, watched(1, None), Some(ms(30)));
+        let query = waiters.take_due(ms(0), None).remove(0);
+        waiters.checked(ms(0), query.line, checked(false, watched(1, None), Some(ms(30))));
         assert_eq!(waiters.next_wake(), Some(ms(30)));
     }
 }

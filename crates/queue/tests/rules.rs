@@ -475,6 +475,50 @@ async fn a_push_wakes_a_waiting_pop() {
     assert_eq!(bench.broker.wait_statistics().waiters, 0);
 }
 
+/// Waits until looks have found nothing so often that the line is at rest.
+async fn backed_off(bench: &Bench) {
+    while bench.broker.wait_statistics().groups_backed_off == 0 {
+        baton_env::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_at_rest_hears_of_whatever_gives_it_something() {
+    let bench = Bench::with(Options {
+        pop_wait_initial_interval: Duration::from_millis(5),
+        pop_wait_max_interval: Duration::from_millis(20),
+        ..Options::default()
+    });
+    let target = Target::Partition { queue: "q".into(), partition: "p".into() };
+    let patient = PopRequest { target, wait: Some(600 * SECOND), ..as_group("q", "g", Subscription::All) };
+    bench.push("q", "p", &["1"]).await;
+    assert_eq!(bench.texts(patient.clone()).await, ["1"]);
+    let beginning = Position::After(Timestamp::from_micros(0));
+
+    let parked = park(&bench, patient.clone()).await;
+    backed_off(&bench).await;
+    bench.broker.seek_partition("g", "q", "p", beginning).await.unwrap().unwrap();
+    assert_eq!(texts(&parked.await.unwrap().unwrap()), ["1"]);
+
+    let parked = park(&bench, patient.clone()).await;
+    backed_off(&bench).await;
+    bench.broker.seek("g", "q", beginning).await.unwrap().unwrap();
+    assert_eq!(texts(&parked.await.unwrap().unwrap()), ["1"]);
+
+    let parked = park(&bench, patient.clone()).await;
+    backed_off(&bench).await;
+    bench.broker.delete_queue("q").await.unwrap();
+    bench.push("q", "p", &["2"]).await;
+    assert_eq!(texts(&parked.await.unwrap().unwrap()), ["2"]);
+
+    let labelled = Target::Labels { namespace: Some("n".into()), task: None };
+    let parked = park(&bench, PopRequest { target: labelled, ..patient }).await;
+    backed_off(&bench).await;
+    bench.broker.configure("new", Some("n"), None, &serde_json::Map::new(), false).await.unwrap();
+    bench.push("new", "p", &["3"]).await;
+    assert_eq!(texts(&parked.await.unwrap().unwrap()), ["3"]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_push_wakes_one_waiter_per_message_and_every_group() {
     let bench = Bench::new();

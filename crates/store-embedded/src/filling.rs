@@ -1,10 +1,13 @@
 //! The messages of the filling group, which will become segments.
 //!
-//! Messages are gathered as they come, one after the other in one buffer, and put together by partition when the
-//! group is handed over: with a million partitions a segment is often one small message, and memory of its own
-//! for each, for its key and for every time it changes hands would cost more than the message. Always: a
-//! partition's runs are in the order of their offsets, and all but the last of them are closed.
+//! Messages are copied once, as they come, one run after the other into buffers that many runs share, each with room
+//! before it for the key and the header of its segment. Where nothing of another partition came between, that is the
+//! segment; only runs that came in pieces are put together when the group is handed over. With a million partitions a
+//! segment is often one small message, and memory of its own for each, for its key and for every time it changes hands
+//! would cost more than the message; with large batches copying is what costs. Always: a partition's runs are in the
+//! order of their offsets, and all but the last of them are closed.
 
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 
 use baton_store::{Block, Segment, SegmentHeader};
@@ -16,24 +19,30 @@ use crate::tables::segment_key;
 
 /// Segments share a buffer of about this size, which is freed when none of them is needed any more.
 const BUFFER_BYTES: usize = 256 << 10;
-/// More room than this is given back after a group; few groups need it.
-const ROOM_KEPT: usize = 4 << 20;
+const KEY_BYTES: usize = 24;
+/// What stands before the messages of a run.
+const ROOM: usize = KEY_BYTES + Segment::BODY_AT;
 
 /// The runs of messages that have come.
 #[derive(Default)]
 pub struct Filling {
     open: FxHashMap<PartitionId, Run>,
     closed: Vec<(PartitionId, Run)>,
-    /// Encoded messages in the order they came.
-    bytes: Vec<u8>,
+    buffers: Buffers,
 }
 
 /// Messages of one partition that will become one segment.
 pub struct Run {
     pub header: SegmentHeader,
     /// Where its messages stand: nearly always they came at once.
-    first: Range<usize>,
-    rest: Vec<Range<usize>>,
+    first: Place,
+    rest: Vec<Place>,
+}
+
+/// Encoded messages in a buffer.
+struct Place {
+    buffer: usize,
+    bytes: Range<usize>,
 }
 
 impl Run {
@@ -42,16 +51,63 @@ impl Run {
         self.header.base.plus(self.header.count.into())
     }
 
-    fn places(&self) -> impl Iterator<Item = &Range<usize>> {
+    fn places(&self) -> impl Iterator<Item = &Place> {
         std::iter::once(&self.first).chain(&self.rest)
-    }
-
-    fn stored_bytes(&self) -> usize {
-        KEY_BYTES + Segment::BODY_AT + self.places().map(ExactSizeIterator::len).sum::<usize>()
     }
 }
 
-const KEY_BYTES: usize = 24;
+/// Encoded messages in the order they came.
+#[derive(Default)]
+struct Buffers {
+    all: Vec<Vec<u8>>,
+    /// What the first of them should have room for.
+    expected: usize,
+}
+
+impl Buffers {
+    /// Adds messages after an empty `room`.
+    fn add(&mut self, room: usize, messages: &[&[u8]]) -> Place {
+        let needed = room + messages.iter().map(|some| some.len()).sum::<usize>();
+        if !self.fits(needed) {
+            let usual = if self.all.is_empty() { self.expected } else { BUFFER_BYTES };
+            self.all.push(Vec::with_capacity(needed.max(usual)));
+        }
+        let index = self.all.len() - 1;
+        let buffer = &mut self.all[index];
+        let from = buffer.len() + room;
+        buffer.resize(from, 0);
+        messages.iter().for_each(|some| buffer.extend_from_slice(some));
+        Place { buffer: index, bytes: from..buffer.len() }
+    }
+
+    /// Adds messages right after those of a place, if nothing else has come since.
+    fn extend(&mut self, place: &mut Place, messages: &[u8]) -> bool {
+        let is_last = place.buffer + 1 == self.all.len() && self.all[place.buffer].len() == place.bytes.end;
+        if !is_last || !self.fits(messages.len()) {
+            return false;
+        }
+        let buffer = &mut self.all[place.buffer];
+        buffer.extend_from_slice(messages);
+        place.bytes.end = buffer.len();
+        true
+    }
+
+    /// Whether the last buffer takes so many more bytes.
+    fn fits(&self, bytes: usize) -> bool {
+        let takes = |last: &Vec<u8>| last.len() + bytes <= last.capacity().max(BUFFER_BYTES);
+        self.all.last().is_some_and(takes)
+    }
+
+    fn get(&self, place: &Place) -> &[u8] {
+        &self.all[place.buffer][place.bytes.clone()]
+    }
+
+    /// Everything that was added; the next time as much is expected.
+    fn take(&mut self) -> Vec<Vec<u8>> {
+        self.expected = self.all.iter().map(Vec::len).sum::<usize>().min(BUFFER_BYTES);
+        std::mem::take(&mut self.all)
+    }
+}
 
 /// A segment that is complete.
 pub struct Sealed {
@@ -68,21 +124,25 @@ impl Filling {
 
     /// Adds messages; `first` and `created_at` count where they begin a segment.
     pub fn add(&mut self, partition: PartitionId, first: Offset, created_at: Timestamp, block: &Block) {
-        let from = self.bytes.len();
-        self.bytes.extend_from_slice(block.bytes());
-        let place = from..self.bytes.len();
         let count = u32::try_from(block.len()).unwrap_or(u32::MAX);
-        self.open
-            .entry(partition)
-            .and_modify(|run| {
+        match self.open.entry(partition) {
+            Entry::Occupied(mut entry) => {
+                let run = entry.get_mut();
                 run.header.count += count;
-                run.rest.push(place.clone());
-            })
-            .or_insert_with(|| Run {
-                header: SegmentHeader { base: first, count, created_at },
-                first: place,
-                rest: Vec::new(),
-            });
+                let last = run.rest.last_mut().unwrap_or(&mut run.first);
+                if !self.buffers.extend(last, block.bytes()) {
+                    run.rest.push(self.buffers.add(0, &[block.bytes()]));
+                }
+            }
+            Entry::Vacant(entry) => {
+                let header = SegmentHeader { base: first, count, created_at };
+                entry.insert(Run {
+                    header,
+                    first: self.buffers.add(ROOM, &[block.bytes()]),
+                    rest: Vec::new(),
+                });
+            }
+        }
     }
 
     /// From now on messages begin new segments.
@@ -98,7 +158,7 @@ impl Filling {
 
     /// A run as a segment.
     pub fn segment(&self, partition: PartitionId, run: &Run) -> Segment {
-        let body: Vec<u8> = run.places().flat_map(|place| &self.bytes[place.clone()]).copied().collect();
+        let body: Vec<u8> = run.places().flat_map(|place| self.buffers.get(place)).copied().collect();
         Segment::new(partition, run.header, body.into())
     }
 
@@ -122,41 +182,47 @@ impl Filling {
         let mut runs = std::mem::take(&mut self.closed);
         runs.extend(self.open.drain());
         runs.sort_unstable_by_key(|(partition, run)| (*partition, run.header.base));
-        let (mut sealed, mut rest) = (Vec::with_capacity(runs.len()), &runs[..]);
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let of_buffer = rest.iter().take_while(|(_, run)| {
-                let room = bytes < BUFFER_BYTES;
-                bytes += if room { run.stored_bytes() } else { 0 };
-                room
-            });
-            let (some, others) = rest.split_at(of_buffer.count());
-            self.seal_some(some, bytes, &mut sealed);
-            rest = others;
+        let mut joined = self.join(&mut runs);
+        let mut buffers = self.buffers.take();
+        buffers.append(&mut joined);
+        for (partition, Run { header, first, .. }) in &runs {
+            let stored = &mut buffers[first.buffer][first.bytes.start - ROOM..first.bytes.end];
+            let (key, value) = stored.split_at_mut(KEY_BYTES);
+            key.copy_from_slice(&segment_key(*partition, header.base, header.created_at));
+            Segment::seal(header, value);
         }
-        self.bytes.clear();
-        self.bytes.shrink_to(ROOM_KEPT);
-        sealed
+        let buffers: Vec<_> = buffers.into_iter().map(share).collect();
+        let sealed = |(partition, Run { header, first, .. }): (PartitionId, Run)| {
+            let (buffer, body) = (&buffers[first.buffer], first.bytes);
+            let value_at = body.start - Segment::BODY_AT;
+            Sealed {
+                key: buffer.slice(body.start - ROOM..value_at),
+                value: buffer.slice(value_at..body.end),
+                segment: Segment::new(partition, header, buffer.slice(body)),
+            }
+        };
+        runs.into_iter().map(sealed).collect()
     }
 
-    /// Makes segments of some runs, in one buffer of so many bytes.
-    fn seal_some(&self, runs: &[(PartitionId, Run)], bytes: usize, sealed: &mut Vec<Sealed>) {
-        let mut buffer = Vec::with_capacity(bytes);
-        for (partition, run) in runs {
-            buffer.extend_from_slice(&segment_key(*partition, run.header.base, run.header.created_at));
-            let value_at = buffer.len();
-            buffer.resize(value_at + Segment::BODY_AT, 0);
-            run.places().for_each(|place| buffer.extend_from_slice(&self.bytes[place.clone()]));
-            Segment::seal(&run.header, &mut buffer[value_at..]);
+    /// Puts together the runs that came in pieces, in further buffers, which count as those after the present ones.
+    fn join(&self, runs: &mut [(PartitionId, Run)]) -> Vec<Vec<u8>> {
+        let mut joined = Buffers { expected: BUFFER_BYTES, ..Buffers::default() };
+        for (_, run) in runs.iter_mut().filter(|(_, run)| !run.rest.is_empty()) {
+            let pieces: Vec<_> = run.places().map(|place| self.buffers.get(place)).collect();
+            let mut place = joined.add(ROOM, &pieces);
+            place.buffer += self.buffers.all.len();
+            (run.first, run.rest) = (place, Vec::new());
         }
-        let mut buffer = Bytes::from(buffer);
-        for (partition, run) in runs {
-            let key = buffer.split_to(KEY_BYTES);
-            let value = buffer.split_to(run.stored_bytes() - KEY_BYTES);
-            let segment = Segment::new(*partition, run.header, value.slice(Segment::BODY_AT..));
-            sealed.push(Sealed { key, value, segment });
-        }
+        joined.take()
     }
+}
+
+/// A full buffer for many to share. Much unused room at its end is given back.
+fn share(mut buffer: Vec<u8>) -> Bytes {
+    if buffer.capacity() - buffer.len() > buffer.len() / 8 {
+        buffer.shrink_to_fit();
+    }
+    buffer.into()
 }
 
 #[cfg(test)]

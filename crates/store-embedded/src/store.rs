@@ -91,6 +91,8 @@ pub struct Shared {
     parked: Mutex<Vec<(u64, Box<dyn Operation>)>>,
     idle: Mutex<bool>,
     became_idle: Condvar,
+    /// How often a queue or a group has changed.
+    structure: AtomicU64,
     /// Whether callers may try to decide on their own threads.
     calm: AtomicBool,
     /// Whether one does, and looks itself at what is taken in meanwhile.
@@ -156,6 +158,7 @@ impl EmbeddedStore {
             parked: Mutex::default(),
             idle: Mutex::new(true),
             became_idle: Condvar::new(),
+            structure: AtomicU64::new(0),
             calm: AtomicBool::new(false),
             caller_decides: AtomicBool::new(false),
             full: AtomicBool::new(false),
@@ -350,6 +353,11 @@ impl Shared {
         self.commit_number.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// A queue or a group changes.
+    pub fn change_structure(&self) {
+        self.structure.fetch_add(1, Ordering::Release);
+    }
+
     pub fn notify(&self, event: Event) {
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &*listener {
@@ -460,6 +468,10 @@ impl Store for EmbeddedStore {
 
     fn listen(&self, listener: Listener) {
         *self.shared.listener.write().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+    }
+
+    fn unheard(&self) -> Option<u64> {
+        Some(self.shared.structure.load(Ordering::Acquire))
     }
 
     fn now(&self) -> Timestamp {

@@ -60,6 +60,7 @@ impl<'a> EmbeddedTx<'a> {
 
     fn change_structure(&mut self) {
         self.write_now();
+        self.writer.shared.change_structure();
         self.writer.structure_changed_in = self.writer.group.seq;
     }
 
@@ -230,6 +231,13 @@ impl Tx for EmbeddedTx<'_> {
             self.see(id);
         }
         Ok(id)
+    }
+
+    fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, Stop> {
+        self.see_structure();
+        let found = self.writer.hot.partition_ids(queue, names);
+        found.iter().flatten().for_each(|id| self.see(*id));
+        Ok(found)
     }
 
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
@@ -424,6 +432,7 @@ impl Tx for EmbeddedTx<'_> {
         let Some(old) = self.writer.hot.group_by_id(id) else { return };
         let group = Arc::new(Group { start, ..(*old).clone() });
         self.write_now();
+        self.writer.shared.change_structure();
         let now = self.now();
         let shared = self.writer.shared.clone();
         self.writer.put(&shared.tables.groups, number_key(id.0), group_value(&group));

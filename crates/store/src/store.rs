@@ -98,6 +98,13 @@ pub trait Store: Send + Sync + 'static {
     /// Sets who hears of events.
     fn listen(&self, listener: Listener);
 
+    /// How often something has changed that a pop may rest on and that no event tells of: queues and groups. While
+    /// this stays the same, whoever has heard every event need not look again. `None` where somebody else may change
+    /// the store, or where events may get lost.
+    fn unheard(&self) -> Option<u64> {
+        None
+    }
+
     /// The store's time, roughly: that of the last decision or later.
     fn now(&self) -> Timestamp;
 

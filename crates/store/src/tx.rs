@@ -125,6 +125,11 @@ pub trait Tx {
     /// A partition by number.
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop>;
 
+    /// The same for many names, which a backend may find faster together.
+    fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, Stop> {
+        names.iter().map(|name| self.partition_id(queue, name)).collect()
+    }
+
     /// Up to `limit` partitions of a queue, by number, after `after`.
     fn partitions(
         &mut self,
