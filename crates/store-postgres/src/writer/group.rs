@@ -15,6 +15,7 @@ use crate::link::{Link, call, moment, param, signed};
 use crate::load::{self, BEGIN, ROLLBACK, Round, Versions};
 use crate::memory::Memory;
 use crate::store::BUSY_FOR;
+use crate::structure::Structure;
 
 /// Fetches in one group. Decisions need two or three.
 const ROUNDS_MAX: usize = 64;
@@ -64,7 +65,14 @@ impl Writer {
         let count = decided.outcomes.len();
         let writes = decided.memory.changed.marks.any;
         if decided.ground == Ground::Old || (decided.ground == Ground::Last && !writes) {
-            self.heard = Premise::of(&decided, self.all_commits).still_holds(link).await?;
+            match Premise::of(&decided, self.all_commits).still_holds(link).await {
+                Ok(heard) => self.heard = heard,
+                Err(setback) => {
+                    self.structure = untouched(decided.memory, decided.structure);
+                    self.roll_back().await;
+                    return Err(setback);
+                }
+            }
         }
         if !writes {
             let answered: Vec<_> =
@@ -93,13 +101,12 @@ impl Writer {
         let committed = match link.commit(calls).await {
             Ok(results) => results,
             Err((Failure::Lost(reason), true)) => {
-                self.structure = None;
                 let events = std::mem::take(&mut decided.memory.events);
                 self.parked = Parked { outcomes: decided.outcomes, events };
                 return Err(Setback::Unknown(reason));
             }
             Err((failure, _)) => {
-                self.structure = None;
+                self.structure = untouched(decided.memory, decided.structure);
                 self.has_begun = true;
                 self.roll_back().await;
                 return Err(failure.into());
@@ -186,6 +193,7 @@ impl Writer {
             if before.commits != self.all_commits {
                 if memory.relies_on_lines {
                     self.clock = memory.clock;
+                    self.structure = untouched(memory, structure_number);
                     return Err(Setback::Stale);
                 }
                 self.all_commits = before.commits;
@@ -210,6 +218,7 @@ impl Writer {
                 let noted = *memory.records_number.get_or_insert(before.records);
                 if before.records != after.records || noted != after.records {
                     self.clock = memory.clock;
+                    self.structure = untouched(memory, structure_number);
                     return Err(if is_stale { Setback::Stale } else { Setback::Again });
                 }
             }
@@ -307,6 +316,12 @@ impl Writer {
         }
         self.shared.set_remembered(remembered, self.remembered.len());
     }
+}
+
+/// Queues and groups for the next try, unless decisions have changed them. Whether others did is seen then.
+fn untouched(memory: Memory, number: i64) -> Option<(i64, Structure)> {
+    let changed = &memory.changed;
+    (changed.queues.is_empty() && changed.groups.is_empty()).then_some((number, memory.structure))
 }
 
 /// What decisions looked at that have changed nothing.
