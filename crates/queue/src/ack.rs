@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use baton_store::{
     Cursor, DeadLetter, DeadLetterKey, Durability, Group, MessageView, Partition, Queue, Stop, Tx,
+    look_at_all,
 };
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp, limits};
@@ -106,9 +107,10 @@ pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved]) -> Result<Prepared, Stop> {
         }
     }
     let mut changes = Vec::new();
-    for ((partition, group), indexes) in places {
+    look_at_all(places, |((partition, group), indexes)| {
         changes.extend(prepare_place(tx, acks, partition, group, &indexes, &mut results)?);
-    }
+        Ok(())
+    })?;
     Ok(Prepared { results, changes })
 }
 

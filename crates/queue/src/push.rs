@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx, home_of};
+use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx, home_of, look_at_all};
 use baton_types::{MessageId, Offset, PartitionId, QueueOptions, limits};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -258,11 +258,12 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
         plans.push(Plan { queue, partition: None, detour, repeats: repeats_within(&part.block) });
     }
     find_partitions(tx, batch, &mut plans)?;
-    for (part, plan) in batch.parts.iter().zip(&mut plans) {
-        if let (Some(queue), Some(partition)) = (&plan.queue, plan.partition) {
-            find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)?;
+    look_at_all(batch.parts.iter().zip(&mut plans), |(part, plan)| match (&plan.queue, plan.partition) {
+        (Some(queue), Some(partition)) => {
+            find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)
         }
-    }
+        _ => Ok(()),
+    })?;
     if let Some(full) = find_full(tx, batch, &plans)? {
         return Ok(Err(full));
     }
@@ -273,14 +274,14 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
 fn find_partitions(tx: &mut dyn Tx, batch: &PushBatch, plans: &mut [Plan]) -> Result<(), Stop> {
     let id = |plan: &Plan| plan.queue.as_ref().map(|queue| queue.id);
     let mut parts = batch.parts.iter();
-    for run in plans.chunk_by_mut(|one, other| id(one) == id(other)) {
+    look_at_all(plans.chunk_by_mut(|one, other| id(one) == id(other)), |run| {
         let names: Vec<_> = parts.by_ref().take(run.len()).map(|part| &*part.partition).collect();
-        let Some(queue) = run.first().and_then(id) else { continue };
+        let Some(queue) = run.first().and_then(id) else { return Ok(()) };
         for (plan, partition) in run.iter_mut().zip(tx.partition_ids(queue, &names)?) {
             plan.partition = partition;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Messages whose id stands earlier in the same block.
@@ -312,9 +313,9 @@ fn find_stored(
         return Ok(());
     }
     let oldest = tx.now().before(window(options));
-    for (index, hash) in block.hashes().enumerate() {
+    look_at_all(block.hashes().enumerate(), |(index, hash)| {
         let Some(offset) = hash.map(|hash| tx.remembered(partition, hash)).transpose()?.flatten() else {
-            continue;
+            return Ok(());
         };
         let same = |message: &MessageView| {
             message.created_at >= oldest && message.transaction_id.as_deref() == block.transaction_id(index)
@@ -322,8 +323,8 @@ fn find_stored(
         if let Some(message) = tx.message(partition, offset)?.filter(same) {
             repeats.insert(index, Repeat::Stored(offset, message.id()));
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// The queue that would hold more than it may, if there is one.

@@ -79,18 +79,17 @@ impl Carried {
 
     /// Takes it from a group that is over, with the numbers of its commit if it had one.
     pub fn take_from(memory: &mut Memory, numbers: Option<&Numbers>) -> Self {
-        let carried = Self::default();
-        let partitions = if memory.partitions.len() > PARTITIONS_MAX {
-            carried.partitions
-        } else {
-            partitions(memory, numbers)
-        };
-        let lines = if partitions.is_empty() { carried.lines } else { lines(memory) };
-        let is_too_much = memory.records.len() > RECORDS_MAX
-            || memory.record_pages.len() > PAGES_MAX
-            || memory.record_bytes > RECORD_BYTES_MAX;
-        let records = if is_too_much { carried.records } else { records(memory, numbers) };
-        Self { partitions, lines, records }
+        let mut carried = Self::default();
+        if memory.partitions.len() <= PARTITIONS_MAX {
+            (carried.partitions, carried.lines) = (partitions(memory, numbers), lines(memory));
+        }
+        if memory.records.len() <= RECORDS_MAX
+            && memory.record_pages.len() <= PAGES_MAX
+            && memory.record_bytes <= RECORD_BYTES_MAX
+        {
+            carried.records = records(memory, numbers);
+        }
+        carried
     }
 }
 

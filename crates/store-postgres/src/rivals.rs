@@ -115,12 +115,17 @@ async fn random_records_of_two_servers_agree_with_a_plain_model() {
     model::random_records_agree_with_a_plain_model::<Schema>().await;
 }
 
+/// On a database of their own.
+async fn two_servers() -> [PostgresStore; 2] {
+    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
+    let open = || async { PostgresStore::open(Options::new(url.clone())).await.unwrap() };
+    [open().await, open().await]
+}
+
 /// What is written may rest on a record that is only looked at.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
-    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
-    let one = PostgresStore::open(Options::new(url.clone())).await.unwrap();
-    let other = PostgresStore::open(Options::new(url)).await.unwrap();
+    let [one, other] = two_servers().await;
     let partition = run(&one, |tx| {
         let queue = tx.put_queue(spec("q"))?.id;
         Ok(tx.create_partition(queue, "p"))
@@ -144,9 +149,7 @@ async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
 /// That there is nothing is an answer too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_another_server_took_in_is_offered_at_once() {
-    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
-    let one = PostgresStore::open(Options::new(url.clone())).await.unwrap();
-    let other = PostgresStore::open(Options::new(url)).await.unwrap();
+    let [one, other] = two_servers().await;
     let made = run(&one, |tx| {
         let queue = tx.put_queue(spec("q"))?.id;
         Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", Start::Oldest)))

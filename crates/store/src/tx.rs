@@ -26,6 +26,24 @@ impl From<Error> for Stop {
     }
 }
 
+/// Looks at every item before it tells that rows are missing, so that a backend fetches those of all of them together:
+/// a decision that stops at each in turn would be run as often as there are items.
+pub fn look_at_all<T>(
+    items: impl IntoIterator<Item = T>,
+    mut look: impl FnMut(T) -> Result<(), Stop>,
+) -> Result<(), Stop> {
+    let mut misses = false;
+    for item in items {
+        match look(item) {
+            Err(Stop::Load) => misses = true,
+            // It may look different once everything is there.
+            Err(Stop::Failed(_)) if misses => {}
+            outcome => outcome?,
+        }
+    }
+    if misses { Err(Stop::Load) } else { Ok(()) }
+}
+
 /// When a write must be on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
@@ -127,7 +145,12 @@ pub trait Tx {
 
     /// The same for many names, which a backend may find faster together.
     fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, Stop> {
-        names.iter().map(|name| self.partition_id(queue, name)).collect()
+        let mut found = Vec::with_capacity(names.len());
+        look_at_all(names, |name| {
+            found.push(self.partition_id(queue, name)?);
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// Up to `limit` partitions of a queue, by number, after `after`.

@@ -324,7 +324,7 @@ fn untouched(memory: Memory, number: i64) -> Option<(i64, Structure)> {
     (changed.queues.is_empty() && changed.groups.is_empty()).then_some((number, memory.structure))
 }
 
-/// What decisions looked at that have changed nothing.
+/// What decisions looked at, to be compared without a commit.
 struct Premise {
     structure: i64,
     records: Option<i64>,

@@ -80,6 +80,7 @@ macro_rules! conformance {
                 a_queue_is_changed_in_place
                 queues_are_told_in_the_order_of_their_creation
                 partitions_are_found_and_paged_by_number
+                hundreds_of_partitions_are_found_and_filled_in_one_decision
                 numbers_are_never_used_again
                 a_removed_queue_takes_everything_with_it
                 a_queue_of_the_same_name_begins_empty

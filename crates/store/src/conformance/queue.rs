@@ -7,7 +7,7 @@ use baton_types::{LeaseId, Offset, PartitionId};
 use uuid::Uuid;
 
 use super::{Backend, Bench, Restart, WINDOW, at, block, dead_letter, named_block, put_group, spec};
-use crate::{Cursor, Durability, Lease, Start};
+use crate::{Cursor, Durability, Lease, Start, Tx};
 
 pub async fn a_queue_is_found_by_name_and_number<B: Backend>() {
     let mut bench = Bench::<B>::new().await;
@@ -81,6 +81,29 @@ pub async fn partitions_are_found_and_paged_by_number<B: Backend>() {
         assert_eq!(told(page(Some(ids[0]), 2).await.unwrap()), ids[1..3]);
         assert!(page(Some(ids[3]), 2).await.unwrap().is_empty());
     }
+}
+
+pub async fn hundreds_of_partitions_are_found_and_filled_in_one_decision<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let queue = bench.queue("q").await;
+    let fill = move |tx: &mut dyn Tx| {
+        let names: Vec<String> = (0..300).map(|number| format!("p{number}")).collect();
+        let found = tx.partition_ids(queue, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let mut ids = Vec::new();
+        for (name, found) in names.iter().zip(found) {
+            ids.push(found.unwrap_or_else(|| tx.create_partition(queue, name)));
+        }
+        for id in &ids {
+            tx.append(*id, &block(&["x"]), Duration::ZERO);
+        }
+        Ok(ids)
+    };
+    let ids = bench.run(fill).await;
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        assert_eq!(bench.run(fill).await, ids);
+    }
+    assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 4 * 300);
 }
 
 pub async fn numbers_are_never_used_again<B: Backend>() {
