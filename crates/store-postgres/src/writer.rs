@@ -3,8 +3,8 @@
 //! A group costs a fixed small number of round trips, however many operations it has: one that writes and commits, and
 //! before it one that fetches what decisions miss, unless the last group had it (`carried`). What was fetched is compared
 //! at the commit; only after another server was in the way is it locked at once, for a while. What arrives meanwhile
-//! is the next group, together with what those send who were just answered, for whom it waits a moment; so groups
-//! grow with the load and with the distance to the database.
+//! is the next group, so groups grow with the load and with the distance to the database; where many call, the next is
+//! decided and sent before the last is committed (`flight`).
 //!
 //! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
 //! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
@@ -13,6 +13,7 @@
 mod flight;
 mod group;
 mod reconnect;
+mod trust;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use tokio::sync::mpsc::Receiver;
 
 use self::flight::Flight;
 use self::reconnect::AWAY_MAX;
+use self::trust::Trust;
 use crate::carried::Carried;
 use crate::clock::Hybrid;
 use crate::failure::Failure;
@@ -37,16 +39,13 @@ use crate::tx::Names;
 
 /// Operations in one group: enough to share a commit, few enough to be decided in a blink.
 const GROUP_OPERATIONS_MAX: usize = 2_048;
-/// The share of a group's time, one in so many, that the next group waits for callers who were just answered and
-/// are about to call again. Without it those who work in step split into groups that take turns, each with the cost
-/// of a whole one.
-const GATHER_SHARE: u32 = 3;
-/// No gathering is longer than this.
-const GATHER_MAX: Duration = Duration::from_millis(2);
-/// Callers that are enough for two groups, one at the database while the other is answered and calls again.
-const CALLERS_MANY: usize = 8;
-/// Commits that are under way at the same time.
-const FLIGHTS_MAX: usize = 2;
+/// Commits that are under way at the same time at most.
+const FLIGHTS_MAX: usize = 3;
+/// Of those who call at the same time, one in so many makes a group that is sent while others are under way: one is
+/// committed, one is on its way, one is answered and calls again. Smaller ones would only cost more.
+const CALLERS_SHARE: usize = 3;
+/// With fewer callers than this nothing is sent before the last group is committed.
+const CALLERS_FEW: usize = 8;
 /// How often a group is run that others get in the way of.
 const TRIES_MAX: u32 = 30;
 /// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
@@ -55,8 +54,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
 const RIVALRY: u32 = if cfg!(test) { 1 } else { 16 };
-/// For so many groups partitions are locked when they are read, after another server was in the way of comparing them.
-const CONTENTION: u32 = if cfg!(test) { 1 } else { 64 };
 /// Begins a server's row.
 const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, committed, epoch";
 const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
@@ -92,15 +89,16 @@ pub struct Writer {
     touches_records: bool,
     /// The groups that reckon with other servers at the records.
     rivalry: u32,
-    /// The groups that reckon with other servers at the partitions.
-    contention: u32,
+    /// Whether other servers are reckoned with at the partitions.
+    trust: Trust,
     /// What the next group need not fetch.
     carried: Carried,
     /// The commits that were sent and not answered yet.
     flights: VecDeque<Flight>,
     /// Whether the next group has to wait until nothing is under way.
     must_land: bool,
-    pulse: Pulse,
+    /// How many called at the same time when the last commit ended.
+    callers: usize,
 }
 
 /// How a try to run a group ended, other than well.
@@ -168,11 +166,11 @@ impl Writer {
             has_begun: false,
             touches_records: false,
             rivalry: 0,
-            contention: 0,
+            trust: Trust::default(),
             carried: Carried::default(),
             flights: VecDeque::new(),
             must_land: false,
-            pulse: Pulse::default(),
+            callers: 0,
             lane,
             shared,
         };
@@ -188,7 +186,6 @@ impl Writer {
             if !self.flights.is_empty() {
                 self.go_on(&mut waiting, &mut intake).await;
             } else if !waiting.is_empty() {
-                gather(&mut waiting, &mut intake, self.pulse.enough(), self.pulse.patience).await;
                 self.work(&mut waiting, &mut intake, None).await;
             } else if let Some(input) = self.next(&mut intake).await {
                 input.join(&mut waiting, &mut intake);
@@ -199,7 +196,8 @@ impl Writer {
     /// While a commit is under way: sends the next after it, or waits for whatever comes first.
     async fn go_on(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
         let is_next = self.flights.len() < FLIGHTS_MAX && !self.must_land;
-        if is_next && !waiting.is_empty() && waiting.len() >= self.pulse.enough() {
+        let is_enough = self.callers >= CALLERS_FEW && waiting.len() >= self.callers.div_ceil(CALLERS_SHARE);
+        if is_next && is_enough {
             match self.follow(waiting).await {
                 Ok(followed) => self.must_land = !followed,
                 Err(setback) => self.work(waiting, intake, Some(setback)).await,
@@ -243,14 +241,8 @@ impl Writer {
             {
                 return busy(waiting);
             }
-            let before = waiting.len();
             match self.attempt(waiting, tries).await {
-                Ok(()) => {
-                    if self.flights.is_empty() {
-                        self.pulse.feel(before, intake.len(), watch.elapsed());
-                    }
-                    return;
-                }
+                Ok(()) => return,
                 Err(trouble) => setback = Some(trouble),
             }
         }
@@ -278,7 +270,7 @@ impl Writer {
                     self.link = None;
                 }
             }
-            Setback::Contended if is_patient => self.contention = CONTENTION,
+            Setback::Contended if is_patient => self.trust.is_betrayed(),
             Setback::Lost(reason) if is_patient => {
                 tracing::warn!(reason, "the connection to PostgreSQL was lost");
                 self.link = None;
@@ -307,28 +299,6 @@ impl Writer {
     }
 }
 
-/// How many call at the same time, and how long they wait for a commit: when a group is large enough to go.
-#[derive(Default)]
-struct Pulse {
-    callers: usize,
-    patience: Duration,
-}
-
-impl Pulse {
-    /// A group of so many operations took so long, while others waited.
-    fn feel(&mut self, operations: usize, others: usize, took: Duration) {
-        self.callers = operations + others;
-        self.patience = (took / GATHER_SHARE).min(GATHER_MAX);
-    }
-
-    /// How many operations go together: all of them, or if there are many half of them, while the database has the
-    /// other half.
-    fn enough(&self) -> usize {
-        let together = if self.callers < CALLERS_MANY { self.callers } else { self.callers.div_ceil(2) };
-        together.clamp(1, GROUP_OPERATIONS_MAX)
-    }
-}
-
 impl Input {
     fn join(self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
         match self {
@@ -344,27 +314,6 @@ fn take_in(waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Inp
         && let Ok(input) = intake.try_recv()
     {
         input.join(waiting, intake);
-    }
-}
-
-/// Waits until so many operations are there as are enough, but not for long. A caller who is alone never waits.
-async fn gather(
-    waiting: &mut VecDeque<Box<dyn Operation>>,
-    intake: &mut Receiver<Input>,
-    enough: usize,
-    limit: Duration,
-) {
-    if waiting.len() >= enough || intake.is_closed() {
-        return;
-    }
-    // The runtime's own clock ticks too slowly for this.
-    let mut over = tokio::task::spawn_blocking(move || baton_env::pause(limit));
-    while waiting.len() < enough {
-        tokio::select! {
-            biased;
-            Some(input) = intake.recv() => input.join(waiting, intake),
-            _ = &mut over => break,
-        }
     }
 }
 

@@ -219,7 +219,7 @@ impl Writer {
             Ok(rows) => {
                 let Some(flight) = self.flights.pop_front() else { return Ok(()) };
                 let others = waiting.len() + self.flights.iter().map(Flight::len).sum::<usize>();
-                self.pulse.feel(flight.len(), others, flight.watch.elapsed());
+                self.callers = flight.len() + others;
                 // The last but one says when it was.
                 if let Some(row) = rows.iter().rev().nth(1).and_then(|rows| rows.first()) {
                     self.heard = (moment(row, 1), Stopwatch::start());

@@ -98,8 +98,7 @@ impl Writer {
     ) -> Result<Decided, Setback> {
         self.has_begun = false;
         let mut carried = std::mem::take(&mut self.carried);
-        let compares = tries == 0 && self.contention == 0;
-        self.contention = self.contention.saturating_sub(u32::from(tries == 0));
+        let compares = tries == 0 && self.trust.next();
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let (mut structure_number, structure) = match self.structure.take() {
             Some(known) => known,
@@ -203,7 +202,7 @@ impl Writer {
 
     /// Runs the first decisions, as many as miss nothing, on what the group under way leaves.
     pub(super) fn decide_ahead(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>) -> Option<Decided> {
-        let is_calm = self.contention == 0 && self.rivalry == 0;
+        let is_calm = self.trust.is_whole() && self.rivalry == 0;
         if !is_calm || self.heard.1.elapsed() >= carried::FOR {
             return None;
         }
