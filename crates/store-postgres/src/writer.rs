@@ -39,11 +39,11 @@ use crate::tx::Names;
 
 /// Operations in one group: enough to share a commit, few enough to be decided in a blink.
 const GROUP_OPERATIONS_MAX: usize = 2_048;
-/// Commits that are under way at the same time at most.
-const FLIGHTS_MAX: usize = 3;
-/// Of those who call at the same time, one in so many makes a group that is sent while others are under way: one is
-/// committed, one is on its way, one is answered and calls again. Smaller ones would only cost more.
-const CALLERS_SHARE: usize = 3;
+/// Commits that are under way at the same time at most: one with the database, one on its way there.
+const FLIGHTS_MAX: usize = 2;
+/// Of those who call at the same time, one in so many makes a group that is sent while another is under way: that one is
+/// committed while the others are answered and call again. Smaller groups would only cost more.
+const CALLERS_SHARE: usize = 2;
 /// With fewer callers than this nothing is sent before the last group is committed.
 const CALLERS_FEW: usize = 8;
 /// How often a group is run that others get in the way of.
