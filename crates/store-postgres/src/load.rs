@@ -1,16 +1,18 @@
 //! Fetching: everything that a group of decisions misses, in one round trip.
 
+mod rows;
+
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, DeadLetterKey, Error, Group, Partition, Queue, Record, Segment};
+use baton_store::{DeadLetterKey, Error, Group, Queue, Segment};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 
+use self::rows::{Known, load_letters, load_records, load_slots, read_entry, read_json};
 use crate::clock::{number_of, number_until};
 use crate::failure::Failure;
 use crate::link::{Call, Link, Row, call, moment, param, signed, unsigned};
-use crate::memory::{Entry, Later, Memory, Moment, Page};
+use crate::memory::{Later, Memory, Moment, Page};
 use crate::remembered::{Remembered, Run};
-use crate::slot::{Slot, read_ranges};
 use crate::structure::Structure;
 use crate::wanted::{LetterPlace, Wanted};
 
@@ -258,12 +260,6 @@ pub async fn load(
         read(&mut known, rows)?;
     }
     Ok(told)
-}
-
-/// What rows are read into.
-struct Known<'a> {
-    memory: &'a mut Memory,
-    remembered: &'a mut Remembered,
 }
 
 type Reader = Box<dyn FnOnce(&mut Known<'_>, Vec<Row>) -> Result<(), Error> + Send>;
@@ -613,68 +609,6 @@ fn after_prefix(prefix: &str) -> Option<Vec<u8>> {
     // Text never holds 0xFF, so the last byte can be raised.
     *bytes.last_mut()? += 1;
     Some(bytes)
-}
-
-fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Error> {
-    for row in rows {
-        let Some(partition) = row.get::<Option<i64>>(at) else { continue };
-        let (partition, group) = (PartitionId(partition.cast_unsigned()), GroupId(unsigned(row, at + 1)));
-        let (next, line) = (Offset(unsigned(row, at + 2)), row.get(at + 3));
-        let slot = Slot::read(next, line, row.get(at + 4), row.get(at + 5))?;
-        known.memory.load_slot(partition, group, slot);
-    }
-    Ok(())
-}
-
-fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
-    for row in rows {
-        let key =
-            String::from_utf8(row.get(0)).map_err(|_| Error::Corrupt("a record's key is no text".into()))?;
-        let expires_at = row.get::<Option<i64>>(2).map(Timestamp::from_micros);
-        let version = unsigned(&row, 1);
-        known.memory.clock.see_number(signed(version));
-        // In a place of its own, because it may stay for longer than what came along with it.
-        let record = Record { version, expires_at, value: row.get::<Vec<u8>>(3).into() };
-        known.memory.record_bytes += record.value.len();
-        known.memory.records.entry(key).or_insert(Some(record));
-    }
-    Ok(())
-}
-
-fn load_letters(known: &mut Known<'_>, rows: Vec<Row>) -> Result<Option<LetterPlace>, Error> {
-    let mut end = None;
-    for row in rows {
-        let letter: DeadLetter = read_json(row.get(1))?;
-        let letter = DeadLetter { payload: row.bytes(2).unwrap_or_default(), ..letter };
-        end = Some(LetterPlace::new(&letter.key, letter.failed_at));
-        known.memory.letters.entry(letter.key.clone()).or_insert(Some(letter));
-    }
-    Ok(end)
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|e| Error::Corrupt(format!("a row cannot be read: {e}")))
-}
-
-fn read_entry(row: &Row, held: bool, complete: bool) -> Result<Entry, Error> {
-    let deleted = match row.get::<Option<Vec<u8>>>(8) {
-        Some(value) => {
-            read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?
-        }
-        None => Default::default(),
-    };
-    let partition = Partition {
-        id: PartitionId(unsigned(row, 0)),
-        queue: QueueId(unsigned(row, 1)),
-        name: row.get::<&str>(2).into(),
-        start: Offset(unsigned(row, 3)),
-        tail: Offset(unsigned(row, 4)),
-        created_at: moment(row, 5),
-        first_at: moment(row, 6),
-        last_at: moment(row, 7),
-        deleted,
-    };
-    Ok(Entry::stored(partition, row.get(9), held, complete))
 }
 
 /// All queues and groups.
