@@ -381,9 +381,13 @@ async fn a_database_that_crashes_under_load_loses_nothing_acknowledged() {
         let resumed = postgres.clone();
         tokio::task::spawn_blocking(move || resumed.resume()).await.unwrap();
     }
+    let mut used = BTreeSet::new();
     for producer in producers {
         let (partition, places) = producer.await.unwrap();
         assert!(places.is_sorted_by(|one, other| one < other), "a producer's order holds: {places:?}");
+        used.insert(partition);
+    }
+    for partition in used {
         let tail = run(&*store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap().tail;
         assert_eq!(tail, Offset(24 / PARTITIONS * 50), "each once");
     }
