@@ -72,6 +72,7 @@ impl Decider<'_> {
                 Err(Stop::Load) => {
                     memory.take_back();
                     memory.changed.marks = marks;
+                    self.discover(memory, remembered, waiting.range_mut(outcomes.len()..));
                     return false;
                 }
             }
