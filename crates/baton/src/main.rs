@@ -20,6 +20,9 @@ use commands::{
     tail, worker, workers,
 };
 
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Baton decides who does what, right now: queues for a fleet of services, in one server.
 ///
 /// Without a command it serves, with everything in ./baton-data.

@@ -72,7 +72,6 @@ impl Decider<'_> {
                 Err(Stop::Load) => {
                     memory.take_back();
                     memory.changed.marks = marks;
-                    self.discover(memory, remembered, waiting.range_mut(outcomes.len()..));
                     return false;
                 }
             }

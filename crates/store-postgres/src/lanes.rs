@@ -42,6 +42,8 @@ struct Lane {
 struct Waits {
     answers: AtomicU64,
     micros: AtomicU64,
+    /// The homes that they had, a bit for each or several.
+    homes: AtomicU64,
 }
 
 impl Lanes {
@@ -75,7 +77,10 @@ impl Lanes {
         let lane = self.lanes[number].get().filter(|_| !self.shared.is_refused(number));
         let Some(lane) = lane else { return operation.finish(Err(Error::Busy(BUSY_FOR))) };
         let operation: Box<dyn Operation> = match home {
-            Some(_) => Box::new(Timed { operation, watch: Stopwatch::start(), waits: self.waits.clone() }),
+            Some(home) => {
+                self.waits.homes.fetch_or(1 << (home % u64::from(u64::BITS)), Ordering::Relaxed);
+                Box::new(Timed { operation, watch: Stopwatch::start(), waits: self.waits.clone() })
+            }
             None => operation,
         };
         match lane.intake.try_send(Input::Operation(operation)) {
@@ -131,7 +136,8 @@ impl Lanes {
 impl Waits {
     fn take(&self) -> Seen {
         let answers = self.answers.swap(0, Ordering::Relaxed);
-        Seen { answers, waited: Duration::from_micros(self.micros.swap(0, Ordering::Relaxed)) }
+        let waited = Duration::from_micros(self.micros.swap(0, Ordering::Relaxed));
+        Seen { answers, waited, spread: self.homes.swap(0, Ordering::Relaxed).count_ones() as usize }
     }
 }
 

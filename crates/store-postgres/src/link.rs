@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use baton_env::Stopwatch;
 use baton_types::Timestamp;
 use bytes::{Bytes, BytesMut};
 use fallible_iterator::FallibleIterator;
@@ -118,7 +119,8 @@ impl Link {
     pub async fn batch(&self, text: &str) -> Result<(), Failure> {
         let work = async |talk: &mut Talk| {
             frontend::query(text, &mut talk.wire.outgoing)?;
-            talk.exchange(&[]).await.map(drop)
+            talk.wire.send().await?;
+            talk.receive(&mut Sent::new(Vec::new())).await.map(drop)
         };
         self.in_turn(work).await
     }
@@ -126,23 +128,57 @@ impl Link {
     /// Runs statements one after the other in one round trip, and tells the rows of each. After the first that is
     /// refused none is run.
     pub async fn run(&self, calls: Vec<Call>) -> Result<Vec<Vec<Row>>, Failure> {
-        self.commit(calls).await.map_err(|(failure, _)| failure)
+        let work = async |talk: &mut Talk| {
+            let prepared = talk.prepare(calls).await?;
+            let mut sent = talk.send(prepared).await?;
+            talk.receive(&mut sent).await
+        };
+        self.in_turn(work).await
     }
 
-    /// As [`run`](Self::run), but tells apart what failed before anything was sent.
-    pub async fn commit(&self, calls: Vec<Call>) -> Result<Vec<Vec<Row>>, (Failure, bool)> {
+    /// Whether the database has prepared all of these, so that they can be sent while others are under way.
+    pub async fn has_prepared(&self, calls: &[Call]) -> bool {
+        let talk = self.talk.lock().await;
+        calls.iter().all(|call| talk.statements.contains_key(&call.text))
+    }
+
+    /// Sends statements to be run one after the other, and does not wait for them. When that fails, tells whether some of
+    /// it may have been sent. Until everything that was sent is received nothing else is to be run.
+    pub async fn send(&self, calls: Vec<Call>) -> Result<Sent, (Failure, bool)> {
         let mut is_sent = false;
         let work = async |talk: &mut Talk| {
             let prepared = talk.prepare(calls).await?;
             is_sent = true;
-            talk.run(prepared).await
+            talk.send(prepared).await
         };
         self.in_turn(work).await.map_err(|failure| (failure, is_sent))
     }
 
-    /// Has the connection for a conversation that ends in time, or it has come to its end.
+    /// The rows of what was sent, in the order of sending. May be given up and gone on with at any time.
+    pub async fn receive(&self, sent: &mut Sent) -> Result<Vec<Vec<Row>>, Failure> {
+        let left = self.deadline.saturating_sub(sent.watch.elapsed());
+        let work = async |talk: &mut Talk| talk.receive(sent).await;
+        self.in_time(left, work).await
+    }
+
+    /// Has the connection for a conversation that must not be given up.
     async fn in_turn<T>(
         &self,
+        work: impl AsyncFnOnce(&mut Talk) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let work = async |talk: &mut Talk| {
+            talk.is_torn = true;
+            let result = work(talk).await;
+            talk.is_torn = matches!(result, Err(Failure::Lost(_)));
+            result
+        };
+        self.in_time(self.deadline, work).await
+    }
+
+    /// Has the connection for something that ends in time, or it has come to its end.
+    async fn in_time<T>(
+        &self,
+        limit: Duration,
         work: impl AsyncFnOnce(&mut Talk) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let turn = async {
@@ -150,13 +186,10 @@ impl Link {
             if talk.is_torn || self.is_closed() {
                 return Err(Failure::Lost("it had ended".into()));
             }
-            talk.is_torn = true;
-            let result = work(&mut talk).await;
-            talk.is_torn = matches!(result, Err(Failure::Lost(_)));
-            result
+            work(&mut talk).await
         };
         let silent = |_| Failure::Lost("it was silent for too long".into());
-        let result = tokio::time::timeout(self.deadline, turn).await.map_err(silent).flatten();
+        let result = tokio::time::timeout(limit, turn).await.map_err(silent).flatten();
         if matches!(result, Err(Failure::Lost(_))) {
             self.is_closed.store(true, Ordering::Release);
         }
@@ -214,7 +247,7 @@ impl Talk {
         }
     }
 
-    async fn run(&mut self, prepared: Vec<(Arc<Statement>, Vec<Param>)>) -> Result<Vec<Vec<Row>>, Failure> {
+    async fn send(&mut self, prepared: Vec<(Arc<Statement>, Vec<Param>)>) -> Result<Sent, Failure> {
         for (statement, params) in &prepared {
             let values = params.iter().zip(&statement.params);
             let write = |(value, kind): (&Param, &Type), out: &mut BytesMut| {
@@ -229,34 +262,49 @@ impl Talk {
             frontend::execute("", 0, &mut self.wire.outgoing)?;
         }
         frontend::sync(&mut self.wire.outgoing);
-        let columns: Vec<Arc<[Type]>> =
-            prepared.into_iter().map(|(statement, _)| statement.columns.clone()).collect();
-        self.exchange(&columns).await
+        self.wire.send().await?;
+        Ok(Sent::new(prepared.into_iter().map(|(statement, _)| statement.columns.clone()).collect()))
     }
 
-    /// Sends, and takes the answers until the database is ready again: the rows of each statement.
-    async fn exchange(&mut self, columns: &[Arc<[Type]>]) -> Result<Vec<Vec<Row>>, Failure> {
-        self.wire.send().await?;
-        let (mut results, mut rows, mut refused) = (Vec::with_capacity(columns.len()), Vec::new(), None);
+    /// Takes the answers until the database is ready again.
+    async fn receive(&mut self, sent: &mut Sent) -> Result<Vec<Vec<Row>>, Failure> {
         loop {
             match self.wire.message().await? {
                 Message::DataRow(body) => {
-                    if let Some(columns) = columns.get(results.len()) {
-                        rows.push(Row::new(columns.clone(), body)?);
+                    if let Some(columns) = sent.columns.get(sent.results.len()) {
+                        sent.rows.push(Row::new(columns.clone(), body)?);
                     }
                 }
-                Message::CommandComplete(_) => results.push(std::mem::take(&mut rows)),
+                Message::CommandComplete(_) => sent.results.push(std::mem::take(&mut sent.rows)),
                 Message::ErrorResponse(body) => {
                     let failure = Failure::read(&body);
                     if matches!(failure, Failure::Lost(_)) {
                         return Err(failure);
                     }
-                    refused.get_or_insert(failure);
+                    sent.refused.get_or_insert(failure);
                 }
-                Message::ReadyForQuery(_) => return refused.map_or(Ok(results), Err),
+                Message::ReadyForQuery(_) => {
+                    return sent.refused.take().map_or(Ok(std::mem::take(&mut sent.results)), Err);
+                }
                 _ => {}
             }
         }
+    }
+}
+
+/// Statements that were sent, and what has come back of them.
+pub struct Sent {
+    watch: Stopwatch,
+    columns: Vec<Arc<[Type]>>,
+    results: Vec<Vec<Row>>,
+    rows: Vec<Row>,
+    refused: Option<Failure>,
+}
+
+impl Sent {
+    fn new(columns: Vec<Arc<[Type]>>) -> Self {
+        let (results, rows) = (Vec::with_capacity(columns.len()), Vec::new());
+        Self { watch: Stopwatch::start(), columns, results, rows, refused: None }
     }
 }
 

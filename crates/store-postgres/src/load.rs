@@ -1,16 +1,18 @@
 //! Fetching: everything that a group of decisions misses, in one round trip.
 
+mod rows;
+
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, DeadLetterKey, Error, Group, Partition, Queue, Record, Segment};
+use baton_store::{DeadLetterKey, Error, Group, Queue, Segment};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 
+use self::rows::{Known, load_letters, load_records, load_slots, read_entry, read_json};
 use crate::clock::{number_of, number_until};
 use crate::failure::Failure;
 use crate::link::{Call, Link, Row, call, moment, param, signed, unsigned};
-use crate::memory::{Entry, Later, Memory, Moment, Page};
+use crate::memory::{Later, Memory, Moment, Page};
 use crate::remembered::{Remembered, Run};
-use crate::slot::{Slot, read_ranges};
 use crate::structure::Structure;
 use crate::wanted::{LetterPlace, Wanted};
 
@@ -31,8 +33,9 @@ pub const UNCHANGED: &str = "SELECT count(*) FROM unnest($1::bigint[], $2::bigin
 
 const LOCK_RECORDS: &str = "SELECT number FROM versions WHERE name = 'records' FOR UPDATE";
 
-/// How many partitions that are ready a group fetches at least when it locks none of them: the next groups need not.
-const READY_AHEAD: usize = 256;
+/// How many slots of partitions that are ready a group fetches at least when it locks none of them: the next groups need
+/// not.
+const SLOTS_AHEAD: usize = 256;
 
 /// The numbers of partitions: those given, those by these names, and those of these queues.
 macro_rules! any_of {
@@ -72,21 +75,23 @@ const PAGE_SLOTS: &str = "
     SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id IN (
         SELECT id FROM partitions WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3)";
 
-macro_rules! ready {
-    ($lock:literal) => {
-        concat!(
-            "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
-                s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
-            FROM slots s JOIN partitions p ON p.id = s.partition_id
-            WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 ",
-            $lock
-        )
-    };
-}
-const READY: &str = ready!("");
-const READY_LOCKED: &str = ready!("FOR UPDATE OF p, s SKIP LOCKED");
+/// Partitions that are ready for a group with all their slots, as they are at one moment, and their places in line.
+const READY: &str =
+    "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body, r.line
+    FROM (SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3) r
+    JOIN partitions p ON p.id = r.partition_id JOIN slots s ON s.partition_id = p.id ORDER BY r.line, p.id";
+
+/// The same locked, each with the slot of that group alone.
+const READY_LOCKED: &str =
+    "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body, s.line
+    FROM slots s JOIN partitions p ON p.id = s.partition_id
+    WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
 /// In a row of a partition with a slot, where the columns of the slot begin.
 const SLOT_AT: usize = 10;
+/// And in one that is ready, its place in line.
+const PLACE_AT: usize = 16;
 
 /// What is ready for a group, locked by others or not.
 const READY_AT_ALL: &str =
@@ -231,7 +236,8 @@ pub async fn load(
         calls.page(*page);
     }
     for (group, count) in &wanted.ready {
-        calls.ready(*group, *count, horizon, round.locks);
+        let ahead = if round.locks { 0 } else { SLOTS_AHEAD / memory.structure.groups_beside(*group) };
+        calls.ready(*group, (*count).max(ahead), horizon, round.locks);
     }
     // The first of them may be partitions that are here, of which something else is known.
     let here = memory.partitions.len() + wanted.partitions.len() + wanted.names.len();
@@ -254,12 +260,6 @@ pub async fn load(
         read(&mut known, rows)?;
     }
     Ok(told)
-}
-
-/// What rows are read into.
-struct Known<'a> {
-    memory: &'a mut Memory,
-    remembered: &'a mut Remembered,
 }
 
 type Reader = Box<dyn FnOnce(&mut Known<'_>, Vec<Row>) -> Result<(), Error> + Send>;
@@ -352,10 +352,26 @@ impl Calls {
     }
 
     fn ready(&mut self, group: GroupId, count: usize, horizon: i64, locks: bool) {
-        let (text, count) = if locks { (READY_LOCKED, count) } else { (READY, count.max(READY_AHEAD)) };
+        let text = if locks { READY_LOCKED } else { READY };
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
         let params = || vec![param(signed(group.0)), param(horizon), param(limit)];
-        self.add(text, params(), move |known, rows| load_ready(known, &rows, group, count, horizon));
+        let until = move |rows: &[Row]| match rows
+            .chunk_by(|one, next| one.get::<i64>(0) == next.get::<i64>(0))
+            .count()
+        {
+            told if told >= count => rows.last().map_or(horizon, |row| row.get(PLACE_AT)),
+            _ => horizon,
+        };
+        self.add(text, params(), move |known, rows| {
+            let line = known.memory.lines.entry(group).or_default();
+            line.asked = line.asked.max(count);
+            line.is_carried = false;
+            line.covered = line.covered.max(until(&rows));
+            for row in &rows {
+                known.memory.load(read_entry(row, true, !locks)?);
+            }
+            load_slots(known, &rows, SLOT_AT)
+        });
         if !locks {
             return;
         }
@@ -593,86 +609,6 @@ fn after_prefix(prefix: &str) -> Option<Vec<u8>> {
     // Text never holds 0xFF, so the last byte can be raised.
     *bytes.last_mut()? += 1;
     Some(bytes)
-}
-
-fn load_slots(known: &mut Known<'_>, rows: &[Row], at: usize) -> Result<(), Error> {
-    for row in rows {
-        let Some(partition) = row.get::<Option<i64>>(at) else { continue };
-        let (partition, group) = (PartitionId(partition.cast_unsigned()), GroupId(unsigned(row, at + 1)));
-        let (next, line) = (Offset(unsigned(row, at + 2)), row.get(at + 3));
-        let slot = Slot::read(next, line, row.get(at + 4), row.get(at + 5))?;
-        known.memory.load_slot(partition, group, slot);
-    }
-    Ok(())
-}
-
-fn load_ready(
-    known: &mut Known<'_>,
-    rows: &[Row],
-    group: GroupId,
-    count: usize,
-    horizon: i64,
-) -> Result<(), Error> {
-    let line = known.memory.lines.entry(group).or_default();
-    line.asked = line.asked.max(count);
-    line.is_carried = false;
-    let last = rows.last().map(|row| row.get::<i64>(SLOT_AT + 3)).filter(|_| rows.len() >= count);
-    line.covered = line.covered.max(last.unwrap_or(horizon));
-    for row in rows {
-        known.memory.load(read_entry(row, true, false)?);
-    }
-    load_slots(known, rows, SLOT_AT)
-}
-
-fn load_records(known: &mut Known<'_>, rows: Vec<Row>) -> Result<(), Error> {
-    for row in rows {
-        let key =
-            String::from_utf8(row.get(0)).map_err(|_| Error::Corrupt("a record's key is no text".into()))?;
-        let expires_at = row.get::<Option<i64>>(2).map(Timestamp::from_micros);
-        let version = unsigned(&row, 1);
-        known.memory.clock.see_number(signed(version));
-        // In a place of its own, because it may stay for longer than what came along with it.
-        let record = Record { version, expires_at, value: row.get::<Vec<u8>>(3).into() };
-        known.memory.record_bytes += record.value.len();
-        known.memory.records.entry(key).or_insert(Some(record));
-    }
-    Ok(())
-}
-
-fn load_letters(known: &mut Known<'_>, rows: Vec<Row>) -> Result<Option<LetterPlace>, Error> {
-    let mut end = None;
-    for row in rows {
-        let letter: DeadLetter = read_json(row.get(1))?;
-        let letter = DeadLetter { payload: row.bytes(2).unwrap_or_default(), ..letter };
-        end = Some(LetterPlace::new(&letter.key, letter.failed_at));
-        known.memory.letters.entry(letter.key.clone()).or_insert(Some(letter));
-    }
-    Ok(end)
-}
-
-fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|e| Error::Corrupt(format!("a row cannot be read: {e}")))
-}
-
-fn read_entry(row: &Row, held: bool, complete: bool) -> Result<Entry, Error> {
-    let deleted = match row.get::<Option<Vec<u8>>>(8) {
-        Some(value) => {
-            read_ranges(value.into()).ok_or_else(|| Error::Corrupt("a partition is cut short".into()))?
-        }
-        None => Default::default(),
-    };
-    let partition = Partition {
-        id: PartitionId(unsigned(row, 0)),
-        queue: QueueId(unsigned(row, 1)),
-        name: row.get::<&str>(2).into(),
-        start: Offset(unsigned(row, 3)),
-        tail: Offset(unsigned(row, 4)),
-        created_at: moment(row, 5),
-        first_at: moment(row, 6),
-        last_at: moment(row, 7),
-        deleted,
-    };
-    Ok(Entry::stored(partition, row.get(9), held, complete))
 }
 
 /// All queues and groups.

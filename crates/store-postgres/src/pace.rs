@@ -6,7 +6,7 @@
 //! Vegas does with packets under way; only that the shortest time that was ever measured is of no use here, because it
 //! is that of another load.
 //!
-//! Always: without load there is one lane. Pure: what happened comes in, a number of lanes goes out.
+//! Always: without load, or with a single queue, there is one lane. Pure: what happened comes in, a number of lanes goes out.
 
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub struct Seen {
     pub answers: u64,
     /// How long all of them together had waited.
     pub waited: Duration,
+    /// How many lanes they could have been spread over.
+    pub spread: usize,
 }
 
 impl Seen {
@@ -68,10 +70,11 @@ impl Pace {
             *self = Self::new(self.most);
             return self.lanes;
         }
+        self.lanes = self.lanes.min(seen.spread.max(1));
         let Some(trial) = &mut self.trial else {
             self.rest = self.rest.saturating_sub(1);
             if self.rest == 0 {
-                return self.begin();
+                return self.begin(self.most.min(seen.spread));
             }
             return self.lanes;
         };
@@ -92,8 +95,11 @@ impl Pace {
         }
     }
 
-    fn begin(&mut self) -> usize {
-        if self.lanes == 1 || self.lanes == self.most {
+    fn begin(&mut self, most: usize) -> usize {
+        if most <= 1 {
+            return self.lanes;
+        }
+        if self.lanes == 1 || self.lanes == most {
             self.upwards = self.lanes == 1;
         }
         let other = if self.upwards { self.lanes + 1 } else { self.lanes - 1 };
@@ -122,7 +128,7 @@ mod tests {
         let (mut pace, mut lanes, mut used) = (Pace::new(8), 1, vec![0; 9]);
         for _ in 0..windows {
             used[lanes] += 1;
-            let seen = Seen { answers: 100, waited: Duration::from_micros(100 * wait(lanes)) };
+            let seen = Seen { answers: 100, waited: Duration::from_micros(100 * wait(lanes)), spread: 8 };
             lanes = pace.next(seen);
         }
         used
@@ -142,15 +148,41 @@ mod tests {
     }
 
     #[test]
+    fn never_tries_more_lanes_than_there_is_something_for() {
+        for spread in 0..=3 {
+            let mut pace = Pace::new(8);
+            let seen = |lanes: usize| Seen {
+                answers: 100,
+                waited: Duration::from_millis(100 / lanes as u64),
+                spread,
+            };
+            let mut lanes = 1;
+            for _ in 0..200 {
+                lanes = pace.next(seen(lanes));
+                assert!(lanes <= spread.max(1), "{lanes} lanes for {spread}");
+            }
+            assert_eq!(lanes, spread.max(1));
+        }
+    }
+
+    #[test]
     fn follows_a_load_that_changes_and_goes_back_to_one_lane_without_any() {
         let mut pace = Pace::new(8);
         let mut lanes = 1;
-        let busy = |lanes: usize| Seen { answers: 100, waited: Duration::from_millis(100 / lanes as u64) };
+        let busy = |lanes: usize| Seen {
+            answers: 100,
+            waited: Duration::from_millis(100 / lanes as u64),
+            spread: 8,
+        };
         for _ in 0..200 {
             lanes = pace.next(busy(lanes));
         }
         assert!(lanes >= 7, "{lanes}");
-        let crowded = |lanes: usize| Seen { answers: 100, waited: Duration::from_millis(100 * lanes as u64) };
+        let crowded = |lanes: usize| Seen {
+            answers: 100,
+            waited: Duration::from_millis(100 * lanes as u64),
+            spread: 8,
+        };
         for _ in 0..400 {
             lanes = pace.next(crowded(lanes));
         }

@@ -70,6 +70,12 @@ impl Structure {
         ids.filter_map(|id| self.group_by_id(*id)).collect()
     }
 
+    /// How many groups the queue of a group has.
+    pub fn groups_beside(&self, id: GroupId) -> usize {
+        let of_queue = self.groups.get(&id).and_then(|group| self.by_queue.get(&group.queue));
+        of_queue.map_or(1, |groups| groups.len().max(1))
+    }
+
     /// Adds or changes a group; tells which one of another number it replaced.
     pub fn put_group(&mut self, group: Arc<Group>) -> Option<Arc<Group>> {
         let of_queue = self.by_queue.entry(group.queue).or_default();

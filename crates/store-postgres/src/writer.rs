@@ -3,26 +3,30 @@
 //! A group costs a fixed small number of round trips, however many operations it has: one that writes and commits, and
 //! before it one that fetches what decisions miss, unless the last group had it (`carried`). What was fetched is compared
 //! at the commit; only after another server was in the way is it locked at once, for a while. What arrives meanwhile
-//! is the next group, together with what those send who were just answered, for whom it waits a moment; so groups
-//! grow with the load and with the distance to the database.
+//! is the next group, so groups grow with the load and with the distance to the database; where many call, the next is
+//! decided and sent before the last is committed (`flight`).
 //!
 //! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
 //! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
 //! its way from happening later.
 
+mod flight;
 mod group;
 mod reconnect;
+mod trust;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Error, Event, Operation};
+use baton_store::{Error, Operation};
 use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
+use self::flight::Flight;
 use self::reconnect::AWAY_MAX;
+use self::trust::Trust;
 use crate::carried::Carried;
 use crate::clock::Hybrid;
 use crate::failure::Failure;
@@ -35,12 +39,13 @@ use crate::tx::Names;
 
 /// Operations in one group: enough to share a commit, few enough to be decided in a blink.
 const GROUP_OPERATIONS_MAX: usize = 2_048;
-/// The share of a group's time, one in so many, that the next group waits for callers who were just answered and
-/// are about to call again. Without it those who work in step split into groups that take turns, each with the cost
-/// of a whole one.
-const GATHER_SHARE: u32 = 3;
-/// No gathering is longer than this.
-const GATHER_MAX: Duration = Duration::from_millis(2);
+/// Commits that are under way at the same time at most: one with the database, one on its way there.
+const FLIGHTS_MAX: usize = 2;
+/// Of those who call at the same time, one in so many makes a group that is sent while another is under way: that one is
+/// committed while the others are answered and call again. Smaller groups would only cost more.
+const CALLERS_SHARE: usize = 2;
+/// With fewer callers than this nothing is sent before the last group is committed.
+const CALLERS_FEW: usize = 8;
 /// How often a group is run that others get in the way of.
 const TRIES_MAX: u32 = 30;
 /// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
@@ -49,8 +54,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// For so many groups that change records the lock on them is taken at once after another server was in the way: while
 /// several write records all the time, a try without it is in vain most of the time.
 const RIVALRY: u32 = if cfg!(test) { 1 } else { 16 };
-/// For so many groups partitions are locked when they are read, after another server was in the way of comparing them.
-const CONTENTION: u32 = if cfg!(test) { 1 } else { 64 };
 /// Begins a server's row.
 const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, committed, epoch";
 const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
@@ -86,19 +89,16 @@ pub struct Writer {
     touches_records: bool,
     /// The groups that reckon with other servers at the records.
     rivalry: u32,
-    /// The groups that reckon with other servers at the partitions.
-    contention: u32,
+    /// Whether other servers are reckoned with at the partitions.
+    trust: Trust,
     /// What the next group need not fetch.
     carried: Carried,
-    /// What is to be told once it is known that a commit happened.
-    parked: Parked,
-}
-
-/// How a group ended, if its commit happened.
-#[derive(Default)]
-struct Parked {
-    outcomes: Vec<Result<(), Error>>,
-    events: Vec<Event>,
+    /// The commits that were sent and not answered yet.
+    flights: VecDeque<Flight>,
+    /// Whether the next group has to wait until nothing is under way.
+    must_land: bool,
+    /// How many called at the same time when the last commit ended.
+    callers: usize,
 }
 
 /// How a try to run a group ended, other than well.
@@ -111,7 +111,7 @@ enum Setback {
     Stale,
     /// The connection was lost before anything was to be kept: again after connecting.
     Lost(String),
-    /// The connection was lost around the commit, whose number this is.
+    /// The connection was lost around the commits under way.
     Unknown(String),
     /// It cannot work.
     Failed(Error),
@@ -166,9 +166,11 @@ impl Writer {
             has_begun: false,
             touches_records: false,
             rivalry: 0,
-            contention: 0,
+            trust: Trust::default(),
             carried: Carried::default(),
-            parked: Parked::default(),
+            flights: VecDeque::new(),
+            must_land: false,
+            callers: 0,
             lane,
             shared,
         };
@@ -176,95 +178,120 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Runs until told to close.
+    /// Runs until told to close, and everything that was taken in is finished.
     pub async fn run(mut self, mut intake: Receiver<Input>) {
         let mut waiting = VecDeque::new();
-        let (mut callers, mut gathering) = (0, Duration::ZERO);
-        loop {
-            let mut closing = false;
-            if waiting.is_empty() {
-                match self.next(&mut intake).await {
-                    Some(Input::Operation(operation)) => waiting.push_back(operation),
-                    Some(Input::Close) | None => closing = true,
-                }
+        while !(waiting.is_empty() && self.flights.is_empty() && intake.is_closed() && intake.is_empty()) {
+            take_in(&mut waiting, &mut intake);
+            if !self.flights.is_empty() {
+                self.go_on(&mut waiting, &mut intake).await;
+            } else if !waiting.is_empty() {
+                self.work(&mut waiting, &mut intake, None).await;
+            } else if let Some(input) = self.next(&mut intake).await {
+                input.join(&mut waiting, &mut intake);
             }
-            while waiting.len() < GROUP_OPERATIONS_MAX && !closing {
-                match intake.try_recv() {
-                    Ok(Input::Operation(operation)) => waiting.push_back(operation),
-                    Ok(Input::Close) => closing = true,
-                    Err(_) => break,
-                }
-            }
-            if !closing {
-                closing = gather(&mut waiting, &mut intake, callers, gathering).await;
-            }
-            let (watch, before) = (Stopwatch::start(), waiting.len());
-            self.work(&mut waiting, &mut intake).await;
-            gathering = (watch.elapsed() / GATHER_SHARE).min(GATHER_MAX);
-            callers = before + intake.len();
-            if closing {
-                break;
-            }
-        }
-        // Everything that was taken in is finished.
-        intake.close();
-        while let Ok(input) = intake.try_recv() {
-            if let Input::Operation(operation) = input {
-                waiting.push_back(operation);
-            }
-        }
-        while !waiting.is_empty() {
-            self.work(&mut waiting, &mut intake).await;
         }
     }
 
-    /// Runs one group and answers it; what does not fit stays.
-    async fn work(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+    /// While a commit is under way: sends the next after it, or waits for whatever comes first.
+    async fn go_on(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+        let is_next = self.flights.len() < FLIGHTS_MAX && !self.must_land;
+        let is_enough = self.callers >= CALLERS_FEW && waiting.len() >= self.callers.div_ceil(CALLERS_SHARE);
+        if is_next && is_enough {
+            match self.follow(waiting).await {
+                Ok(followed) => self.must_land = !followed,
+                Err(setback) => self.work(waiting, intake, Some(setback)).await,
+            }
+            return;
+        }
+        let has_room = waiting.len() < GROUP_OPERATIONS_MAX;
+        let landed = tokio::select! {
+            biased;
+            landed = self.landing() => landed,
+            Some(input) = intake.recv(), if has_room => return input.join(waiting, intake),
+        };
+        self.must_land = false;
+        if let Err(setback) = self.land(landed, waiting).await {
+            self.work(waiting, intake, Some(setback)).await;
+        }
+    }
+
+    /// Gets a group under way, or answers it; what does not fit stays. Nothing is under way before, unless what became
+    /// of it is unknown.
+    async fn work(
+        &mut self,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        intake: &mut Receiver<Input>,
+        mut setback: Option<Setback>,
+    ) {
         let watch = Stopwatch::start();
         let mut tries = 0;
-        self.touches_records = false;
+        self.touches_records &= setback.is_some();
         loop {
+            if let Some(setback) = setback {
+                if !matches!(setback, Setback::Stale) {
+                    tries += 1;
+                }
+                let is_patient = tries < TRIES_MAX && watch.elapsed() < PATIENCE;
+                if !self.overcome(setback, tries, is_patient, waiting, intake).await {
+                    return;
+                }
+            }
             if self.link.as_ref().is_none_or(Link::is_closed) && !self.connect(watch, AWAY_MAX, intake).await
             {
                 return busy(waiting);
             }
-            let setback = match self.attempt(waiting, tries).await {
+            match self.attempt(waiting, tries).await {
                 Ok(()) => return,
-                Err(setback) => setback,
-            };
-            if matches!(setback, Setback::Stale) {
-                continue;
-            }
-            tries += 1;
-            let is_patient = tries < TRIES_MAX && watch.elapsed() < PATIENCE;
-            match setback {
-                Setback::Again if is_patient => {
-                    if self.touches_records {
-                        self.rivalry = RIVALRY;
-                    }
-                    let spread = u64::from(tries.min(8)) * 1_000;
-                    let pause = Duration::from_micros(baton_env::random_u64() % spread);
-                    baton_env::sleep(pause).await;
-                    if tries % 5 == 0 {
-                        self.link = None;
-                    }
-                }
-                Setback::Contended if is_patient => self.contention = CONTENTION,
-                Setback::Lost(reason) if is_patient => {
-                    tracing::warn!(reason, "the connection to PostgreSQL was lost");
-                    self.link = None;
-                }
-                Setback::Unknown(reason) => {
-                    tracing::warn!(reason, "the connection to PostgreSQL was lost around a commit");
-                    return self.find_out(waiting, intake).await;
-                }
-                Setback::Failed(error) => {
-                    let first = waiting.drain(..).collect::<Vec<_>>();
-                    return first.into_iter().for_each(|operation| operation.finish(Err(error.clone())));
-                }
-                _ => return busy(waiting),
+                Err(trouble) => setback = Some(trouble),
             }
         }
+    }
+
+    /// What is to be done after a setback. Tells whether to try again.
+    async fn overcome(
+        &mut self,
+        setback: Setback,
+        tries: u32,
+        is_patient: bool,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        intake: &mut Receiver<Input>,
+    ) -> bool {
+        match setback {
+            Setback::Stale => {}
+            Setback::Again if is_patient => {
+                if self.touches_records {
+                    self.rivalry = RIVALRY;
+                }
+                let spread = u64::from(tries.min(8)) * 1_000;
+                let pause = Duration::from_micros(baton_env::random_u64() % spread);
+                baton_env::sleep(pause).await;
+                if tries.is_multiple_of(5) {
+                    self.link = None;
+                }
+            }
+            Setback::Contended if is_patient => self.trust.is_betrayed(),
+            Setback::Lost(reason) if is_patient => {
+                tracing::warn!(reason, "the connection to PostgreSQL was lost");
+                self.link = None;
+            }
+            Setback::Unknown(reason) => {
+                tracing::warn!(reason, "the connection to PostgreSQL was lost around a commit");
+                self.find_out(waiting, intake).await;
+                return false;
+            }
+            Setback::Failed(error) => {
+                for operation in waiting.drain(..) {
+                    operation.finish(Err(error.clone()));
+                }
+                return false;
+            }
+            _ => {
+                busy(waiting);
+                return false;
+            }
+        }
+        true
     }
 
     fn tell_time(&self) {
@@ -272,31 +299,22 @@ impl Writer {
     }
 }
 
-/// Waits until as many operations are there as there were callers a moment ago, but not for long. A caller who is
-/// alone never waits. Tells whether the store is closing.
-async fn gather(
-    waiting: &mut VecDeque<Box<dyn Operation>>,
-    intake: &mut Receiver<Input>,
-    callers: usize,
-    limit: Duration,
-) -> bool {
-    let enough = callers.min(GROUP_OPERATIONS_MAX);
-    if waiting.len() >= enough {
-        return false;
-    }
-    // The runtime's own clock ticks too slowly for this.
-    let mut over = tokio::task::spawn_blocking(move || baton_env::pause(limit));
-    while waiting.len() < enough {
-        tokio::select! {
-            biased;
-            input = intake.recv() => match input {
-                Some(Input::Operation(operation)) => waiting.push_back(operation),
-                Some(Input::Close) | None => return true,
-            },
-            _ = &mut over => break,
+impl Input {
+    fn join(self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+        match self {
+            Self::Operation(operation) => waiting.push_back(operation),
+            Self::Close => intake.close(),
         }
     }
-    false
+}
+
+/// Takes in what has come.
+fn take_in(waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+    while waiting.len() < GROUP_OPERATIONS_MAX
+        && let Ok(input) = intake.try_recv()
+    {
+        input.join(waiting, intake);
+    }
 }
 
 fn busy(waiting: &mut VecDeque<Box<dyn Operation>>) {

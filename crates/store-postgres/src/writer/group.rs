@@ -1,4 +1,4 @@
-//! One try at a group: decides, compares or locks what it rests on, writes, commits, answers.
+//! One try at a group: decides, compares or locks what it rests on, and sends its commit, or answers without one.
 
 use std::collections::VecDeque;
 
@@ -6,31 +6,27 @@ use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
 use baton_types::Timestamp;
 
-use super::{Parked, Setback, Writer};
+use super::flight::News;
+use super::{Setback, Writer};
 use crate::carried::{self, Carried};
 use crate::decider::Decider;
-use crate::failure::Failure;
-use crate::flush::{Flush, Note, flush, looked_at};
-use crate::link::{Link, call, moment, param, signed};
-use crate::load::{self, BEGIN, ROLLBACK, Round, Versions};
+use crate::flush::{Flush, looked_at};
+use crate::link::{Link, call, param, signed};
+use crate::load::{self, ROLLBACK, Round, Versions};
 use crate::memory::Memory;
 use crate::store::BUSY_FOR;
 use crate::structure::Structure;
 
 /// Fetches in one group. Decisions need two or three.
 const ROUNDS_MAX: usize = 64;
-/// Names of partitions that a lane keeps in memory.
-const NAMES_MAX: usize = 1_000_000;
-/// Transaction ids that a lane keeps in memory, about 40 bytes each; beyond that all are read again as needed.
-const REMEMBERED_MAX: usize = 5_000_000;
 
 /// A group that was decided: how each operation ended, what is to be written, and what it rests on.
-struct Decided {
-    memory: Memory,
-    outcomes: Vec<Result<(), Error>>,
-    structure: i64,
+pub struct Decided {
+    pub memory: Memory,
+    pub outcomes: Vec<Result<(), Error>>,
+    pub structure: i64,
     /// Whether it rests on what was read without a lock, so that this is to be compared.
-    compares: bool,
+    pub compares: bool,
     ground: Ground,
 }
 
@@ -46,7 +42,7 @@ enum Ground {
 }
 
 impl Writer {
-    /// One try: decides, writes, commits, answers.
+    /// One try: decides, and writes or answers.
     pub(super) async fn attempt(
         &mut self,
         waiting: &mut VecDeque<Box<dyn Operation>>,
@@ -78,55 +74,19 @@ impl Writer {
             let answered: Vec<_> =
                 waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
             self.shared.count(count, 0, false);
-            self.keep(decided, None);
+            self.learn(News::take_from(&mut decided.memory, None));
+            self.carry(decided, None);
+            self.tell_time();
             answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
             self.roll_back().await;
             return Ok(());
         }
-        let note = Note {
-            server: self.server,
-            epoch: self.epoch,
-            last: self.commits,
-            structure: decided.structure,
-            records: decided.memory.records_number.unwrap_or(0),
-            compares: decided.compares,
-            all_commits: self.all_commits,
-        };
-        let mut flush = flush(&mut decided.memory, &note);
-        let mut calls = std::mem::take(&mut flush.calls);
-        if !self.has_begun {
-            calls.insert(0, call(BEGIN, Vec::new()));
+        let flush = self.write_down(&mut decided);
+        self.take_off(decided, flush, waiting).await?;
+        if tries > 0 {
+            let landed = self.landing().await;
+            self.land(landed, waiting).await?;
         }
-        let watch = Stopwatch::start();
-        let committed = match link.commit(calls).await {
-            Ok(results) => results,
-            Err((Failure::Lost(reason), true)) => {
-                let events = std::mem::take(&mut decided.memory.events);
-                self.parked = Parked { outcomes: decided.outcomes, events };
-                return Err(Setback::Unknown(reason));
-            }
-            Err((failure, _)) => {
-                self.structure = untouched(decided.memory, decided.structure);
-                self.has_begun = true;
-                self.roll_back().await;
-                return Err(failure.into());
-            }
-        };
-        // The last but one says when it was.
-        if let Some(row) = committed.iter().rev().nth(1).and_then(|rows| rows.first()) {
-            self.heard = (moment(row, 1), Stopwatch::start());
-        }
-        self.commits += 1;
-        self.all_commits += 1;
-        self.shared.count(count, 1, decided.memory.changed.marks.now);
-        if decided.memory.changed.marks.now {
-            self.shared.observe(count, watch.elapsed());
-        }
-        let answered: Vec<_> = waiting.drain(..count).zip(std::mem::take(&mut decided.outcomes)).collect();
-        let events = std::mem::take(&mut decided.memory.events);
-        self.keep(decided, Some(flush));
-        events.into_iter().for_each(|event| self.shared.notify(event));
-        answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
         Ok(())
     }
 
@@ -138,8 +98,7 @@ impl Writer {
     ) -> Result<Decided, Setback> {
         self.has_begun = false;
         let mut carried = std::mem::take(&mut self.carried);
-        let compares = tries == 0 && self.contention == 0;
-        self.contention = self.contention.saturating_sub(u32::from(tries == 0));
+        let compares = tries == 0 && self.trust.next();
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let (mut structure_number, structure) = match self.structure.take() {
             Some(known) => known,
@@ -170,6 +129,7 @@ impl Writer {
                 let ground = if is_stale { Ground::Old } else { Ground::Last };
                 return Ok(Decided { memory, outcomes, structure: structure_number, compares, ground });
             }
+            decider.discover(&mut memory, &mut self.remembered, waiting.range_mut(outcomes.len()..));
         } else {
             decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
         }
@@ -233,13 +193,40 @@ impl Writer {
                 let ground = if is_now { Ground::Now } else { Ground::Last };
                 return Ok(Decided { memory, outcomes, structure: structure_number, compares, ground });
             }
+            decider.discover(&mut memory, &mut self.remembered, waiting.range_mut(outcomes.len()..));
         }
         self.clock = memory.clock;
         tracing::error!("a decision wanted ever more rows");
         Err(Setback::Failed(Error::Busy(BUSY_FOR)))
     }
 
-    async fn roll_back(&mut self) {
+    /// Runs the first decisions, as many as miss nothing, on what the group under way leaves.
+    pub(super) fn decide_ahead(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>) -> Option<Decided> {
+        let is_calm = self.trust.is_whole() && self.rivalry == 0;
+        if !is_calm || self.heard.1.elapsed() >= carried::FOR {
+            return None;
+        }
+        let (structure, rows) = self.structure.take()?;
+        self.clock.see(rows.latest());
+        self.clock.see(self.shared.last());
+        let mut memory = Memory::new(self.clock, rows, std::mem::take(&mut self.ids));
+        memory.base = self.shared.time(self.heard);
+        std::mem::take(&mut self.carried).hand_to(&mut memory);
+        let mut decider = Decider { names: &self.names, shared: &self.shared };
+        let mut outcomes = Vec::new();
+        decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes);
+        self.clock = memory.clock;
+        self.touches_records |= memory.relies_on_records;
+        let writes = memory.changed.marks.any;
+        let decided = Decided { memory, outcomes, structure, compares: true, ground: Ground::Last };
+        if writes {
+            return Some(decided);
+        }
+        self.carry(decided, None);
+        None
+    }
+
+    pub(super) async fn roll_back(&mut self) {
         if let Some(link) = &self.link
             && self.has_begun
             && link.run(vec![call(ROLLBACK, Vec::new())]).await.is_err()
@@ -248,78 +235,21 @@ impl Writer {
         }
     }
 
-    /// After a commit, or without one: what the next group may rely on.
-    fn keep(&mut self, decided: Decided, flush: Option<Flush>) {
+    /// What the next group may begin with, once this one has happened.
+    pub(super) fn carry(&mut self, decided: Decided, flush: Option<&Flush>) {
         let Decided { mut memory, structure, compares, .. } = decided;
         self.clock = memory.clock;
-        self.tell_time();
         self.ids = std::mem::take(&mut memory.ids);
-        if let Some(flush) = &flush {
-            let mut inserter = self.shared.cache.inserter();
-            for segment in &flush.segments {
-                inserter.insert(segment.clone());
-            }
-            drop(inserter);
-            self.keep_remembered(&mut memory);
-            for (partition, start) in &memory.trimmed {
-                self.shared.cache.forget(*partition, *start);
-            }
-            if !memory.trimmed.is_empty()
-                || !memory.changed.queues.is_empty()
-                || !memory.changed.groups.is_empty()
-            {
-                self.shared.sweep.notify_one();
-            }
-        }
-        for ((queue, name), id) in memory.names.drain() {
-            let Some(id) = id.filter(|id| matches!(memory.partitions.get(id), Some(Some(_)))) else {
-                continue;
-            };
-            if self.names_len >= NAMES_MAX {
-                self.names.clear();
-                self.names_len = 0;
-            }
-            let added = self.names.entry(queue).or_default().insert(name, id).is_none();
-            self.names_len += usize::from(added);
-        }
-        for queue in &memory.changed.queues {
-            if !memory.structure.has_queue(*queue) {
-                let gone = self.names.remove(queue).map_or(0, |names| names.len());
-                self.names_len -= gone;
-            }
-        }
         if compares {
-            self.carried = Carried::take_from(&mut memory, flush.as_ref().map(|flush| &flush.numbers));
+            self.carried = Carried::take_from(&mut memory, flush.map(|flush| &flush.numbers));
         }
         let number = flush.and_then(|flush| flush.structure).unwrap_or(structure);
         self.structure = Some((number, memory.structure));
     }
-
-    fn keep_remembered(&mut self, memory: &mut Memory) {
-        let (now, remembered) = (memory.base, self.remembered.len());
-        let mut runs: std::collections::BTreeMap<_, Vec<_>> = std::collections::BTreeMap::new();
-        for (_, run) in memory.runs.drain(..) {
-            runs.entry(run.partition).or_default().push(run);
-        }
-        for id in &memory.changed.partitions {
-            let Some(Some(entry)) = memory.partitions.get(id) else { continue };
-            let (before, tail) = (entry.original.tail, entry.row.tail);
-            match runs.remove(id) {
-                Some(runs) if before.0 == 0 || self.remembered.missing(*id, before).is_none() => {
-                    self.remembered.extend(*id, runs, tail, now);
-                }
-                _ => self.remembered.advance(*id, before, tail),
-            }
-        }
-        if self.remembered.len() > REMEMBERED_MAX {
-            self.remembered.clear();
-        }
-        self.shared.set_remembered(remembered, self.remembered.len());
-    }
 }
 
 /// Queues and groups for the next try, unless decisions have changed them. Whether others did is seen then.
-fn untouched(memory: Memory, number: i64) -> Option<(i64, Structure)> {
+pub fn untouched(memory: Memory, number: i64) -> Option<(i64, Structure)> {
     let changed = &memory.changed;
     (changed.queues.is_empty() && changed.groups.is_empty()).then_some((number, memory.structure))
 }

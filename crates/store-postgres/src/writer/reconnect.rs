@@ -1,13 +1,13 @@
-//! Away and back: connecting anew, and what became of a commit around which the connection was lost.
+//! Away and back: connecting anew, and what became of commits around which the connection was lost.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Error, Operation};
+use baton_store::Operation;
 use tokio::sync::mpsc::Receiver;
 
-use super::{Input, Parked, REGISTER, Writer, busy};
+use super::{Input, REGISTER, Writer, busy};
 use crate::carried::Carried;
 use crate::failure::Failure;
 use crate::link::{Link, call, moment, param};
@@ -111,32 +111,23 @@ impl Writer {
         Ok(())
     }
 
-    /// Asks what became of a commit, and answers its operations.
+    /// Asks what became of the commits under way, and answers their operations.
     pub async fn find_out(
         &mut self,
         waiting: &mut VecDeque<Box<dyn Operation>>,
         intake: &mut Receiver<Input>,
     ) {
-        let (number, server) = (self.commits + 1, self.server);
-        let Parked { outcomes, events } = std::mem::take(&mut self.parked);
+        let (before, server) = (self.commits, self.server);
+        let mut flights = std::mem::take(&mut self.flights);
         if !self.connect(Stopwatch::start(), UNKNOWN_MAX, intake).await || self.server != server {
             let reason = "PostgreSQL went away in the middle of a commit; whether it happened is unknown";
-            for operation in waiting.drain(..outcomes.len()) {
-                operation.finish(Err(Error::Closed(reason.into())));
-            }
+            flights.into_iter().for_each(|flight| flight.give_up(reason));
             return busy(waiting);
         }
-        let happened = self.commits == number;
-        tracing::info!(happened, "found out what became of a commit");
-        if happened {
-            self.shared.count(outcomes.len(), 1, true);
-            events.into_iter().for_each(|event| self.shared.notify(event));
-            for (operation, outcome) in
-                waiting.drain(..outcomes.len()).collect::<Vec<_>>().into_iter().zip(outcomes)
-            {
-                operation.finish(outcome);
-            }
-        }
-        // Otherwise the group is simply run again.
+        let happened = usize::try_from(self.commits - before).unwrap_or(0).min(flights.len());
+        tracing::info!(happened, of = flights.len(), "found out what became of commits");
+        flights.drain(..happened).for_each(|flight| flight.answer(&self.shared));
+        // The others are simply run again.
+        flights.into_iter().rev().for_each(|flight| flight.wait_again(waiting));
     }
 }
