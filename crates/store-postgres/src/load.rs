@@ -79,7 +79,8 @@ const PAGE_SLOTS: &str = "
 const READY: &str =
     "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
         s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body, r.line
-    FROM (SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3) r
+    FROM (SELECT s.partition_id, s.line FROM slots s JOIN partitions p ON p.id = s.partition_id
+        WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3) r
     JOIN partitions p ON p.id = r.partition_id JOIN slots s ON s.partition_id = p.id ORDER BY r.line, p.id";
 
 /// The same locked, each with the slot of that group alone.
@@ -313,7 +314,12 @@ impl Calls {
         let text = if locks { PARTITIONS_LOCKED } else { PARTITIONS };
         self.add(text, params(), move |known, rows| {
             for row in &rows {
-                known.memory.load(read_entry(row, true, true)?);
+                let entry = read_entry(row, true, true)?;
+                // Who wants all of a queue rests on each of them, those with nothing in them too.
+                if whole.contains(&entry.row.queue) {
+                    known.memory.relied.insert(entry.row.id);
+                }
+                known.memory.load(entry);
             }
             if !locks {
                 load_slots(known, &rows, SLOT_AT)?;

@@ -111,6 +111,11 @@ async fn random_work_of_two_servers_agrees_with_a_plain_model() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn random_work_of_two_servers_in_groups_agrees_with_a_plain_model() {
+    model::random_work_agrees_with_a_plain_model::<Schema>().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn random_records_of_two_servers_agree_with_a_plain_model() {
     model::random_records_agree_with_a_plain_model::<Schema>().await;
 }
@@ -168,5 +173,23 @@ async fn a_message_that_another_server_took_in_is_offered_at_once() {
             Ok(())
         });
         finish.await.unwrap();
+    }
+}
+
+/// A group that begins finds what is there, also where nothing was a moment ago.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_begins_sees_what_another_server_took_in() {
+    let [one, other] = two_servers().await;
+    for round in 0..20 {
+        let made = run(&one, move |tx| {
+            let queue = tx.put_queue(spec(&format!("q{round}")))?.id;
+            Ok((queue, tx.create_partition(queue, "p")))
+        });
+        let (queue, partition) = made.await.unwrap();
+        let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
+        assert_eq!(push.await.unwrap(), Offset(0));
+        let begin = run(&one, move |tx| Ok(put_group(tx, queue, "g", Start::Oldest)));
+        let group = begin.await.unwrap();
+        assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
     }
 }

@@ -386,6 +386,7 @@ impl Tx for PostgresTx<'_> {
         ids.sort_unstable();
         ids.retain(|id| after.is_none_or(|after| *id > after));
         ids.truncate(limit);
+        self.memory.relied.extend(&ids);
         Ok(ids.into_iter().filter_map(|id| self.memory.entry(id).map(|entry| entry.row.clone())).collect())
     }
 
@@ -686,6 +687,7 @@ impl Tx for PostgresTx<'_> {
             self.memory.wanted.later.entry(group).or_insert(SPARE_ROWS);
             return Err(Stop::Load);
         }
+        self.memory.relied.extend(&found);
         self.memory.relies_on_lines |= is_carried && found.len() < limit;
         Ok(found)
     }

@@ -2,7 +2,7 @@
 //!
 //! Every step is a decision that tells what it did; the model does the same and then both are asked the same
 //! questions. Steps are begun without waiting, so that many meet in one commit and see each other's writes
-//! before they are on disk; the other variant waits for each.
+//! before they are on disk; the other variant waits for each, so that none rests on what another looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -399,9 +399,12 @@ async fn play<B: Backend>(steps: Vec<Step>, wait_for_each: bool) -> Result<(), T
             _ => {}
         }
         let (all, also) = (partitions.clone(), partitions.clone());
-        let did = bench.begin(move |tx| take(&step, tx, queue, &all));
-        let told = bench.begin(move |tx| look(tx, queue, &also));
-        pending.push((Box::pin(did), Box::pin(told)));
+        let mut did = bench.begin(move |tx| take(&step, tx, queue, &all));
+        if wait_for_each {
+            let done = did.await;
+            did = Box::pin(async { done });
+        }
+        pending.push((did, bench.begin(move |tx| look(tx, queue, &also))));
         if wait_for_each {
             settle(&mut pending, &mut model).await?;
         }
