@@ -30,7 +30,7 @@ const LOCK_TIMEOUT_MS: u64 = 2_000;
 const IDLE_TIMEOUT_MS: u64 = 10_000;
 /// Takes four megabytes and gives them back. From then on the allocator of glibc keeps as much for what comes next, and
 /// does not fetch it from the system and return it with every statement, a tenth of what small commits cost.
-const LOOSEN: &str = "SELECT length(repeat(repeat(' ', 2000), 2000))";
+const LOOSEN: &str = "SELECT octet_length(repeat(repeat(' ', 2000), 2000))";
 /// All values go over in binary, both ways.
 const BINARY: i16 = 1;
 
