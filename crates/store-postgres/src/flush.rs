@@ -18,14 +18,13 @@ pub const COMMIT: &str = "COMMIT";
 ///
 /// It also fails when what was not locked is no longer as it was read: queues and groups, records, and, by the number of
 /// all commits, what is in line. And it tells the database's time.
-const NOTE: &str = "WITH noted AS (
-        UPDATE servers SET committed = $3, moment = $4, seen_at = clock_timestamp()
-        WHERE id = $1 AND committed = $2 AND epoch = $5
-            AND ($6::bigint IS NULL OR $6 IN (SELECT number FROM versions WHERE name = 'structure'))
-            AND ($7::bigint IS NULL OR $7 IN (SELECT number FROM versions WHERE name = 'records'))
-            AND ($8::bigint IS NULL OR $8 IN (SELECT sum(committed) FROM servers))
-        RETURNING 1)
-    SELECT 1 / count(*), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM noted";
+const NOTE: &str = "UPDATE servers SET moment = $4, seen_at = clock_timestamp(), committed = CASE
+        WHEN committed = $2 AND epoch = $5
+            AND ($6::bigint IS NULL OR $6 = (SELECT number FROM versions WHERE name = 'structure'))
+            AND ($7::bigint IS NULL OR $7 = (SELECT number FROM versions WHERE name = 'records'))
+            AND ($8::bigint IS NULL OR $8 = (SELECT sum(committed) FROM servers))
+        THEN $3 ELSE 1 / (committed - committed) END
+    WHERE id = $1 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Fails when another server has changed queues or groups since they were read.
 const CHANGE_STRUCTURE: &str = "WITH changed AS (
@@ -68,14 +67,15 @@ const CREATE_PARTITIONS: &str = "INSERT INTO partitions
     SELECT *, $11::bigint FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
         $7::bigint[], $8::bigint[], $9::bytea[], $10::bigint[])";
 
-/// Fails, with a code of its own, when another server has changed one of them since it was read.
-const CHANGE_PARTITIONS: &str = "WITH changed AS (
-        UPDATE partitions p SET start = w.start, tail = w.tail, first_at = w.first_at, last_at = w.last_at,
-            deleted = w.deleted, deleted_count = w.deleted_count, version = $9
-        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[],
-            $8::bigint[]) w (id, start, tail, first_at, last_at, deleted, deleted_count, version)
-        WHERE p.id = w.id AND p.version = w.version RETURNING 1)
-    SELECT sqrt(count(*) - cardinality($1)) FROM changed";
+/// Fails, with a code of its own, when another server has changed one of them since it was read. One that is gone went
+/// with its queue, which the number of the structure tells.
+const CHANGE_PARTITIONS: &str =
+    "UPDATE partitions p SET start = w.start, tail = w.tail, first_at = w.first_at, last_at = w.last_at,
+        deleted = w.deleted, deleted_count = w.deleted_count,
+        version = CASE WHEN p.version = w.version THEN $9 ELSE sqrt(-1 - w.version)::bigint END
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[],
+        $8::bigint[]) w (id, start, tail, first_at, last_at, deleted, deleted_count, version)
+    WHERE p.id = w.id";
 
 /// The same for those that were only looked at, which keep as they are until the commit. It waits for none of them:
 /// whoever waits has changed partitions in the order of their numbers, and these are out of order.

@@ -221,8 +221,10 @@ impl Writer {
                 let others = waiting.len() + self.flights.iter().map(Flight::len).sum::<usize>();
                 self.callers = flight.len() + others;
                 // The last but one says when it was.
-                if let Some(row) = rows.iter().rev().nth(1).and_then(|rows| rows.first()) {
-                    self.heard = (moment(row, 1), Stopwatch::start());
+                match rows.iter().rev().nth(1).and_then(|rows| rows.first()) {
+                    Some(row) => self.heard = (moment(row, 0), Stopwatch::start()),
+                    // Someone has cleared the server's row away: connecting makes another.
+                    None => self.link = None,
                 }
                 self.commits += 1;
                 self.all_commits += 1;
