@@ -697,6 +697,8 @@ impl Tx for PostgresTx<'_> {
             return Ok(None);
         }
         let until = number_until(self.memory.now);
+        // What was carried over of those that are here is believed: if it is out of date, somebody looks again a moment
+        // too late or in vain, and that is cheaper than comparing all who wait.
         let here = |id: &PartitionId| self.memory.partitions.contains_key(id);
         let line = self.memory.lines.get(&group);
         let Some(later) = line.and_then(|line| line.later.as_ref()) else {

@@ -415,15 +415,34 @@ async fn ten_servers_may_start_at_once() {
     assert_eq!(check(&Options::new(&url)).await.unwrap(), Standing::Current);
 }
 
+/// A fresh database by its address and its name.
+async fn database() -> (String, String) {
+    let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
+    let name = url.rsplit('/').next().unwrap().to_owned();
+    (url, name)
+}
+
+async fn sql(database: &str, statement: &'static str) -> String {
+    let database = database.to_owned();
+    tokio::task::spawn_blocking(move || Postgres::shared().sql(&database, statement)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_row_was_cleared_away_goes_on_with_another() {
+    let (url, database) = database().await;
+    let store = open(&url).await;
+    let (partitions, _) = run(&*store, lanes).await.unwrap();
+    sql(&database, "DELETE FROM baton.servers").await;
+    for number in 0..3 {
+        assert_eq!(push(&*store, partitions[0], format!("{number}")).await, Offset(number));
+    }
+    assert_eq!(sql(&database, "SELECT sum(committed) FROM baton.servers").await, "2");
+    store.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_removed_and_trimmed_is_cleared_away() {
-    let (url, database) = tokio::task::spawn_blocking(|| {
-        let url = Postgres::shared().database();
-        let database = url.rsplit('/').next().unwrap().to_owned();
-        (url, database)
-    })
-    .await
-    .unwrap();
+    let (url, database) = database().await;
     let store = open(&url).await;
     let (partitions, _) = run(&*store, lanes).await.unwrap();
     let partition = partitions[0];
@@ -432,14 +451,7 @@ async fn what_was_removed_and_trimmed_is_cleared_away() {
     }
     run(&*store, move |tx| tx.trim(partition, Offset(4))).await.unwrap();
     let watch = Stopwatch::start();
-    loop {
-        let database = database.clone();
-        let count = tokio::task::spawn_blocking(move || {
-            Postgres::shared().sql(&database, "SELECT count(*) FROM baton.segments")
-        });
-        if count.await.unwrap() == "1" {
-            break;
-        }
+    while sql(&database, "SELECT count(*) FROM baton.segments").await != "1" {
         assert!(watch.elapsed() < Duration::from_secs(20), "trimmed segments stay");
         baton_env::sleep(Duration::from_millis(50)).await;
     }
