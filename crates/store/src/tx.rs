@@ -81,7 +81,8 @@ pub struct GroupSpec<'a> {
 /// A decision reads what it needs, decides, and then writes; after its first write it must not fail, for
 /// there is no way back. Reads see the writes of the same and of every earlier decision. A read may answer
 /// [`Stop::Load`], which the decision passes on with `?`; it is then run again, so it must have no effect
-/// other than its writes.
+/// other than its writes. A try that is to count for nothing may have been shown rows of different moments, so a
+/// decision refuses what cannot be, and does not rest on its never being seen.
 ///
 /// To be correct, an implementation must
 /// - run decisions as if one after the other;

@@ -403,6 +403,10 @@ impl<'t> Book<'t> {
         while page.chunk.slots.len() < place.index() {
             page.chunk.slots.push(Slot::gone());
         }
+        // Rows of different moments do not fit; the store then lets the decision count for nothing.
+        if page.chunk.slots.len() > place.index() {
+            return Err(StoreError::Corrupt(format!("a job is already at {place:?}")).into());
+        }
         page.chunk.slots.push(slot);
         page.dirty = true;
         self.append(partition, payload)?;
