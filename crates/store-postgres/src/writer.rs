@@ -45,7 +45,7 @@ const FLIGHTS_MAX: usize = 2;
 /// committed while the others are answered and call again. Smaller groups would only cost more.
 const CALLERS_SHARE: usize = 2;
 /// With fewer callers than this nothing is sent before the last group is committed.
-const CALLERS_FEW: usize = if cfg!(test) { 2 } else { 3 };
+const CALLERS_FEW: usize = 3;
 /// How often a group is run that others get in the way of.
 const TRIES_MAX: u32 = 30;
 /// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
