@@ -26,6 +26,10 @@ use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{Offset, PartitionId, QueueId, QueueOptions};
 use serde_json::json;
 
+/// The same as the server's.
+#[global_allocator]
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const PAYLOAD_BYTES: usize = 300;
 const WINDOW: Duration = Duration::from_secs(3600);
 const ROUNDS: usize = 5;
