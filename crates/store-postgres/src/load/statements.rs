@@ -1,0 +1,142 @@
+//! What is asked of the database when rows are fetched.
+
+pub const BEGIN: &str = "BEGIN";
+pub const ROLLBACK: &str = "ROLLBACK";
+
+/// The database's time in microseconds, the numbers of what servers keep in memory, and how many commits there were.
+pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+    (SELECT number FROM versions WHERE name = 'structure'), (SELECT number FROM versions WHERE name = 'records'),
+    (SELECT coalesce(sum(committed), 0)::bigint FROM servers)";
+
+/// How many partitions still have these versions.
+pub const UNCHANGED: &str = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
+    JOIN partitions p ON p.id = w.id AND p.version = w.version";
+
+pub const LOCK_RECORDS: &str = "SELECT number FROM versions WHERE name = 'records' FOR UPDATE";
+
+/// The numbers of partitions: those given, those by these names, and those of these queues.
+macro_rules! any_of {
+    () => {
+        "ANY($1::bigint[]
+            || ARRAY(SELECT p.id FROM unnest($2::bigint[], $3::text[]) w (queue_id, name)
+                JOIN partitions p ON p.queue_id = w.queue_id AND p.name = w.name)
+            || ARRAY(SELECT id FROM partitions WHERE queue_id = ANY($4::bigint[])))"
+    };
+}
+
+/// Partitions with all their slots, as they are at one moment.
+pub const PARTITIONS: &str = concat!(
+    "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body
+    FROM partitions p LEFT JOIN slots s ON s.partition_id = p.id WHERE p.id = ",
+    any_of!()
+);
+
+/// Only by numbers that are known before the first lock: a row that changes while it is waited for is looked at again,
+/// and what stands beside it in a join is then not what it was.
+pub const PARTITIONS_LOCKED: &str = concat!(
+    "SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions WHERE id = ",
+    any_of!(),
+    " ORDER BY id FOR UPDATE"
+);
+pub const SLOTS: &str = concat!(
+    "SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ",
+    any_of!()
+);
+
+pub const PAGE: &str = "
+    SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions
+    WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3";
+
+pub const PAGE_SLOTS: &str = "
+    SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id IN (
+        SELECT id FROM partitions WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3)";
+
+/// Partitions that are ready for a group with all their slots, as they are at one moment, and their places in line.
+pub const READY: &str =
+    "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body, r.line
+    FROM (SELECT s.partition_id, s.line FROM slots s JOIN partitions p ON p.id = s.partition_id
+        WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3) r
+    JOIN partitions p ON p.id = r.partition_id JOIN slots s ON s.partition_id = p.id ORDER BY r.line, p.id";
+
+/// The same locked, each with the slot of that group alone.
+pub const READY_LOCKED: &str =
+    "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
+        s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body, s.line
+    FROM slots s JOIN partitions p ON p.id = s.partition_id
+    WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3 FOR UPDATE OF p, s SKIP LOCKED";
+/// In a row of a partition with a slot, where the columns of the slot begin.
+pub const SLOT_AT: usize = 10;
+/// And in one that is ready, its place in line.
+pub const PLACE_AT: usize = 16;
+
+/// What is ready for a group, locked by others or not.
+pub const READY_AT_ALL: &str =
+    "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line <= $2 ORDER BY line LIMIT $3";
+
+pub const LATER: &str =
+    "SELECT partition_id, line FROM slots WHERE group_id = $1 AND line > $2 ORDER BY line LIMIT $3";
+
+pub const KEPT: &str = "SELECT coalesce(sum(tail - start - deleted_count), 0)::bigint, count(*) FROM partitions WHERE queue_id = $1";
+
+pub const BACKLOG: &str = "
+    SELECT coalesce(sum(greatest(p.tail - greatest(s.next, p.start) - s.done, 0)), 0)::bigint
+    FROM slots s JOIN partitions p ON p.id = s.partition_id WHERE s.group_id = $1 AND s.line IS NOT NULL";
+
+pub const LEASED: &str = "SELECT lease_id, partition_id FROM slots WHERE lease_id = ANY($1)";
+
+pub const REMEMBERED: &str = "
+    SELECT r.partition_id, r.first, r.until, r.hashes FROM unnest($1::bigint[], $2::bigint[]) w (partition_id, first)
+    JOIN remembered r ON r.partition_id = w.partition_id AND r.first >= w.first AND r.until > $3 ORDER BY 1, 2";
+
+pub const SEGMENTS: &str = "
+    SELECT w.partition_id, w.place, s.body FROM unnest($1::bigint[], $2::bigint[]) w (partition_id, place)
+    LEFT JOIN LATERAL (SELECT base, count, body FROM segments WHERE partition_id = w.partition_id AND base <= w.place
+        ORDER BY base DESC LIMIT 1) s ON s.base + s.count > w.place";
+
+pub const TIMES: &str = "
+    SELECT w.partition_id, w.place, s.created_at FROM unnest($1::bigint[], $2::bigint[]) w (partition_id, place)
+    LEFT JOIN LATERAL (SELECT created_at FROM segments WHERE partition_id = w.partition_id AND base <= w.place
+        ORDER BY base DESC LIMIT 1) s ON true";
+
+/// Times rise with offsets, so a moment is found by halving; no payload is read.
+pub const MOMENT: &str = "
+    WITH RECURSIVE halves (low, high) AS (
+        SELECT $2::bigint, $3::bigint
+        UNION ALL
+        SELECT CASE WHEN s.created_at >= $4 THEN h.low ELSE h.low + (h.high - h.low) / 2 + 1 END,
+               CASE WHEN s.created_at >= $4 THEN greatest(s.base, h.low) ELSE h.high END
+        FROM halves h LEFT JOIN LATERAL (
+            SELECT base, created_at FROM segments WHERE partition_id = $1 AND base <= h.low + (h.high - h.low) / 2
+            ORDER BY base DESC LIMIT 1) s ON true
+        WHERE h.low < h.high)
+    SELECT low,
+        (SELECT created_at FROM segments WHERE partition_id = $1 AND base <= low AND low < $3 ORDER BY base DESC LIMIT 1),
+        (SELECT created_at FROM segments WHERE partition_id = $1 AND base < low AND low > $2 ORDER BY base DESC LIMIT 1)
+    FROM halves WHERE low >= high LIMIT 1";
+
+pub const RECORDS: &str = "SELECT key, version, expires_at, value FROM records WHERE key = ANY($1)";
+
+pub const RECORD_PAGE: &str = "
+    SELECT key, version, expires_at, value FROM records
+    WHERE key > $1 AND ($2::bytea IS NULL OR key < $2) AND (expires_at IS NULL OR expires_at > $3)
+    ORDER BY key LIMIT $4";
+
+pub const LETTERS: &str = "
+    SELECT l.queue_id, l.body, l.payload FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[])
+        w (queue_id, partition_id, place, group_name)
+    JOIN dead_letters l ON l.queue_id = w.queue_id AND l.partition_id = w.partition_id AND l.place = w.place
+        AND l.group_name = w.group_name";
+
+pub const LETTER_PAGE: &str = "
+    SELECT queue_id, body, payload FROM dead_letters WHERE queue_id = $1 AND failed_at <= $2 AND (failed_at < $2
+        OR partition_id > $3 OR (partition_id = $3 AND (place < $4 OR (place = $4 AND group_name > $5))))
+    ORDER BY failed_at DESC, partition_id, place DESC, group_name LIMIT $6";
+
+pub const QUEUES: &str = "SELECT body::text FROM queues";
+pub const GROUPS: &str = "SELECT body::text FROM groups";
+
+/// More numbers for what is new: the sequence moves by as many at once.
+pub const IDS: &str = "SELECT nextval('ids') FROM generate_series(1, $1::bigint)";
+pub const IDS_AT_ONCE: u64 = 64;
