@@ -9,7 +9,7 @@ use baton_store::Error;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// The format that this version reads and writes.
-const FORMAT: &str = "baton-embedded 2";
+const FORMAT: &str = "baton-embedded 3";
 
 /// A directory that no other process uses while this lives.
 pub struct Claimed {

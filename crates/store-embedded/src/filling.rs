@@ -2,10 +2,10 @@
 //!
 //! Messages are copied once, as they come, one run after the other into buffers that many runs share, each with room
 //! before it for the key and the header of its segment. Where nothing of another partition came between, that is the
-//! segment; only runs that came in pieces are put together when the group is handed over. With a million partitions a
-//! segment is often one small message, and memory of its own for each, for its key and for every time it changes hands
-//! would cost more than the message; with large batches copying is what costs. Always: a partition's runs are in the
-//! order of their offsets, and all but the last of them are closed.
+//! segment as it goes to the log, together with its neighbours; only runs that came in pieces are put together when the
+//! group is handed over. With a million partitions a segment is often one small message, and memory of its own for each,
+//! for its key and for every time it changes hands would cost more than the message; with large batches copying is what
+//! costs. Always: a partition's runs are in the order of their offsets, and all but the last of them are closed.
 
 use std::collections::hash_map::Entry;
 use std::ops::Range;
@@ -15,13 +15,13 @@ use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
-use crate::tables::segment_key;
+use crate::log::{Indexed, Segments};
+use crate::tables::{SEGMENT_KEY_BYTES, segment_key};
 
 /// Segments share a buffer of about this size, which is freed when none of them is needed any more.
 const BUFFER_BYTES: usize = 256 << 10;
-const KEY_BYTES: usize = 24;
 /// What stands before the messages of a run.
-const ROOM: usize = KEY_BYTES + Segment::BODY_AT;
+const ROOM: usize = SEGMENT_KEY_BYTES + Segment::BODY_AT;
 
 /// The runs of messages that have come.
 #[derive(Default)]
@@ -109,13 +109,6 @@ impl Buffers {
     }
 }
 
-/// A segment that is complete.
-pub struct Sealed {
-    pub key: Bytes,
-    pub value: Bytes,
-    pub segment: Segment,
-}
-
 impl Filling {
     /// The time of the segment that further messages of a partition go to, if there is one.
     pub fn created_at(&self, partition: PartitionId) -> Option<Timestamp> {
@@ -177,31 +170,29 @@ impl Filling {
     }
 
     /// Makes segments of everything and is empty then. They are in order, because neighbours are found faster in
-    /// the engine's buffers.
-    pub fn seal(&mut self) -> Vec<Sealed> {
+    /// the engine's buffers; their bytes go to the log as they came.
+    pub fn seal(&mut self) -> (Vec<Segment>, Segments) {
         let mut runs = std::mem::take(&mut self.closed);
         runs.extend(self.open.drain());
         runs.sort_unstable_by_key(|(partition, run)| (*partition, run.header.base));
         let mut joined = self.join(&mut runs);
         let mut buffers = self.buffers.take();
         buffers.append(&mut joined);
+        let mut index = Vec::with_capacity(runs.len());
         for (partition, Run { header, first, .. }) in &runs {
             let stored = &mut buffers[first.buffer][first.bytes.start - ROOM..first.bytes.end];
-            let (key, value) = stored.split_at_mut(KEY_BYTES);
-            key.copy_from_slice(&segment_key(*partition, header.base, header.created_at));
+            let key = segment_key(*partition, header.base, header.created_at);
+            index.push(Indexed { key, at: 0, length: u32::try_from(stored.len()).unwrap_or(u32::MAX) });
+            let (room, value) = stored.split_at_mut(SEGMENT_KEY_BYTES);
+            room.copy_from_slice(&key);
             Segment::seal(header, value);
         }
         let buffers: Vec<_> = buffers.into_iter().map(share).collect();
+        let segments = place(&runs, index, &buffers);
         let sealed = |(partition, Run { header, first, .. }): (PartitionId, Run)| {
-            let (buffer, body) = (&buffers[first.buffer], first.bytes);
-            let value_at = body.start - Segment::BODY_AT;
-            Sealed {
-                key: buffer.slice(body.start - ROOM..value_at),
-                value: buffer.slice(value_at..body.end),
-                segment: Segment::new(partition, header, buffer.slice(body)),
-            }
+            Segment::new(partition, header, buffers[first.buffer].slice(first.bytes))
         };
-        runs.into_iter().map(sealed).collect()
+        (runs.into_iter().map(sealed).collect(), segments)
     }
 
     /// Puts together the runs that came in pieces, in further buffers, which count as those after the present ones.
@@ -215,6 +206,26 @@ impl Filling {
         }
         joined.take()
     }
+}
+
+/// Runs in the order in which they stand in the buffers, neighbours as one piece.
+fn place(runs: &[(PartitionId, Run)], mut index: Vec<Indexed>, buffers: &[Bytes]) -> Segments {
+    let stands = |at: usize| (runs[at].1.first.buffer, runs[at].1.first.bytes.start);
+    let mut order: Vec<_> = (0..runs.len()).collect();
+    order.sort_unstable_by_key(|at| stands(*at));
+    let (mut pieces, mut bytes): (Vec<(usize, Range<usize>)>, _) = (Vec::new(), 0);
+    for at in order {
+        let Place { buffer, bytes: body } = &runs[at].1.first;
+        let stored = body.start - ROOM..body.end;
+        index[at].at = bytes;
+        bytes += stored.len() as u64;
+        match pieces.last_mut() {
+            Some((last, piece)) if *last == *buffer && piece.end == stored.start => piece.end = stored.end,
+            _ => pieces.push((*buffer, stored)),
+        }
+    }
+    let pieces = pieces.into_iter().map(|(buffer, piece)| buffers[buffer].slice(piece)).collect();
+    Segments { pieces, index, bytes }
 }
 
 /// A full buffer for many to share. Much unused room at its end is given back.
@@ -257,21 +268,25 @@ mod tests {
         add(&mut filling, 2, 8, 4, &["d"]);
         let young: Vec<_> =
             filling.runs(PartitionId(2)).map(|run| filling.segment(PartitionId(2), run)).collect();
-        let sealed = filling.seal();
-        let found: Vec<_> = sealed
-            .iter()
-            .map(|sealed| {
-                let read = Segment::decode(sealed.segment.partition(), sealed.value.clone()).unwrap();
-                assert_eq!(read.header, sealed.segment.header);
-                assert_eq!(payloads(&read), payloads(&sealed.segment));
+        let (segments, stored) = filling.seal();
+        let written = stored.pieces.concat();
+        assert_eq!(written.len() as u64, stored.bytes);
+        let found: Vec<_> = std::iter::zip(&segments, &stored.index)
+            .map(|(segment, indexed)| {
+                let at = usize::try_from(indexed.at).unwrap();
+                let entry =
+                    Bytes::copy_from_slice(&written[at..][..usize::try_from(indexed.length).unwrap()]);
+                assert_eq!(entry[..SEGMENT_KEY_BYTES], indexed.key);
+                let read = Segment::decode(segment.partition(), entry.slice(SEGMENT_KEY_BYTES..)).unwrap();
+                assert_eq!((read.header, payloads(&read)), (segment.header, payloads(segment)));
                 let (header, partition) = (read.header, read.partition());
-                assert_eq!(sealed.key, segment_key(partition, header.base, header.created_at)[..]);
+                assert_eq!(indexed.key, segment_key(partition, header.base, header.created_at));
                 (partition.0, header.base.0, header.created_at.micros(), payloads(&read).concat())
             })
             .collect();
         assert_eq!(found, [(1, 0, 2, b"x".to_vec()), (2, 5, 1, b"abc".to_vec()), (2, 8, 4, b"d".to_vec())]);
         assert_eq!(young.iter().map(payloads).collect::<Vec<_>>(), [["a", "b", "c"].to_vec(), vec!["d"]]);
-        assert!(filling.seal().is_empty());
+        assert!(filling.seal().0.is_empty());
     }
 
     #[test]
@@ -286,7 +301,7 @@ mod tests {
         filling.trim(PartitionId(1), Offset(2));
         assert_eq!(filling.runs(PartitionId(1)).count(), 1);
         filling.retain(|partition| partition == PartitionId(1));
-        let kept: Vec<_> = filling.seal().into_iter().map(|sealed| sealed.segment.header.base).collect();
+        let kept: Vec<_> = filling.seal().0.iter().map(|segment| segment.header.base).collect();
         assert_eq!(kept, [Offset(2)]);
     }
 
@@ -296,11 +311,11 @@ mod tests {
         for partition in 0..10 {
             add(&mut filling, partition, 0, 1, &[&large, &partition.to_string()]);
         }
-        let sealed = filling.seal();
-        assert_eq!(sealed.len(), 10);
-        for (partition, sealed) in sealed.iter().enumerate() {
-            let segment = Segment::decode(PartitionId(partition as u64), sealed.value.clone()).unwrap();
-            assert_eq!(payloads(&segment), [large.clone(), partition.to_string()]);
+        let (segments, stored) = filling.seal();
+        assert_eq!((segments.len(), stored.index.len()), (10, 10));
+        for (partition, segment) in segments.iter().enumerate() {
+            assert_eq!(payloads(segment), [large.clone(), partition.to_string()]);
         }
+        assert!(stored.pieces.len() > 1 && stored.pieces.len() < 10);
     }
 }

@@ -223,6 +223,7 @@ impl Hot {
         (queue.members, groups)
     }
 
+    #[cfg(test)]
     pub fn kept_in_all(&self) -> u64 {
         self.queues.values().map(|queue| queue.kept).sum()
     }

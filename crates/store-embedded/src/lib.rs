@@ -1,17 +1,17 @@
 //! The store that needs nothing installed: one process, one directory.
 //!
-//! It keeps what is hot (tails, cursors, leases, who has work) in memory and everything on disk, in an
-//! embedded key-value engine. One thread decides: it runs operations one after the other against memory. A
-//! second thread commits: it writes what a group of operations changed with one fsync, while the first already
-//! decides the next group. So throughput grows with load instead of with the number of fsyncs, and nobody waits
-//! for a lock. When hardly anything happens, a caller decides and commits on its own thread instead, for waking
-//! another would take longer.
+//! It keeps what is hot (tails, cursors, leases, who has work) in memory and everything on disk: commits and messages
+//! in a log, rows and where messages are in an embedded key-value engine. One thread decides: it runs operations one
+//! after the other against memory. A second thread commits: it appends what a group of operations changed to the log
+//! with one fsync, while the first already decides the next group. So throughput grows with load instead of with the
+//! number of fsyncs, and nobody waits for a lock. When hardly anything happens, a caller decides and commits on its own
+//! thread instead, for waking another would take longer.
 //!
 //! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
 //! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about
-//! retries, groups or delays; a write path around the two threads. A third one only takes disk space back.
+//! retries, groups or delays; a write path around the two threads. A third one takes care of the log.
 //!
-//! Start at [`EmbeddedStore`], then `writer`, then `hot`.
+//! Start at [`EmbeddedStore`], then `writer`, then `hot` and `log`.
 
 mod calm;
 mod cold;
@@ -20,6 +20,7 @@ mod dense;
 mod directory;
 mod filling;
 mod hot;
+mod log;
 mod messages;
 mod name;
 mod reclaimer;

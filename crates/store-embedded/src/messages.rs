@@ -1,15 +1,28 @@
 //! Reading messages back: from memory when they are young, from disk otherwise.
 
+use std::sync::Arc;
+
 use baton_store::{Cache, Error, MessageView, Segment};
 use baton_types::{Offset, PartitionId, Timestamp};
 use fjall::{Guard, Keyspace, UserKey};
 
+use crate::log::{Files, Place};
 use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
 
 /// The committed segments.
 pub struct Messages {
     pub cache: Cache,
+    /// Where they are.
     pub table: Keyspace,
+    pub log: Arc<Files>,
+}
+
+/// A segment's key, and where it is in the log.
+pub type Stored = (UserKey, Place);
+
+fn stored(entry: Guard) -> Result<Stored, Error> {
+    let (key, place) = entry.into_inner().map_err(engine_error)?;
+    Ok((key, Place::read(&place)?))
 }
 
 impl Messages {
@@ -25,8 +38,7 @@ impl Messages {
         let range = pair_key(partition.0, first.0).to_vec()..pair_key(partition.0, to.0).to_vec();
         let (mut found, mut bytes) = (Vec::new(), 0);
         for entry in self.table.range(range) {
-            let (_, value) = entry.into_inner().map_err(engine_error)?;
-            let segment = Segment::decode(partition, value.into())?;
+            let Some(segment) = self.fetch(stored(entry)?)? else { continue };
             if segment.end() <= from {
                 continue;
             }
@@ -37,6 +49,27 @@ impl Messages {
             }
         }
         Ok(found)
+    }
+
+    /// A segment from the log; nothing if it has just been given up.
+    fn fetch(&self, (key, mut place): Stored) -> Result<Option<Segment>, Error> {
+        loop {
+            if let Some(segment) = self.log.segment(&key, place)? {
+                return Ok(Some(segment));
+            }
+            // The file is gone, because its segments stand elsewhere by now.
+            match self.place(&key)? {
+                Some(elsewhere) if elsewhere != place => place = elsewhere,
+                Some(_) => return Err(Error::Corrupt(format!("file {} of the log is missing", place.file))),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Where the segment with this key is.
+    pub fn place(&self, key: &[u8]) -> Result<Option<Place>, Error> {
+        let row = self.table.get(key).map_err(engine_error)?;
+        row.map(|row| Place::read(&row)).transpose()
     }
 
     /// One message.
@@ -85,7 +118,7 @@ impl Messages {
         Ok(low)
     }
 
-    /// The keys of up to `limit` segments that hold nothing from `start` on, and the time of the first that does.
+    /// Up to `limit` segments that hold nothing from `start` on, and the time of the first that does.
     /// What is on disk begins with the segment around `from` and ends before `end`.
     pub fn droppable(
         &self,
@@ -101,42 +134,41 @@ impl Messages {
         }
         let first = self.floor(partition, from)?.map_or(from, |(base, _)| base);
         let range = pair_key(partition.0, first.0).to_vec()..pair_key(partition.0, end.0).to_vec();
-        let mut previous: Option<(UserKey, Timestamp)> = None;
+        let mut previous: Option<(Stored, Timestamp)> = None;
         for entry in self.table.range(range) {
-            let key = entry.key().map_err(engine_error)?;
-            let (base, created_at) = read_segment_key(&key)?;
-            if let Some((key, created_at)) = previous.replace((key, created_at)) {
+            let segment = stored(entry)?;
+            let (base, created_at) = read_segment_key(&segment.0)?;
+            if let Some((segment, created_at)) = previous.replace((segment, created_at)) {
                 if base > start {
                     found.kept_at = Some(created_at);
                     return Ok(found);
                 }
-                if found.keys.len() == limit {
+                if found.segments.len() == limit {
                     found.more = true;
                     return Ok(found);
                 }
-                found.keys.push(key);
+                found.segments.push(segment);
             }
         }
         match previous {
-            Some((key, _)) if end <= start => found.keys.push(key),
+            Some((segment, _)) if end <= start => found.segments.push(segment),
             Some((_, created_at)) => found.kept_at = Some(created_at),
             None => {}
         }
         Ok(found)
     }
 
-    /// The keys of up to `limit` segments of a partition.
-    pub fn keys(&self, partition: PartitionId, limit: usize) -> Result<Vec<UserKey>, Error> {
-        let keys = self.table.prefix(partition.0.to_be_bytes()).take(limit).map(Guard::key);
-        keys.collect::<Result<_, _>>().map_err(engine_error)
+    /// Up to `limit` segments of a partition.
+    pub fn some(&self, partition: PartitionId, limit: usize) -> Result<Vec<Stored>, Error> {
+        self.table.prefix(partition.0.to_be_bytes()).take(limit).map(stored).collect()
     }
 }
 
 /// What a trim leaves behind.
 #[derive(Default)]
 pub struct Droppable {
-    /// Segments to be removed.
-    pub keys: Vec<UserKey>,
+    /// What is to be removed.
+    pub segments: Vec<Stored>,
     /// The time of the first segment on disk that stays.
     pub kept_at: Option<Timestamp>,
     /// Whether there is more to be removed.

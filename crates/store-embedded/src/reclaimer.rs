@@ -1,76 +1,190 @@
-//! Gives disk space back after messages were given up.
+//! Takes care of the log: checkpoints, and space given back after messages were given up.
 //!
-//! The engine frees a removed segment only when compaction happens upon it, and removals are so small that it
-//! would take a very long time to get there by itself. So when much of what is stored has been given up, a
-//! thread of its own flushes the removals and compacts the segments. Always: what is rewritten is at most a
-//! small multiple of what is freed, because nothing happens below a share of garbage. Not here: what may be
-//! removed (`tx`), removing it (`writer`).
+//! A thread of its own makes a checkpoint when a start would have much to do again, and when files that could go are
+//! held by it. Then it takes the files of which the most is garbage, has what is still needed in them written again at
+//! the end of the log, and removes them. Always: a file goes only after the index has been asked about every segment in
+//! it; what is written again is at most a small multiple of what is freed, because nothing happens below a share of
+//! garbage. Not here: what may be removed (`tx`), removing it (`writer`), how much is garbage (`log`).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::Thread;
+use std::time::Duration;
 
+use baton_store::{Error, Operation, Stop, Tx};
+use baton_types::{Offset, PartitionId};
+use bytes::{Buf, Bytes};
+use fjall::{Keyspace, PersistMode};
+use tokio::sync::mpsc::WeakSender;
+
+use crate::log::{Frame, Place, Position, usage_key};
 use crate::store::Shared;
+use crate::tables::{SEGMENT_KEY_BYTES, engine_error};
+use crate::writer::Input;
 
-/// Space is taken back when this share of the messages on disk is garbage.
-const GARBAGE_PERCENT: u64 = 30;
-/// And when that is at least this much, so that a small store is left alone.
-const GARBAGE_BYTES_MIN: u64 = 32 << 20;
+/// Segments that are written again with one commit, in bytes.
+const MOVED_AT_ONCE: usize = 1 << 20;
+/// How often to look whether the engine has written its buffers.
+const FLUSHED_CHECK_EVERY: Duration = Duration::from_millis(2);
 
-/// Decides when to take space back.
+/// Asks for care.
 pub struct Reclaimer {
-    /// Messages given up since space was last taken back.
-    pub garbage: u64,
-    requests: SyncSender<()>,
+    requests: SyncSender<Request>,
+}
+
+/// A moment at which the engine knew of everything in the log.
+pub struct Request {
+    pub end: Position,
+    /// The tables that come and go.
+    pub more_tables: Vec<Keyspace>,
+}
+
+/// Segments to be written again, and who is told when they are on disk.
+pub struct Move {
+    pub segments: Vec<Moved>,
+    pub done: Box<dyn Operation>,
+}
+
+/// A segment that is to be written again, as it stands in the log.
+pub struct Moved {
+    pub key: [u8; SEGMENT_KEY_BYTES],
+    pub entry: Bytes,
+    pub partition: PartitionId,
+    /// The first offset after it.
+    pub end: Offset,
+    /// Where it is now.
+    pub from: Place,
 }
 
 impl Reclaimer {
     /// With the other end for [`run`].
-    pub fn new() -> (Self, Receiver<()>) {
+    pub fn new() -> (Self, Receiver<Request>) {
         let (requests, receiver) = sync_channel(1);
-        (Self { garbage: 0, requests }, receiver)
+        (Self { requests }, receiver)
     }
 
-    /// Asks for space to be taken back, if it is worth while. `kept` messages are not garbage.
-    pub fn look(&mut self, shared: &Shared, kept: u64) {
-        let all = kept + self.garbage;
-        if self.garbage == 0 || self.garbage * 100 / all < GARBAGE_PERCENT {
-            return;
-        }
-        let bytes =
-            u128::from(shared.tables.segments.disk_space()) * u128::from(self.garbage) / u128::from(all);
-        if bytes >= u128::from(GARBAGE_BYTES_MIN) && self.requests.try_send(()).is_ok() {
-            self.garbage = 0;
+    /// Asks for care if there is need of it. Nothing may be on its way to the engine.
+    pub fn look(&self, shared: &Shared, more_tables: impl FnOnce() -> Vec<Keyspace>) {
+        let mut log = shared.log();
+        if log.wants_care() {
+            // If one is waiting already, that will do.
+            let _ = self.requests.try_send(Request { end: log.end(), more_tables: more_tables() });
         }
     }
 }
 
-/// Takes space back whenever asked, until nobody can ask any more.
-pub fn run(shared: &Arc<Shared>, requests: &Receiver<()>) {
-    while requests.recv().is_ok() {
-        if let Err(error) = reclaim(shared) {
+/// Works whenever asked, until nobody can ask any more.
+pub fn run(shared: &Arc<Shared>, requests: &Receiver<Request>, intake: &WeakSender<Input>, decider: &Thread) {
+    while let Ok(request) = requests.recv() {
+        if let Err(error) = care(shared, &request, intake, decider) {
             // Space stays taken; everything else goes on.
             tracing::error!(%error, "disk space could not be taken back");
         }
     }
 }
 
-fn reclaim(shared: &Shared) -> fjall::Result<()> {
-    let segments = &shared.tables.segments;
-    let before = segments.disk_space();
-    // The first pass finds out which blob files hold garbage; the second moves the rest out of them.
-    for _ in 0..2 {
-        segments.rotate_memtable_and_wait()?;
-        segments.major_compact()?;
-        if segments.fragmented_blob_bytes() * 100 < segments.disk_space() * GARBAGE_PERCENT {
-            break;
+fn care(
+    shared: &Shared,
+    request: &Request,
+    intake: &WeakSender<Input>,
+    decider: &Thread,
+) -> Result<(), Error> {
+    if shared.log().wants_checkpoint() {
+        checkpoint(shared, request)?;
+    }
+    let mut looked_at = BTreeSet::new();
+    while let Some(file) = { shared.log().garbage_file(&looked_at) } {
+        looked_at.insert(file);
+        if !move_out(shared, file, intake, decider)? {
+            return Ok(());
+        }
+        // Some may be removed but not yet cleared away; then it is looked at again after the next removal.
+        if needed(shared, file)?.is_empty() {
+            shared.messages.log.remove(file).map_err(|e| Error::Closed(e.to_string()))?;
+            shared.log().note_removed(file);
+            shared.tables.meta.remove(usage_key(file)).map_err(engine_error)?;
+            tracing::debug!(file, "took back disk space");
         }
     }
-    // Journals go when every table has been flushed, and replaced files when something newer has been. The note
-    // is that something; nobody reads it.
-    for _ in 0..2 {
-        shared.tables.meta.insert("reclaimed", before.to_le_bytes())?;
-        shared.tables.flush()?;
-    }
-    tracing::info!(before, after = segments.disk_space(), "took back disk space");
     Ok(())
+}
+
+/// Lets the engine write everything that it knew at the moment of the request to sorted files.
+pub fn checkpoint(shared: &Shared, Request { end, more_tables }: &Request) -> Result<(), Error> {
+    let tables = || shared.tables.all().into_iter().chain(more_tables);
+    for table in tables() {
+        table.rotate_memtable().map_err(engine_error)?;
+    }
+    while tables().any(|table| table.sealed_memtable_count() > 0) {
+        baton_env::pause(FLUSHED_CHECK_EVERY);
+        // Fails if the engine has given up writing.
+        shared.db.persist(PersistMode::Buffer).map_err(engine_error)?;
+    }
+    end.store(shared.directory())?;
+    shared.log().note_checkpoint(*end);
+    Ok(())
+}
+
+/// The segments of a file that the index still points to.
+fn needed(shared: &Shared, file: u64) -> Result<Vec<Moved>, Error> {
+    let unreadable = |e: std::io::Error| Error::Closed(format!("file {file} of the log cannot be read: {e}"));
+    let damaged = || Error::Corrupt(format!("file {file} of the log is damaged"));
+    let mut rest = shared.messages.log.read(file).map_err(unreadable)?;
+    let (mut at, mut found) = (0, Vec::new());
+    while !rest.is_empty() {
+        let frame = Frame::read(&rest).ok_or_else(damaged)?;
+        at += frame.len();
+        rest.advance(usize::try_from(frame.len()).unwrap_or(usize::MAX));
+        for entry in &frame.entries {
+            let from = entry.place(file, at - frame.len());
+            if shared.messages.place(entry.key())? == Some(from) {
+                let segment = entry.segment().ok_or_else(damaged)?;
+                let (partition, end) = (segment.partition(), segment.end());
+                let key = entry.key().try_into().map_err(|_| damaged())?;
+                found.push(Moved { key, entry: entry.bytes.clone(), partition, end, from });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Has what is needed of a file written again; `false` when the store closes.
+fn move_out(shared: &Shared, file: u64, intake: &WeakSender<Input>, decider: &Thread) -> Result<bool, Error> {
+    let mut segments = needed(shared, file)?.into_iter().peekable();
+    while segments.peek().is_some() {
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        while let Some(moved) =
+            segments.next_if(|moved| bytes == 0 || bytes + moved.entry.len() <= MOVED_AT_ONCE)
+        {
+            bytes += moved.entry.len();
+            some.push(moved);
+        }
+        let Some(intake) = intake.upgrade() else { return Ok(false) };
+        let (done, on_disk) = sync_channel(1);
+        if intake.blocking_send(Input::Move(Move { segments: some, done: Box::new(Done(done)) })).is_err() {
+            return Ok(false);
+        }
+        drop(intake);
+        decider.unpark();
+        match on_disk.recv() {
+            Ok(outcome) => outcome?,
+            Err(_) => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Tells when a commit is on disk.
+struct Done(SyncSender<Result<(), Error>>);
+
+impl Operation for Done {
+    fn apply(&mut self, _: &mut dyn Tx) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+        // Whoever asked may have gone.
+        let _ = self.0.send(outcome);
+    }
 }

@@ -59,11 +59,9 @@ impl Remembered {
     pub fn load(db: &Database, now: Timestamp, max: usize) -> Result<Self, Error> {
         let mut this = Self { slices: BTreeMap::new(), len: 0, max };
         for name in db.list_keyspace_names() {
-            let Some(end) = name.strip_prefix(KEYSPACE_PREFIX) else { continue };
-            let (end, part) = end.split_once('-').ok_or_else(|| corrupt("transaction"))?;
-            let number = |_| corrupt("transaction");
-            let id = (end.parse().map_err(number)?, part.parse().map_err(number)?);
-            this.slices.insert(id, Slice::new(open_slice(db, id)?));
+            if let Some(id) = slice_of(&name)? {
+                this.slices.insert(id, Slice::new(open_slice(db, id)?));
+            }
         }
         this.forget(db, now)?;
         for slice in this.slices.values_mut() {
@@ -71,6 +69,11 @@ impl Remembered {
             this.len += slice.len;
         }
         Ok(this)
+    }
+
+    /// The tables that they are in.
+    pub fn tables(&self) -> Vec<Keyspace> {
+        self.slices.values().map(|slice| slice.keyspace.clone()).collect()
     }
 
     /// How many ids are held.
@@ -215,6 +218,24 @@ fn shard(key: u64) -> usize {
 
 fn second_of(now: Timestamp) -> u64 {
     u64::try_from(now.micros() / 1_000_000).unwrap_or(0)
+}
+
+/// The table of that name, if it is one of these.
+pub fn named(db: &Database, name: &str) -> Result<Option<Keyspace>, Error> {
+    slice_of(name)?.map(|id| open_slice(db, id)).transpose()
+}
+
+/// All of these tables that there are.
+pub fn all_tables(db: &Database) -> Result<Vec<Keyspace>, Error> {
+    db.list_keyspace_names().iter().filter_map(|name| named(db, name).transpose()).collect()
+}
+
+/// The slice whose table has this name, if it is one of these.
+fn slice_of(name: &str) -> Result<Option<SliceId>, Error> {
+    let Some(id) = name.strip_prefix(KEYSPACE_PREFIX) else { return Ok(None) };
+    let (end, part) = id.split_once('-').ok_or_else(|| corrupt("transaction"))?;
+    let number = |_| corrupt("transaction");
+    Ok(Some((end.parse().map_err(number)?, part.parse().map_err(number)?)))
 }
 
 fn open_slice(db: &Database, (end, part): SliceId) -> Result<Keyspace, Error> {

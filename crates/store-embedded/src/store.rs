@@ -1,7 +1,7 @@
 //! Opening, the way in, and what both threads share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{self, AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::{JoinHandle, Thread};
@@ -12,26 +12,32 @@ use baton_store::{
     Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
-use fjall::{CompressionType, Database, PersistMode};
+use bytes::Bytes;
+use fjall::{CompressionType, Database, Keyspace};
+use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
 use crate::committer;
 use crate::directory::{self, Claimed, HighWater};
 use crate::hot::Hot;
+use crate::log::{Frame, Log, Place, Segments};
 use crate::messages::Messages;
-use crate::reclaimer::{self, Reclaimer};
-use crate::remembered::Remembered;
+use crate::reclaimer::{self, Reclaimer, Request};
+use crate::remembered::{self, Remembered};
 use crate::tables::{
-    COUNTERS_KEY, Counters, TRIM_NOTES, Tables, engine_error, number_key, read_cursor, read_group,
-    read_number, read_pair, read_partition, read_queue,
+    COUNTERS_KEY, Counters, LOG_USAGE, TRIM_NOTES, Tables, corrupt, engine_error, number_key, read_cursor,
+    read_group, read_number, read_pair, read_partition, read_queue,
 };
 use crate::tails::Tails;
-use crate::writer::{self, Input, Leftovers, Writer};
+use crate::writer::{self, Input, Leftovers, Write, Writer};
 
 /// Operations that may wait for the deciding thread.
 const INTAKE_MAX: usize = 65_536;
-/// Bytes of journal that a restart may have to replay: about a second for 60 MB.
+/// Bytes of the engine's own journal that a restart may have to replay: about a second for 60 MB. It is not synced and
+/// nothing rests on it, but the engine keeps one.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
+/// So much of the log may be left for the next start to tell the engine again, rather than keep whoever closes waiting.
+const UNCHECKED_AT_CLOSE: u64 = 4 << 20;
 /// How often free space is looked at.
 const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// When to try again at a full intake.
@@ -46,6 +52,8 @@ pub struct Options {
     pub min_free_disk: u64,
     /// Bytes of young messages kept in memory.
     pub cache_bytes: usize,
+    /// A file of the log that has become this long is followed by another. Space is given back file by file.
+    pub log_file_bytes: u64,
     /// Transaction ids kept in memory, about 24 bytes each.
     pub remembered_max: usize,
     /// The clock.
@@ -59,6 +67,7 @@ impl Options {
             directory: directory.into(),
             min_free_disk: 256 << 20,
             cache_bytes: 64 << 20,
+            log_file_bytes: 32 << 20,
             remembered_max: 20_000_000,
             clock: Arc::new(SystemClock::default()),
         }
@@ -79,6 +88,8 @@ pub struct EmbeddedStore {
 pub struct Shared {
     pub db: Database,
     pub tables: Tables,
+    /// Held by whoever commits, until the engine knows of it too.
+    log: Mutex<Log>,
     pub messages: Messages,
     pub high_water: HighWater,
     directory: PathBuf,
@@ -129,23 +140,43 @@ impl EmbeddedStore {
         let db = db.map_err(|_| Error::Corrupt("the storage engine cannot make sense of it".into()))?;
         let db = db.map_err(unusable)?;
         let tables = Tables::open(&db).map_err(unusable)?;
+        let mut log = open_log(&options, &db, &tables)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
             None => Counters { next_id: 1, next_version: 1, opened: 0, now: Timestamp::MIN, commits: 0 },
         };
         let now = options.clock.now().max(counters.now);
-        high_water.check(counters.commits)?;
-        let counters = Counters { opened: counters.opened + 1, commits: counters.commits + 1, ..counters };
+        let commits = log.end().commits;
+        high_water.check(commits)?;
+        let counters = Counters { opened: counters.opened + 1, commits: commits + 1, ..counters };
         // On disk before the first token of this run is given out.
-        let mut opening = db.batch().durability(Some(PersistMode::SyncData));
-        opening.insert(&tables.meta, COUNTERS_KEY, counters.value());
-        opening.commit().map_err(unusable)?;
+        let opening = Write {
+            table: tables.meta.clone(),
+            key: COUNTERS_KEY.into(),
+            value: Some(counters.value().into()),
+        };
+        let nothing = Segments::default();
+        committer::write(
+            &db,
+            &tables,
+            &mut log,
+            counters.commits,
+            vec![opening],
+            &nothing,
+            Vec::new(),
+            true,
+        )?;
         let (hot, tails, leftovers) = load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
-        let messages = Messages { cache: Cache::new(options.cache_bytes), table: tables.segments.clone() };
+        let messages = Messages {
+            cache: Cache::new(options.cache_bytes),
+            table: tables.segments.clone(),
+            log: log.files().clone(),
+        };
         let shared = Arc::new(Shared {
             db,
             tables,
+            log: Mutex::new(log),
             messages,
             high_water,
             directory: options.directory,
@@ -196,8 +227,9 @@ impl EmbeddedStore {
         let (for_committer, to_wake) = (shared.clone(), decider.clone());
         let committing =
             start("baton-commit", move || committer::run(&for_committer, &group_queue, &to_wake))?;
-        let for_reclaimer = shared.clone();
-        let reclaiming = start("baton-reclaim", move || reclaimer::run(&for_reclaimer, &reclaims))?;
+        let (for_reclaimer, to_wake, into) = (shared.clone(), decider.clone(), intake.downgrade());
+        let reclaiming =
+            start("baton-reclaim", move || reclaimer::run(&for_reclaimer, &reclaims, &into, &to_wake))?;
         let threads = Mutex::new(vec![deciding, committing, reclaiming]);
         Ok(Self { intake, writer, decider, shared, threads })
     }
@@ -238,10 +270,48 @@ fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 impl EmbeddedStore {
-    /// Moves everything from the write buffers into tables, so that the next opening has nothing to replay.
-    pub fn flush(&self) -> Result<(), Error> {
-        self.shared.tables.flush().map_err(engine_error)
+    /// Makes a checkpoint, so that the next opening has nothing to do again. For a store that is otherwise idle; it is
+    /// done by itself in time.
+    pub fn checkpoint(&self) -> Result<(), Error> {
+        self.shared.checkpoint()
     }
+}
+
+/// Opens the log, and tells the engine what it does not know of it.
+fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log, Error> {
+    let mut named: FxHashMap<Bytes, Keyspace> = FxHashMap::default();
+    for table in tables.all() {
+        named.insert(Bytes::copy_from_slice(table.name().as_bytes()), table.clone());
+    }
+    let apply = |frame: &Frame, file: u64, at: u64| {
+        let mut batch = db.batch();
+        for entry in &frame.entries {
+            let mut place = Vec::with_capacity(Place::BYTES);
+            entry.place(file, at).put(&mut place);
+            batch.insert(&tables.segments, Bytes::copy_from_slice(entry.key()), place);
+        }
+        for row in frame.rows().ok_or_else(|| corrupt("log"))? {
+            if !named.contains_key(&row.table) {
+                let name = std::str::from_utf8(&row.table).map_err(|_| corrupt("log"))?;
+                let table = remembered::named(db, name)?.ok_or_else(|| corrupt("log"))?;
+                named.insert(row.table.clone(), table);
+            }
+            let (table, key) = (&named[&row.table], Bytes::copy_from_slice(&row.key));
+            match row.value {
+                Some(value) => batch.insert(table, key, Bytes::copy_from_slice(&value)),
+                None => batch.remove(table, key),
+            }
+        }
+        batch.commit().map_err(engine_error)
+    };
+    let mut log = Log::open(&options.directory, options.log_file_bytes, apply)?;
+    for entry in tables.meta.prefix(LOG_USAGE) {
+        let (key, row) = entry.into_inner().map_err(engine_error)?;
+        if !log.restore_usage(&key, &row)? {
+            tables.meta.remove(key).map_err(engine_error)?;
+        }
+    }
+    Ok(log)
 }
 
 /// Rebuilds memory from the rows; also tells what is still to be cleared away.
@@ -310,10 +380,25 @@ impl Shared {
 
     /// Forces everything to disk after the threads have ended.
     fn settle(&self) -> Result<(), Error> {
-        match self.failure() {
-            Some(reason) => Err(Error::Closed(reason)),
-            None => self.db.persist(PersistMode::SyncAll).map_err(engine_error),
+        if let Some(reason) = self.failure() {
+            return Err(Error::Closed(reason));
         }
+        self.log().sync().map_err(|e| Error::Closed(format!("the log cannot be synced: {e}")))?;
+        let much = self.log().is_unchecked(UNCHECKED_AT_CLOSE);
+        if much { self.checkpoint() } else { Ok(()) }
+    }
+
+    fn checkpoint(&self) -> Result<(), Error> {
+        let end = self.log().end();
+        reclaimer::checkpoint(self, &Request { end, more_tables: remembered::all_tables(&self.db)? })
+    }
+
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     pub fn set_now(&self, now: Timestamp) {
@@ -484,7 +569,7 @@ impl Store for EmbeddedStore {
             commits: load(&self.shared.commits),
             syncs: load(&self.shared.syncs),
             operations: load(&self.shared.operations),
-            disk_bytes: self.shared.db.disk_space().unwrap_or(0),
+            disk_bytes: self.shared.db.disk_space().unwrap_or(0) + load(&self.shared.messages.log.bytes),
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),
             commit_operations: self.shared.commit_operations.read(),

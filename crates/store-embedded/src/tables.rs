@@ -18,7 +18,7 @@ const WRITE_BUFFER_BYTES: u64 = 32 << 20;
 /// So many sorted files of a keyspace may overlap before they are merged. With many partitions each file has rows
 /// of all of them, so a merge rewrites everything: rarely is better than soon.
 const SORTED_FILES_UNMERGED: u8 = 12;
-/// Values from this size on live in blob files, so that compaction moves pointers, not payloads.
+/// Dead letters from this size on live in blob files, so that compaction moves pointers, not payloads.
 const BLOB_FROM_BYTES: u32 = 1 << 7;
 /// Blob files of this size are dropped or rewritten as a whole when retention has emptied them.
 const BLOB_FILE_BYTES: u64 = 32 << 20;
@@ -39,7 +39,7 @@ pub struct Tables {
     pub tails: Keyspace,
     /// Cursors by group and partition.
     pub cursors: Keyspace,
-    /// Segments by partition, first offset and time.
+    /// Where segments are in the log, by partition, first offset and time.
     pub segments: Keyspace,
     /// Records by key.
     pub records: Keyspace,
@@ -76,7 +76,7 @@ impl Tables {
             partitions: db.keyspace("partitions", || in_order(small()))?,
             tails: db.keyspace("tails", || in_order(small()))?,
             cursors: db.keyspace("cursors", || in_order(small()))?,
-            segments: db.keyspace("segments", || in_order(blobs()))?,
+            segments: db.keyspace("segments", || in_order(small()).max_memtable_size(WRITE_BUFFER_BYTES))?,
             records: db.keyspace("records", small)?,
             letters: db.keyspace("letters", blobs)?,
             letter_times: db.keyspace("letter_times", small)?,
@@ -85,11 +85,10 @@ impl Tables {
 }
 
 impl Tables {
-    /// Moves everything from the write buffers to sorted files, and waits for it.
-    pub fn flush(&self) -> fjall::Result<()> {
-        let data = [&self.queues, &self.groups, &self.partitions, &self.tails, &self.cursors, &self.segments];
-        let rest = [&self.records, &self.letters, &self.letter_times, &self.meta];
-        data.into_iter().chain(rest).try_for_each(Keyspace::rotate_memtable_and_wait)
+    pub fn all(&self) -> [&Keyspace; 10] {
+        let Self { meta, queues, groups, partitions, tails, cursors, segments, .. } = self;
+        let Self { records, letters, letter_times, .. } = self;
+        [meta, queues, groups, partitions, tails, cursors, segments, records, letters, letter_times]
     }
 }
 
@@ -113,9 +112,11 @@ pub fn pair_key(first: u64, second: u64) -> [u8; 16] {
     key
 }
 
+pub const SEGMENT_KEY_BYTES: usize = 24;
+
 /// The key of a segment.
-pub fn segment_key(partition: PartitionId, base: Offset, created_at: Timestamp) -> [u8; 24] {
-    let mut key = [0; 24];
+pub fn segment_key(partition: PartitionId, base: Offset, created_at: Timestamp) -> [u8; SEGMENT_KEY_BYTES] {
+    let mut key = [0; SEGMENT_KEY_BYTES];
     key[..16].copy_from_slice(&pair_key(partition.0, base.0));
     key[16..].copy_from_slice(&created_at.micros().cast_unsigned().to_be_bytes());
     key
@@ -123,7 +124,7 @@ pub fn segment_key(partition: PartitionId, base: Offset, created_at: Timestamp) 
 
 /// The first offset and the time in a segment's key.
 pub fn read_segment_key(mut key: &[u8]) -> Result<(Offset, Timestamp), Error> {
-    if key.len() != 24 {
+    if key.len() != SEGMENT_KEY_BYTES {
         return Err(corrupt("segment"));
     }
     key.advance(8);
@@ -285,6 +286,9 @@ pub const COUNTERS_KEY: &[u8] = b"counters";
 pub fn trim_note_key(partition: PartitionId) -> Vec<u8> {
     [TRIM_NOTES, &partition.0.to_be_bytes()].concat()
 }
+
+/// What the keys of rows about the log's files begin with.
+pub const LOG_USAGE: &[u8] = b"log";
 
 /// What the keys of these notes begin with.
 pub const TRIM_NOTES: &[u8] = b"trim";

@@ -199,7 +199,6 @@ impl Tx for EmbeddedTx<'_> {
 
     fn remove_queue(&mut self, id: QueueId) {
         self.change_structure();
-        self.writer.gave_up(self.writer.hot.kept(id));
         let (partitions, groups) = self.writer.hot.remove_queue(id);
         let shared = self.writer.shared.clone();
         self.writer.remove(&shared.tables.queues, number_key(id.0).to_vec());
@@ -369,12 +368,8 @@ impl Tx for EmbeddedTx<'_> {
         }
         let shared = self.writer.shared.clone();
         let found = shared.messages.droppable(partition, row.start, start, on_disk_end, TRIM_ROWS_MAX)?;
-        for key in found.keys {
-            self.writer.remove(&shared.tables.segments, key);
-        }
-        for key in in_flight {
-            self.writer.remove(&shared.tables.segments, key);
-        }
+        found.segments.into_iter().for_each(|segment| self.writer.remove_segment(segment));
+        self.writer.removed_in_flight.extend(in_flight);
         if found.more {
             self.writer.leftovers.trimmed.push(partition);
             self.writer.put(&shared.tables.meta, trim_note_key(partition), Bytes::new());
@@ -382,7 +377,6 @@ impl Tx for EmbeddedTx<'_> {
         // What is not written yet need not be.
         self.writer.filling.trim(partition, start);
         shared.messages.cache.forget(partition, start);
-        self.writer.gave_up(start.since(row.start));
         self.writer.hot.trim(partition, start, found.kept_at.or(kept_young_at).unwrap_or(row.first_at));
         self.change(partition);
         Ok(())

@@ -19,12 +19,16 @@ use tokio::sync::mpsc::Receiver;
 use crate::calm::Calm;
 use crate::cold::Overlay;
 use crate::committer;
-use crate::filling::{Filling, Sealed};
+use crate::filling::Filling;
 use crate::hot::Hot;
-use crate::reclaimer::Reclaimer;
+use crate::log::{Place, Segments};
+use crate::messages::Stored;
+use crate::reclaimer::{Move, Moved, Reclaimer};
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
-use crate::tables::{COUNTERS_KEY, Counters, cursor_value, number_key, pair_key, trim_note_key};
+use crate::tables::{
+    COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, cursor_value, number_key, pair_key, trim_note_key,
+};
 use crate::tails::{Tails, chunks_prefix};
 use crate::tx::EmbeddedTx;
 
@@ -52,6 +56,8 @@ const SWEEP_ROWS: usize = 5_000;
 /// What reaches the deciding thread.
 pub enum Input {
     Operation(Box<dyn Operation>),
+    /// Write segments again at the end of the log.
+    Move(Move),
     /// Finish everything and stop.
     Close,
 }
@@ -72,6 +78,9 @@ pub struct Group {
     /// Whether anyone is answered only after a sync.
     pub sync: bool,
     pub writes: Vec<Write>,
+    pub segments: Segments,
+    /// Where segments were that are needed no more.
+    pub given_up: Vec<Place>,
     pub waiting: Vec<Box<dyn Operation>>,
     pub operations: u64,
 }
@@ -111,6 +120,10 @@ pub struct Writer {
     pub filling: Filling,
     /// Segments of the group that the committer has in hand, by partition and offset.
     in_flight: Vec<Segment>,
+    /// Segments of that group that are to be removed; where they are is known when it is committed.
+    pub removed_in_flight: Vec<[u8; SEGMENT_KEY_BYTES]>,
+    /// Segments that are to be written again, those of them that are still needed by then.
+    moved: Vec<Moved>,
     pub remembers: Vec<Remember>,
     /// Partitions of which something has changed, other than that messages were appended.
     pub dirty_partitions: FxHashSet<PartitionId>,
@@ -175,6 +188,8 @@ impl Writer {
             tails,
             filling: Filling::default(),
             in_flight: Vec::new(),
+            removed_in_flight: Vec::new(),
+            moved: Vec::new(),
             remembers: Vec::new(),
             dirty_partitions: FxHashSet::default(),
             appended: Vec::new(),
@@ -206,8 +221,7 @@ impl Writer {
         self.decide(operation);
         for _ in 0..FOLLOWERS_MAX {
             match self.intake.try_recv() {
-                Ok(Input::Operation(next)) => self.decide(next),
-                Ok(Input::Close) => self.closing = true,
+                Ok(input) => self.take(input),
                 Err(_) => break,
             }
             if self.group_bytes >= GROUP_BYTES_ENOUGH {
@@ -234,8 +248,7 @@ impl Writer {
         while !self.closing {
             self.look_at_committer();
             match self.intake.try_recv() {
-                Ok(Input::Operation(operation)) => self.decide(operation),
-                Ok(Input::Close) => self.closing = true,
+                Ok(input) => self.take(input),
                 Err(_) if !self.leftovers.is_empty() && !self.committing => self.sweep(),
                 Err(_) => {
                     if self.group.sync || self.has_lingered() {
@@ -267,6 +280,19 @@ impl Writer {
 
     fn tell_calm(&self) {
         self.shared.set_calm(self.calm.holds());
+    }
+
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Operation(operation) => self.decide(operation),
+            Input::Move(Move { segments, done }) => {
+                self.group_bytes += segments.iter().map(|moved| moved.entry.len()).sum::<usize>();
+                self.moved.extend(segments);
+                self.group.sync = true;
+                self.group.waiting.push(done);
+            }
+            Input::Close => self.closing = true,
+        }
     }
 
     fn decide(&mut self, mut operation: Box<dyn Operation>) {
@@ -314,7 +340,7 @@ impl Writer {
 
     fn after_commit(&mut self) {
         self.forget_durable();
-        self.reclaimer.look(&self.shared, self.hot.kept_in_all());
+        self.reclaimer.look(&self.shared, || self.remembered.tables());
     }
 
     /// Gives the filling group to the committer, if it is free and there is something to write.
@@ -338,9 +364,11 @@ impl Writer {
 
     /// Ends the filling group and begins the next one; nothing if there is nothing to write.
     fn close_group(&mut self) -> Option<Group> {
+        self.remove_arrived();
         self.write_segments();
         self.write_rows();
-        if self.group.writes.is_empty() && self.group.waiting.is_empty() {
+        let nothing = self.group.writes.is_empty() && self.group.segments.index.is_empty();
+        if nothing && self.group.waiting.is_empty() {
             self.shared.count_operations(std::mem::take(&mut self.group.operations));
             return None;
         }
@@ -367,20 +395,45 @@ impl Writer {
         let mut cache = shared.messages.cache.inserter();
         // The committer is idle, so what it had in hand is on disk.
         self.in_flight.clear();
-        for Sealed { key, value, segment } in self.filling.seal() {
+        let (segments, stored) = self.filling.seal();
+        self.group.segments = stored;
+        for segment in segments {
             let partition = segment.partition();
             if self.appended.last() != Some(&partition) {
                 self.appended.push(partition);
             }
-            self.put(&shared.tables.segments, key, value);
             cache.insert(segment.clone());
             self.in_flight.push(segment);
         }
         drop(cache);
+        self.write_moved();
         let remembers = std::mem::take(&mut self.remembers);
         for packed in self.remembered.pack(&remembers) {
             let key = number_key(shared.next_commit_number());
             self.put(&packed.keyspace, key, packed.value);
+        }
+    }
+
+    /// Writes segments again, and gives up where they were.
+    fn write_moved(&mut self) {
+        for Moved { key, entry, partition, end, from } in std::mem::take(&mut self.moved) {
+            // What was removed meanwhile must not come back.
+            if self.hot.start(partition).is_some_and(|start| start < end) {
+                self.group.segments.add(key, entry);
+                self.group.given_up.push(from);
+            }
+        }
+    }
+
+    /// Removes what was on its way to the disk when it was given up, and has arrived by now.
+    fn remove_arrived(&mut self) {
+        let shared = self.shared.clone();
+        for key in std::mem::take(&mut self.removed_in_flight) {
+            match shared.messages.place(&key) {
+                Ok(Some(place)) => self.remove_segment((key.into(), place)),
+                Ok(None) => {}
+                Err(error) => self.shared.fail(&error.to_string()),
+            }
         }
     }
 
@@ -461,13 +514,13 @@ impl Writer {
         while room > 0
             && let Some(partition) = self.leftovers.partitions.last().copied()
         {
-            let keys = shared.messages.keys(partition, room)?;
-            if keys.len() < room {
+            let segments = shared.messages.some(partition, room)?;
+            if segments.len() < room {
                 self.leftovers.partitions.pop();
                 self.remove(&tables.partitions, number_key(partition.0).to_vec());
             }
-            room -= keys.len().min(room - 1) + 1;
-            keys.into_iter().for_each(|key| self.remove(&tables.segments, key));
+            room -= segments.len().min(room - 1) + 1;
+            segments.into_iter().for_each(|segment| self.remove_segment(segment));
         }
         while room > 0
             && let Some(partition) = self.leftovers.trimmed.last().copied()
@@ -480,8 +533,8 @@ impl Writer {
                 self.leftovers.trimmed.pop();
                 self.remove(&tables.meta, trim_note_key(partition));
             }
-            room -= found.keys.len().min(room - 1) + 1;
-            found.keys.into_iter().for_each(|key| self.remove(&tables.segments, key));
+            room -= found.segments.len().min(room - 1) + 1;
+            found.segments.into_iter().for_each(|segment| self.remove_segment(segment));
         }
         while room > 0
             && let Some(group) = self.leftovers.groups.last().copied()
@@ -529,23 +582,23 @@ impl Writer {
         Ok(all)
     }
 
-    /// Notes that messages were given up, so that their space is taken back in time.
-    pub fn gave_up(&mut self, messages: u64) {
-        self.reclaimer.garbage += messages;
-    }
-
     /// Adds a removal to the filling group.
     pub fn remove(&mut self, table: &Keyspace, key: impl Into<UserKey>) {
         self.group.writes.push(Write { table: table.clone(), key: key.into(), value: None });
+    }
+
+    /// Adds the removal of a segment, whose space is taken back in time.
+    pub fn remove_segment(&mut self, (key, place): Stored) {
+        let shared = self.shared.clone();
+        self.remove(&shared.tables.segments, key);
+        self.group.given_up.push(place);
     }
 
     /// Finishes what was taken in: everything queued is decided and committed.
     fn close(&mut self) {
         self.intake.close();
         while let Ok(input) = self.intake.try_recv() {
-            if let Input::Operation(operation) = input {
-                self.decide(operation);
-            }
+            self.take(input);
         }
         self.shared.wait_idle();
         self.committing = false;

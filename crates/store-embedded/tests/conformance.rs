@@ -20,7 +20,9 @@ impl Backend for Directory {
     }
 
     async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
-        let options = Options { clock, min_free_disk: 0, ..Options::new(self.0.path()) };
+        // Small files of the log, so that they come and go all the time.
+        let (min_free_disk, log_file_bytes) = (0, 16 << 10);
+        let options = Options { clock, min_free_disk, log_file_bytes, ..Options::new(self.0.path()) };
         Arc::new(EmbeddedStore::open(options).unwrap())
     }
 

@@ -250,6 +250,12 @@ impl Segment {
         Ok(Self { header, partition, body })
     }
 
+    /// How long the segment at the beginning of `bytes` says that it is; nothing if none begins there.
+    pub fn encoded_len(bytes: &[u8]) -> Option<usize> {
+        let body = bytes.get(..HEADER_BYTES).filter(|head| head[..4] == MAGIC)?[24..28].try_into().ok()?;
+        HEADER_BYTES.checked_add(usize::try_from(u32::from_le_bytes(body)).ok()?)
+    }
+
     /// The partition it belongs to.
     pub fn partition(&self) -> PartitionId {
         self.partition

@@ -1,0 +1,369 @@
+//! The log: every commit, and every message, written once.
+//!
+//! A commit is a frame at the end of the log: the rows that it changes and the segments that it adds. One write and
+//! one sync make it durable; then the engine is told of the rows and of where the segments are, without a sync. What
+//! the engine loses in a crash the log tells again from the last checkpoint on, up to which the engine has everything in
+//! sorted files. Messages are never copied into the engine: this is where they stay. When much of a file has been given
+//! up, the rest is written again at the end of the log, and the file goes.
+//!
+//! Always: frames follow each other without a gap, numbered like the commits; a file is complete and synced before
+//! the next is begun, so only the last can be torn; what stands from the checkpoint on is never removed; telling the
+//! engine again what it knows changes nothing. Not here: what is in a row (`tables`), when to take space back
+//! (`reclaimer`).
+//!
+//! Start at [`Log::append`], then [`Log::open`].
+
+mod checkpoint;
+mod files;
+mod frame;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Write as _};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use baton_store::Error;
+use bytes::{Buf, BufMut, Bytes};
+
+pub use checkpoint::Position;
+pub use files::{Files, Place};
+pub use frame::Frame;
+
+use crate::tables::{LOG_USAGE, SEGMENT_KEY_BYTES, corrupt, read_number};
+use crate::writer::Write;
+
+/// Slices that the system takes with one write.
+const SLICES_MAX: usize = 1024;
+/// Bytes of rows since the checkpoint that a start may have to tell the engine again: about a second.
+const ROWS_BYTES_MAX: u64 = 32 << 20;
+/// Bytes since the checkpoint that a start may have to read.
+const UNCHECKED_BYTES_MAX: u64 = 1 << 30;
+/// Space is taken back when this share of the log is garbage,
+const GARBAGE_PERCENT: u64 = 30;
+/// and when it is at least so many files' worth, so that a small store is left alone.
+const GARBAGE_FILES_MIN: u64 = 2;
+
+/// The segments that a commit adds, each with its key before it.
+#[derive(Default)]
+pub struct Segments {
+    /// Their bytes.
+    pub pieces: Vec<Bytes>,
+    /// Where each stands in them.
+    pub index: Vec<Indexed>,
+    pub bytes: u64,
+}
+
+/// A segment's key, and where it stands in the bytes of a commit's segments.
+pub struct Indexed {
+    pub key: [u8; SEGMENT_KEY_BYTES],
+    pub at: u64,
+    pub length: u32,
+}
+
+impl Segments {
+    /// Adds a segment with its key before it.
+    pub fn add(&mut self, key: [u8; SEGMENT_KEY_BYTES], entry: Bytes) {
+        let length = u32::try_from(entry.len()).unwrap_or(u32::MAX);
+        self.index.push(Indexed { key, at: self.bytes, length });
+        self.bytes += u64::from(length);
+        self.pieces.push(entry);
+    }
+}
+
+/// How much of a file is still needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    bytes: u64,
+    /// Bytes of segments, and of those that were given up or stand elsewhere by now.
+    stored: u64,
+    dropped: u64,
+}
+
+impl Usage {
+    fn garbage(&self) -> u64 {
+        self.bytes.saturating_sub(self.stored.saturating_sub(self.dropped))
+    }
+}
+
+/// A row about a file, to be written with a commit: its key and what it says.
+pub type UsageRow = (Vec<u8>, Bytes);
+
+/// The log, for whoever commits.
+pub struct Log {
+    files: Arc<Files>,
+    file: File,
+    /// A file of this length is followed by another.
+    file_bytes: u64,
+    end: Position,
+    synced: bool,
+    /// Whether a frame was not written whole: what there is of it must stay the end of the log.
+    torn: bool,
+    usage: BTreeMap<u64, Usage>,
+    checkpoint: Position,
+    since_checkpoint: Unchecked,
+    /// Whether anything has become garbage since somebody last looked.
+    more_garbage: bool,
+}
+
+/// What a start would have to do.
+#[derive(Clone, Copy, Default)]
+struct Unchecked {
+    bytes: u64,
+    rows_bytes: u64,
+}
+
+impl Unchecked {
+    fn is_much(self) -> bool {
+        self.rows_bytes >= ROWS_BYTES_MAX || self.bytes >= UNCHECKED_BYTES_MAX
+    }
+}
+
+impl Log {
+    /// Opens the log below a data directory and tells `apply` of every frame since the checkpoint, with the file and
+    /// the place in it where it begins.
+    pub fn open(
+        directory: &Path,
+        file_bytes: u64,
+        mut apply: impl FnMut(&Frame, u64, u64) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
+        let checkpoint = Position::load(directory)?;
+        let directory = &directory.join("log");
+        let unusable = |e: io::Error| Error::Unusable(format!("cannot use {}: {e}", directory.display()));
+        fs::create_dir_all(directory).map_err(unusable)?;
+        let files = Files::new(directory);
+        let mut listed = files.list().map_err(unusable)?;
+        if listed.is_empty() && checkpoint == Position::START {
+            files.create(checkpoint.file).map_err(unusable)?;
+            listed.push((checkpoint.file, 0));
+        }
+        let usage = |bytes: u64| Usage { bytes, ..Usage::default() };
+        let mut usage: BTreeMap<_, _> = listed.iter().map(|(file, bytes)| (*file, usage(*bytes))).collect();
+        let last = usage.keys().last().copied().unwrap_or_default().max(checkpoint.file);
+        let (mut end, mut since_checkpoint) = (checkpoint, Unchecked::default());
+        for number in checkpoint.file..=last {
+            if number > checkpoint.file {
+                end = end.next_file();
+            }
+            let known = usage.get_mut(&number).ok_or_else(|| {
+                let what = format!("file {number} of the log is missing");
+                Error::Corrupt(format!("{what}; restore the directory from a backup"))
+            })?;
+            let bytes = files.read(number).map_err(unusable)?;
+            let from = usize::try_from(end.at).ok().filter(|from| *from <= bytes.len());
+            let mut rest = bytes.slice(from.ok_or_else(|| damaged(number))?..);
+            while let Some(frame) = next(&rest, end, number == last) {
+                apply(&frame, end.file, end.at)?;
+                rest.advance(usize::try_from(frame.len()).unwrap_or(usize::MAX));
+                since_checkpoint.bytes += frame.len();
+                since_checkpoint.rows_bytes += frame.rows_bytes();
+                end.at += frame.len();
+                end.stored += frame.entries_bytes();
+                end.commits = frame.number;
+            }
+            if number < last && !rest.is_empty() {
+                return Err(damaged(number));
+            }
+            if !rest.is_empty() {
+                tracing::warn!(bytes = rest.len(), "cut off a commit that was never finished");
+            }
+            (known.bytes, known.stored) = (end.at, end.stored);
+        }
+        let file = files.reopen(end.file, end.at).map_err(unusable)?;
+        files.bytes.store(usage.values().map(|usage| usage.bytes).sum(), Ordering::Relaxed);
+        Ok(Self {
+            files: Arc::new(files),
+            file,
+            file_bytes,
+            end,
+            synced: false,
+            torn: false,
+            usage,
+            checkpoint,
+            since_checkpoint,
+            more_garbage: true,
+        })
+    }
+
+    /// Tells what a row says about a file, which counts where the file is not read at a start. `false` if there is
+    /// no such file.
+    pub fn restore_usage(&mut self, key: &[u8], mut row: &[u8]) -> Result<bool, Error> {
+        let file = read_number(key.get(LOG_USAGE.len()..).unwrap_or_default())?;
+        if row.len() != 16 {
+            return Err(corrupt("log"));
+        }
+        let (stored, dropped) = (row.get_u64_le(), row.get_u64_le());
+        let Some(usage) = self.usage.get_mut(&file) else { return Ok(false) };
+        usage.dropped = dropped;
+        if file < self.checkpoint.file {
+            usage.stored = stored;
+        }
+        Ok(true)
+    }
+
+    /// For whoever reads in it.
+    pub fn files(&self) -> &Arc<Files> {
+        &self.files
+    }
+
+    /// Where the log ends.
+    pub fn end(&self) -> Position {
+        self.end
+    }
+
+    /// Begins another file if this one is long enough; gives the row about the one that is complete.
+    pub fn begin_file_if_full(&mut self) -> io::Result<Option<UsageRow>> {
+        if self.end.at < self.file_bytes {
+            return Ok(None);
+        }
+        self.sync()?;
+        let complete = self.end.file;
+        self.file = self.files.create(complete + 1)?;
+        self.end = self.end.next_file();
+        self.usage.insert(self.end.file, Usage::default());
+        self.more_garbage = true;
+        Ok(self.usage_row(complete))
+    }
+
+    /// Notes that segments are needed no more; gives the rows about it.
+    pub fn give_up(&mut self, mut places: Vec<Place>) -> Vec<UsageRow> {
+        places.sort_unstable();
+        places.dedup();
+        let mut touched = Vec::new();
+        for place in places {
+            if let Some(usage) = self.usage.get_mut(&place.file) {
+                usage.dropped += u64::from(place.length);
+                touched.push(place.file);
+            }
+        }
+        self.more_garbage |= !touched.is_empty();
+        touched.dedup();
+        touched.into_iter().filter_map(|file| self.usage_row(file)).collect()
+    }
+
+    fn usage_row(&self, file: u64) -> Option<UsageRow> {
+        let usage = self.usage.get(&file)?;
+        let mut row = Vec::with_capacity(16);
+        row.put_u64_le(usage.stored);
+        row.put_u64_le(usage.dropped);
+        Some((usage_key(file), row.into()))
+    }
+
+    /// Appends a commit, which is not on disk before [`sync`](Self::sync); tells where its segments begin.
+    pub fn append(&mut self, number: u64, writes: &[Write], segments: &Segments) -> io::Result<Place> {
+        if self.torn {
+            return Err(io::Error::other("an earlier commit was not written whole"));
+        }
+        let head = frame::encode(number, writes, segments);
+        let mut slices = Vec::with_capacity(1 + segments.pieces.len());
+        slices.push(IoSlice::new(&head));
+        slices.extend(segments.pieces.iter().map(|piece| IoSlice::new(piece)));
+        (self.synced, self.torn) = (false, true);
+        write_all(&self.file, &mut slices)?;
+        self.torn = false;
+        let (rows_bytes, bytes) = (head.len() as u64, head.len() as u64 + segments.bytes);
+        let first = Place { file: self.end.file, at: self.end.at + rows_bytes, length: 0 };
+        self.end.at += bytes;
+        self.end.stored += segments.bytes;
+        self.end.commits = number;
+        self.since_checkpoint.bytes += bytes;
+        self.since_checkpoint.rows_bytes += rows_bytes;
+        self.files.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let usage = self.usage.entry(self.end.file).or_default();
+        (usage.bytes, usage.stored) = (self.end.at, self.end.stored);
+        Ok(first)
+    }
+
+    /// Everything that was appended is on disk after this.
+    pub fn sync(&mut self) -> io::Result<()> {
+        if !self.synced {
+            self.file.sync_data()?;
+            self.synced = true;
+        }
+        Ok(())
+    }
+
+    /// Whether somebody should look whether there is something to do. Asked after every commit, so the answer is cheap.
+    pub fn wants_care(&mut self) -> bool {
+        self.since_checkpoint.is_much() || std::mem::take(&mut self.more_garbage)
+    }
+
+    /// Whether it is time for a checkpoint: for much is not covered by the last one, or it holds much garbage.
+    pub fn wants_checkpoint(&self) -> bool {
+        let held = self.checkpoint.file..self.end.file;
+        self.since_checkpoint.is_much()
+            || self.is_much_garbage() && self.worst(held, &BTreeSet::new()).is_some()
+    }
+
+    /// Whether a start would have to read more than so many bytes.
+    pub fn is_unchecked(&self, bytes: u64) -> bool {
+        self.since_checkpoint.bytes > bytes
+    }
+
+    /// A checkpoint has been stored.
+    pub fn note_checkpoint(&mut self, position: Position) {
+        let after = self.usage.range(position.file..).map(|(_, usage)| usage.bytes).sum::<u64>();
+        // Rows that came while it was made are few, and are counted as if there were none.
+        self.since_checkpoint = Unchecked { bytes: after.saturating_sub(position.at), rows_bytes: 0 };
+        self.checkpoint = position;
+    }
+
+    /// The file of which the most is garbage, if that is worth while or all of it is, and unless it was looked at
+    /// already.
+    pub fn garbage_file(&self, looked_at: &BTreeSet<u64>) -> Option<u64> {
+        self.worst(0..self.checkpoint.file, looked_at)
+    }
+
+    fn worst(&self, files: Range<u64>, but: &BTreeSet<u64>) -> Option<u64> {
+        // In thousandths, for a complete file is about as long as any other.
+        let share = |usage: &Usage| usage.garbage() * 1000 / usage.bytes.max(1);
+        let others = self.usage.range(files).filter(|(file, _)| !but.contains(file));
+        let (file, usage) = others.max_by_key(|(_, usage)| share(usage))?;
+        let all = usage.garbage() == usage.bytes;
+        let much = share(usage) * 100 >= GARBAGE_PERCENT * 1000;
+        (all || much && self.is_much_garbage()).then_some(*file)
+    }
+
+    fn is_much_garbage(&self) -> bool {
+        let complete = self.usage.range(..self.end.file).map(|(_, usage)| usage);
+        let add = |(bytes, garbage), usage: &Usage| (bytes + usage.bytes, garbage + usage.garbage());
+        let (bytes, garbage) = complete.fold((0, 0), add);
+        garbage >= GARBAGE_FILES_MIN * self.file_bytes && garbage * 100 >= bytes * GARBAGE_PERCENT
+    }
+
+    /// A file has been removed.
+    pub fn note_removed(&mut self, file: u64) {
+        let bytes = self.usage.remove(&file).map_or(0, |usage| usage.bytes);
+        self.files.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+fn damaged(file: u64) -> Error {
+    Error::Corrupt(format!("file {file} of the log is damaged; restore the directory from a backup"))
+}
+
+/// The key of the row about a file of the log.
+pub fn usage_key(file: u64) -> Vec<u8> {
+    [LOG_USAGE, &file.to_be_bytes()].concat()
+}
+
+/// The frame that follows; nothing at the end, or where one is torn.
+fn next(rest: &Bytes, end: Position, check_segments: bool) -> Option<Frame> {
+    let frame = Frame::read(rest).filter(|frame| frame.number == end.commits + 1)?;
+    (!check_segments || frame.entries.iter().all(|entry| entry.segment().is_some())).then_some(frame)
+}
+
+fn write_all(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    while !slices.is_empty() {
+        let some = slices.len().min(SLICES_MAX);
+        match file.write_vectored(&slices[..some]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
