@@ -20,9 +20,10 @@ impl Backend for Directory {
     }
 
     async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
-        // Small files of the log, so that they come and go all the time.
-        let (min_free_disk, log_file_bytes) = (0, 16 << 10);
-        let options = Options { clock, min_free_disk, log_file_bytes, ..Options::new(self.0.path()) };
+        // Small files of the log, so that they come and go all the time, and little memory for what is in them.
+        let (min_free_disk, log_file_bytes, cache_bytes) = (0, 4 << 10, 4 << 10);
+        let options =
+            Options { clock, min_free_disk, log_file_bytes, cache_bytes, ..Options::new(self.0.path()) };
         Arc::new(EmbeddedStore::open(options).unwrap())
     }
 
