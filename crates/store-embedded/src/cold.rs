@@ -30,10 +30,10 @@ impl Overlay {
         of_group.map(|(key, (_, value))| (&key[..], value.as_ref()))
     }
 
-    /// Forgets what is on disk.
-    pub fn forget(&mut self, durable: u64) {
+    /// Forgets what the table has, which are the writes of all groups up to `told`.
+    pub fn forget(&mut self, told: u64) {
         if !self.writes.is_empty() {
-            self.writes.retain(|_, (group, _)| *group > durable);
+            self.writes.retain(|_, (group, _)| *group > told);
         }
     }
 

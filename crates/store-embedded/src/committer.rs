@@ -1,4 +1,9 @@
 //! Committing: one frame of the log and one sync per group, on a thread of its own when there is much to do.
+//!
+//! A commit is answered when it is in the log and synced. The engine is told after that, so that nobody waits for it; when
+//! little happens, of several commits at once. Always: the engine is told in the order of the commits, and never of more
+//! than is on disk; whoever reads in it what a commit may have changed has it told first (`Shared::tell_engine`), or
+//! knows of it from memory.
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -9,7 +14,7 @@ use baton_store::{Error, Operation};
 use bytes::Bytes;
 use fjall::Database;
 
-use crate::log::{Log, Place, Segments};
+use crate::log::{Indexed, Log, Place, Position};
 use crate::store::Shared;
 use crate::tables::{SEGMENT_KEY_BYTES, Tables};
 use crate::writer::{Group, Write};
@@ -21,6 +26,7 @@ pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, decider: &Thread) {
         shared.set_idle(true);
         decider.unpark();
         committed.answer();
+        shared.tell_engine();
     }
 }
 
@@ -40,42 +46,28 @@ impl Committed {
     }
 }
 
-/// Writes one group.
-pub fn commit(shared: &Shared, group: Group) -> Committed {
-    let Group { seq, number, sync, writes, segments, given_up, waiting: mut operations, .. } = group;
+/// Writes one group to the log.
+pub fn commit(shared: &Shared, mut group: Group) -> Committed {
+    let (seq, operations_len, sync) = (group.seq, group.operations, group.sync);
+    let mut operations = std::mem::take(&mut group.waiting);
     shared.check_space();
     let watch = Stopwatch::start();
     // After a failed commit nothing that was decided on top of it may be kept.
-    let mut outcome = match shared.failure() {
+    let outcome = match shared.failure() {
         Some(reason) => Err(Error::Closed(reason)),
-        None => {
-            write(&shared.db, &shared.tables, &mut shared.log(), number, writes, &segments, given_up, sync)
-        }
+        None => write(&shared.tables, &mut shared.log(), group).map(|untold| shared.keep_untold(untold)),
     };
-    if outcome.is_ok() && sync {
-        let noted = shared.high_water.note(number);
-        outcome = noted.map_err(|e| Error::Closed(format!("a commit could not be noted: {e}")));
-    }
     if let Err(error) = &outcome {
         shared.fail(&error.to_string());
     }
-    shared.count_commit(group.operations, sync.then(|| watch.elapsed()));
+    shared.count_commit(operations_len, sync.then(|| watch.elapsed()));
     operations.extend(shared.advance(seq, outcome.is_ok()));
     Committed { operations, outcome }
 }
 
-/// Writes a commit to the log, and then tells the engine, which never knows of more than is in the log.
-#[expect(clippy::too_many_arguments, reason = "everything that a commit consists of")]
-pub fn write(
-    db: &Database,
-    tables: &Tables,
-    log: &mut Log,
-    number: u64,
-    mut writes: Vec<Write>,
-    segments: &Segments,
-    given_up: Vec<Place>,
-    sync: bool,
-) -> Result<(), Error> {
+/// Writes a commit to the log.
+pub fn write(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
+    let Group { seq, number, sync, mut writes, segments, given_up, .. } = group;
     let failed = |e: std::io::Error| Error::Closed(format!("a commit failed: {e}"));
     let complete = log.begin_file_if_full().map_err(failed)?;
     let about_files = complete.into_iter().chain(log.give_up(given_up));
@@ -84,33 +76,52 @@ pub fn write(
         key: key.into(),
         value: Some(row.into()),
     }));
-    let first = log.append(number, &writes, segments).map_err(failed)?;
+    let first = log.append(number, &writes, &segments).map_err(failed)?;
     if sync {
         log.sync().map_err(failed)?;
     }
-    let mut batch = db.batch();
-    for (key, place) in index(segments, first) {
-        batch.insert(&tables.segments, key, place);
-    }
-    for write in writes {
-        match write.value {
-            Some(value) => batch.insert(&write.table, write.key, value),
-            None => batch.remove(&write.table, write.key),
+    Ok(Untold { seq, sync, writes, segments: segments.index, first, bytes: segments.bytes, end: log.end() })
+}
+
+/// A commit that the engine has not been told of.
+pub struct Untold {
+    pub seq: u64,
+    pub sync: bool,
+    /// Bytes of its segments.
+    pub bytes: u64,
+    /// Where the log ends after it.
+    pub end: Position,
+    writes: Vec<Write>,
+    segments: Vec<Indexed>,
+    first: Place,
+}
+
+impl Untold {
+    pub fn tell(self, db: &Database, tables: &Tables) -> fjall::Result<()> {
+        let mut batch = db.batch();
+        for (key, place) in index(&self.segments, self.first) {
+            batch.insert(&tables.segments, key, place);
         }
+        for write in self.writes {
+            match write.value {
+                Some(value) => batch.insert(&write.table, write.key, value),
+                None => batch.remove(&write.table, write.key),
+            }
+        }
+        batch.commit()
     }
-    batch.commit().map_err(|e| Error::Closed(format!("a commit failed: {e}")))
 }
 
 /// Keys and places of the segments of a commit, the first of which stands at `first`, in memory that they share.
-fn index(segments: &Segments, first: Place) -> impl Iterator<Item = (Bytes, Bytes)> {
+fn index(segments: &[Indexed], first: Place) -> impl Iterator<Item = (Bytes, Bytes)> {
     const ROW_BYTES: usize = SEGMENT_KEY_BYTES + Place::BYTES;
-    let mut rows = Vec::with_capacity(ROW_BYTES * segments.index.len());
-    for segment in &segments.index {
+    let mut rows = Vec::with_capacity(ROW_BYTES * segments.len());
+    for segment in segments {
         rows.extend_from_slice(&segment.key);
         Place { at: first.at + segment.at, length: segment.length, ..first }.put(&mut rows);
     }
     let rows = Bytes::from(rows);
-    (0..segments.index.len()).map(move |at| {
+    (0..segments.len()).map(move |at| {
         let row = rows.slice(at * ROW_BYTES..(at + 1) * ROW_BYTES);
         (row.slice(..SEGMENT_KEY_BYTES), row.slice(SEGMENT_KEY_BYTES..))
     })

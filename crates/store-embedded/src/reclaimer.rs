@@ -33,8 +33,9 @@ pub struct Reclaimer {
     requests: SyncSender<Request>,
 }
 
-/// A moment at which the engine knew of everything in the log.
+/// What the engine knew at a moment.
 pub struct Request {
+    /// Up to where in the log.
     pub end: Position,
     /// The tables that come and go.
     pub more_tables: Vec<Keyspace>,
@@ -64,12 +65,12 @@ impl Reclaimer {
         (Self { requests }, receiver)
     }
 
-    /// Asks for care if there is need of it. Nothing may be on its way to the engine.
+    /// Asks for care if there is need of it.
     pub fn look(&self, shared: &Shared, more_tables: impl FnOnce() -> Vec<Keyspace>) {
-        let mut log = shared.log();
-        if log.wants_care() {
+        if shared.log().wants_care() {
+            shared.tell_engine();
             // If one is waiting already, that will do.
-            let _ = self.requests.try_send(Request { end: log.end(), more_tables: more_tables() });
+            let _ = self.requests.try_send(Request { end: shared.told_end(), more_tables: more_tables() });
         }
     }
 }

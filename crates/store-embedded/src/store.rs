@@ -17,10 +17,10 @@ use fjall::{CompressionType, Database, Keyspace};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
-use crate::committer;
+use crate::committer::{self, Untold};
 use crate::directory::{self, Claimed, HighWater};
 use crate::hot::Hot;
-use crate::log::{Frame, Log, Place, Segments};
+use crate::log::{Frame, Log, Place, Position};
 use crate::messages::Messages;
 use crate::reclaimer::{self, Reclaimer, Request};
 use crate::remembered::{self, Remembered};
@@ -29,7 +29,7 @@ use crate::tables::{
     read_group, read_number, read_pair, read_partition, read_queue,
 };
 use crate::tails::Tails;
-use crate::writer::{self, Input, Leftovers, Write, Writer};
+use crate::writer::{self, Group, Input, Leftovers, Write, Writer};
 
 /// Operations that may wait for the deciding thread.
 const INTAKE_MAX: usize = 65_536;
@@ -40,6 +40,10 @@ const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 const UNCHECKED_AT_CLOSE: u64 = 4 << 20;
 /// How often free space is looked at.
 const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
+/// Commits that the engine is told of at once when little happens; telling one alone takes most of the time of many.
+const UNTOLD_MAX: usize = 16;
+/// Or fewer, if they have so many bytes of messages, which stay in memory until then.
+const UNTOLD_BYTES_MAX: u64 = 1 << 20;
 /// When to try again at a full intake.
 const BUSY_FOR: Duration = Duration::from_millis(100);
 
@@ -88,8 +92,11 @@ pub struct EmbeddedStore {
 pub struct Shared {
     pub db: Database,
     pub tables: Tables,
-    /// Held by whoever commits, until the engine knows of it too.
     log: Mutex<Log>,
+    /// Commits that the engine has not been told of, and how far it has.
+    untold: Mutex<Vec<Untold>>,
+    told_end: Mutex<Position>,
+    told: AtomicU64,
     pub messages: Messages,
     pub high_water: HighWater,
     directory: PathBuf,
@@ -155,17 +162,10 @@ impl EmbeddedStore {
             key: COUNTERS_KEY.into(),
             value: Some(counters.value().into()),
         };
-        let nothing = Segments::default();
-        committer::write(
-            &db,
-            &tables,
-            &mut log,
-            counters.commits,
-            vec![opening],
-            &nothing,
-            Vec::new(),
-            true,
-        )?;
+        let opening =
+            Group { number: counters.commits, sync: true, writes: vec![opening], ..Group::default() };
+        committer::write(&tables, &mut log, opening)?.tell(&db, &tables).map_err(unusable)?;
+        let told_end = Mutex::new(log.end());
         let (hot, tails, leftovers) = load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
         let messages = Messages {
@@ -177,6 +177,9 @@ impl EmbeddedStore {
             db,
             tables,
             log: Mutex::new(log),
+            untold: Mutex::default(),
+            told_end,
+            told: AtomicU64::new(0),
             messages,
             high_water,
             directory: options.directory,
@@ -384,13 +387,64 @@ impl Shared {
             return Err(Error::Closed(reason));
         }
         self.log().sync().map_err(|e| Error::Closed(format!("the log cannot be synced: {e}")))?;
+        self.tell_engine();
         let much = self.log().is_unchecked(UNCHECKED_AT_CLOSE);
         if much { self.checkpoint() } else { Ok(()) }
     }
 
     fn checkpoint(&self) -> Result<(), Error> {
-        let end = self.log().end();
+        self.tell_engine();
+        let end = self.told_end();
         reclaimer::checkpoint(self, &Request { end, more_tables: remembered::all_tables(&self.db)? })
+    }
+
+    /// Notes a commit that is in the log.
+    pub fn keep_untold(&self, commit: Untold) {
+        self.untold().push(commit);
+    }
+
+    fn untold(&self) -> MutexGuard<'_, Vec<Untold>> {
+        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the engine of the commits that it does not know of, if they are many.
+    pub fn tell_engine_of_many(&self) {
+        let untold = self.untold();
+        let bytes = untold.iter().map(|commit| commit.bytes).sum::<u64>();
+        if untold.len() >= UNTOLD_MAX || bytes >= UNTOLD_BYTES_MAX {
+            self.tell(untold);
+        }
+    }
+
+    /// Tells the engine of all commits that were answered.
+    pub fn tell_engine(&self) {
+        self.tell(self.untold());
+    }
+
+    fn tell(&self, mut untold: MutexGuard<'_, Vec<Untold>>) {
+        let mut synced = None;
+        for commit in untold.drain(..) {
+            let (seq, sync, end) = (commit.seq, commit.sync, commit.end);
+            if let Err(error) = commit.tell(&self.db, &self.tables) {
+                return self.fail(&format!("the storage engine could not be told of a commit: {error}"));
+            }
+            synced = sync.then_some(end.commits).or(synced);
+            self.told.store(seq, Ordering::Release);
+            *self.told_end.lock().unwrap_or_else(PoisonError::into_inner) = end;
+        }
+        if let Some(Err(error)) = synced.map(|number| self.high_water.note(number)) {
+            self.fail(&format!("a commit could not be noted: {error}"));
+        }
+    }
+
+    /// The last group that the engine has been told of.
+    pub fn told(&self) -> u64 {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// Where it ends in the log.
+    pub fn told_end(&self) -> Position {
+        *self.told_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn log(&self) -> MutexGuard<'_, Log> {
@@ -547,7 +601,10 @@ impl Store for EmbeddedStore {
             return Box::pin(std::future::ready(Ok(found)));
         }
         let shared = self.shared.clone();
-        let read = tokio::task::spawn_blocking(move || shared.messages.read(partition, from, to, bytes_max));
+        let read = tokio::task::spawn_blocking(move || {
+            shared.tell_engine();
+            shared.messages.read(partition, from, to, bytes_max)
+        });
         Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
     }
 

@@ -76,9 +76,9 @@ impl<'a> EmbeddedTx<'a> {
         self.writer.filling.close();
     }
 
-    /// Segments that are not on disk yet, oldest first.
+    /// Segments that the engine does not know of yet, oldest first.
     fn young(&self, partition: PartitionId) -> impl Iterator<Item = Young<'_>> {
-        let in_flight = self.writer.in_flight(partition).iter();
+        let in_flight = self.writer.in_flight(partition);
         let filling = self.writer.filling.runs(partition);
         in_flight.map(Young::InFlight).chain(filling.map(Young::Filling))
     }
@@ -89,9 +89,9 @@ impl<'a> EmbeddedTx<'a> {
     }
 }
 
-/// A segment that is not on disk yet.
+/// A segment that the engine does not know of yet.
 enum Young<'a> {
-    /// With the committer.
+    /// Of a group that was handed over.
     InFlight(&'a Segment),
     /// In the filling group.
     Filling(&'a Run),

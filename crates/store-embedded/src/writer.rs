@@ -5,6 +5,7 @@
 //! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
 //! what it has read is on disk, which is often at once.
 
+use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -118,9 +119,9 @@ pub struct Writer {
     pub letter_times: Overlay,
     pub tails: Tails,
     pub filling: Filling,
-    /// Segments of the group that the committer has in hand, by partition and offset.
-    in_flight: Vec<Segment>,
-    /// Segments of that group that are to be removed; where they are is known when it is committed.
+    /// Segments of groups that the engine has not been told of, each by partition and offset.
+    in_flight: VecDeque<(u64, Vec<Segment>)>,
+    /// Some of them that are to be removed; where they are is known when the engine is told.
     pub removed_in_flight: Vec<[u8; SEGMENT_KEY_BYTES]>,
     /// Segments that are to be written again, those of them that are still needed by then.
     moved: Vec<Moved>,
@@ -187,7 +188,7 @@ impl Writer {
             letter_times: Overlay::default(),
             tails,
             filling: Filling::default(),
-            in_flight: Vec::new(),
+            in_flight: VecDeque::new(),
             removed_in_flight: Vec::new(),
             moved: Vec::new(),
             remembers: Vec::new(),
@@ -339,7 +340,7 @@ impl Writer {
     }
 
     fn after_commit(&mut self) {
-        self.forget_durable();
+        self.forget_told();
         self.reclaimer.look(&self.shared, || self.remembered.tables());
     }
 
@@ -387,25 +388,26 @@ impl Writer {
     /// Commits a group on this thread.
     fn commit_here(&mut self, group: Group) {
         committer::commit(&self.shared, group).answer();
+        self.shared.tell_engine_of_many();
         self.after_commit();
     }
 
     fn write_segments(&mut self) {
         let shared = self.shared.clone();
         let mut cache = shared.messages.cache.inserter();
-        // The committer is idle, so what it had in hand is on disk.
-        self.in_flight.clear();
         let (segments, stored) = self.filling.seal();
         self.group.segments = stored;
-        for segment in segments {
+        for segment in &segments {
             let partition = segment.partition();
             if self.appended.last() != Some(&partition) {
                 self.appended.push(partition);
             }
             cache.insert(segment.clone());
-            self.in_flight.push(segment);
         }
         drop(cache);
+        if !segments.is_empty() {
+            self.in_flight.push_back((self.group.seq, segments));
+        }
         self.write_moved();
         let remembers = std::mem::take(&mut self.remembers);
         for packed in self.remembered.pack(&remembers) {
@@ -425,9 +427,13 @@ impl Writer {
         }
     }
 
-    /// Removes what was on its way to the disk when it was given up, and has arrived by now.
+    /// Removes what the engine had not been told of when it was given up.
     fn remove_arrived(&mut self) {
+        if self.removed_in_flight.is_empty() {
+            return;
+        }
         let shared = self.shared.clone();
+        shared.tell_engine();
         for key in std::mem::take(&mut self.removed_in_flight) {
             match shared.messages.place(&key) {
                 Ok(Some(place)) => self.remove_segment((key.into(), place)),
@@ -486,11 +492,12 @@ impl Writer {
         self.group.writes.push(Write { table: table.clone(), key: key.into(), value: Some(value.into()) });
     }
 
-    fn forget_durable(&mut self) {
-        let durable = self.shared.durable();
-        self.in_flight.clear();
+    /// Forgets what the engine knows.
+    fn forget_told(&mut self) {
+        let told = self.shared.told();
+        while self.in_flight.pop_front_if(|(seq, _)| *seq <= told).is_some() {}
         for overlay in [&mut self.records, &mut self.letters, &mut self.letter_times] {
-            overlay.forget(durable);
+            overlay.forget(told);
         }
         if let Err(error) = self.remembered.forget(&self.shared.db, self.last_now) {
             self.shared.fail(&error.to_string());
@@ -509,6 +516,7 @@ impl Writer {
 
     fn sweep_some(&mut self) -> Result<(), Error> {
         let shared = self.shared.clone();
+        shared.tell_engine();
         let tables = &shared.tables;
         let mut room = SWEEP_ROWS;
         while room > 0
@@ -560,16 +568,17 @@ impl Writer {
 
     /// Where the segments of a partition that are on disk for certain end.
     fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
-        let in_flight = self.in_flight(partition).iter().map(|segment| segment.header.base);
+        let in_flight = self.in_flight(partition).map(|segment| segment.header.base);
         let filling = self.filling.runs(partition).map(|run| run.header.base);
         in_flight.chain(filling).fold(tail, Offset::min)
     }
 
-    /// The segments of a partition that are on their way to disk, in the order of their offsets.
-    pub fn in_flight(&self, partition: PartitionId) -> &[Segment] {
-        let from = self.in_flight.partition_point(|segment| segment.partition() < partition);
-        let of_partition = &self.in_flight[from..];
-        &of_partition[..of_partition.partition_point(|segment| segment.partition() == partition)]
+    /// The segments of a partition that the engine has not been told of, in the order of their offsets.
+    pub fn in_flight(&self, partition: PartitionId) -> impl Iterator<Item = &Segment> {
+        self.in_flight.iter().flat_map(move |(_, segments)| {
+            let from = segments.partition_point(|segment| segment.partition() < partition);
+            segments[from..].iter().take_while(move |segment| segment.partition() == partition)
+        })
     }
 
     /// Removes up to `room` rows whose keys begin with `prefix`; tells whether those were all.

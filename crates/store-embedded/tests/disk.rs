@@ -299,6 +299,7 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     for salt in 0..20 {
         push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
     }
+    store.close().await.unwrap();
     copy(directory.path(), left.path());
     let log =
         files(left.path()).into_iter().find(|path| path.extension().is_some_and(|e| e == "log")).unwrap();
@@ -311,6 +312,34 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     let store = open(left.path()).unwrap();
     let told = run(&store, move |tx| tx.partition_by_id(partitions[0])).await.unwrap().unwrap();
     assert_eq!(told.tail, Offset(19));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_its_end_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (_, partitions) = lane(&store, 1).await;
+    for salt in 0..10 {
+        push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
+    }
+    // As a crash leaves it, with bytes changed so many before its end.
+    let with_damage = |before_end: usize| {
+        let left = tempfile::tempdir().unwrap();
+        copy(directory.path(), left.path());
+        let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
+        let mut bytes = fs::read(&log).unwrap();
+        let at = bytes.len() - before_end;
+        bytes[at] ^= 0x55;
+        fs::write(&log, bytes).unwrap();
+        left
+    };
+    let middle = with_damage(3000);
+    let refused = open(middle.path()).err().unwrap().to_string();
+    assert!(refused.contains("file 1 of the log is damaged"), "{refused}");
+    let end = with_damage(100);
+    let store = open(end.path()).unwrap();
+    let told = run(&store, move |tx| tx.partition_by_id(partitions[0])).await.unwrap().unwrap();
+    assert_eq!(told.tail, Offset(9));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

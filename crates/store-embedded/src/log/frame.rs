@@ -1,9 +1,10 @@
 //! One commit as it stands in the log.
 //!
 //! Layout, little endian: magic `BL`, format 1, 0; bytes of rows u64; bytes of entries u64; number of the commit u64;
-//! sum of the xxh3-64 of all entries' keys u64; xxh3-64 of all that and of the rows u64. Then the rows, table by table:
-//! name (u8 length and bytes), how many u32, and each: length of the key u32, length of the value u32 or all ones where
-//! the row goes, key, value. Then the entries, each a segment's key and the segment, which has a checksum of its own.
+//! number of the last commit that was synced before it u64; sum of the xxh3-64 of all entries' keys u64; xxh3-64 of all
+//! that and of the rows u64. Then the rows, table by table: name (u8 length and bytes), how many u32, and each: length of
+//! the key u32, length of the value u32 or all ones where the row goes, key, value. Then the entries, each a segment's key
+//! and the segment, which has a checksum of its own.
 
 use baton_store::Segment;
 use baton_types::PartitionId;
@@ -15,13 +16,13 @@ use crate::tables::{SEGMENT_KEY_BYTES, read_pair};
 use crate::writer::Write;
 
 const MAGIC: [u8; 4] = [b'B', b'L', 1, 0];
-const SUM_AT: usize = 36;
+const SUM_AT: usize = 44;
 const HEAD_BYTES: usize = SUM_AT + 8;
 /// Stands for the length of a value where a row is removed.
 const REMOVED: u32 = u32::MAX;
 
-/// The frame of a commit, up to its entries.
-pub fn encode(number: u64, writes: &[Write], segments: &Segments) -> Vec<u8> {
+/// The frame of a commit, up to its entries, written when the commits up to `synced` were.
+pub fn encode(number: u64, synced: u64, writes: &[Write], segments: &Segments) -> Vec<u8> {
     let payload = |write: &Write| 8 + write.key.len() + write.value.as_ref().map_or(0, |value| value.len());
     let mut bytes = Vec::with_capacity(HEAD_BYTES + 64 + writes.iter().map(payload).sum::<usize>());
     bytes.resize(HEAD_BYTES, 0);
@@ -43,6 +44,7 @@ pub fn encode(number: u64, writes: &[Write], segments: &Segments) -> Vec<u8> {
     fields.put_u64_le(rows.len() as u64);
     fields.put_u64_le(segments.bytes);
     fields.put_u64_le(number);
+    fields.put_u64_le(synced);
     fields.put_u64_le(sum_of_keys(segments.index.iter().map(|segment| &segment.key[..])));
     let sum = checksum(&head[..SUM_AT], rows);
     head[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
@@ -69,6 +71,8 @@ fn checksum(head: &[u8], rows: &[u8]) -> u64 {
 pub struct Frame {
     /// Which commit it is.
     pub number: u64,
+    /// The last commit that was synced before it was written.
+    pub synced: u64,
     /// Its segments, whose keys are what was written.
     pub entries: Vec<Entry>,
     rows: Bytes,
@@ -115,15 +119,22 @@ impl Frame {
         let head = take(&mut rest, HEAD_BYTES)?;
         let mut fields = head.slice(MAGIC.len()..);
         let mut field = || fields.get_u64_le();
-        let (rows, entries_bytes, number, keys, sum) = (field(), field(), field(), field(), field());
+        let (rows, entries_bytes, number, synced) = (field(), field(), field(), field());
+        let (keys, sum) = (field(), field());
         let rows = take(&mut rest, usize::try_from(rows).ok()?)?;
         if head[..MAGIC.len()] != MAGIC || checksum(&head[..SUM_AT], &rows) != sum {
             return None;
         }
         let first_at = HEAD_BYTES + rows.len();
         let entries = read_entries(take(&mut rest, usize::try_from(entries_bytes).ok()?)?, first_at as u64)?;
-        let frame = Self { number, entries, rows, entries_bytes };
+        let frame = Self { number, synced, entries, rows, entries_bytes };
         (sum_of_keys(frame.entries.iter().map(Entry::key)) == keys).then_some(frame)
+    }
+
+    /// All frames that stand anywhere in `bytes`.
+    pub fn all_in(bytes: &Bytes) -> impl Iterator<Item = Self> {
+        let begins = bytes.windows(MAGIC.len()).enumerate().filter(|(_, some)| **some == MAGIC);
+        begins.filter_map(|(at, _)| Self::read(&bytes.slice(at..)))
     }
 
     /// Its bytes in the log.
@@ -207,14 +218,16 @@ mod tests {
             let segment = Segment::encode(&SegmentHeader { base, count: 1, created_at }, block.bytes());
             segments.add(key, [&key[..], &segment].concat().into());
         }
-        [encode(5, &rows.map(write), &segments), segments.pieces.concat()].concat()
+        [encode(5, 3, &rows.map(write), &segments), segments.pieces.concat()].concat()
     }
 
     #[test]
     fn a_commit_is_read_back_as_it_was_written() {
         let bytes = frame();
         let read = Frame::read(&[&bytes[..], b"what follows"].concat().into()).unwrap();
-        assert_eq!((read.number, read.len()), (5, bytes.len() as u64));
+        assert_eq!((read.number, read.synced, read.len()), (5, 3, bytes.len() as u64));
+        let somewhere = [b"BL\x01\0BL\x01", &bytes[..], b"BL", &bytes].concat().into();
+        assert_eq!(Frame::all_in(&somewhere).map(|frame| frame.number).collect::<Vec<_>>(), [5, 5]);
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let rows = read.rows().unwrap().into_iter();
         let rows: Vec<_> =

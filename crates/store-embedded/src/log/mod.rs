@@ -98,7 +98,8 @@ pub struct Log {
     /// A file of this length is followed by another.
     file_bytes: u64,
     end: Position,
-    synced: bool,
+    /// The last commit that is known to be on disk.
+    synced: u64,
     /// Whether a frame was not written whole: what there is of it must stay the end of the log.
     torn: bool,
     usage: BTreeMap<u64, Usage>,
@@ -163,7 +164,9 @@ impl Log {
                 end.stored += frame.entries_bytes();
                 end.commits = frame.number;
             }
-            if number < last && !rest.is_empty() {
+            // What was never finished is the end. A commit that was synced is known to those after it.
+            let was_synced = || Frame::all_in(&rest).any(|later| later.synced > end.commits);
+            if !rest.is_empty() && (number < last || was_synced()) {
                 return Err(damaged(number));
             }
             if !rest.is_empty() {
@@ -178,7 +181,7 @@ impl Log {
             file,
             file_bytes,
             end,
-            synced: false,
+            synced: 0,
             torn: false,
             usage,
             checkpoint,
@@ -256,11 +259,11 @@ impl Log {
         if self.torn {
             return Err(io::Error::other("an earlier commit was not written whole"));
         }
-        let head = frame::encode(number, writes, segments);
+        let head = frame::encode(number, self.synced, writes, segments);
         let mut slices = Vec::with_capacity(1 + segments.pieces.len());
         slices.push(IoSlice::new(&head));
         slices.extend(segments.pieces.iter().map(|piece| IoSlice::new(piece)));
-        (self.synced, self.torn) = (false, true);
+        self.torn = true;
         write_all(&self.file, &mut slices)?;
         self.torn = false;
         let (rows_bytes, bytes) = (head.len() as u64, head.len() as u64 + segments.bytes);
@@ -278,9 +281,9 @@ impl Log {
 
     /// Everything that was appended is on disk after this.
     pub fn sync(&mut self) -> io::Result<()> {
-        if !self.synced {
+        if self.synced < self.end.commits {
             self.file.sync_data()?;
-            self.synced = true;
+            self.synced = self.end.commits;
         }
         Ok(())
     }
