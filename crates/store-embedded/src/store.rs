@@ -407,13 +407,15 @@ impl Shared {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the engine of the commits that it does not know of, if they are many.
-    pub fn tell_engine_of_many(&self) {
+    /// Tells the engine of the commits that it does not know of, if they are many; says whether they were.
+    pub fn tell_engine_of_many(&self) -> bool {
         let untold = self.untold();
         let bytes = untold.iter().map(|commit| commit.bytes).sum::<u64>();
-        if untold.len() >= UNTOLD_MAX || bytes >= UNTOLD_BYTES_MAX {
+        let many = untold.len() >= UNTOLD_MAX || bytes >= UNTOLD_BYTES_MAX;
+        if many {
             self.tell(untold);
         }
+        many
     }
 
     /// Tells the engine of all commits that were answered.

@@ -388,8 +388,9 @@ impl Writer {
     /// Commits a group on this thread.
     fn commit_here(&mut self, group: Group) {
         committer::commit(&self.shared, group).answer();
-        self.shared.tell_engine_of_many();
-        self.after_commit();
+        if self.shared.tell_engine_of_many() {
+            self.after_commit();
+        }
     }
 
     fn write_segments(&mut self) {
