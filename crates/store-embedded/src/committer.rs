@@ -69,9 +69,8 @@ pub fn commit(shared: &Shared, mut group: Group) -> Committed {
 pub fn write(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
     let Group { seq, number, sync, mut writes, segments, given_up, .. } = group;
     let failed = |e: std::io::Error| Error::Closed(format!("a commit failed: {e}"));
-    let complete = log.begin_file_if_full().map_err(failed)?;
-    let about_files = complete.into_iter().chain(log.give_up(given_up));
-    writes.extend(about_files.map(|(key, row)| Write {
+    let about_files = log.make_ready(given_up).map_err(failed)?;
+    writes.extend(about_files.into_iter().map(|(key, row)| Write {
         table: tables.meta.clone(),
         key: key.into(),
         value: Some(row.into()),

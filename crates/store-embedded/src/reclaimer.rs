@@ -65,9 +65,9 @@ impl Reclaimer {
         (Self { requests }, receiver)
     }
 
-    /// Asks for care if there is need of it.
-    pub fn look(&self, shared: &Shared, more_tables: impl FnOnce() -> Vec<Keyspace>) {
-        if shared.log().wants_care() {
+    /// Asks for care if there is need of it. While more is still `to_clear` away, garbage can wait.
+    pub fn look(&self, shared: &Shared, to_clear: bool, more_tables: impl FnOnce() -> Vec<Keyspace>) {
+        if shared.log().wants_care(to_clear) {
             shared.tell_engine();
             // If one is waiting already, that will do.
             let _ = self.requests.try_send(Request { end: shared.told_end(), more_tables: more_tables() });
@@ -100,8 +100,11 @@ fn care(
         if !move_out(shared, file, intake, decider)? {
             return Ok(());
         }
+        shared.tell_engine();
         // Some may be removed but not yet cleared away; then it is looked at again after the next removal.
         if needed(shared, file)?.is_empty() {
+            // That nothing points to it must be on disk before.
+            shared.sync_log()?;
             shared.messages.log.remove(file).map_err(|e| Error::Closed(e.to_string()))?;
             shared.log().note_removed(file);
             shared.tables.meta.remove(usage_key(file)).map_err(engine_error)?;
@@ -122,6 +125,8 @@ pub fn checkpoint(shared: &Shared, Request { end, more_tables }: &Request) -> Re
         // Fails if the engine has given up writing.
         shared.db.persist(PersistMode::Buffer).map_err(engine_error)?;
     }
+    // What is not on disk may not be taken for covered.
+    shared.sync_log()?;
     end.store(shared.directory())?;
     shared.log().note_checkpoint(*end);
     Ok(())

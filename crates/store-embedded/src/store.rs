@@ -386,7 +386,7 @@ impl Shared {
         if let Some(reason) = self.failure() {
             return Err(Error::Closed(reason));
         }
-        self.log().sync().map_err(|e| Error::Closed(format!("the log cannot be synced: {e}")))?;
+        self.sync_log()?;
         self.tell_engine();
         let much = self.log().is_unchecked(UNCHECKED_AT_CLOSE);
         if much { self.checkpoint() } else { Ok(()) }
@@ -398,6 +398,10 @@ impl Shared {
         reclaimer::checkpoint(self, &Request { end, more_tables: remembered::all_tables(&self.db)? })
     }
 
+    pub fn sync_log(&self) -> Result<(), Error> {
+        self.log().sync().map_err(|e| Error::Closed(format!("the log cannot be synced: {e}")))
+    }
+
     /// Notes a commit that is in the log.
     pub fn keep_untold(&self, commit: Untold) {
         self.untold().push(commit);
@@ -407,11 +411,12 @@ impl Shared {
         self.untold.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the engine of the commits that it does not know of, if they are many; says whether they were.
-    pub fn tell_engine_of_many(&self) -> bool {
+    /// Tells the engine of the commits that it does not know of, if they are many or it is to be `at_once`; says
+    /// whether it did.
+    pub fn tell_engine_of_many(&self, at_once: bool) -> bool {
         let untold = self.untold();
         let bytes = untold.iter().map(|commit| commit.bytes).sum::<u64>();
-        let many = untold.len() >= UNTOLD_MAX || bytes >= UNTOLD_BYTES_MAX;
+        let many = at_once || untold.len() >= UNTOLD_MAX || bytes >= UNTOLD_BYTES_MAX;
         if many {
             self.tell(untold);
         }

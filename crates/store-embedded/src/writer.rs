@@ -341,7 +341,7 @@ impl Writer {
 
     fn after_commit(&mut self) {
         self.forget_told();
-        self.reclaimer.look(&self.shared, || self.remembered.tables());
+        self.reclaimer.look(&self.shared, !self.leftovers.is_empty(), || self.remembered.tables());
     }
 
     /// Gives the filling group to the committer, if it is free and there is something to write.
@@ -387,8 +387,9 @@ impl Writer {
 
     /// Commits a group on this thread.
     fn commit_here(&mut self, group: Group) {
+        let gives_up = !group.given_up.is_empty();
         committer::commit(&self.shared, group).answer();
-        if self.shared.tell_engine_of_many() {
+        if self.shared.tell_engine_of_many(gives_up) {
             self.after_commit();
         }
     }
@@ -512,6 +513,8 @@ impl Writer {
             self.shared.fail(&error.to_string());
             self.leftovers = Leftovers::default();
         }
+        // Nobody waits, but what goes must not come back without what names it.
+        self.group.sync |= !self.group.writes.is_empty();
         self.hand_over();
     }
 

@@ -216,42 +216,34 @@ impl Log {
         self.end
     }
 
-    /// Begins another file if this one is long enough; gives the row about the one that is complete.
-    pub fn begin_file_if_full(&mut self) -> io::Result<Option<UsageRow>> {
-        if self.end.at < self.file_bytes {
-            return Ok(None);
-        }
-        self.sync()?;
-        let complete = self.end.file;
-        self.file = self.files.create(complete + 1)?;
-        self.end = self.end.next_file();
-        self.usage.insert(self.end.file, Usage::default());
-        self.more_garbage = true;
-        Ok(self.usage_row(complete))
-    }
-
-    /// Notes that segments are needed no more; gives the rows about it.
-    pub fn give_up(&mut self, mut places: Vec<Place>) -> Vec<UsageRow> {
-        places.sort_unstable();
-        places.dedup();
-        let mut touched = Vec::new();
-        for place in places {
+    /// Makes ready for a commit that gives up some segments: begins another file if this one is long enough. Gives the
+    /// rows about files that the commit is to write.
+    pub fn make_ready(&mut self, mut given_up: Vec<Place>) -> io::Result<Vec<UsageRow>> {
+        given_up.sort_unstable();
+        given_up.dedup();
+        let mut changed = BTreeSet::new();
+        for place in given_up {
             if let Some(usage) = self.usage.get_mut(&place.file) {
                 usage.dropped += u64::from(place.length);
-                touched.push(place.file);
+                changed.insert(place.file);
             }
         }
-        self.more_garbage |= !touched.is_empty();
-        touched.dedup();
-        touched.into_iter().filter_map(|file| self.usage_row(file)).collect()
-    }
-
-    fn usage_row(&self, file: u64) -> Option<UsageRow> {
-        let usage = self.usage.get(&file)?;
-        let mut row = Vec::with_capacity(16);
-        row.put_u64_le(usage.stored);
-        row.put_u64_le(usage.dropped);
-        Some((usage_key(file), row.into()))
+        if self.end.at >= self.file_bytes {
+            self.sync()?;
+            changed.insert(self.end.file);
+            let next = self.end.next_file();
+            self.file = self.files.create(next.file)?;
+            self.usage.insert(next.file, Usage::default());
+            self.end = next;
+        }
+        self.more_garbage |= !changed.is_empty();
+        let row = |(file, usage): (&u64, &Usage)| {
+            let mut row = Vec::with_capacity(16);
+            row.put_u64_le(usage.stored);
+            row.put_u64_le(usage.dropped);
+            (usage_key(*file), row.into())
+        };
+        Ok(changed.iter().filter_map(|file| self.usage.get_key_value(file)).map(row).collect())
     }
 
     /// Appends a commit, which is not on disk before [`sync`](Self::sync); tells where its segments begin.
@@ -288,9 +280,10 @@ impl Log {
         Ok(())
     }
 
-    /// Whether somebody should look whether there is something to do. Asked after every commit, so the answer is cheap.
-    pub fn wants_care(&mut self) -> bool {
-        self.since_checkpoint.is_much() || std::mem::take(&mut self.more_garbage)
+    /// Whether somebody should look what there is to do; garbage is not looked at while more is `coming`. Asked after
+    /// every commit, so the answer is cheap.
+    pub fn wants_care(&mut self, coming: bool) -> bool {
+        self.since_checkpoint.is_much() || !coming && std::mem::take(&mut self.more_garbage)
     }
 
     /// Whether it is time for a checkpoint: for much is not covered by the last one, or it holds much garbage.
