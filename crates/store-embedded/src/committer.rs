@@ -79,13 +79,12 @@ pub fn write(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Err
     if sync {
         log.sync().map_err(failed)?;
     }
-    Ok(Untold { seq, sync, writes, segments: segments.index, first, bytes: segments.bytes, end: log.end() })
+    Ok(Untold { seq, writes, segments: segments.index, first, bytes: segments.bytes, end: log.end() })
 }
 
 /// A commit that the engine has not been told of.
 pub struct Untold {
     pub seq: u64,
-    pub sync: bool,
     /// Bytes of its segments.
     pub bytes: u64,
     /// Where the log ends after it.

@@ -1,12 +1,11 @@
-//! The data directory: whose it is, in which format, and how much of it must be there.
+//! The data directory: whose it is, in which format, and whether its lists are whole.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use baton_store::Error;
-use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
+use xxhash_rust::xxh3::xxh3_128;
 
 /// The format that this version reads and writes.
 const FORMAT: &str = "baton-embedded 3";
@@ -76,57 +75,6 @@ pub fn check_lists(engine: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The number of the last commit that is known to be on disk.
-///
-/// The engine cannot tell a journal whose end was never written from one whose middle is damaged: it cuts both
-/// off at the first entry it cannot read. This mark, which is written only after the commit has been synced,
-/// can: commits that it knows of must still be there.
-pub struct HighWater {
-    file: File,
-    path: PathBuf,
-}
-
-impl HighWater {
-    /// Opens the mark.
-    pub fn open(directory: &Path) -> Result<Self, Error> {
-        let path = directory.join("committed");
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let unusable = |e| Error::Unusable(format!("cannot use {}: {e}", path.display()));
-        Ok(Self { file: file.map_err(unusable)?, path })
-    }
-
-    /// Says whether `last`, the last commit that was found, is at least the last that is known of.
-    pub fn check(&self, last: u64) -> Result<(), Error> {
-        let mut mark = [0; 16];
-        // A mark that was cut short by a crash of the machine says nothing.
-        if self.file.read_exact_at(&mut mark, 0).is_err() {
-            return Ok(());
-        }
-        let (number, sum) = mark.split_at(8);
-        if xxh3_64(number).to_le_bytes() != *sum {
-            tracing::warn!(path = %self.path.display(), "the mark of the last commit is damaged and says nothing");
-            return Ok(());
-        }
-        let known = number.iter().rev().fold(0, |number, byte| (number << 8) | u64::from(*byte));
-        match known.saturating_sub(last) {
-            0 => Ok(()),
-            missing => Err(Error::Corrupt(format!(
-                "the last {missing} of {known} commits are missing, so the journal is damaged; restore the directory \
-                 from a backup, or remove {} to go on without them",
-                self.path.display()
-            ))),
-        }
-    }
-
-    /// Notes that commit `number` is on disk.
-    pub fn note(&self, number: u64) -> std::io::Result<()> {
-        let mut mark = [0; 16];
-        mark[..8].copy_from_slice(&number.to_le_bytes());
-        mark[8..].copy_from_slice(&xxh3_64(&number.to_le_bytes()).to_le_bytes());
-        self.file.write_all_at(&mark, 0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,18 +87,6 @@ mod tests {
         assert!(refused.contains("another process"), "{refused}");
         drop(first);
         claim(directory.path()).unwrap();
-    }
-
-    #[test]
-    fn missing_commits_are_noticed() {
-        let directory = tempfile::tempdir().unwrap();
-        let mark = HighWater::open(directory.path()).unwrap();
-        mark.check(0).unwrap();
-        mark.note(0x0102_0304).unwrap();
-        mark.check(0x0102_0304).unwrap();
-        mark.check(0x0102_0305).unwrap();
-        let refused = mark.check(0x0102_0302).unwrap_err().to_string();
-        assert!(refused.contains("last 2 of 16909060 commits"), "{refused}");
     }
 
     #[test]

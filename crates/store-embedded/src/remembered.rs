@@ -220,14 +220,16 @@ fn second_of(now: Timestamp) -> u64 {
     u64::try_from(now.micros() / 1_000_000).unwrap_or(0)
 }
 
-/// The table of that name, if it is one of these.
-pub fn named(db: &Database, name: &str) -> Result<Option<Keyspace>, Error> {
-    slice_of(name)?.map(|id| open_slice(db, id)).transpose()
+/// The table of that name, which must be one of these, unless all its ids may be forgotten at `now`.
+pub fn named(db: &Database, name: &str, now: Timestamp) -> Result<Option<Keyspace>, Error> {
+    let id = slice_of(name)?.ok_or_else(|| corrupt("transaction"))?;
+    (id.0 > second_of(now)).then(|| open_slice(db, id)).transpose()
 }
 
 /// All of these tables that there are.
 pub fn all_tables(db: &Database) -> Result<Vec<Keyspace>, Error> {
-    db.list_keyspace_names().iter().filter_map(|name| named(db, name).transpose()).collect()
+    let slices = db.list_keyspace_names().into_iter().filter_map(|name| slice_of(&name).transpose());
+    slices.map(|id| open_slice(db, id?)).collect()
 }
 
 /// The slice whose table has this name, if it is one of these.

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
 use crate::committer::{self, Untold};
-use crate::directory::{self, Claimed, HighWater};
+use crate::directory::{self, Claimed};
 use crate::hot::Hot;
 use crate::log::{Frame, Log, Place, Position};
 use crate::messages::Messages;
@@ -36,8 +36,8 @@ const INTAKE_MAX: usize = 65_536;
 /// Bytes of the engine's own journal that a restart may have to replay: about a second for 60 MB. It is not synced and
 /// nothing rests on it, but the engine keeps one.
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
-/// So much of the log may be left for the next start to tell the engine again, rather than keep whoever closes waiting.
-const UNCHECKED_AT_CLOSE: u64 = 4 << 20;
+/// A start that had to tell the engine of more than this again makes a checkpoint, so that the next need not.
+const TOLD_AGAIN_MAX: u64 = 4 << 20;
 /// How often free space is looked at.
 const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// Commits that the engine is told of at once when little happens; telling one alone takes most of the time of many.
@@ -98,7 +98,6 @@ pub struct Shared {
     told_end: Mutex<Position>,
     told: AtomicU64,
     pub messages: Messages,
-    pub high_water: HighWater,
     directory: PathBuf,
     min_free_disk: u64,
     clock: Arc<dyn Clock>,
@@ -132,7 +131,6 @@ impl EmbeddedStore {
     pub fn open(options: Options) -> Result<Self, Error> {
         let claimed = directory::claim(&options.directory)?;
         directory::check_lists(&options.directory.join("engine"))?;
-        let high_water = HighWater::open(&options.directory)?;
         let unusable = |e: fjall::Error| {
             Error::Unusable(format!("cannot open the data in {}: {e}", options.directory.display()))
         };
@@ -150,12 +148,11 @@ impl EmbeddedStore {
         let mut log = open_log(&options, &db, &tables)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
-            None => Counters { next_id: 1, next_version: 1, opened: 0, now: Timestamp::MIN, commits: 0 },
+            None => Counters { next_id: 1, next_version: 1, now: Timestamp::MIN, ..Counters::default() },
         };
         let now = options.clock.now().max(counters.now);
-        let commits = log.end().commits;
-        high_water.check(commits)?;
-        let counters = Counters { opened: counters.opened + 1, commits: commits + 1, ..counters };
+        let commits = log.end().commits + 1;
+        let counters = Counters { opened: counters.opened + 1, commits, synced: commits, ..counters };
         // On disk before the first token of this run is given out.
         let opening = Write {
             table: tables.meta.clone(),
@@ -181,7 +178,6 @@ impl EmbeddedStore {
             told_end,
             told: AtomicU64::new(0),
             messages,
-            high_water,
             directory: options.directory,
             min_free_disk: options.min_free_disk,
             clock: options.clock.clone(),
@@ -208,6 +204,10 @@ impl EmbeddedStore {
             _claimed: claimed,
         });
         shared.look_at_space();
+        let much = shared.log().is_unchecked(TOLD_AGAIN_MAX);
+        if much {
+            shared.checkpoint()?;
+        }
         let (intake, inputs) = mpsc::channel(INTAKE_MAX);
         let (groups, group_queue) = std::sync::mpsc::sync_channel(1);
         let (reclaimer, reclaims) = Reclaimer::new();
@@ -282,9 +282,10 @@ impl EmbeddedStore {
 
 /// Opens the log, and tells the engine what it does not know of it.
 fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log, Error> {
-    let mut named: FxHashMap<Bytes, Keyspace> = FxHashMap::default();
+    let now = options.clock.now();
+    let mut named: FxHashMap<Bytes, Option<Keyspace>> = FxHashMap::default();
     for table in tables.all() {
-        named.insert(Bytes::copy_from_slice(table.name().as_bytes()), table.clone());
+        named.insert(Bytes::copy_from_slice(table.name().as_bytes()), Some(table.clone()));
     }
     let apply = |frame: &Frame, file: u64, at: u64| {
         let mut batch = db.batch();
@@ -296,10 +297,9 @@ fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log, Er
         for row in frame.rows().ok_or_else(|| corrupt("log"))? {
             if !named.contains_key(&row.table) {
                 let name = std::str::from_utf8(&row.table).map_err(|_| corrupt("log"))?;
-                let table = remembered::named(db, name)?.ok_or_else(|| corrupt("log"))?;
-                named.insert(row.table.clone(), table);
+                named.insert(row.table.clone(), remembered::named(db, name, now)?);
             }
-            let (table, key) = (&named[&row.table], Bytes::copy_from_slice(&row.key));
+            let (Some(table), key) = (&named[&row.table], Bytes::copy_from_slice(&row.key)) else { continue };
             match row.value {
                 Some(value) => batch.insert(table, key, Bytes::copy_from_slice(&value)),
                 None => batch.remove(table, key),
@@ -307,7 +307,15 @@ fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log, Er
         }
         batch.commit().map_err(engine_error)
     };
+    // The engine is told of a commit after it was synced, so the log must have it still.
+    let known = tables.meta.get(COUNTERS_KEY).map_err(engine_error)?;
+    let known = known.map(|row| Counters::read(&row)).transpose()?.unwrap_or_default().synced;
     let mut log = Log::open(&options.directory, options.log_file_bytes, apply)?;
+    if let Some(missing) = known.checked_sub(log.end().commits).filter(|missing| *missing > 0) {
+        return Err(Error::Corrupt(format!(
+            "the last {missing} of {known} commits are missing in the log; restore the directory from a backup"
+        )));
+    }
     for entry in tables.meta.prefix(LOG_USAGE) {
         let (key, row) = entry.into_inner().map_err(engine_error)?;
         if !log.restore_usage(&key, &row)? {
@@ -381,15 +389,14 @@ impl Shared {
         }
     }
 
-    /// Forces everything to disk after the threads have ended.
+    /// Forces everything to disk after the threads have ended, and leaves nothing for the next start to do again.
     fn settle(&self) -> Result<(), Error> {
         if let Some(reason) = self.failure() {
             return Err(Error::Closed(reason));
         }
         self.sync_log()?;
         self.tell_engine();
-        let much = self.log().is_unchecked(UNCHECKED_AT_CLOSE);
-        if much { self.checkpoint() } else { Ok(()) }
+        self.checkpoint()
     }
 
     fn checkpoint(&self) -> Result<(), Error> {
@@ -429,18 +436,13 @@ impl Shared {
     }
 
     fn tell(&self, mut untold: MutexGuard<'_, Vec<Untold>>) {
-        let mut synced = None;
         for commit in untold.drain(..) {
-            let (seq, sync, end) = (commit.seq, commit.sync, commit.end);
+            let (seq, end) = (commit.seq, commit.end);
             if let Err(error) = commit.tell(&self.db, &self.tables) {
                 return self.fail(&format!("the storage engine could not be told of a commit: {error}"));
             }
-            synced = sync.then_some(end.commits).or(synced);
             self.told.store(seq, Ordering::Release);
             *self.told_end.lock().unwrap_or_else(PoisonError::into_inner) = end;
-        }
-        if let Some(Err(error)) = synced.map(|number| self.high_water.note(number)) {
-            self.fail(&format!("a commit could not be noted: {error}"));
         }
     }
 

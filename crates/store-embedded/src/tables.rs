@@ -306,16 +306,19 @@ pub struct Counters {
     pub now: Timestamp,
     /// The number of the last commit.
     pub commits: u64,
+    /// The last that was on disk before the engine was told of it.
+    pub synced: u64,
 }
 
 impl Counters {
     pub fn value(&self) -> Bytes {
-        let mut row = Vec::with_capacity(40);
+        let mut row = Vec::with_capacity(48);
         row.put_u64_le(self.next_id);
         row.put_u64_le(self.next_version);
         row.put_u64_le(self.opened);
         row.put_i64_le(self.now.micros());
         row.put_u64_le(self.commits);
+        row.put_u64_le(self.synced);
         row.into()
     }
 
@@ -323,7 +326,7 @@ impl Counters {
         let mut field = || number(&mut row).ok_or_else(|| corrupt("counters"));
         let (next_id, next_version, opened) = (field()?, field()?, field()?);
         let (now, commits) = (Timestamp::from_micros(field()?.cast_signed()), field()?);
-        Ok(Self { next_id, next_version, opened, now, commits })
+        Ok(Self { next_id, next_version, opened, now, commits, synced: field()? })
     }
 }
 
@@ -363,8 +366,14 @@ mod tests {
         };
         assert_eq!(read_cursor(&cursor_value(&cursor)).unwrap(), cursor);
         assert_eq!(read_cursor(&cursor_value(&Cursor::default())).unwrap(), Cursor::default());
-        let counters =
-            Counters { next_id: 1, next_version: 2, opened: 3, now: Timestamp::from_micros(4), commits: 5 };
+        let counters = Counters {
+            next_id: 1,
+            next_version: 2,
+            opened: 3,
+            now: Timestamp::from_micros(4),
+            commits: 5,
+            synced: 6,
+        };
         assert_eq!(Counters::read(&counters.value()).unwrap(), counters);
     }
 

@@ -376,6 +376,9 @@ impl Writer {
         self.counters.now = self.last_now;
         self.counters.commits += 1;
         self.group.number = self.counters.commits;
+        if self.group.sync {
+            self.counters.synced = self.counters.commits;
+        }
         let shared = self.shared.clone();
         self.put(&shared.tables.meta, COUNTERS_KEY, self.counters.value());
         let next = Group { seq: self.group.seq + 1, ..Group::default() };

@@ -296,22 +296,16 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     let left = tempfile::tempdir().unwrap();
     let store = open(directory.path()).unwrap();
     let (_, partitions) = lane(&store, 1).await;
-    for salt in 0..20 {
+    for salt in 0..400 {
         push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
     }
-    store.close().await.unwrap();
     copy(directory.path(), left.path());
-    let log =
-        files(left.path()).into_iter().find(|path| path.extension().is_some_and(|e| e == "log")).unwrap();
+    let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
     let written = fs::metadata(&log).unwrap().len();
-    // The last commit was torn off after it had been answered.
-    fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(written - 300).unwrap();
+    // Commits were torn off after they had been answered and the engine had written down that it knows of them.
+    fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(written / 4).unwrap();
     let refused = open(left.path()).err().unwrap().to_string();
     assert!(refused.contains("commits are missing") && refused.contains("backup"), "{refused}");
-    fs::remove_file(left.path().join("committed")).unwrap();
-    let store = open(left.path()).unwrap();
-    let told = run(&store, move |tx| tx.partition_by_id(partitions[0])).await.unwrap().unwrap();
-    assert_eq!(told.tail, Offset(19));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
