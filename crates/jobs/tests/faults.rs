@@ -308,8 +308,8 @@ fn files(directory: &Path) -> HashMap<PathBuf, Vec<u8>> {
             found.extend(files(&path));
         } else {
             let mut bytes = std::fs::read(&path).unwrap();
-            if is_journal(&path) {
-                // It is made larger than it is, with zeros that need not be there.
+            if path.extension().is_some_and(|extension| extension == "jnl") {
+                // The engine makes it larger than it is, with zeros that need not be there.
                 bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
             }
             found.insert(path, bytes);
@@ -318,9 +318,10 @@ fn files(directory: &Path) -> HashMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Only the journal is written in place; all other files come to be under another name first.
-fn is_journal(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| extension == "jnl")
+/// Only the log is synced and then rested on; what the engine has not written to files of another name yet, the log
+/// tells it again.
+fn is_log(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "log")
 }
 
 /// The files in another directory.
@@ -395,7 +396,7 @@ async fn a_power_cut_in_any_write_keeps_every_acknowledged_job() {
     let mut cuts = 0;
     for pair in snapshots.windows(2) {
         let (before, after) = (&pair[0], &pair[1]);
-        for (path, bytes) in after.files.iter().filter(|(path, _)| is_journal(path)) {
+        for (path, bytes) in after.files.iter().filter(|(path, _)| is_log(path)) {
             let old = before.files.get(path).map_or(&[][..], Vec::as_slice);
             let Some((first, end)) = changed(old, bytes) else { continue };
             for part in 0..3 {
