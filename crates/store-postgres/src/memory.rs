@@ -132,6 +132,8 @@ pub struct Memory {
     pub relied: BTreeSet<PartitionId>,
     /// Whether some of them must not be carried over: not there, or not held.
     pub has_strays: bool,
+    /// Whether another server has changed one that a decision has looked at.
+    pub is_outdated: bool,
     pub names: FxHashMap<(QueueId, Arc<str>), Option<PartitionId>>,
     /// Queues of which every partition is here.
     pub all_of: FxHashSet<QueueId>,
@@ -205,6 +207,7 @@ impl Memory {
             partitions: FxHashMap::default(),
             relied: BTreeSet::new(),
             has_strays: false,
+            is_outdated: false,
             names: FxHashMap::default(),
             all_of: FxHashSet::default(),
             pages: FxHashMap::default(),
@@ -286,15 +289,20 @@ impl Memory {
         here
     }
 
-    /// Adds a row as the database told it, unless a younger one is here.
+    /// Adds a row as the database told it, unless one that is as good is here. One of another version is out of date: it
+    /// gives way, or the commit would fail.
     pub fn load(&mut self, told: Entry) {
         let (id, queue, name) = (told.row.id, told.row.queue, told.row.name.clone());
         self.clock.see(told.row.last_at);
         self.clock.see(told.row.created_at);
         self.clock.see_number(told.version);
         self.has_strays |= !told.held;
+        let is_used = self.relied.contains(&id) || self.changed.partitions.contains(&id);
         match self.partitions.get_mut(&id) {
-            Some(Some(entry)) if entry.held || !told.held => {
+            Some(Some(entry)) if entry.held && told.held && entry.version != told.version && is_used => {
+                self.is_outdated = true;
+            }
+            Some(Some(entry)) if !told.held || (entry.held && entry.version == told.version) => {
                 entry.complete |= told.complete && entry.held == told.held
             }
             _ => {

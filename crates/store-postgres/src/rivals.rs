@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use baton_env::ManualClock;
-use baton_store::conformance::{Backend, at, block, model, put_group, spec};
+use baton_env::{Clock, ManualClock};
+use baton_store::conformance::{BEGIN, Backend, at, block, model, put_group, spec};
 use baton_store::{
     BoxFuture, Durability, Error, Listener, Operation, Segment, Start, Statistics, Stop, Store, Tx, run,
 };
@@ -122,8 +122,14 @@ async fn random_records_of_two_servers_agree_with_a_plain_model() {
 
 /// On a database of their own.
 async fn two_servers() -> [PostgresStore; 2] {
+    two_servers_at(None).await
+}
+
+async fn two_servers_at(clock: Option<Arc<ManualClock>>) -> [PostgresStore; 2] {
     let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
-    let open = || async { PostgresStore::open(Options::new(url.clone())).await.unwrap() };
+    let clock = clock.map(|clock| clock as Arc<dyn Clock>);
+    let options = Options { clock, ..Options::new(url) };
+    let open = || async { PostgresStore::open(options.clone()).await.unwrap() };
     [open().await, open().await]
 }
 
@@ -168,6 +174,31 @@ async fn a_message_that_another_server_took_in_is_offered_at_once() {
         let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
         assert_eq!(push.await.unwrap(), Offset(round));
         assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
+        let finish = run(&one, move |tx| {
+            tx.put_cursor(group, partition, at(round + 1), Durability::Now);
+            Ok(())
+        });
+        finish.await.unwrap();
+    }
+}
+
+/// What is fetched because time has passed counts more than what was carried over of the same partition.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_another_server_took_in_is_offered_also_when_the_line_is_fetched_anew() {
+    let clock = Arc::new(ManualClock::new(BEGIN));
+    let [one, other] = two_servers_at(Some(clock.clone())).await;
+    let made = run(&one, |tx| {
+        let queue = tx.put_queue(spec("q"))?.id;
+        let partitions = ["p", "r"].map(|name| tx.create_partition(queue, name));
+        Ok((partitions, put_group(tx, queue, "g", Start::Oldest)))
+    });
+    let ([partition, _], group) = made.await.unwrap();
+    for round in 0..30 {
+        assert_eq!(run(&one, move |tx| tx.candidates(group, 2)).await.unwrap(), []);
+        let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
+        assert_eq!(push.await.unwrap(), Offset(round));
+        clock.advance(Duration::from_secs(1));
+        assert_eq!(run(&one, move |tx| tx.candidates(group, 2)).await.unwrap(), [partition]);
         let finish = run(&one, move |tx| {
             tx.put_cursor(group, partition, at(round + 1), Durability::Now);
             Ok(())

@@ -174,6 +174,11 @@ impl Writer {
                 decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
                 continue;
             }
+            if memory.is_outdated {
+                self.clock = memory.clock;
+                self.structure = untouched(memory, structure_number);
+                return Err(Setback::Contended);
+            }
             if memory.relies_on_records {
                 let noted = *memory.records_number.get_or_insert(before.records);
                 if before.records != after.records || noted != after.records {
