@@ -58,6 +58,8 @@ pub struct Round<'a> {
     pub locks: bool,
     /// Takes the lock on records, because a try without it would be in vain.
     pub lock_records: bool,
+    /// The commits of all servers together when lines were told before.
+    pub commits: i64,
 }
 
 /// The numbers that came along.
@@ -122,6 +124,10 @@ pub async fn load(
     let (calls, readers) = (calls.calls, calls.readers);
     let results = round.link.run(calls).await?;
     let told = (Versions::read(&results[before][0]), Versions::read(&results[after][0]));
+    // Whoever locks passes over what others hold, so its lines are never whole, and none of them is carried over.
+    if told.0.commits != round.commits && !round.locks {
+        memory.doubt_lines();
+    }
     let mut known = Known { memory, remembered };
     for (rows, read) in results.into_iter().zip(readers) {
         read(&mut known, rows)?;

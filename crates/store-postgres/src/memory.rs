@@ -438,9 +438,9 @@ impl Memory {
         });
     }
 
-    /// Lines that were carried over may lack something by now.
+    /// Lines that were told before may lack something by now.
     pub fn doubt_lines(&mut self) {
-        for line in self.lines.values_mut().filter(|line| line.is_carried) {
+        for line in self.lines.values_mut() {
             (line.covered, line.later) = (i64::MIN, None);
         }
     }

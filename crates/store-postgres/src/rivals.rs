@@ -207,6 +207,47 @@ async fn a_message_that_another_server_took_in_is_offered_also_when_the_line_is_
     }
 }
 
+/// A line that was fetched before another server's commit is not taken for one that was fetched after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_message_that_another_server_took_in_between_two_fetches_is_offered() {
+    let [one, other] = two_servers().await;
+    let other = Arc::new(other);
+    let made = run(&one, |tx| {
+        let queue = tx.put_queue(spec("q"))?.id;
+        Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", Start::Oldest)))
+    });
+    let (partition, group) = made.await.unwrap();
+    for round in 0..10 {
+        // So that nothing carried over counts.
+        run(&*other, |tx| tx.put_record("other", "".into(), None)).await.unwrap();
+        let (pushing, runtime) = (other.clone(), tokio::runtime::Handle::current());
+        let (mut has_fetched, mut has_pushed) = (false, false);
+        let look = run(&one, move |tx| {
+            let Ok(found) = tx.candidates(group, 1) else {
+                has_fetched = true;
+                return Err(Stop::Load);
+            };
+            if has_fetched && !has_pushed {
+                has_pushed = true;
+                let push = run(&*pushing, move |tx| {
+                    Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first)
+                });
+                let push = tokio::task::block_in_place(|| runtime.block_on(push));
+                assert_eq!((push.unwrap(), found.len()), (Offset(round), 0));
+            }
+            tx.record(&format!("key {round}"))?;
+            Ok(has_pushed)
+        });
+        assert!(look.await.unwrap());
+        assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
+        let finish = run(&one, move |tx| {
+            tx.put_cursor(group, partition, at(round + 1), Durability::Now);
+            Ok(())
+        });
+        finish.await.unwrap();
+    }
+}
+
 /// A group that begins finds what is there, also where nothing was a moment ago.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_begins_sees_what_another_server_took_in() {

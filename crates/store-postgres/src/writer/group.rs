@@ -140,7 +140,7 @@ impl Writer {
             self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
             let begins = !self.has_begun && (lock_records || (!compares && memory.wanted.locks()));
             self.has_begun |= begins;
-            let plan = Round { link, begins, locks: !compares, lock_records };
+            let plan = Round { link, begins, locks: !compares, lock_records, commits: self.all_commits };
             let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
                 Ok(told) => told,
@@ -157,7 +157,6 @@ impl Writer {
                     return Err(Setback::Stale);
                 }
                 self.all_commits = before.commits;
-                memory.doubt_lines();
             }
             if first {
                 self.heard = (before.at, Stopwatch::start());
