@@ -255,11 +255,15 @@ impl Calls {
         }
         // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
         self.add(READY_AT_ALL, params(), move |known, rows| {
-            let until = (horizon, PartitionId(u64::MAX));
+            // What is ready a little later is no reason to leave out what is ready now.
+            let now = number_until(known.memory.base.max(known.memory.clock.last()));
             let line = known.memory.lines.get(&group);
+            let until = (now, PartitionId(u64::MAX));
             let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());
-            if !has_some && let Some(row) = rows.first() {
-                known.memory.wanted.partitions.insert(PartitionId(unsigned(row, 0)));
+            let Some(first) = rows.first().map(|row| PartitionId(unsigned(row, 0))) else { return Ok(()) };
+            let is_held = known.memory.entry(first).is_some_and(|entry| entry.held);
+            if !has_some && !is_held {
+                known.memory.wanted.partitions.insert(first);
             }
             Ok(())
         });

@@ -1,6 +1,8 @@
 //! Two servers that take turns at random at the same rows, as fast as they can: whatever one carries over from its last
 //! group, the other has changed. Together they must be as right as one.
 
+mod locked;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

@@ -77,8 +77,9 @@ impl Writer {
             self.learn(News::take_from(&mut decided.memory, None));
             self.carry(decided, None);
             self.tell_time();
-            answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
+            // Whoever has the answer may ask another server next, which passes over what is locked.
             self.roll_back().await;
+            answered.into_iter().for_each(|(operation, outcome)| operation.finish(outcome));
             return Ok(());
         }
         let flush = self.write_down(&mut decided);
