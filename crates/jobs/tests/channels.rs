@@ -49,15 +49,20 @@ fn words(messages: &[Value], member: &str) -> Vec<String> {
     messages.iter().map(|message| message[member].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Jobs that leave word, once somebody watches.
-async fn until_watched(jobs: &Jobs) {
-    for _ in 0..600 {
-        if jobs.is_watched() {
+/// Waits until something is so that no other signal tells of.
+async fn until(is_so: impl Fn() -> bool, otherwise: &str) {
+    for _ in 0..1_500 {
+        if is_so() {
             return;
         }
         baton_env::sleep(Duration::from_millis(20)).await;
     }
-    panic!("nobody watches");
+    panic!("{otherwise}");
+}
+
+/// Jobs that leave word, once somebody watches.
+async fn until_watched(jobs: &Jobs) {
+    until(|| jobs.is_watched(), "nobody watches").await;
 }
 
 async fn run_one(jobs: &Jobs) -> String {
@@ -122,8 +127,12 @@ async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
     for job in &enqueued {
         hear(&store, "orchestrix.job.status", &job.job_id.to_string(), 1).await;
     }
+    // What it had begun is over before there is more to tell: that is left to whoever comes after it.
+    until(|| dying.slices() > 0, "it owns nothing").await;
     dying.abandon();
+    dying.shutdown().await;
     let leased = staying.lease(worker, 128, Duration::ZERO).await.unwrap().jobs;
+    assert_eq!(leased.len(), enqueued.len());
     let reports = leased.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
     staying.report(reports.collect()).await.unwrap();
     for job in &enqueued {
