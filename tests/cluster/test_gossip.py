@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -30,6 +31,30 @@ def test_a_consumer_that_waits_on_one_server_is_woken_by_a_push_on_another(clust
     times.sort()
     print(f"woken after {1000 * times[len(times) // 2]:.1f} ms (median)")
     assert times[len(times) // 2] < 5, times
+
+
+def test_a_consumer_is_woken_while_the_servers_are_busy_with_other_queues(cluster, queue):
+    nodes = cluster(routes=False, extra=PATIENT)
+    a, b, c = (nodes[name] for name in "abc")
+    over = threading.Event()
+
+    def push(node):
+        while not over.wait(0.005):
+            node.push(f"{queue}-{node.name}", "other")
+
+    pushing = [Background(push, node) for node in (a, b)]
+    for number in range(20):
+        waiting = Background(a.get, pop_path(queue, wait=True, timeout=10_000, autoAck=True))
+        eventually(lambda: a.metric("baton_waiting_pops") == 1)
+        if number == 0:
+            eventually(lambda: c.seen("a")["waiting_groups"] > 0)
+        c.push(queue, number)
+        woken = waiting.result()
+        assert woken.status == 200, f"{number} was not told of"
+        assert woken.json["messages"][0]["data"] == number
+    over.set()
+    for one in pushing:
+        one.result()
 
 
 def test_an_ack_on_one_server_frees_the_partition_for_who_waits_on_another(cluster, queue):
