@@ -1,0 +1,61 @@
+//! Dead letters.
+
+use baton_store::{DeadLetter, DeadLetterKey, Durability, Stop};
+use baton_types::QueueId;
+
+use super::{PostgresTx, SPARE_ROWS};
+use crate::wanted::LetterPlace;
+
+pub fn put(tx: &mut PostgresTx<'_>, letter: DeadLetter) {
+    tx.write(Durability::Now);
+    tx.memory.put_letter(letter.key.clone(), Some(letter));
+}
+
+pub fn get(tx: &mut PostgresTx<'_>, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
+    if !tx.memory.structure.has_queue(key.queue) {
+        return Ok(None);
+    }
+    match tx.memory.letters.get(key) {
+        Some(letter) => Ok(letter.clone()),
+        None => {
+            tx.memory.wanted.letters.insert(key.clone());
+            Err(Stop::Load)
+        }
+    }
+}
+
+pub fn remove(tx: &mut PostgresTx<'_>, key: &DeadLetterKey) {
+    tx.write(Durability::Now);
+    tx.memory.put_letter(key.clone(), None);
+}
+
+pub fn page(
+    tx: &mut PostgresTx<'_>,
+    queue: QueueId,
+    after: Option<&DeadLetter>,
+    limit: usize,
+) -> Result<Vec<DeadLetter>, Stop> {
+    if !tx.memory.structure.has_queue(queue) {
+        return Ok(Vec::new());
+    }
+    let place_of = |letter: &DeadLetter| LetterPlace::new(&letter.key, letter.failed_at);
+    let after = after.map(place_of);
+    let key = (queue, after.clone());
+    let mut asked = limit.saturating_add(SPARE_ROWS);
+    if let Some(page) = tx.memory.letter_pages.get(&key) {
+        let here = tx.memory.letters.values().flatten().filter(|letter| letter.key.queue == queue);
+        let mut found: Vec<(LetterPlace, &DeadLetter)> = here.map(|l| (place_of(l), l)).collect();
+        found.retain(|(place, _)| after.as_ref().is_none_or(|after| place > after));
+        if !page.all {
+            found.retain(|(place, _)| page.end.as_ref().is_some_and(|end| place <= end));
+        }
+        found.sort_by(|(one, _), (other, _)| one.cmp(other));
+        if found.len() >= limit || page.all {
+            return Ok(found.into_iter().take(limit).map(|(_, letter)| letter.clone()).collect());
+        }
+        asked = asked.max(page.rows * 2 + limit);
+    }
+    let wanted = tx.memory.wanted.letter_pages.entry(key).or_default();
+    *wanted = asked.max(*wanted);
+    Err(Stop::Load)
+}
