@@ -5,6 +5,7 @@
 //! than is on disk; whoever reads in it what a commit may have changed has it told first (`Shared::tell_engine`), or
 //! knows of it from memory.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::Thread;
@@ -47,28 +48,66 @@ impl Committed {
 }
 
 /// Writes one group to the log.
-pub fn commit(shared: &Shared, mut group: Group) -> Committed {
+pub fn commit(shared: &Shared, group: Group) -> Committed {
+    begin(shared, group).complete(shared)
+}
+
+/// A commit that is in the log but not on disk yet.
+pub struct Begun {
+    seq: u64,
+    sync: bool,
+    operations: Vec<Box<dyn Operation>>,
+    operations_len: u64,
+    appended: Result<Untold, Error>,
+    watch: Stopwatch,
+}
+
+/// Appends one group to the log.
+pub fn begin(shared: &Shared, mut group: Group) -> Begun {
     let (seq, operations_len, sync) = (group.seq, group.operations, group.sync);
-    let mut operations = std::mem::take(&mut group.waiting);
+    let operations = std::mem::take(&mut group.waiting);
     shared.check_space();
     let watch = Stopwatch::start();
     // After a failed commit nothing that was decided on top of it may be kept.
-    let outcome = match shared.failure() {
+    let appended = match shared.failure() {
         Some(reason) => Err(Error::Closed(reason)),
-        None => write(&shared.tables, &mut shared.log(), group).map(|untold| shared.keep_untold(untold)),
+        None => append(&shared.tables, &mut shared.log(), group),
     };
-    if let Err(error) = &outcome {
-        shared.fail(&error.to_string());
-    }
-    shared.count_commit(operations_len, sync.then(|| watch.elapsed()));
-    operations.extend(shared.advance(seq, outcome.is_ok()));
-    Committed { operations, outcome }
+    Begun { seq, sync, operations, operations_len, appended, watch }
 }
 
-/// Writes a commit to the log.
-pub fn write(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
-    let Group { seq, number, sync, mut writes, segments, given_up, .. } = group;
-    let failed = |e: std::io::Error| Error::Closed(format!("a commit failed: {e}"));
+impl Begun {
+    /// Sends it on its way to disk; says whether it is.
+    pub fn start(&self, shared: &Shared) -> bool {
+        let starts = self.sync && self.appended.is_ok();
+        if starts {
+            shared.log().start_sync();
+        }
+        starts
+    }
+
+    /// Waits until it is on disk.
+    pub fn complete(self, shared: &Shared) -> Committed {
+        let Self { seq, sync, mut operations, operations_len, appended, watch } = self;
+        let synced = appended.and_then(|untold| {
+            if sync {
+                shared.log().sync().map_err(failed)?;
+            }
+            Ok(untold)
+        });
+        let outcome = synced.map(|untold| shared.keep_untold(untold));
+        if let Err(error) = &outcome {
+            shared.fail(&error.to_string());
+        }
+        shared.count_commit(operations_len, sync.then(|| watch.elapsed()));
+        operations.extend(shared.advance(seq, outcome.is_ok()));
+        Committed { operations, outcome }
+    }
+}
+
+/// Appends a commit to the log.
+pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
+    let Group { seq, number, mut writes, segments, given_up, .. } = group;
     let about_files = log.make_ready(given_up).map_err(failed)?;
     writes.extend(about_files.into_iter().map(|(key, row)| Write {
         table: tables.meta.clone(),
@@ -76,10 +115,11 @@ pub fn write(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Err
         value: Some(row.into()),
     }));
     let first = log.append(number, &writes, &segments).map_err(failed)?;
-    if sync {
-        log.sync().map_err(failed)?;
-    }
     Ok(Untold { seq, writes, segments: segments.index, first, bytes: segments.bytes, end: log.end() })
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::Closed(format!("a commit failed: {error}"))
 }
 
 /// A commit that the engine has not been told of.

@@ -1,5 +1,6 @@
 //! Opening, the way in, and what both threads share.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{self, AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -159,9 +160,10 @@ impl EmbeddedStore {
             key: COUNTERS_KEY.into(),
             value: Some(counters.value().into()),
         };
-        let opening =
-            Group { number: counters.commits, sync: true, writes: vec![opening], ..Group::default() };
-        committer::write(&tables, &mut log, opening)?.tell(&db, &tables).map_err(unusable)?;
+        let opening = Group { number: counters.commits, writes: vec![opening], ..Group::default() };
+        let opened = committer::append(&tables, &mut log, opening)?;
+        log.sync().map_err(log_error)?;
+        opened.tell(&db, &tables).map_err(unusable)?;
         let told_end = Mutex::new(log.end());
         let (hot, tails, leftovers) = load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
@@ -377,6 +379,10 @@ fn queues_with_letters(tables: &Tables) -> Result<Vec<QueueId>, Error> {
     Ok(found)
 }
 
+fn log_error(error: io::Error) -> Error {
+    Error::Closed(format!("the log cannot be synced: {error}"))
+}
+
 impl Shared {
     pub fn failure(&self) -> Option<String> {
         self.failure.get().cloned()
@@ -394,7 +400,7 @@ impl Shared {
         if let Some(reason) = self.failure() {
             return Err(Error::Closed(reason));
         }
-        self.sync_log()?;
+        self.log().end_file().map_err(log_error)?;
         self.tell_engine();
         self.checkpoint()
     }
@@ -406,7 +412,7 @@ impl Shared {
     }
 
     pub fn sync_log(&self) -> Result<(), Error> {
-        self.log().sync().map_err(|e| Error::Closed(format!("the log cannot be synced: {e}")))
+        self.log().sync().map_err(log_error)
     }
 
     /// Notes a commit that is in the log.

@@ -43,8 +43,8 @@ const GROUP_BYTES_ENOUGH: usize = 1 << 20;
 /// A group that no more operations than this wait for, a push and the pop that it wakes, is committed by whoever
 /// decides: while so little happens, waking the committing thread takes longer than it saves.
 const ALONE: usize = 2;
-/// A caller that commits takes along what its decision has led to (a push wakes a pop of each group that waits), up to
-/// this many operations, so that whoever is woken cannot keep the group open by waking others.
+/// A caller that commits decides what its decision has led to (a push wakes a pop of each group that waits), up to this
+/// many operations, so that whoever is woken cannot keep it by waking others.
 const FOLLOWERS_MAX: usize = 64;
 /// Writes that nobody waits for, such as leases, go along with the next sync, or alone after this long.
 const LINGER: Duration = Duration::from_millis(100);
@@ -220,22 +220,20 @@ impl Writer {
             return Err(operation);
         }
         self.decide(operation);
-        for _ in 0..FOLLOWERS_MAX {
-            match self.intake.try_recv() {
-                Ok(input) => self.take(input),
-                Err(_) => break,
+        let mut followers = FOLLOWERS_MAX;
+        loop {
+            if !self.group.sync {
+                self.decide_followers(&mut followers);
             }
-            if self.group_bytes >= GROUP_BYTES_ENOUGH {
+            if !self.group.sync {
                 break;
             }
-        }
-        if self.group.sync {
             self.calm.used();
             if let Some(group) = self.close_group() {
-                self.commit_here(group);
+                self.commit_here(group, &mut followers);
             }
-            self.tell_calm();
         }
+        self.tell_calm();
         Ok(())
     }
 
@@ -351,7 +349,7 @@ impl Writer {
         }
         let Some(group) = self.close_group() else { return };
         if group.waiting.len() <= ALONE {
-            return self.commit_here(group);
+            return self.commit_here(group, &mut 0);
         }
         self.committing = true;
         self.shared.set_idle(false);
@@ -388,12 +386,28 @@ impl Writer {
         Some(group)
     }
 
-    /// Commits a group on this thread.
-    fn commit_here(&mut self, group: Group) {
-        let gives_up = !group.given_up.is_empty();
-        committer::commit(&self.shared, group).answer();
-        if self.shared.tell_engine_of_many(gives_up) {
+    /// Commits a group on this thread. While it is on its way to disk, up to so many of those that it has led to are
+    /// decided: the processor has nothing better to do.
+    fn commit_here(&mut self, group: Group, followers: &mut usize) {
+        let (shared, gives_up) = (self.shared.clone(), !group.given_up.is_empty());
+        let begun = committer::begin(&shared, group);
+        if begun.start(&shared) {
+            self.decide_followers(followers);
+        }
+        begun.complete(&shared).answer();
+        if shared.tell_engine_of_many(gives_up) {
             self.after_commit();
+        }
+    }
+
+    /// Decides up to so many of those who have come meanwhile.
+    fn decide_followers(&mut self, most: &mut usize) {
+        while *most > 0
+            && self.group_bytes < GROUP_BYTES_ENOUGH
+            && let Ok(input) = self.intake.try_recv()
+        {
+            *most -= 1;
+            self.take(input);
         }
     }
 

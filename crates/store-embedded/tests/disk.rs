@@ -301,7 +301,7 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     }
     copy(directory.path(), left.path());
     let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
-    let written = fs::metadata(&log).unwrap().len();
+    let written = written(&fs::read(&log).unwrap()) as u64;
     // Commits were torn off after they had been answered and the engine had written down that it knows of them.
     fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(written / 4).unwrap();
     let refused = open(left.path()).err().unwrap().to_string();
@@ -317,12 +317,12 @@ async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_
         push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
     }
     // As a crash leaves it, with bytes changed so many before its end.
-    let with_damage = |before_end: usize| {
+    let with_damage = |before_end: isize| {
         let left = tempfile::tempdir().unwrap();
         copy(directory.path(), left.path());
         let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
         let mut bytes = fs::read(&log).unwrap();
-        let at = bytes.len() - before_end;
+        let at = written(&bytes).checked_add_signed(-before_end).unwrap();
         bytes[at] ^= 0x55;
         fs::write(&log, bytes).unwrap();
         left
@@ -332,8 +332,25 @@ async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_
     assert!(refused.contains("file 1 of the log is damaged"), "{refused}");
     let end = with_damage(100);
     let store = open(end.path()).unwrap();
-    let told = run(&store, move |tx| tx.partition_by_id(partitions[0])).await.unwrap().unwrap();
+    let partition = partitions[0];
+    let told = run(&store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap();
     assert_eq!(told.tail, Offset(9));
+    // Something of a commit that was never finished stands after its beginning is missing.
+    let ahead = with_damage(-5000);
+    for tail in [11, 12] {
+        let store = open(ahead.path()).unwrap();
+        push(&store, partition, block(1, 10_000, 1)).await.unwrap();
+        let told = run(&store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap();
+        assert_eq!(told.tail, Offset(tail));
+    }
+    let log = files(ahead.path()).into_iter().find(|path| is_log(path)).unwrap();
+    let bytes = fs::read(&log).unwrap();
+    assert_eq!(written(&bytes), bytes.len(), "a store that was closed keeps no space ahead");
+}
+
+/// Where a file of the log ends, without the space that it has ahead.
+fn written(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

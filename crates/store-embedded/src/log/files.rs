@@ -1,7 +1,7 @@
 //! The files of the log, for whoever reads in them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
@@ -101,19 +101,20 @@ impl Files {
         fs::read(self.path(number)).map(Bytes::from)
     }
 
-    /// A file to append to, of which the first `length` bytes stay.
+    /// A file to go on with after its first `length` bytes, which stay.
     pub fn reopen(&self, number: u64, length: u64) -> io::Result<File> {
-        let file = OpenOptions::new().append(true).open(self.path(number))?;
+        let mut file = OpenOptions::new().write(true).open(self.path(number))?;
         if file.metadata()?.len() != length {
             file.set_len(length)?;
             file.sync_all()?;
         }
+        file.seek(SeekFrom::Start(length))?;
         Ok(file)
     }
 
     /// A new file, which is there also after a crash.
     pub fn create(&self, number: u64) -> io::Result<File> {
-        let file = OpenOptions::new().append(true).create_new(true).open(self.path(number))?;
+        let file = OpenOptions::new().write(true).create_new(true).open(self.path(number))?;
         File::open(&self.directory)?.sync_all()?;
         Ok(file)
     }

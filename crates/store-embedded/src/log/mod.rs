@@ -20,6 +20,7 @@ mod frame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write as _};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use std::sync::atomic::Ordering;
 
 use baton_store::Error;
 use bytes::{Buf, BufMut, Bytes};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
 pub use checkpoint::Position;
 pub use files::{Files, Place};
@@ -41,6 +43,11 @@ const SLICES_MAX: usize = 1024;
 const ROWS_BYTES_MAX: u64 = 32 << 20;
 /// Bytes since the checkpoint that a start may have to read.
 const UNCHECKED_BYTES_MAX: u64 = 1 << 30;
+/// Space that the file is given ahead of its end. A sync of bytes within it need not tell the file system of a new
+/// length, which takes a quarter of the time of a small commit,
+const RESERVED_BYTES: u64 = 1 << 20;
+/// and of a small one only: with this many bytes, marking the space as used takes as long.
+const RESERVED_FOR_BYTES_MAX: u64 = 16 << 10;
 /// Space is taken back when this share of the log is garbage,
 const GARBAGE_PERCENT: u64 = 30;
 /// and when it is at least so many files' worth, so that a small store is left alone.
@@ -95,11 +102,14 @@ pub type UsageRow = (Vec<u8>, Bytes);
 pub struct Log {
     files: Arc<Files>,
     file: File,
+    /// How long it is: what stands after the end of the log is zeros.
+    reserved: u64,
     /// A file of this length is followed by another.
     file_bytes: u64,
     end: Position,
-    /// The last commit that is known to be on disk.
+    /// The last commit that is known to be on disk, and where in the file it ends.
     synced: u64,
+    synced_at: u64,
     /// Whether a frame was not written whole: what there is of it must stay the end of the log.
     torn: bool,
     usage: BTreeMap<u64, Usage>,
@@ -166,10 +176,11 @@ impl Log {
             }
             // What was never finished is the end. A commit that was synced is known to those after it.
             let was_synced = || Frame::all_in(&rest).any(|later| later.synced > end.commits);
-            if !rest.is_empty() && (number < last || was_synced()) {
+            let torn = rest.iter().any(|byte| *byte != 0);
+            if !rest.is_empty() && number < last || torn && was_synced() {
                 return Err(damaged(number));
             }
-            if !rest.is_empty() {
+            if torn {
                 tracing::warn!(bytes = rest.len(), "cut off a commit that was never finished");
             }
             (known.bytes, known.stored) = (end.at, end.stored);
@@ -179,9 +190,11 @@ impl Log {
         Ok(Self {
             files: Arc::new(files),
             file,
+            reserved: end.at,
             file_bytes,
             end,
             synced: 0,
+            synced_at: end.at,
             torn: false,
             usage,
             checkpoint,
@@ -229,12 +242,12 @@ impl Log {
             }
         }
         if self.end.at >= self.file_bytes {
-            self.sync()?;
+            self.end_file()?;
             changed.insert(self.end.file);
             let next = self.end.next_file();
             self.file = self.files.create(next.file)?;
             self.usage.insert(next.file, Usage::default());
-            self.end = next;
+            (self.end, self.reserved, self.synced_at) = (next, 0, 0);
         }
         self.more_garbage |= !changed.is_empty();
         let row = |(file, usage): (&u64, &Usage)| {
@@ -255,10 +268,11 @@ impl Log {
         let mut slices = Vec::with_capacity(1 + segments.pieces.len());
         slices.push(IoSlice::new(&head));
         slices.extend(segments.pieces.iter().map(|piece| IoSlice::new(piece)));
+        let (rows_bytes, bytes) = (head.len() as u64, head.len() as u64 + segments.bytes);
+        self.reserve(bytes);
         self.torn = true;
         write_all(&self.file, &mut slices)?;
         self.torn = false;
-        let (rows_bytes, bytes) = (head.len() as u64, head.len() as u64 + segments.bytes);
         let first = Place { file: self.end.file, at: self.end.at + rows_bytes, length: 0 };
         self.end.at += bytes;
         self.end.stored += segments.bytes;
@@ -271,13 +285,49 @@ impl Log {
         Ok(first)
     }
 
+    /// Sees that there is space for so many bytes. A file system that cannot give it ahead makes room as it is written to.
+    fn reserve(&mut self, bytes: u64) {
+        let end = self.end.at + bytes;
+        if end <= self.reserved {
+            return;
+        }
+        let mut wanted = end;
+        if bytes <= RESERVED_FOR_BYTES_MAX {
+            wanted = (end + RESERVED_BYTES).min(self.file_bytes.max(end));
+            let more = wanted - self.reserved;
+            let _ = fallocate(&self.file, FallocateFlags::empty(), self.reserved, more);
+        }
+        self.reserved = wanted;
+    }
+
+    /// Everything that was appended is on disk after this, and the file has no space ahead.
+    pub fn end_file(&mut self) -> io::Result<()> {
+        self.file.set_len(self.end.at)?;
+        self.reserved = self.end.at;
+        self.file.sync_all()?;
+        self.note_synced();
+        Ok(())
+    }
+
+    /// Sends what was appended on its way to disk, without waiting: whoever has something else to do before it calls
+    /// [`sync`](Self::sync) waits less there.
+    pub fn start_sync(&self) {
+        let bytes = NonZeroU64::new(self.end.at.saturating_sub(self.synced_at));
+        // Advice that these bytes are not read again soon has them written now. Not taken, it changes nothing.
+        let _ = bytes.map(|bytes| fadvise(&self.file, self.synced_at, Some(bytes), Advice::DontNeed));
+    }
+
     /// Everything that was appended is on disk after this.
     pub fn sync(&mut self) -> io::Result<()> {
         if self.synced < self.end.commits {
             self.file.sync_data()?;
-            self.synced = self.end.commits;
+            self.note_synced();
         }
         Ok(())
+    }
+
+    fn note_synced(&mut self) {
+        (self.synced, self.synced_at) = (self.end.commits, self.end.at);
     }
 
     /// Whether somebody should look what there is to do; garbage is not looked at while more is `coming`. Asked after
