@@ -4,6 +4,7 @@
  * SYNC_SPY_SHADOW  a directory: each synced file is copied there, under its inode number, before the sync is
  *                  reported as done. After a kill, a file's shadow is what a power cut would have left of it.
  * SYNC_SPY_FAIL    a path: while it exists, every sync fails with EIO.
+ * SYNC_SPY_STUCK   a path: while it exists, no sync ends.
  * SYNC_SPY_LIE     when set, a sync is reported as done and copies nothing: the deliberately broken disk. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -35,9 +36,11 @@ static int copy(int from, int to, off_t size) {
 
 static int spied(int fd, int (*real)(int)) {
     const char *shadow = getenv("SYNC_SPY_SHADOW"), *fail = getenv("SYNC_SPY_FAIL");
+    const char *stuck = getenv("SYNC_SPY_STUCK");
     char source[64], taken[4096], kept[4096];
     struct stat file;
     int result = -1;
+    while (stuck && access(stuck, F_OK) == 0) usleep(1000);
     if (fail && access(fail, F_OK) == 0) {
         errno = EIO;
         return -1;

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from baton import Refused, Server, data_of
+from baton import Background, Refused, Server, data_of, parked, pop_path
 from history import check
 from load import LEASE_SECONDS, QUEUE, Load
 
@@ -129,3 +129,44 @@ def test_a_push_that_cannot_be_synced_is_not_accepted(spy, disk):
         seen = data_of(server.pop("q", batch=100))
         assert [n for n in seen if n in accepted] == accepted
         assert seen[-1] == "after"
+
+
+def parked_pop(server):
+    pop = Background(server.get, pop_path("q", wait="true", timeout=30000))
+    parked(server, 1)
+    return pop
+
+
+def test_a_consumer_that_waits_is_given_nothing_before_it_is_synced(spy, disk):
+    stuck = disk / "stuck"
+    with spied_server(spy, disk, SYNC_SPY_STUCK=str(stuck)) as server:
+        server.configure("q")
+        for n in range(24):
+            pop = parked_pop(server)
+            if n % 4 == 3:
+                stuck.touch()
+            push = Background(server.push, "q", n)
+            if stuck.exists():
+                time.sleep(0.3)
+                assert not push.done() and not pop.done(), n
+                stuck.unlink()
+            popped = pop.result().json["messages"]
+            assert data_of(popped) == [n]
+            push.result()
+            server.ack(popped)
+
+
+def test_a_consumer_that_waits_is_not_given_what_cannot_be_synced(spy, disk):
+    failing = disk / "failing"
+    with spied_server(spy, disk, SYNC_SPY_FAIL=str(failing)) as server:
+        server.configure("q")
+        for n in range(12):
+            pop = parked_pop(server)
+            server.push("q", n)
+            server.ack(pop.result().json["messages"])
+        pop = parked_pop(server)
+        failing.touch()
+        answer = server.post("/api/v1/push", {"items": [{"queue": "q", "payload": "lost"}]})
+        assert answer.status >= 500, answer
+        answer = pop.result()
+        assert answer.status >= 500 and answer.error, answer
