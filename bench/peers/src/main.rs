@@ -102,7 +102,11 @@ enum What {
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let args = Args::parse();
+    // As a task: on the main thread, every answer would wake two threads instead of one.
+    tokio::spawn(run(Args::parse())).await?
+}
+
+async fn run(args: Args) -> Result<()> {
     let mut line = match args.what {
         What::Pipeline {
             peer,
