@@ -20,6 +20,8 @@ mod dense;
 mod directory;
 mod filling;
 mod hot;
+mod leftovers;
+mod loading;
 mod log;
 mod messages;
 mod name;

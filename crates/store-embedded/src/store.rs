@@ -12,25 +12,19 @@ use baton_env::{Clock, SystemClock};
 use baton_store::{
     Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
-use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
-use bytes::Bytes;
-use fjall::{CompressionType, Database, Keyspace};
-use rustc_hash::FxHashMap;
+use baton_types::{Offset, PartitionId, Timestamp};
+use fjall::{CompressionType, Database};
 use tokio::sync::mpsc;
 
 use crate::committer::{self, Untold};
 use crate::directory::{self, Claimed};
-use crate::hot::Hot;
-use crate::log::{Frame, Log, Place, Position};
+use crate::loading;
+use crate::log::{Log, Position};
 use crate::messages::Messages;
 use crate::reclaimer::{self, Reclaimer, Request};
 use crate::remembered::{self, Remembered};
-use crate::tables::{
-    COUNTERS_KEY, Counters, LOG_USAGE, TRIM_NOTES, Tables, corrupt, engine_error, number_key, read_cursor,
-    read_group, read_number, read_pair, read_partition, read_queue,
-};
-use crate::tails::Tails;
-use crate::writer::{self, Group, Input, Leftovers, Write, Writer};
+use crate::tables::{COUNTERS_KEY, Counters, Tables, engine_error};
+use crate::writer::{self, Group, Input, Write, Writer};
 
 /// Operations that may wait for the deciding thread.
 const INTAKE_MAX: usize = 65_536;
@@ -146,7 +140,7 @@ impl EmbeddedStore {
         let db = db.map_err(|_| Error::Corrupt("the storage engine cannot make sense of it".into()))?;
         let db = db.map_err(unusable)?;
         let tables = Tables::open(&db).map_err(unusable)?;
-        let mut log = open_log(&options, &db, &tables)?;
+        let mut log = loading::open_log(&options, &db, &tables)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
             None => Counters { next_id: 1, next_version: 1, now: Timestamp::MIN, ..Counters::default() },
@@ -165,7 +159,7 @@ impl EmbeddedStore {
         log.sync().map_err(log_error)?;
         opened.tell(&db, &tables).map_err(unusable)?;
         let told_end = Mutex::new(log.end());
-        let (hot, tails, leftovers) = load(&tables, now)?;
+        let (hot, tails, leftovers) = loading::load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
         let messages = Messages {
             cache: Cache::new(options.cache_bytes),
@@ -280,103 +274,6 @@ impl EmbeddedStore {
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.shared.checkpoint()
     }
-}
-
-/// Opens the log, and tells the engine what it does not know of it.
-fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log, Error> {
-    let now = options.clock.now();
-    let mut named: FxHashMap<Bytes, Option<Keyspace>> = FxHashMap::default();
-    for table in tables.all() {
-        named.insert(Bytes::copy_from_slice(table.name().as_bytes()), Some(table.clone()));
-    }
-    let apply = |frame: &Frame, file: u64, at: u64| {
-        let mut batch = db.batch();
-        for entry in &frame.entries {
-            let mut place = Vec::with_capacity(Place::BYTES);
-            entry.place(file, at).put(&mut place);
-            batch.insert(&tables.segments, Bytes::copy_from_slice(entry.key()), place);
-        }
-        for row in frame.rows().ok_or_else(|| corrupt("log"))? {
-            if !named.contains_key(&row.table) {
-                let name = std::str::from_utf8(&row.table).map_err(|_| corrupt("log"))?;
-                named.insert(row.table.clone(), remembered::named(db, name, now)?);
-            }
-            let (Some(table), key) = (&named[&row.table], Bytes::copy_from_slice(&row.key)) else { continue };
-            match row.value {
-                Some(value) => batch.insert(table, key, Bytes::copy_from_slice(&value)),
-                None => batch.remove(table, key),
-            }
-        }
-        batch.commit().map_err(engine_error)
-    };
-    // The engine is told of a commit after it was synced, so the log must have it still.
-    let known = tables.meta.get(COUNTERS_KEY).map_err(engine_error)?;
-    let known = known.map(|row| Counters::read(&row)).transpose()?.unwrap_or_default().synced;
-    let mut log = Log::open(&options.directory, options.log_file_bytes, apply)?;
-    if let Some(missing) = known.checked_sub(log.end().commits).filter(|missing| *missing > 0) {
-        return Err(Error::Corrupt(format!(
-            "the last {missing} of {known} commits are missing in the log; restore the directory from a backup"
-        )));
-    }
-    for entry in tables.meta.prefix(LOG_USAGE) {
-        let (key, row) = entry.into_inner().map_err(engine_error)?;
-        if !log.restore_usage(&key, &row)? {
-            tables.meta.remove(key).map_err(engine_error)?;
-        }
-    }
-    Ok(log)
-}
-
-/// Rebuilds memory from the rows; also tells what is still to be cleared away.
-fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Tails, Leftovers), Error> {
-    let (mut hot, mut leftovers) = (Hot::default(), Leftovers::default());
-    for entry in tables.queues.iter() {
-        hot.put_queue(Arc::new(read_queue(&entry.value().map_err(engine_error)?)?));
-    }
-    for entry in tables.partitions.iter() {
-        let (key, value) = entry.into_inner().map_err(engine_error)?;
-        let row = read_partition(read_number(&key)?, &value)?;
-        let id = row.id;
-        if !hot.put_partition(row) {
-            leftovers.partitions.push(id);
-        }
-    }
-    let tails = tables.tails.iter().map(|entry| entry.into_inner().map_err(engine_error));
-    let (tails, with_chunks) = Tails::load(tails, &mut hot)?;
-    for entry in tables.groups.iter() {
-        let row = Arc::new(read_group(&entry.value().map_err(engine_error)?)?);
-        hot.put_group(row, now);
-    }
-    for entry in tables.cursors.iter() {
-        let (key, value) = entry.into_inner().map_err(engine_error)?;
-        let (group, partition) = read_pair(&key)?;
-        let (group, partition) = (GroupId(group), PartitionId(partition));
-        if hot.group_by_id(group).is_some() {
-            hot.put_cursor(group, partition, read_cursor(&value)?, now, |_| ());
-        } else if leftovers.groups.last() != Some(&group) {
-            leftovers.groups.push(group);
-        }
-    }
-    for entry in tables.meta.prefix(TRIM_NOTES) {
-        let key = entry.key().map_err(engine_error)?;
-        leftovers.trimmed.push(PartitionId(read_number(&key[TRIM_NOTES.len()..])?));
-    }
-    leftovers.queues = queues_with_letters(tables)?;
-    leftovers.queues.retain(|queue| hot.queue_by_id(*queue).is_none());
-    leftovers.queues.extend(with_chunks);
-    Ok((hot, tails, leftovers))
-}
-
-/// Jumps from queue to queue, without looking at every letter.
-fn queues_with_letters(tables: &Tables) -> Result<Vec<QueueId>, Error> {
-    let (mut found, mut from) = (Vec::new(), 0);
-    while let Some(entry) = tables.letter_times.range(number_key(from)..).next() {
-        let key = entry.key().map_err(engine_error)?;
-        let queue = read_number(key.get(..8).unwrap_or_default())?;
-        found.push(QueueId(queue));
-        from = queue + 1;
-    }
-    Ok(found)
 }
 
 fn log_error(error: io::Error) -> Error {

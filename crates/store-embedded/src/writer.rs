@@ -1,7 +1,8 @@
 //! Deciding: runs operations against memory and gathers what they change into groups.
 //!
 //! Whoever decides holds the writer: the deciding thread, or in calm times a caller on its own thread (`calm`).
-//! While the committer writes one group, the next one fills; when it comes back, that one is handed over. An
+//! While the committer writes one group, the next one fills; when it comes back, that one is handed over. A caller that
+//! commits itself does the same: while its group is on its way to disk, it decides what that has led to. An
 //! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
 //! what it has read is on disk, which is often at once.
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use baton_env::Clock;
 use baton_store::{Error, Operation, Segment, Stop};
-use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
+use baton_types::{GroupId, Offset, PartitionId, Timestamp};
 use fjall::{Keyspace, UserKey, UserValue};
 use rustc_hash::FxHashSet;
 use tokio::sync::mpsc::Receiver;
@@ -22,15 +23,14 @@ use crate::cold::Overlay;
 use crate::committer;
 use crate::filling::Filling;
 use crate::hot::Hot;
+use crate::leftovers::Leftovers;
 use crate::log::{Place, Segments};
 use crate::messages::Stored;
 use crate::reclaimer::{Move, Moved, Reclaimer};
 use crate::remembered::{Remember, Remembered};
 use crate::store::Shared;
-use crate::tables::{
-    COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, cursor_value, number_key, pair_key, trim_note_key,
-};
-use crate::tails::{Tails, chunks_prefix};
+use crate::tables::{COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, cursor_value, number_key, pair_key};
+use crate::tails::Tails;
 use crate::tx::EmbeddedTx;
 
 /// A group is closed at this many operations, so that the first of them does not wait for ever.
@@ -51,8 +51,6 @@ const LINGER: Duration = Duration::from_millis(100);
 /// A commit that moves the tails of so many partitions, and changes nothing else of them, logs them together instead
 /// of writing a row of each.
 const TAILS_LOGGED_FROM: usize = 4;
-/// Rows of deleted queues and groups that are cleared away between two groups.
-const SWEEP_ROWS: usize = 5_000;
 
 /// What reaches the deciding thread.
 pub enum Input {
@@ -84,28 +82,6 @@ pub struct Group {
     pub given_up: Vec<Place>,
     pub waiting: Vec<Box<dyn Operation>>,
     pub operations: u64,
-}
-
-/// What is no longer needed but still on disk; cleared away a little at a time, when nobody waits.
-#[derive(Default)]
-pub struct Leftovers {
-    /// Deleted partitions.
-    pub partitions: Vec<PartitionId>,
-    /// Partitions with segments before their start.
-    pub trimmed: Vec<PartitionId>,
-    /// Deleted or replaced groups, with cursors.
-    pub groups: Vec<GroupId>,
-    /// Deleted queues, with dead letters.
-    pub queues: Vec<QueueId>,
-}
-
-impl Leftovers {
-    fn is_empty(&self) -> bool {
-        self.partitions.is_empty()
-            && self.trimmed.is_empty()
-            && self.groups.is_empty()
-            && self.queues.is_empty()
-    }
 }
 
 /// The group that is filling, and everything that decisions see.
@@ -343,7 +319,7 @@ impl Writer {
     }
 
     /// Gives the filling group to the committer, if it is free and there is something to write.
-    fn hand_over(&mut self) {
+    pub fn hand_over(&mut self) {
         if self.committing {
             return;
         }
@@ -524,71 +500,8 @@ impl Writer {
         self.shared.set_remembered(self.remembered.len());
     }
 
-    /// Clears away some leftovers. Nobody waits for it.
-    fn sweep(&mut self) {
-        if let Err(error) = self.sweep_some() {
-            self.shared.fail(&error.to_string());
-            self.leftovers = Leftovers::default();
-        }
-        // Nobody waits, but what goes must not come back without what names it.
-        self.group.sync |= !self.group.writes.is_empty();
-        self.hand_over();
-    }
-
-    fn sweep_some(&mut self) -> Result<(), Error> {
-        let shared = self.shared.clone();
-        shared.tell_engine();
-        let tables = &shared.tables;
-        let mut room = SWEEP_ROWS;
-        while room > 0
-            && let Some(partition) = self.leftovers.partitions.last().copied()
-        {
-            let segments = shared.messages.some(partition, room)?;
-            if segments.len() < room {
-                self.leftovers.partitions.pop();
-                self.remove(&tables.partitions, number_key(partition.0).to_vec());
-            }
-            room -= segments.len().min(room - 1) + 1;
-            segments.into_iter().for_each(|segment| self.remove_segment(segment));
-        }
-        while room > 0
-            && let Some(partition) = self.leftovers.trimmed.last().copied()
-        {
-            let (start, tail) =
-                self.hot.partition(partition).map_or_else(Default::default, |row| (row.start, row.tail));
-            let end = self.on_disk_end(partition, tail);
-            let found = shared.messages.droppable(partition, Offset(0), start, end, room)?;
-            if !found.more {
-                self.leftovers.trimmed.pop();
-                self.remove(&tables.meta, trim_note_key(partition));
-            }
-            room -= found.segments.len().min(room - 1) + 1;
-            found.segments.into_iter().for_each(|segment| self.remove_segment(segment));
-        }
-        while room > 0
-            && let Some(group) = self.leftovers.groups.last().copied()
-        {
-            if self.sweep_prefix(&tables.cursors, &number_key(group.0), &mut room)? {
-                self.leftovers.groups.pop();
-            }
-        }
-        while room > 0
-            && let Some(queue) = self.leftovers.queues.last().copied()
-        {
-            let prefix = number_key(queue.0);
-            // Times last: by them the queue is found again after a restart.
-            if self.sweep_prefix(&tables.tails, &chunks_prefix(queue), &mut room)?
-                && self.sweep_prefix(&tables.letters, &prefix, &mut room)?
-                && self.sweep_prefix(&tables.letter_times, &prefix, &mut room)?
-            {
-                self.leftovers.queues.pop();
-            }
-        }
-        Ok(())
-    }
-
     /// Where the segments of a partition that are on disk for certain end.
-    fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
+    pub fn on_disk_end(&self, partition: PartitionId, tail: Offset) -> Offset {
         let in_flight = self.in_flight(partition).map(|segment| segment.header.base);
         let filling = self.filling.runs(partition).map(|run| run.header.base);
         in_flight.chain(filling).fold(tail, Offset::min)
@@ -600,16 +513,6 @@ impl Writer {
             let from = segments.partition_point(|segment| segment.partition() < partition);
             segments[from..].iter().take_while(move |segment| segment.partition() == partition)
         })
-    }
-
-    /// Removes up to `room` rows whose keys begin with `prefix`; tells whether those were all.
-    fn sweep_prefix(&mut self, table: &Keyspace, prefix: &[u8], room: &mut usize) -> Result<bool, Error> {
-        let keys: Result<Vec<_>, _> = table.prefix(prefix).take(*room).map(fjall::Guard::key).collect();
-        let keys = keys.map_err(crate::tables::engine_error)?;
-        let all = keys.len() < *room;
-        *room -= keys.len().min(room.saturating_sub(1)) + 1;
-        keys.into_iter().for_each(|key| self.remove(table, key));
-        Ok(all)
     }
 
     /// Adds a removal to the filling group.

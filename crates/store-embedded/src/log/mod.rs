@@ -7,7 +7,7 @@
 //! up, the rest is written again at the end of the log, and the file goes.
 //!
 //! Always: frames follow each other without a gap, numbered like the commits; a file is complete and synced before
-//! the next is begun, so only the last can be torn; what stands from the checkpoint on is never removed; telling the
+//! the next is begun, so only the last can be torn, or have space ahead of its end, which is zeros; what stands from the checkpoint on is never removed; telling the
 //! engine again what it knows changes nothing. Not here: what is in a row (`tables`), when to take space back
 //! (`reclaimer`).
 //!
