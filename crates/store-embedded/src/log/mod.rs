@@ -7,20 +7,20 @@
 //! up, the rest is written again at the end of the log, and the file goes.
 //!
 //! Always: frames follow each other without a gap, numbered like the commits; a file is complete and synced before
-//! the next is begun, so only the last can be torn, or have space ahead of its end, which is zeros; what stands from the checkpoint on is never removed; telling the
-//! engine again what it knows changes nothing. Not here: what is in a row (`tables`), when to take space back
-//! (`reclaimer`).
+//! the next is begun, so only the last can be torn, or have space ahead of its end, which is zeros; what stands from the
+//! checkpoint on is never removed; telling the engine again what it knows changes nothing. Not here: what is in a row
+//! (`tables`), when to take space back (`reclaimer`).
 //!
 //! Start at [`Log::append`], then [`Log::open`].
 
 mod checkpoint;
 mod files;
 mod frame;
+mod hints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write as _};
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,6 @@ use std::sync::atomic::Ordering;
 
 use baton_store::Error;
 use bytes::{Buf, BufMut, Bytes};
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
 pub use checkpoint::Position;
 pub use files::{Files, Place};
@@ -285,7 +284,7 @@ impl Log {
         Ok(first)
     }
 
-    /// Sees that there is space for so many bytes. A file system that cannot give it ahead makes room as it is written to.
+    /// Sees that there is space for so many bytes, as far as it can be had ahead.
     fn reserve(&mut self, bytes: u64) {
         let end = self.end.at + bytes;
         if end <= self.reserved {
@@ -294,8 +293,7 @@ impl Log {
         let mut wanted = end;
         if bytes <= RESERVED_FOR_BYTES_MAX {
             wanted = (end + RESERVED_BYTES).min(self.file_bytes.max(end));
-            let more = wanted - self.reserved;
-            let _ = fallocate(&self.file, FallocateFlags::empty(), self.reserved, more);
+            hints::reserve(&self.file, self.reserved, wanted - self.reserved);
         }
         self.reserved = wanted;
     }
@@ -312,9 +310,7 @@ impl Log {
     /// Sends what was appended on its way to disk, without waiting: whoever has something else to do before it calls
     /// [`sync`](Self::sync) waits less there.
     pub fn start_sync(&self) {
-        let bytes = NonZeroU64::new(self.end.at.saturating_sub(self.synced_at));
-        // Advice that these bytes are not read again soon has them written now. Not taken, it changes nothing.
-        let _ = bytes.map(|bytes| fadvise(&self.file, self.synced_at, Some(bytes), Advice::DontNeed));
+        hints::write_out(&self.file, self.synced_at, self.end.at.saturating_sub(self.synced_at));
     }
 
     /// Everything that was appended is on disk after this.
