@@ -282,8 +282,8 @@ impl Tx for EmbeddedTx<'_> {
         let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
         let writer = &mut *self.writer;
         let created_at = writer.filling.created_at(partition).unwrap_or(now);
-        let first =
-            writer.hot.append(partition, count, created_at, now, seq, |event| writer.shared.notify(event));
+        let events = &mut writer.events;
+        let first = writer.hot.append(partition, count, created_at, now, seq, |event| events.push(event));
         writer.filling.add(partition, first, created_at, block);
         writer.group_bytes += block.bytes().len();
         if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {
@@ -448,8 +448,9 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability) {
-        let (now, shared) = (self.now(), self.writer.shared.clone());
-        self.writer.hot.put_cursor(group, partition, cursor, now, |event| shared.notify(event));
+        let now = self.now();
+        let Writer { hot, events, .. } = &mut *self.writer;
+        hot.put_cursor(group, partition, cursor, now, |event| events.push(event));
         self.writer.dirty_cursors.insert((group, partition));
         self.wrote = true;
         if durability == Durability::Now {

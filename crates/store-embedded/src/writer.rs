@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton_env::Clock;
-use baton_store::{Error, Operation, Segment, Stop};
+use baton_store::{Error, Event, Operation, Segment, Stop};
 use baton_types::{GroupId, Offset, PartitionId, Timestamp};
 use fjall::{Keyspace, UserKey, UserValue};
 use rustc_hash::FxHashSet;
@@ -107,6 +107,8 @@ pub struct Writer {
     /// Partitions to which the group that is handed over appends, in order.
     appended: Vec<PartitionId>,
     pub dirty_cursors: FxHashSet<(GroupId, PartitionId)>,
+    /// What decisions have led to and nobody was told of yet.
+    pub events: Vec<Event>,
     pub group: Group,
     pub group_bytes: usize,
     /// When the group began to fill.
@@ -171,6 +173,7 @@ impl Writer {
             dirty_partitions: FxHashSet::default(),
             appended: Vec::new(),
             dirty_cursors: FxHashSet::default(),
+            events: Vec::new(),
             group: Group { seq: 1, ..Group::default() },
             group_bytes: 0,
             group_since: last_now,
@@ -195,7 +198,7 @@ impl Writer {
         if !self.calm.holds() || self.committing || !self.intake.is_empty() {
             return Err(operation);
         }
-        self.decide(operation);
+        self.run(operation);
         let mut followers = FOLLOWERS_MAX;
         loop {
             if !self.group.sync {
@@ -270,7 +273,18 @@ impl Writer {
         }
     }
 
-    fn decide(&mut self, mut operation: Box<dyn Operation>) {
+    fn decide(&mut self, operation: Box<dyn Operation>) {
+        self.run(operation);
+        self.tell_events();
+    }
+
+    fn tell_events(&mut self) {
+        let mut events = std::mem::take(&mut self.events);
+        events.drain(..).for_each(|event| self.shared.notify(event));
+        self.events = events;
+    }
+
+    fn run(&mut self, mut operation: Box<dyn Operation>) {
         if let Some(reason) = self.shared.failure() {
             return operation.finish(Err(Error::Closed(reason)));
         }
@@ -363,21 +377,30 @@ impl Writer {
     }
 
     /// Commits a group on this thread. While it is on its way to disk, up to so many of those that it has led to are
-    /// decided: the processor has nothing better to do.
+    /// decided, and the engine is told of earlier commits: the processor has nothing better to do.
     fn commit_here(&mut self, group: Group, followers: &mut usize) {
         let (shared, gives_up) = (self.shared.clone(), !group.given_up.is_empty());
         let begun = committer::begin(&shared, group);
         if begun.start(&shared) {
             self.decide_followers(followers);
         }
+        self.tell_engine(false);
         begun.complete(&shared).answer();
-        if shared.tell_engine_of_many(gives_up) {
+        if gives_up {
+            self.tell_engine(true);
+        }
+    }
+
+    /// Tells the engine of commits, if they are many or it is to be `at_once`.
+    fn tell_engine(&mut self, at_once: bool) {
+        if self.shared.tell_engine_of_many(at_once) {
             self.after_commit();
         }
     }
 
-    /// Decides up to so many of those who have come meanwhile.
+    /// Tells what has happened, and decides up to so many of those who have come, for that or otherwise.
     fn decide_followers(&mut self, most: &mut usize) {
+        self.tell_events();
         while *most > 0
             && self.group_bytes < GROUP_BYTES_ENOUGH
             && let Ok(input) = self.intake.try_recv()
