@@ -284,6 +284,7 @@ impl Writer {
         self.events = events;
     }
 
+    /// Decides an operation; what it leads to is told later.
     fn run(&mut self, mut operation: Box<dyn Operation>) {
         if let Some(reason) = self.shared.failure() {
             return operation.finish(Err(Error::Closed(reason)));

@@ -1,4 +1,4 @@
-//! What a push leads to at once: whoever hears of it asks, and is part of the same commit.
+//! What a push leads to at once: whoever hears of it asks, and is decided and answered with the same sync.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -62,7 +62,7 @@ async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_
             assert_eq!(answer.await.unwrap(), Offset(pushed));
             assert_eq!(*decided_at.lock().unwrap(), before, "decided after push {pushed} was synced");
         }
-        assert_eq!(store.statistics().syncs, before + 1, "push {pushed} and its followers are one commit");
+        assert_eq!(store.statistics().syncs, before + 1, "push {pushed} and its followers need one sync");
     }
     store.close().await.unwrap();
 }

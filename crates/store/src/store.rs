@@ -31,8 +31,8 @@ pub enum Event {
 }
 
 /// Receives events, once what they tell of is decided or later. It is called where decisions are made and must return
-/// at once. It may submit: that is decided after what the event tells of, in the same commit where the backend can, and
-/// answered, as every decision, when what it rests on is kept.
+/// at once. It may submit: that is decided after what the event tells of, where the backend can before that is kept, and
+/// answered, as every decision, when what it rests on is.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// A decision on its way through a store.
