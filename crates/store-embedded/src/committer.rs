@@ -34,16 +34,31 @@ pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, decider: &Thread) {
 /// Operations that a commit lets go, and how it went.
 pub struct Committed {
     operations: Vec<Box<dyn Operation>>,
+    /// Those that only rest on it: pops that its pushes woke.
+    led_to: Vec<Box<dyn Operation>>,
     outcome: Result<(), Error>,
 }
 
 impl Committed {
-    /// Tells everyone who waited, the last decided first: a pop comes after the push that woke it, and what it
-    /// got is somebody's next piece of work, while the push's answer is only good news.
-    pub fn answer(self) {
-        for operation in self.operations.into_iter().rev() {
-            operation.finish(self.outcome.clone());
-        }
+    /// Tells everyone who waited, the last decided first.
+    pub fn answer(mut self) {
+        self.answer_led_to();
+        finish(self.operations, &self.outcome);
+    }
+
+    /// Tells those whom it has led to, before anybody else: what a pop got is somebody's next piece of work, while the
+    /// push's answer is only good news. Says whether there were any.
+    pub fn answer_led_to(&mut self) -> bool {
+        let led_to = std::mem::take(&mut self.led_to);
+        let any = !led_to.is_empty();
+        finish(led_to, &self.outcome);
+        any
+    }
+}
+
+fn finish(operations: Vec<Box<dyn Operation>>, outcome: &Result<(), Error>) {
+    for operation in operations.into_iter().rev() {
+        operation.finish(outcome.clone());
     }
 }
 
@@ -86,9 +101,15 @@ impl Begun {
         starts
     }
 
+    /// Has everyone who waits for it prepare, while it is on its way.
+    pub fn prepare(&mut self, shared: &Shared) {
+        self.operations.iter_mut().for_each(|operation| operation.prepare());
+        shared.prepare(self.seq);
+    }
+
     /// Waits until it is on disk.
     pub fn complete(self, shared: &Shared) -> Committed {
-        let Self { seq, sync, mut operations, operations_len, appended, watch } = self;
+        let Self { seq, sync, operations, operations_len, appended, watch } = self;
         let synced = appended.and_then(|untold| {
             if sync {
                 shared.log().sync().map_err(failed)?;
@@ -100,8 +121,8 @@ impl Begun {
             shared.fail(&error.to_string());
         }
         shared.count_commit(operations_len, sync.then(|| watch.elapsed()));
-        operations.extend(shared.advance(seq, outcome.is_ok()));
-        Committed { operations, outcome }
+        let led_to = shared.advance(seq, outcome.is_ok());
+        Committed { operations, led_to, outcome }
     }
 }
 

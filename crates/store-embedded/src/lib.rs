@@ -16,6 +16,7 @@
 mod calm;
 mod cold;
 mod committer;
+mod courtesy;
 mod dense;
 mod directory;
 mod filling;

@@ -441,6 +441,12 @@ impl Shared {
         free.into_iter().map(|(_, operation): (u64, _)| operation).collect()
     }
 
+    /// Has everyone who waits for group `seq` prepare for it.
+    pub fn prepare(&self, seq: u64) {
+        let mut parked = self.parked();
+        parked.iter_mut().filter(|(gate, _)| *gate == seq).for_each(|(_, operation)| operation.prepare());
+    }
+
     fn parked(&self) -> MutexGuard<'_, Vec<(u64, Box<dyn Operation>)>> {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -509,7 +515,7 @@ impl Store for EmbeddedStore {
         to: Offset,
         bytes_max: usize,
     ) -> baton_store::BoxFuture<'_, Result<Vec<Segment>, Error>> {
-        if let Some(found) = self.shared.messages.cache.read(partition, from, to, bytes_max) {
+        if let Some(found) = self.at_hand(partition, from, to, bytes_max) {
             return Box::pin(std::future::ready(Ok(found)));
         }
         let shared = self.shared.clone();
@@ -518,6 +524,16 @@ impl Store for EmbeddedStore {
             shared.messages.read(partition, from, to, bytes_max)
         });
         Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
+    }
+
+    fn at_hand(
+        &self,
+        partition: PartitionId,
+        from: Offset,
+        to: Offset,
+        bytes_max: usize,
+    ) -> Option<Vec<Segment>> {
+        self.shared.messages.cache.read(partition, from, to, bytes_max)
     }
 
     fn listen(&self, listener: Listener) {

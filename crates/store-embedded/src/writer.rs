@@ -21,6 +21,7 @@ use tokio::sync::mpsc::Receiver;
 use crate::calm::Calm;
 use crate::cold::Overlay;
 use crate::committer;
+use crate::courtesy::Courtesy;
 use crate::filling::Filling;
 use crate::hot::Hot;
 use crate::leftovers::Leftovers;
@@ -119,6 +120,7 @@ pub struct Writer {
     pub last_now: Timestamp,
     pub tokens: u64,
     calm: Calm,
+    courtesy: Courtesy,
     /// Whether to finish what was taken in, and stop.
     closing: bool,
     intake: Receiver<Input>,
@@ -182,6 +184,7 @@ impl Writer {
             last_now,
             tokens: 0,
             calm: Calm::default(),
+            courtesy: Courtesy::default(),
             closing: false,
             intake,
             clock,
@@ -378,15 +381,20 @@ impl Writer {
     }
 
     /// Commits a group on this thread. While it is on its way to disk, up to so many of those that it has led to are
-    /// decided, and the engine is told of earlier commits: the processor has nothing better to do.
+    /// decided, answers are prepared, and the engine is told of earlier commits: the processor has nothing better to do.
     fn commit_here(&mut self, group: Group, followers: &mut usize) {
         let (shared, gives_up) = (self.shared.clone(), !group.given_up.is_empty());
-        let begun = committer::begin(&shared, group);
+        let mut begun = committer::begin(&shared, group);
         if begun.start(&shared) {
             self.decide_followers(followers);
+            begun.prepare(&shared);
         }
         self.tell_engine(false);
-        begun.complete(&shared).answer();
+        let mut committed = begun.complete(&shared);
+        if committed.answer_led_to() {
+            self.courtesy.step_aside(|| self.clock.elapsed());
+        }
+        committed.answer();
         if gives_up {
             self.tell_engine(true);
         }

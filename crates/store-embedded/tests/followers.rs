@@ -1,4 +1,5 @@
-//! What a push leads to at once: whoever hears of it asks, and is decided and answered with the same sync.
+//! What a push leads to at once: whoever hears of it asks, and is decided and answered with the same sync, for
+//! which answers are prepared while that is under way.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -6,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use baton_store::{Block, Event, NewMessage, QueueSpec, Store, begin, run};
+use baton_store::{Block, Error, Event, NewMessage, Operation, QueueSpec, Stop, Store, Tx, begin, run};
 use baton_store_embedded::{EmbeddedStore, Options};
-use baton_types::{Offset, QueueOptions};
+use baton_types::{Offset, PartitionId, QueueOptions};
 use tokio::sync::mpsc;
 
 /// Most pushes wake one, so that callers decide on their own threads, and the deciding thread now and then.
@@ -17,9 +18,7 @@ const FEW: usize = 1;
 const MANY: usize = 5;
 const PUSHES: u64 = 60;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_after() {
-    let directory = tempfile::tempdir().unwrap();
+async fn store_with_partition(directory: &tempfile::TempDir) -> (Arc<dyn Store>, PartitionId) {
     let options = Options { min_free_disk: 0, ..Options::new(directory.path()) };
     let store: Arc<dyn Store> = Arc::new(EmbeddedStore::open(options).unwrap());
     let partition = run(&*store, |tx| {
@@ -30,6 +29,20 @@ async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_
     })
     .await
     .unwrap();
+    (store, partition)
+}
+
+fn append(tx: &mut dyn Tx, partition: PartitionId) -> Result<(), Stop> {
+    let mut block = Block::default();
+    block.push(&NewMessage { payload: b"1", ..NewMessage::default() });
+    tx.append(partition, &block, Duration::ZERO);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_after() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, partition) = store_with_partition(&directory).await;
     let (asked, mut answers) = mpsc::channel(MANY);
     let (weak, followers) = (Arc::downgrade(&store), Arc::new(AtomicUsize::new(FEW)));
     let wanted = followers.clone();
@@ -49,14 +62,7 @@ async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_
         let before = store.statistics().syncs;
         let expected = if pushed % 10 == 0 { MANY } else { FEW };
         followers.store(expected, Ordering::Relaxed);
-        run(&*store, move |tx| {
-            let mut block = Block::default();
-            block.push(&NewMessage { payload: b"1", ..NewMessage::default() });
-            tx.append(partition, &block, Duration::ZERO);
-            Ok(())
-        })
-        .await
-        .unwrap();
+        run(&*store, move |tx| append(tx, partition)).await.unwrap();
         for _ in 0..expected {
             let (decided_at, answer) = answers.recv().await.unwrap();
             assert_eq!(answer.await.unwrap(), Offset(pushed));
@@ -64,5 +70,47 @@ async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_
         }
         assert_eq!(store.statistics().syncs, before + 1, "push {pushed} and its followers need one sync");
     }
+    store.close().await.unwrap();
+}
+
+/// Pushes, and notes how many syncs there had been when it prepared and when it finished.
+struct Witness {
+    store: Arc<dyn Store>,
+    partition: PartitionId,
+    prepared: Option<u64>,
+    finished: mpsc::Sender<(Option<u64>, u64)>,
+}
+
+impl Operation for Witness {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+        append(tx, self.partition)
+    }
+
+    fn prepare(&mut self) {
+        assert_eq!(self.prepared.replace(self.store.statistics().syncs), None, "prepared twice");
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<(), Error>) {
+        outcome.unwrap();
+        self.finished.try_send((self.prepared, self.store.statistics().syncs)).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_prepare_before_they_are_synced_and_finish_after() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, partition) = store_with_partition(&directory).await;
+    let (finished, mut finishes) = mpsc::channel(1);
+    let mut prepared = 0;
+    for _ in 0..PUSHES {
+        let before = store.statistics().syncs;
+        let (store, finished) = (store.clone(), finished.clone());
+        store.clone().submit(Box::new(Witness { store, partition, prepared: None, finished }));
+        let (prepared_at, finished_at) = finishes.recv().await.unwrap();
+        assert_eq!(finished_at, before + 1);
+        assert!(prepared_at.is_none_or(|at| at == before), "prepared after the sync");
+        prepared += u64::from(prepared_at.is_some());
+    }
+    assert!(prepared > PUSHES / 2, "only {prepared} were prepared");
     store.close().await.unwrap();
 }

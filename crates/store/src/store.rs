@@ -40,6 +40,10 @@ pub trait Operation: Send {
     /// Decides. May be run several times; see [`Tx`].
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop>;
 
+    /// The decision stands and is on its way to disk: does for the answer what can be done before it is there. Nobody
+    /// may learn of it yet, and nothing may be submitted. Called at most once, by a store that has nothing better to do.
+    fn prepare(&mut self) {}
+
     /// Hands over the answer, once: the decision is kept, or it failed and nothing of it is.
     fn finish(self: Box<Self>, outcome: Result<(), Error>);
 
@@ -94,6 +98,17 @@ pub trait Store: Send + Sync + 'static {
         to: Offset,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>>;
+
+    /// The same, if it is at hand without reading anything.
+    fn at_hand(
+        &self,
+        _partition: PartitionId,
+        _from: Offset,
+        _to: Offset,
+        _bytes_max: usize,
+    ) -> Option<Vec<Segment>> {
+        None
+    }
 
     /// Sets who hears of events.
     fn listen(&self, listener: Listener);
