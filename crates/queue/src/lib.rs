@@ -34,7 +34,7 @@ mod unreadable;
 mod waiting;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Causes, FetchEntry, Fetched, Marks, Numbers, Options, Spool, TracedMessage};
+pub use broker::{Broker, Causes, FetchEntry, Fetched, Given, Marks, Numbers, Options, Spool, TracedMessage};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
@@ -44,6 +44,7 @@ pub use inspect::{
 pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use meter::{Kind, Meters, Tally};
 pub use news::{News, Relay};
+pub use parking::Herald;
 pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
 pub use push::{PushBatch, Pushed};
 pub use seal::{KeyError, Keyring};

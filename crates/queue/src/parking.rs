@@ -2,7 +2,8 @@
 //!
 //! A push is applied in the store's memory; its event comes here on the store's own thread; the query that
 //! follows is decided while the push is still being synced, and its answer leaves together with the push's.
-//! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between.
+//! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between; and where its
+//! answer could be prepared during the sync, its herald tells it right after, before anybody is woken.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -58,12 +59,41 @@ impl Operation for GiveBack {
     fn finish(self: Box<Self>, _: Result<(), StoreError>) {}
 }
 
-type Answer = Result<Option<Granted>, Error>;
+/// Hands a parked pop what it is granted, on the thread that grants it, so that nobody has to be woken first.
+pub trait Herald<R>: Send {
+    /// It is granted and on its way to disk: makes ready what there is to hand over. See [`Operation::prepare`].
+    fn prepare(&mut self, granted: &R);
+
+    /// It is kept: hands over what was made ready, if it can, and says whether it did; if not, the caller has to. Right
+    /// before anything is handed over `note` is called: the consumer may go on at once.
+    fn tell(self: Box<Self>, note: &mut dyn FnMut()) -> bool;
+}
+
+/// What a wait came to.
+pub enum Waited {
+    /// Nothing, in time.
+    Nothing,
+    Granted(Granted),
+    /// Something that the herald has told of.
+    Told,
+}
+
+type Answer = Result<Waited, Error>;
 
 /// A parked caller.
 struct Caller {
     request: PopRequest,
+    herald: Option<Box<dyn Herald<Granted>>>,
     answer: oneshot::Sender<Answer>,
+}
+
+impl Caller {
+    /// Hands over what was granted, through its herald where that has been able to prepare.
+    fn give(self, Found { mut granted, herald, .. }: Found) {
+        let told = herald.is_some_and(|herald| herald.tell(&mut || granted.accept()));
+        // A caller that has gone drops its answer, and so gives it back.
+        let _ = self.answer.send(Ok(if told { Waited::Told } else { Waited::Granted(granted) }));
+    }
 }
 
 /// Everyone who waits, with the store they wait for.
@@ -125,22 +155,28 @@ impl Parking {
         let expired = self.lock().expire(self.clock.elapsed());
         for caller in expired {
             // A caller that has gone needs no answer.
-            let _ = caller.answer.send(Ok(None));
+            let _ = caller.answer.send(Ok(Waited::Nothing));
         }
         self.look();
     }
 
     /// Waits until something is granted or the request's time is over. Dropping the future ends the wait.
-    pub async fn wait(self: &Arc<Self>, request: PopRequest, watched: Watched, wait: Duration) -> Answer {
+    pub async fn wait(
+        self: &Arc<Self>,
+        request: PopRequest,
+        herald: Option<Box<dyn Herald<Granted>>>,
+        watched: Watched,
+        wait: Duration,
+    ) -> Answer {
         if self.closed.load(Ordering::Acquire) {
-            return Ok(None);
+            return Ok(Waited::Nothing);
         }
         let key = Key { target: request.target.clone(), group: request.group.clone() };
         let (answer, granted) = oneshot::channel();
         let id = {
             let mut waiters = self.lock();
             if self.is_stopped() {
-                return Ok(None);
+                return Ok(Waited::Nothing);
             }
             if waiters.len() >= self.waiters_max {
                 return Err(Error::Busy {
@@ -149,12 +185,12 @@ impl Parking {
                 });
             }
             let now = self.clock.elapsed();
-            waiters.park(now, now + wait, key, watched, Caller { request, answer })
+            waiters.park(now, now + wait, key, watched, Caller { request, herald, answer })
         };
         let leaving = Leaving { parking: self, id: Some(id) };
         self.look();
         self.ring();
-        let answer = granted.await.unwrap_or(Ok(None));
+        let answer = granted.await.unwrap_or(Ok(Waited::Nothing));
         leaving.has_been_answered();
         answer
     }
@@ -172,7 +208,7 @@ impl Parking {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for caller in self.lock().drain() {
-            let _ = caller.answer.send(Ok(None));
+            let _ = caller.answer.send(Ok(Waited::Nothing));
         }
     }
 
@@ -184,7 +220,7 @@ impl Parking {
             if on { waiters.drain() } else { Vec::new() }
         };
         for caller in gone {
-            let _ = caller.answer.send(Ok(None));
+            let _ = caller.answer.send(Ok(Waited::Nothing));
         }
     }
 
@@ -313,10 +349,18 @@ struct Look {
     parking: Arc<Parking>,
     line: LineId,
     asked: Vec<(WaiterId, PopRequest)>,
-    found: Vec<(WaiterId, Granted)>,
+    found: Vec<Found>,
     last: Decided,
     /// What the store had seen of changes that no event tells of, before it was decided.
     unheard: Option<u64>,
+}
+
+/// What is for a waiter.
+struct Found {
+    waiter: WaiterId,
+    granted: Granted,
+    /// Who tells it; only once that is prepared.
+    herald: Option<Box<dyn Herald<Granted>>>,
 }
 
 impl Look {
@@ -337,7 +381,7 @@ impl Look {
 impl Operation for Look {
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
         // What an earlier run granted was never kept, and may have the lease that this one takes.
-        self.found.drain(..).for_each(|(_, mut granted)| granted.accept());
+        self.found.drain(..).for_each(|mut found| found.granted.accept());
         self.unheard = self.parking.store.unheard();
         for (id, request) in &self.asked {
             let lease = request.attempt.unwrap_or_else(fresh_lease);
@@ -348,35 +392,44 @@ impl Operation for Look {
             }
             self.last = Decided { looked_at: decided.looked_at.clone(), ..Decided::default() };
             self.last.partition = decided.partition;
-            self.found.push((*id, Granted::new(&self.parking.store, lease, decided)));
+            let granted = Granted::new(&self.parking.store, lease, decided);
+            self.found.push(Found { waiter: *id, granted, herald: None });
         }
         Ok(())
+    }
+
+    fn prepare(&mut self) {
+        for Found { waiter, granted, herald } in &mut self.found {
+            *herald = self.parking.lock().content_mut(*waiter).and_then(|caller| caller.herald.take());
+            if let Some(herald) = herald {
+                herald.prepare(granted);
+            }
+        }
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
         let Self { parking, line, found, last, unheard, .. } = *self;
         let watched = Watched { queues: last.looked_at, partition: last.partition };
-        let mut answers = Vec::new();
+        let (mut served, mut failed) = (Vec::new(), Vec::new());
         {
             let mut waiters = parking.lock();
-            let has_found = !found.is_empty();
+            let checked = Checked { found: !found.is_empty(), watched, due_in: last.due_in, unheard };
             match &outcome {
-                Ok(()) => answers.extend(
-                    found
-                        .into_iter()
-                        .filter_map(|(id, granted)| Some((waiters.cancel(id)?, Ok(Some(granted))))),
-                ),
-                Err(error) => {
-                    let everyone = waiters.take_line(line).into_iter();
-                    answers.extend(everyone.map(|caller| (caller, Err(error.clone().into()))));
-                }
+                Ok(()) => served.extend(found.into_iter().map(|found| (waiters.cancel(found.waiter), found))),
+                Err(_) => failed = waiters.take_line(line),
             }
-            let checked = Checked { found: has_found, watched, due_in: last.due_in, unheard };
             waiters.checked(parking.clock.elapsed(), line, checked);
         }
-        for (caller, answer) in answers {
-            // A caller that has gone drops its answer, and so gives it back.
-            let _ = caller.answer.send(answer);
+        for (caller, found) in served {
+            // What nobody waits for any more is given back as it is dropped.
+            if let Some(caller) = caller {
+                caller.give(found);
+            }
+        }
+        if let Err(error) = outcome {
+            for caller in failed {
+                let _ = caller.answer.send(Err(error.clone().into()));
+            }
         }
         parking.look();
         parking.ring();

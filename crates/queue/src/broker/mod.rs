@@ -9,6 +9,7 @@ mod maintenance;
 mod messages;
 mod numbers;
 mod outage;
+mod pops;
 mod queues;
 mod reads;
 mod records;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{Clock, Stopwatch, SystemClock};
-use baton_store::{MessageView, Queue, QueueSpec, Segment, Stop, Store, Tx, run_at};
+use baton_store::{Queue, QueueSpec, Stop, Store, Tx, run_at};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
@@ -31,22 +32,22 @@ pub use self::dead_letters::Causes;
 use self::maintenance::Keeper;
 use self::outage::Outage;
 pub use self::outage::Spool;
+pub use self::pops::Given;
 pub use self::reads::{FetchEntry, Fetched, Marks};
 pub use self::trace::TracedMessage;
 use crate::Error;
 use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
 use crate::meter::{Kind, Meters};
 use crate::news::{News, Relay};
-use crate::parking::{GiveBack, Granted, ImmediatePop, Parking};
-use crate::pop::{self, Claim, PopRequest, Popped, Range};
+use crate::parking::{GiveBack, Parking};
+use crate::pop;
 use crate::push::{self, PushBatch, Pushed, check_name};
 use crate::resolve::{self, Deliveries};
 use crate::retention;
 use crate::seal::{self, Keyring, Sealer};
 use crate::series::Series;
 use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
-use crate::unreadable::{self, Unreadable};
-use crate::waiting::{BackOff, WaitStatistics, Watched};
+use crate::waiting::{BackOff, WaitStatistics};
 
 pub use numbers::Numbers;
 
@@ -365,130 +366,6 @@ impl Broker {
         batch.sealed(sealer, |name| name == queue)
     }
 
-    /// Messages for a consumer; `None` when there are none, or none came in time. Dropping the future ends the
-    /// wait at once, and what it was granted goes to the next.
-    pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
-        check_pop(&request)?;
-        if self.shared.keeper.pops_are_stopped().await? {
-            return Ok(None);
-        }
-        let (watch, request) = (Stopwatch::start(), Arc::new(request));
-        let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
-        if !granted.decided.claims.is_empty() {
-            let delivered = self.deliver(granted, &request).await;
-            self.shared.meters.took(Kind::Pop, watch.elapsed());
-            return delivered;
-        }
-        self.shared.meters.took(Kind::Pop, watch.elapsed());
-        let queue = request.target.queue().filter(|_| !granted.decided.looked_at.is_empty());
-        let Some(wait) = request.wait else {
-            self.shared.meters.popped_nothing(queue);
-            return Ok(None);
-        };
-        let watched =
-            Watched { queues: granted.decided.looked_at.clone(), partition: granted.decided.partition };
-        drop(granted);
-        let wait = wait.min(limits::POP_WAIT_MAX);
-        match Box::pin(self.shared.parking.wait((*request).clone(), watched, wait)).await? {
-            Some(granted) => self.deliver(granted, &request).await,
-            None => {
-                self.shared.meters.popped_nothing(queue);
-                Ok(None)
-            }
-        }
-    }
-
-    /// Reads what was granted.
-    async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
-        let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
-        let conflation = granted.decided.conflation;
-        for range in &granted.decided.claims {
-            let (mut messages, complete) =
-                self.read(range, limits::POP_BYTES_MAX.saturating_sub(bytes)).await?;
-            bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
-            if !complete && !request.auto_ack {
-                let keep = messages.last().map_or(range.from, |message| message.offset.plus(1));
-                let partition = range.partition;
-                self.run(move |tx| pop::give_back(tx, lease, Some((partition, keep)))).await?;
-            }
-            self.open(&mut messages, request, (!request.auto_ack).then_some(lease)).await?;
-            if messages.is_empty() {
-                continue;
-            }
-            if !request.auto_ack {
-                self.shared.deliveries.add(lease, &range.queue, range.partition, &messages);
-            }
-            claims.push(Claim {
-                queue: range.queue.clone(),
-                partition: range.partition,
-                partition_name: range.partition_name.clone(),
-                attempt: range.attempt,
-                messages,
-            });
-        }
-        granted.accept();
-        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims, conflation };
-        self.shared.meters.popped(&popped, self.shared.store.now());
-        Ok((!popped.claims.is_empty()).then_some(popped))
-    }
-
-    /// Opens sealed messages. Those that nobody can read any more become dead letters, so that they are in nobody's
-    /// way; a server without any key was rather forgotten to be given one, and refuses instead.
-    async fn open(
-        &self,
-        messages: &mut Vec<MessageView>,
-        request: &PopRequest,
-        lease: Option<LeaseId>,
-    ) -> Result<(), Error> {
-        let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
-        {
-            let mut opener = sealer.opener();
-            messages.retain_mut(|message| match opener.open_message(message) {
-                Ok(()) => true,
-                Err(reason) => {
-                    let (partition, offset) = (message.partition, message.offset);
-                    unreadable.push(Unreadable { partition, offset, reason });
-                    false
-                }
-            });
-        }
-        let Some(first) = unreadable.first() else { return Ok(()) };
-        if !sealer.can_seal() && lease.is_some() {
-            return Err(Error::KeyMissing(first.reason.clone()));
-        }
-        tracing::error!(
-            partition = first.partition.0,
-            offset = first.offset.0,
-            messages = unreadable.len(),
-            reason = first.reason,
-            "messages cannot be decrypted and become dead letters"
-        );
-        let group = request.group.clone();
-        self.run(move |tx| unreadable::bury(tx, &group, lease, &unreadable)).await
-    }
-
-    /// The messages of a range, and whether these are all of it. At least one is read, however large.
-    async fn read(&self, range: &Range, bytes_max: usize) -> Result<(Vec<MessageView>, bool), Error> {
-        let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
-        let (mut messages, mut bytes) = (Vec::new(), 0);
-        for message in segments.iter().flat_map(Segment::messages) {
-            let message = message.map_err(baton_store::Error::from)?;
-            let is_wanted = range.from <= message.offset
-                && message.offset < range.to
-                && !range.except.as_ref().is_some_and(|except| except.contains(message.offset));
-            if !is_wanted {
-                continue;
-            }
-            if bytes > 0 && bytes + message.payload.len() > bytes_max {
-                return Ok((messages, false));
-            }
-            bytes += message.payload.len();
-            messages.push(message);
-        }
-        let complete = segments.last().is_some_and(|segment| segment.end() >= range.to);
-        Ok((messages, complete))
-    }
-
     /// Finishes messages, or says that they failed. One result per item, in order.
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<Acked>, Error> {
         let watch = Stopwatch::start();
@@ -617,19 +494,6 @@ impl Broker {
 
 fn too_many_encrypted() -> Error {
     Error::Invalid(format!("a call pushes to at most {SEALINGS_MAX} queues that became encrypted just now"))
-}
-
-fn check_pop(request: &PopRequest) -> Result<(), Error> {
-    check_name("group", &request.group)?;
-    match &request.target {
-        pop::Target::Queue(queue) => check_name("queue", queue),
-        pop::Target::Partition { queue, partition } => {
-            check_name("queue", queue).and_then(|()| check_name("partition", partition))
-        }
-        pop::Target::Labels { namespace, task } => {
-            namespace.iter().chain(task).try_for_each(|label| check_name("namespace or task", label))
-        }
-    }
 }
 
 async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
