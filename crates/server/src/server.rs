@@ -262,7 +262,7 @@ async fn accept(
                 // A token of its own: waiting on a shared one would take its lock with every poll.
                 let (app, stop) = (Arc::clone(app), shutdown.child_token());
                 match identity {
-                    None => tracker.spawn(serve(Stream::Plain(stream), app, place, stop)),
+                    None => tracker.spawn(serve(Stream::plain(stream), app, place, stop)),
                     Some(identity) => tracker.spawn(greet(identity.clone(), stream, app, place, stop)),
                 };
             }

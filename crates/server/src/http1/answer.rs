@@ -3,7 +3,7 @@
 //! Always: one small answer is one run of bytes, so that it leaves with one write; a large body is not copied.
 //! Start at [`Outgoing::new`].
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::StatusCode;
 
 use super::head::Version;
@@ -90,6 +90,13 @@ impl Outgoing {
             second = body;
         }
         Self { first: out, second }
+    }
+
+    /// Forgets `count` bytes that were written.
+    pub fn advance(&mut self, count: usize) {
+        let of_first = count.min(self.first.len());
+        self.first.drain(..of_first);
+        self.second.advance(self.second.len().min(count - of_first));
     }
 }
 

@@ -45,6 +45,16 @@ struct Begun {
     expects_continue: bool,
 }
 
+/// What became of a request.
+enum Handled {
+    /// It is to be answered so; and whether it was read to its end.
+    Replied(Reply, bool),
+    /// It was answered through its outlet, but for this rest.
+    Told(Outgoing),
+    /// The peer has left.
+    Gone,
+}
+
 /// What became of a body.
 enum Body {
     /// It was read whole.
@@ -78,7 +88,17 @@ impl<'s> Connection<'s> {
                 None => return Ok(()),
             };
             let mut manner = begun.manner;
-            let Some((mut reply, whole)) = self.handle(begun).await? else { return Ok(()) };
+            let (mut reply, whole) = match self.handle(begun).await? {
+                Handled::Replied(reply, whole) => (reply, whole),
+                Handled::Told(rest) => {
+                    self.send(rest).await?;
+                    if manner.keep_alive && !self.stopping.load(Ordering::Relaxed) {
+                        continue;
+                    }
+                    return Ok(());
+                }
+                Handled::Gone => return Ok(()),
+            };
             if let Some(events) = reply.take_events() {
                 return self.stream(events, manner.head_only).await;
             }
@@ -130,7 +150,10 @@ impl<'s> Connection<'s> {
     }
 
     async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
-        let outgoing = Outgoing::new(reply, manner);
+        self.send(Outgoing::new(reply, manner)).await
+    }
+
+    async fn send(&mut self, outgoing: Outgoing) -> io::Result<()> {
         self.wire.send(&outgoing.first, &outgoing.second).await?;
         self.wire.rest();
         Ok(())
@@ -173,9 +196,9 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// Finds the answer to a request, and says whether the request was read to its end; `None` when the peer left.
-    async fn handle(&mut self, begun: Begun) -> io::Result<Option<(Reply, bool)>> {
-        let Begun { place, framing, expects_continue, .. } = begun;
+    /// Finds the answer to a request.
+    async fn handle(&mut self, begun: Begun) -> io::Result<Handled> {
+        let Begun { place, framing, expects_continue, manner } = begun;
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
         let patience = place.as_ref().map(|place| place.patience).unwrap_or_default();
@@ -202,7 +225,7 @@ impl<'s> Connection<'s> {
             Ok(admitted) => admitted,
             Err(reply) => {
                 let whole = framing.is_empty() || (asked && self.discard(framing).await);
-                return Ok(Some((reply, whole)));
+                return Ok(Handled::Replied(reply, whole));
             }
         };
         let body = if framing.is_empty() {
@@ -210,20 +233,25 @@ impl<'s> Connection<'s> {
         } else {
             match self.body(framing, asked).await? {
                 Body::Whole(body) => body,
-                Body::Refused(error) => return Ok(Some((error.into_reply(), true))),
-                Body::Cut(error) => return Ok(Some((error.into_reply(), false))),
+                Body::Refused(error) => return Ok(Handled::Replied(error.into_reply(), true)),
+                Body::Cut(error) => return Ok(Handled::Replied(error.into_reply(), false)),
             }
         };
         let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
             .wanting_events(wants_events)
             .repeating(key, last_event)
             .depending_on(if_match)
-            .from(origin);
+            .from(origin)
+            .answered_through(self.wire.open_outlet(manner));
         let reply = match service::start(handler, call) {
             Ok(answer) => self.attend(answer, patience).await,
             Err(reply) => Some(reply),
         };
-        Ok(reply.map(|reply| (reply, true)))
+        Ok(match (self.wire.close_outlet(), reply) {
+            (Some(rest), _) => Handled::Told(rest),
+            (None, Some(reply)) => Handled::Replied(reply, true),
+            (None, None) => Handled::Gone,
+        })
     }
 
     /// Waits for a handler for as long as its peer is there and its route allows. Once the handler has had to wait, the

@@ -12,9 +12,12 @@ mod buffer;
 mod chunked;
 mod connection;
 mod head;
+mod outlet;
 mod stream;
 mod wire;
 
+pub use answer::Outgoing;
 pub use connection::Connection;
 pub use head::Head;
+pub use outlet::Outlet;
 pub use stream::Stream;

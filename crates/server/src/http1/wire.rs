@@ -15,9 +15,11 @@ use std::time::Duration;
 
 use baton_env::Deadline;
 use bytes::BufMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
+use super::answer::{Manner, Outgoing};
 use super::buffer::Buffer;
+use super::outlet::Outlet;
 use super::stream::Stream;
 
 /// How long a connection may rest between requests. Longer than the pause of a client that polls once a minute.
@@ -171,11 +173,7 @@ impl Wire {
         let mut stuck = None;
         while !first.is_empty() || !second.is_empty() {
             let count = poll_fn(|cx| {
-                let stream = Pin::new(&mut self.stream);
-                let written = match (first, second) {
-                    (only, []) | ([], only) => stream.poll_write(cx, only),
-                    _ => stream.poll_write_vectored(cx, &[io::IoSlice::new(first), io::IoSlice::new(second)]),
-                };
+                let written = self.stream.poll_write(cx, first, second);
                 if written.is_ready() {
                     return written;
                 }
@@ -200,6 +198,16 @@ impl Wire {
             Ok(flushed) => flushed,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes no answer")),
         }
+    }
+
+    /// Opens a way out for the answer to the request that is worked on, if there can be one.
+    pub fn open_outlet(&self, manner: Manner) -> Option<Outlet> {
+        self.stream.line().map(|line| line.open(manner))
+    }
+
+    /// Closes it. Gives what is left to send of an answer that has left already.
+    pub fn close_outlet(&self) -> Option<Outgoing> {
+        self.stream.line().and_then(|line| line.close())
     }
 
     /// Says that nothing more will be said, then listens until the peer has understood or a while has passed.
