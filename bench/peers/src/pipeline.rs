@@ -79,6 +79,16 @@ async fn consume_once<L: Link>(
     latency: &mut Histogram,
 ) -> Result<usize> {
     let taken = link.take(run.batch).await?;
+    finish(link, taken, seen, latency).await
+}
+
+/// Notes and finishes what was taken.
+async fn finish<L: Link>(
+    link: &mut L,
+    taken: Vec<(Stamp, L::Receipt)>,
+    seen: &mut Seen,
+    latency: &mut Histogram,
+) -> Result<usize> {
     let received = now();
     let mut receipts = Vec::with_capacity(taken.len());
     for (stamp, receipt) in taken {
@@ -112,12 +122,14 @@ async fn consume<L: Link>(run: Arc<Run>, mut link: L) -> Result<(Seen, Histogram
     }
 }
 
-/// The single connection: a batch is pushed, then consumed, then the next.
+/// The single connection: a batch is pushed, then consumed, then the next. It is asked for together with its push, by those
+/// that have not asked for it before.
 async fn alternate<L: Link>(run: Arc<Run>, mut link: L) -> Result<(u32, Seen, Histogram)> {
     let (mut seen, mut latency, mut sent, mut finished) = (Seen::default(), Histogram::default(), 0, 0);
     while now() < run.ends_at {
-        link.push(run.batch_of(0, sent)).await?;
+        let taken = link.push_and_take(run.batch_of(0, sent), run.batch).await?;
         sent += run.batch as u32;
+        finished += finish(&mut link, taken, &mut seen, &mut latency).await? as u32;
         while finished < sent {
             finished += consume_once(&run, &mut link, &mut seen, &mut latency).await? as u32;
         }

@@ -111,6 +111,18 @@ impl system::Link for Link {
         }
     }
 
+    async fn push_and_take(&mut self, batch: Vec<Vec<u8>>, most: usize) -> Result<Vec<(Stamp, Vec<u8>)>> {
+        let mut pipe = pipe();
+        for payload in &batch {
+            pipe.cmd("XADD").arg(STREAM).arg("*").arg("d").arg(payload).ignore();
+        }
+        // What the pipeline has added is there, so nothing has to be waited for.
+        pipe.cmd("XREADGROUP").arg("GROUP").arg(GROUP).arg(&self.name).arg("COUNT").arg(most);
+        pipe.arg("STREAMS").arg(STREAM).arg(">");
+        let (answer,): (Value,) = pipe.query_async(&mut self.connection).await?;
+        entries(answer).context("unexpected answer to XREADGROUP")?.into_iter().map(entry).collect()
+    }
+
     async fn finish(&mut self, receipts: Vec<Vec<u8>>) -> Result<()> {
         let finished: usize =
             cmd("XACK").arg(STREAM).arg(GROUP).arg(&receipts).query_async(&mut self.connection).await?;

@@ -32,6 +32,18 @@ pub trait Link: Send + 'static {
     /// Waits until there is at least one message, then takes up to `most`.
     fn take(&mut self, most: usize) -> impl Future<Output = Result<Vec<(Stamp, Self::Receipt)>>> + Send;
 
+    /// Stores the batch and takes what it brings, up to `most`: for a system whose client can ask for both at once.
+    fn push_and_take(
+        &mut self,
+        batch: Vec<Vec<u8>>,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<(Stamp, Self::Receipt)>>> + Send {
+        async move {
+            self.push(batch).await?;
+            self.take(most).await
+        }
+    }
+
     /// Acknowledges. Returns when the system has confirmed all of it.
     fn finish(&mut self, receipts: Vec<Self::Receipt>) -> impl Future<Output = Result<()>> + Send;
 }

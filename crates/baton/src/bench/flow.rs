@@ -142,7 +142,7 @@ async fn consume(
         tokio::pin!(over);
         over.as_mut().enable();
         if finish.is_over() {
-            return Ok(consumer.latency);
+            return Ok(consumer.latency());
         }
         let count = tokio::select! {
             count = consumer.consume(&seen) => count?,

@@ -1,10 +1,11 @@
 //! Push, pop, ack: how many messages a second go all the way through, and how long one is under way from just
-//! before its push to its receipt. A single connection does the three in turn; of several, half push and half
-//! consume.
+//! before its push to its receipt. A single connection does the three in turn, and asks for messages together with the
+//! push that brings them; of several, half push and half consume.
 
 use anyhow::Result;
 
 use super::report::Row;
+use super::traffic::Soloist;
 use super::{Args, Measurement, Shape, flow, progress};
 
 /// Measures every combination of connections, batch and partitions.
@@ -50,22 +51,16 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
     run.verified()
 }
 
-/// One batch after the other on what could be a single connection. (Two, so that the code is shared; never at
-/// the same time.)
+/// One batch after the other on a single connection.
 async fn alternate(args: &Args, run: &mut Measurement) -> Result<(u64, super::histogram::Histogram)> {
-    let mut producer = run.producers().await?.pop().ok_or_else(|| anyhow::anyhow!("no producer"))?;
-    let mut group = run.group(1, "").await?;
-    let mut consumer = group.consumers.pop().ok_or_else(|| anyhow::anyhow!("no consumer"))?;
+    let mut soloist = Soloist::open(&run.load).await?;
+    let seen = run.group(0, "").await?.seen;
     let until = args.until();
     run.start();
-    let mut finished = 0;
-    while run.watch.elapsed() < until.duration && producer.sent() < until.messages {
-        producer.push(run.load.batch).await?;
-        while finished < producer.sent() {
-            finished += consumer.consume(&group.seen).await? as u64;
-        }
+    while run.watch.elapsed() < until.duration && soloist.sent() < until.messages {
+        soloist.turn(run.load.batch, &seen).await?;
     }
-    run.stop(finished);
-    group.seen.verify(producer.sent())?;
-    Ok((finished, consumer.latency))
+    run.stop(soloist.sent());
+    seen.verify(soloist.sent())?;
+    Ok((soloist.sent(), soloist.latency()))
 }

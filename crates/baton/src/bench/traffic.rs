@@ -17,6 +17,8 @@ use super::payload::{self, Stamp};
 use super::wire::Connection;
 use crate::token::Token;
 
+const PUSH: &str = "/api/v1/push";
+const ACK: &str = "/api/v1/ack/batch";
 /// How long a consumer's pop waits before it is asked again.
 const POP_WAIT: Duration = Duration::from_secs(30);
 /// Partitions that one pop may claim; the server's own limit.
@@ -72,10 +74,7 @@ impl Load {
 /// Pushes batches on a connection of its own.
 pub struct Producer {
     connection: Connection,
-    load: Arc<Load>,
-    number: usize,
-    body: Vec<u8>,
-    sent: u32,
+    writer: PushWriter,
     /// How long each push took.
     pub latency: Histogram,
 }
@@ -84,16 +83,35 @@ impl Producer {
     /// Producer `number` of the load's producers.
     pub async fn open(load: Arc<Load>, number: usize) -> Result<Self> {
         let connection = Connection::open(&load.host, load.token.as_ref()).await?;
-        Ok(Self { connection, load, number, body: Vec::new(), sent: 0, latency: Histogram::default() })
+        let writer = PushWriter { load, number, body: Vec::new(), sent: 0 };
+        Ok(Self { connection, writer, latency: Histogram::default() })
     }
 
     /// How many messages it has pushed.
     pub fn sent(&self) -> u64 {
-        self.sent.into()
+        self.writer.sent.into()
     }
 
     /// Pushes the next `count` messages and waits until the server says that they are stored.
     pub async fn push(&mut self, count: usize) -> Result<()> {
+        let at = self.writer.write(count)?;
+        push(&mut self.connection, &self.writer.body, count).await?;
+        self.latency.record(Duration::from_nanos(self.writer.load.now() - at));
+        Ok(())
+    }
+}
+
+/// Writes the pushes of one producer.
+struct PushWriter {
+    load: Arc<Load>,
+    number: usize,
+    body: Vec<u8>,
+    sent: u32,
+}
+
+impl PushWriter {
+    /// Writes a push of the next `count` messages and says when that was.
+    fn write(&mut self, count: usize) -> Result<u64> {
         let load = &*self.load;
         let at = load.now();
         self.body.clear();
@@ -111,16 +129,19 @@ impl Producer {
         }
         self.body.pop();
         self.body.extend_from_slice(b"]}");
-        push(&mut self.connection, &self.body, count).await?;
-        self.latency.record(Duration::from_nanos(load.now() - at));
         self.sent += u32::try_from(count)?;
-        Ok(())
+        Ok(at)
     }
 }
 
 /// Sends a push of `count` messages and makes sure that all were stored.
 pub async fn push(connection: &mut Connection, body: &[u8], count: usize) -> Result<()> {
-    let (status, answer) = connection.post("/api/v1/push", body).await?;
+    let (status, answer) = connection.post(PUSH, body).await?;
+    check_push(status, answer, count)
+}
+
+/// Makes sure that all `count` messages of a push were stored.
+fn check_push(status: u16, answer: &[u8], count: usize) -> Result<()> {
     let answer = std::str::from_utf8(answer)?;
     let queued = answer.matches(r#""status":"queued""#).count();
     ensure!(
@@ -134,12 +155,16 @@ pub async fn push(connection: &mut Connection, body: &[u8], count: usize) -> Res
 /// Pops and acks on a connection of its own.
 pub struct Consumer {
     connection: Connection,
+    reader: PopReader,
+}
+
+/// Reads what one consumer is given, and writes its acks.
+struct PopReader {
     load: Arc<Load>,
     path: String,
     group: String,
     body: Vec<u8>,
-    /// How long each message was under way.
-    pub latency: Histogram,
+    latency: Histogram,
 }
 
 #[derive(Deserialize)]
@@ -161,6 +186,25 @@ impl Consumer {
     /// A consumer of the group `group`, or of the default group when that is empty.
     pub async fn open(load: Arc<Load>, group: &str) -> Result<Self> {
         let connection = Connection::open(&load.host, load.token.as_ref()).await?;
+        Ok(Self { connection, reader: PopReader::new(load, group) })
+    }
+
+    /// Waits for messages, notes them, acks them, and says how many there were; 0 when the wait was in vain.
+    pub async fn consume(&mut self, seen: &Seen) -> Result<usize> {
+        let (status, answer) = self.connection.get(&self.reader.path).await?;
+        let count = self.reader.read(status, answer, seen)?;
+        ack(&mut self.connection, &self.reader.body, count).await?;
+        Ok(count)
+    }
+
+    /// How long each message was under way.
+    pub fn latency(self) -> Histogram {
+        self.reader.latency
+    }
+}
+
+impl PopReader {
+    fn new(load: Arc<Load>, group: &str) -> Self {
         let claims = if load.scatter { load.batch.min(POP_PARTITIONS_MAX) } else { 1 };
         let (queue, batch, wait) = (&load.queue, load.batch, POP_WAIT.as_millis());
         let mut path =
@@ -170,12 +214,11 @@ impl Consumer {
             path.push_str(group);
         }
         let group = group.to_owned();
-        Ok(Self { connection, load, path, group, body: Vec::new(), latency: Histogram::default() })
+        Self { load, path, group, body: Vec::new(), latency: Histogram::default() }
     }
 
-    /// Waits for messages, notes them, acks them, and says how many there were; 0 when the wait was in vain.
-    pub async fn consume(&mut self, seen: &Seen) -> Result<usize> {
-        let (status, answer) = self.connection.get(&self.path).await?;
+    /// Notes the messages of an answer, writes their acks, and says how many there were.
+    fn read(&mut self, status: u16, answer: &[u8], seen: &Seen) -> Result<usize> {
         if status == 204 {
             return Ok(0);
         }
@@ -183,22 +226,76 @@ impl Consumer {
         ensure!(status == 200, "a pop was answered {status} {}", shortened(&String::from_utf8_lossy(answer)));
         let popped: Popped<'_> =
             serde_json::from_slice(answer).context("a pop's answer is not understood")?;
-        if popped.messages.is_empty() {
-            return Ok(0);
-        }
         for message in &popped.messages {
             self.latency.record(Duration::from_nanos(received.saturating_sub(message.data.at)));
             seen.note(message.data)?;
         }
         write_acks(&mut self.body, &popped.messages, &self.group)?;
-        let count = popped.messages.len();
-        let (status, answer) = self.connection.post("/api/v1/ack/batch", &self.body).await?;
-        let answer = std::str::from_utf8(answer)?;
-        let done = answer.matches(r#""success":true"#).count();
-        if status != 200 || done != count {
-            bail!("an ack of {count} was answered {status} {}", shortened(answer));
+        Ok(popped.messages.len())
+    }
+}
+
+/// Sends the acks of `count` messages and makes sure that all are finished.
+async fn ack(connection: &mut Connection, body: &[u8], count: usize) -> Result<()> {
+    if count == 0 {
+        return Ok(());
+    }
+    let (status, answer) = connection.post(ACK, body).await?;
+    let answer = std::str::from_utf8(answer)?;
+    let done = answer.matches(r#""success":true"#).count();
+    if status != 200 || done != count {
+        bail!("an ack of {count} was answered {status} {}", shortened(answer));
+    }
+    Ok(())
+}
+
+/// Pushes, pops and acks in turn on one connection. What is pushed is asked for with the same write: each answer still
+/// comes when its own request is done.
+pub struct Soloist {
+    connection: Connection,
+    writer: PushWriter,
+    reader: PopReader,
+}
+
+impl Soloist {
+    /// The only producer and the only consumer of a load.
+    pub async fn open(load: &Arc<Load>) -> Result<Self> {
+        let connection = Connection::open(&load.host, load.token.as_ref()).await?;
+        let writer = PushWriter { load: load.clone(), number: 0, body: Vec::new(), sent: 0 };
+        Ok(Self { connection, writer, reader: PopReader::new(load.clone(), "") })
+    }
+
+    /// How many messages it has pushed.
+    pub fn sent(&self) -> u64 {
+        self.writer.sent.into()
+    }
+
+    /// Pushes `count` messages, and finishes as many.
+    pub async fn turn(&mut self, count: usize, seen: &Seen) -> Result<()> {
+        let Self { connection, writer, reader } = self;
+        writer.write(count)?;
+        connection.add_post(PUSH, &writer.body)?;
+        connection.add_get(&reader.path)?;
+        connection.send().await?;
+        let (status, answer) = connection.answer().await?;
+        check_push(status, answer, count)?;
+        let mut finished = 0;
+        loop {
+            let (status, answer) = connection.answer().await?;
+            let taken = reader.read(status, answer, seen)?;
+            ack(connection, &reader.body, taken).await?;
+            finished += taken;
+            if finished >= count {
+                return Ok(());
+            }
+            connection.add_get(&reader.path)?;
+            connection.send().await?;
         }
-        Ok(count)
+    }
+
+    /// How long each message was under way.
+    pub fn latency(self) -> Histogram {
+        self.reader.latency
     }
 }
 

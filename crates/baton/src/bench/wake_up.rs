@@ -32,7 +32,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
             while consumer.consume(&seen).await? == 0 {}
             finished.send(()).await?;
         }
-        anyhow::Ok(consumer.latency)
+        anyhow::Ok(consumer.latency())
     });
     for _ in 0..samples {
         baton_env::sleep(PAUSE).await;

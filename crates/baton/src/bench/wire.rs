@@ -2,7 +2,8 @@
 //!
 //! The load generator shares the machine with the server that it measures, so a request costs one write, an
 //! answer usually one read, and nothing is allocated once the buffers have grown. Always: one request at a
-//! time. Not here: TLS, chunked bodies, redirects, anything a general client needs.
+//! time, or several with one write whose answers are awaited in turn. Not here: TLS, chunked bodies, redirects,
+//! anything a general client needs.
 
 use std::io::Write;
 
@@ -22,8 +23,13 @@ pub struct Connection {
     stream: TcpStream,
     /// What every request says after its first line.
     headers: String,
+    /// Requests to send.
     output: Vec<u8>,
+    /// How many of them, and of those that were sent, are not answered.
+    unanswered: usize,
     input: Vec<u8>,
+    /// How much of the input is the last answer.
+    answered: usize,
 }
 
 /// What a head says.
@@ -41,19 +47,32 @@ impl Connection {
         let token =
             token.map_or_else(String::new, |token| format!("authorization: Bearer {}\r\n", token.expose()));
         let headers = format!("host: {host}\r\n{token}");
-        Ok(Self { stream, headers, output: Vec::new(), input: Vec::new() })
+        Ok(Self { stream, headers, output: Vec::new(), unanswered: 0, input: Vec::new(), answered: 0 })
     }
 
     /// Sends a GET and waits for the answer: its status and its body.
     pub async fn get(&mut self, path: &str) -> Result<(u16, &[u8])> {
-        self.output.clear();
-        write!(self.output, "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?;
-        self.exchange().await
+        self.add_get(path)?;
+        self.send().await?;
+        self.answer().await
     }
 
     /// Sends a POST with a JSON body and waits for the answer: its status and its body.
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<(u16, &[u8])> {
-        self.output.clear();
+        self.add_post(path, body)?;
+        self.send().await?;
+        self.answer().await
+    }
+
+    /// Adds a GET to what is sent next.
+    pub fn add_get(&mut self, path: &str) -> Result<()> {
+        self.unanswered += 1;
+        Ok(write!(self.output, "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?)
+    }
+
+    /// Adds a POST with a JSON body to what is sent next.
+    pub fn add_post(&mut self, path: &str, body: &[u8]) -> Result<()> {
+        self.unanswered += 1;
         write!(
             self.output,
             "POST {path} HTTP/1.1\r\n{}content-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -61,26 +80,35 @@ impl Connection {
             body.len()
         )?;
         self.output.extend_from_slice(body);
-        self.exchange().await
+        Ok(())
     }
 
-    async fn exchange(&mut self) -> Result<(u16, &[u8])> {
-        self.input.clear();
+    /// Sends what was added.
+    pub async fn send(&mut self) -> Result<()> {
         self.stream.write_all(&self.output).await?;
+        self.output.clear();
+        Ok(())
+    }
+
+    /// Waits for the next answer: its status and its body.
+    pub async fn answer(&mut self) -> Result<(u16, &[u8])> {
+        self.input.drain(..self.answered);
+        self.answered = 0;
         let head = loop {
-            self.read().await?;
             if let Some(head) = parse_head(&self.input)? {
                 break head;
             }
             ensure!(self.input.len() < HEAD_BYTES_MAX, "an answer whose head does not end");
+            self.read().await?;
         };
         let end = head.head_bytes + head.body_bytes;
         self.input.reserve(end.saturating_sub(self.input.len()));
         while self.input.len() < end {
             self.read().await?;
         }
-        ensure!(self.input.len() == end, "bytes after the end of an answer");
-        Ok((head.status, &self.input[head.head_bytes..]))
+        (self.answered, self.unanswered) = (end, self.unanswered.saturating_sub(1));
+        ensure!(self.input.len() == end || self.unanswered > 0, "bytes after the end of an answer");
+        Ok((head.status, &self.input[head.head_bytes..end]))
     }
 
     async fn read(&mut self) -> Result<()> {
