@@ -281,6 +281,8 @@ used {others(results["rows"])} of the machine; above a tenth, read absolute figu
 
 - Each peer is driven through a native client: `async-nats` and `redis-rs` on tokio; Baton by `baton bench`.
 - Producers stop while four batches each are unfinished, so times are those of the system and not of a growing backlog.
+- A single connection pushes a batch, takes it and acks it before the next. It asks for the batch with the same write as
+  it pushes it: Baton with two HTTP requests, Redis with one pipeline; the client of NATS has asked before.
 - Redis: one stream, pipelined XADD, XREADGROUP that blocks, one XACK for a batch.
 - NATS: one stream in files, acks confirmed and awaited together; three ways, of which ratios take the fastest in each
   round: plain publishes whose acks are awaited together, with one durable pull consumer that all share and an ack for

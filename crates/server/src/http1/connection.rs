@@ -88,26 +88,27 @@ impl<'s> Connection<'s> {
                 None => return Ok(()),
             };
             let mut manner = begun.manner;
-            let (mut reply, whole) = match self.handle(begun).await? {
-                Handled::Replied(reply, whole) => (reply, whole),
+            let handled = self.handle(begun).await?;
+            manner.keep_alive &= !self.stopping.load(Ordering::Relaxed);
+            let whole = match handled {
+                Handled::Replied(mut reply, whole) => {
+                    if let Some(events) = reply.take_events() {
+                        return self.stream(events, manner.head_only).await;
+                    }
+                    manner.keep_alive &= whole;
+                    let passage = reply.take_passage();
+                    self.answer(reply, manner).await?;
+                    if let Some(passage) = passage {
+                        Box::pin(self.pass(*passage)).await?;
+                    }
+                    whole
+                }
                 Handled::Told(rest) => {
                     self.send(rest).await?;
-                    if manner.keep_alive && !self.stopping.load(Ordering::Relaxed) {
-                        continue;
-                    }
-                    return Ok(());
+                    true
                 }
                 Handled::Gone => return Ok(()),
             };
-            if let Some(events) = reply.take_events() {
-                return self.stream(events, manner.head_only).await;
-            }
-            manner.keep_alive &= whole && !self.stopping.load(Ordering::Relaxed);
-            let passage = reply.take_passage();
-            self.answer(reply, manner).await?;
-            if let Some(passage) = passage {
-                Box::pin(self.pass(*passage)).await?;
-            }
             if !manner.keep_alive {
                 if !whole || !self.wire.buffer.is_empty() {
                     self.wire.linger().await;
