@@ -67,8 +67,8 @@ async fn ack(broker: &Broker, popped: &Popped) {
     assert!(acked[0].error.is_none(), "{:?}", acked[0].error);
 }
 
-/// Pushes messages to a consumer that waits each time, and says how many its herald handed over.
-async fn handed_over(willing: bool) -> usize {
+/// Pushes messages of so many bytes to a consumer that waits each time, and says how many its herald handed over.
+async fn handed_over(willing: bool, bytes: usize) -> usize {
     let directory = tempfile::tempdir().unwrap();
     let store = Arc::new(EmbeddedStore::open(baton_store_embedded::Options::new(directory.path())).unwrap());
     let broker = Broker::start(Arc::clone(&store) as Arc<dyn Store>, Options::default());
@@ -81,7 +81,7 @@ async fn handed_over(willing: bool) -> usize {
         while broker.wait_statistics().waiters == 0 {
             tokio::task::yield_now().await;
         }
-        let (mut batch, payload) = (PushBatch::default(), number.to_string());
+        let (mut batch, payload) = (PushBatch::default(), format!("{number}{}", " ".repeat(bytes)));
         let message = NewMessage { payload: payload.as_bytes(), ..NewMessage::default() };
         batch.add("q", "p", &message).unwrap();
         broker.push(batch).await.unwrap();
@@ -106,11 +106,16 @@ async fn handed_over(willing: bool) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_herald_that_could_prepare_hands_over_what_a_waiting_pop_is_granted() {
-    let told = handed_over(true).await;
+    let told = handed_over(true, 10).await;
     assert!(told > MESSAGES / 4, "only {told} of {MESSAGES} were handed over by their herald");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_herald_does_not_hand_over_its_caller_gets() {
-    assert_eq!(handed_over(false).await, 0);
+    assert_eq!(handed_over(false, 10).await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_message_is_left_to_the_caller() {
+    assert_eq!(handed_over(true, 64 << 10).await, 0);
 }

@@ -18,6 +18,10 @@ use crate::push::check_name;
 use crate::unreadable::{self, Unreadable};
 use crate::waiting::Watched;
 
+/// Bytes of payload that a herald may hand over: it prepares on the thread that decides for everybody, so what takes long
+/// is left to the caller's own.
+const HERALDED_BYTES_MAX: usize = 64 << 10;
+
 /// What a pop came to.
 #[derive(Debug)]
 pub enum Given {
@@ -139,17 +143,17 @@ impl Broker {
 }
 
 impl Shared {
-    /// What was granted, if all of it is at hand and can be read.
+    /// What was granted, if it is not much, and all of it is at hand and can be read.
     fn at_hand(&self, granted: &Granted, request: &PopRequest) -> Option<Popped> {
         let (mut claims, mut bytes, mut opener) = (Vec::new(), 0, self.sealer.opener());
         for range in &granted.decided.claims {
-            let bytes_max = limits::POP_BYTES_MAX.saturating_sub(bytes);
+            let bytes_max = HERALDED_BYTES_MAX.saturating_sub(bytes);
             let segments = self.store.at_hand(range.partition, range.from, range.to, bytes_max)?;
             let (mut messages, complete) = wanted(range, &segments, bytes_max).ok()?;
-            if !complete || messages.is_empty() {
+            bytes += payload_bytes(&messages);
+            if !complete || messages.is_empty() || bytes > HERALDED_BYTES_MAX {
                 return None;
             }
-            bytes += payload_bytes(&messages);
             messages.iter_mut().try_for_each(|message| opener.open_message(message)).ok()?;
             claims.push(claim(range, messages));
         }
