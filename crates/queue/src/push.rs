@@ -178,13 +178,12 @@ impl PushBatch {
     }
 
     fn part(&mut self, queue: &str, partition: &str) -> usize {
-        if let Some(last) = self.parts.last()
-            && *last.queue == *queue
-            && *last.partition == *partition
-        {
+        let same_queue = self.parts.last().filter(|last| *last.queue == *queue);
+        if same_queue.is_some_and(|last| *last.partition == *partition) {
             return self.parts.len() - 1;
         }
-        let key: (Arc<str>, Arc<str>) = (queue.into(), partition.into());
+        let queue = same_queue.map_or_else(|| queue.into(), |last| last.queue.clone());
+        let key: (Arc<str>, Arc<str>) = (queue, partition.into());
         if let Some(part) = self.index.get(&key) {
             return *part;
         }

@@ -56,7 +56,8 @@ impl Broker {
         let (watch, request) = (Stopwatch::start(), Arc::new(request));
         let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
         if !granted.decided.claims.is_empty() {
-            let delivered = self.deliver(granted, &request).await;
+            // Boxed, here and below, so that a parked pop does not hold it.
+            let delivered = Box::pin(self.deliver(granted, &request)).await;
             self.shared.meters.took(Kind::Pop, watch.elapsed());
             return delivered;
         }
@@ -72,7 +73,7 @@ impl Broker {
         let wait = wait.min(limits::POP_WAIT_MAX);
         let herald = herald.map(|herald| Delivery::boxed(&self.shared, &request, herald));
         match Box::pin(self.shared.parking.wait((*request).clone(), herald, watched, wait)).await? {
-            Waited::Granted(granted) => self.deliver(granted, &request).await,
+            Waited::Granted(granted) => Box::pin(self.deliver(granted, &request)).await,
             Waited::Told => Ok(Given::Told),
             Waited::Nothing => {
                 self.shared.meters.popped_nothing(queue);
