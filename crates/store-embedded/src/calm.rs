@@ -7,8 +7,10 @@
 
 /// Groups in a row that had the deciding thread to themselves, before callers may commit.
 const ALONE_BEFORE: u32 = 4;
-/// Commits that callers may make before the next one shows whether it is still calm.
+/// Commits that callers may make before the next one shows whether it is still calm,
 const COMMITS_BETWEEN: u32 = 16;
+/// and how many times they double for as long as it is: going through the deciding thread takes two wake-ups more.
+const DOUBLED_MAX: u32 = 4;
 
 /// What the last groups told.
 #[derive(Default)]
@@ -21,7 +23,8 @@ impl Calm {
     /// A group went through the deciding thread, alone or with others.
     pub fn tested(&mut self, alone: bool) {
         self.alone = if alone { self.alone.saturating_add(1) } else { 0 };
-        self.commits_left = if self.alone >= ALONE_BEFORE { COMMITS_BETWEEN } else { 0 };
+        let doubled = self.alone.checked_sub(ALONE_BEFORE);
+        self.commits_left = doubled.map_or(0, |times| COMMITS_BETWEEN << times.min(DOUBLED_MAX));
     }
 
     /// A caller has committed.
@@ -53,12 +56,20 @@ mod tests {
     }
 
     #[test]
-    fn it_is_tested_every_so_often() {
+    fn it_is_tested_every_so_often_and_less_often_while_it_lasts() {
         let mut calm = Calm::default();
+        (0..ALONE_BEFORE).for_each(|_| calm.tested(true));
+        for doubled in [0, 1, 2, 3, 4, 4] {
+            for _ in 0..COMMITS_BETWEEN << doubled {
+                assert!(calm.holds());
+                calm.used();
+            }
+            assert!(!calm.holds());
+            calm.tested(true);
+        }
+        calm.tested(false);
         (0..ALONE_BEFORE).for_each(|_| calm.tested(true));
         (0..COMMITS_BETWEEN).for_each(|_| calm.used());
         assert!(!calm.holds());
-        calm.tested(true);
-        assert!(calm.holds());
     }
 }

@@ -12,12 +12,12 @@ use std::thread::Thread;
 
 use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
-use bytes::Bytes;
 use fjall::Database;
 
+use crate::index::{Index, Row};
 use crate::log::{Indexed, Log, Place, Position};
 use crate::store::Shared;
-use crate::tables::{SEGMENT_KEY_BYTES, Tables};
+use crate::tables::{Tables, engine_error};
 use crate::writer::{Group, Write};
 
 /// Runs until the writer is gone.
@@ -27,7 +27,7 @@ pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, decider: &Thread) {
         shared.set_idle(true);
         decider.unpark();
         committed.answer();
-        shared.tell_engine();
+        shared.tell_engine_if_free();
     }
 }
 
@@ -116,7 +116,7 @@ impl Begun {
             }
             Ok(untold)
         });
-        let outcome = synced.map(|untold| shared.keep_untold(untold));
+        let outcome = synced.map(|untold| shared.telling.keep(untold));
         if let Err(error) = &outcome {
             shared.fail(&error.to_string());
         }
@@ -129,6 +129,7 @@ impl Begun {
 /// Appends a commit to the log.
 pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
     let Group { seq, number, mut writes, segments, given_up, .. } = group;
+    let gives_up = !given_up.is_empty();
     let about_files = log.make_ready(given_up).map_err(failed)?;
     writes.extend(about_files.into_iter().map(|(key, row)| Write {
         table: tables.meta.clone(),
@@ -136,7 +137,15 @@ pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Er
         value: Some(row.into()),
     }));
     let first = log.append(number, &writes, &segments).map_err(failed)?;
-    Ok(Untold { seq, writes, segments: segments.index, first, bytes: segments.bytes, end: log.end() })
+    Ok(Untold {
+        seq,
+        writes,
+        segments: segments.index,
+        first,
+        gives_up,
+        bytes: segments.bytes,
+        end: log.end(),
+    })
 }
 
 fn failed(error: io::Error) -> Error {
@@ -153,35 +162,27 @@ pub struct Untold {
     writes: Vec<Write>,
     segments: Vec<Indexed>,
     first: Place,
+    /// Whether segments are removed, or stand elsewhere from now on.
+    gives_up: bool,
 }
 
 impl Untold {
-    pub fn tell(self, db: &Database, tables: &Tables) -> fjall::Result<()> {
-        let mut batch = db.batch();
-        for (key, place) in index(&self.segments, self.first) {
-            batch.insert(&tables.segments, key, place);
+    pub fn tell(self, db: &Database, index: &Index) -> Result<(), Error> {
+        if self.gives_up {
+            // A row must not come after it was removed.
+            index.write()?;
         }
+        let mut batch = db.batch();
         for write in self.writes {
             match write.value {
                 Some(value) => batch.insert(&write.table, write.key, value),
                 None => batch.remove(&write.table, write.key),
             }
         }
-        batch.commit()
+        batch.commit().map_err(engine_error)?;
+        index.keep(self.segments.iter().map(|segment| {
+            let place = Place { at: self.first.at + segment.at, length: segment.length, ..self.first };
+            Row { key: segment.key, place }
+        }))
     }
-}
-
-/// Keys and places of the segments of a commit, the first of which stands at `first`, in memory that they share.
-fn index(segments: &[Indexed], first: Place) -> impl Iterator<Item = (Bytes, Bytes)> {
-    const ROW_BYTES: usize = SEGMENT_KEY_BYTES + Place::BYTES;
-    let mut rows = Vec::with_capacity(ROW_BYTES * segments.len());
-    for segment in segments {
-        rows.extend_from_slice(&segment.key);
-        Place { at: first.at + segment.at, length: segment.length, ..first }.put(&mut rows);
-    }
-    let rows = Bytes::from(rows);
-    (0..segments.len()).map(move |at| {
-        let row = rows.slice(at * ROW_BYTES..(at + 1) * ROW_BYTES);
-        (row.slice(..SEGMENT_KEY_BYTES), row.slice(SEGMENT_KEY_BYTES..))
-    })
 }

@@ -26,14 +26,21 @@ const ROOM: usize = SEGMENT_KEY_BYTES + Segment::BODY_AT;
 /// The runs of messages that have come.
 #[derive(Default)]
 pub struct Filling {
-    open: FxHashMap<PartitionId, Run>,
-    closed: Vec<(PartitionId, Run)>,
+    /// In the order they began.
+    runs: Vec<Run>,
+    /// So many of the first of them are closed.
+    closed: usize,
+    /// Which of the others belongs to a partition.
+    open: FxHashMap<PartitionId, usize>,
     buffers: Buffers,
 }
 
 /// Messages of one partition that will become one segment.
 pub struct Run {
+    partition: PartitionId,
     pub header: SegmentHeader,
+    /// Whether nobody needs it any more.
+    given_up: bool,
     /// Where its messages stand: nearly always they came at once.
     first: Place,
     rest: Vec<Place>,
@@ -53,6 +60,19 @@ impl Run {
 
     fn places(&self) -> impl Iterator<Item = &Place> {
         std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// Where it stands as a segment, with its key before it, if it came at once.
+    fn stored(&self) -> Range<usize> {
+        self.first.bytes.start - ROOM..self.first.bytes.end
+    }
+
+    fn key(&self) -> [u8; SEGMENT_KEY_BYTES] {
+        segment_key(self.partition, self.header.base, self.header.created_at)
+    }
+
+    fn give_up(&mut self) {
+        self.given_up = true;
     }
 }
 
@@ -112,15 +132,15 @@ impl Buffers {
 impl Filling {
     /// The time of the segment that further messages of a partition go to, if there is one.
     pub fn created_at(&self, partition: PartitionId) -> Option<Timestamp> {
-        self.open.get(&partition).map(|run| run.header.created_at)
+        self.open.get(&partition).map(|at| self.runs[*at].header.created_at)
     }
 
     /// Adds messages; `first` and `created_at` count where they begin a segment.
     pub fn add(&mut self, partition: PartitionId, first: Offset, created_at: Timestamp, block: &Block) {
         let count = u32::try_from(block.len()).unwrap_or(u32::MAX);
         match self.open.entry(partition) {
-            Entry::Occupied(mut entry) => {
-                let run = entry.get_mut();
+            Entry::Occupied(entry) => {
+                let run = &mut self.runs[*entry.get()];
                 run.header.count += count;
                 let last = run.rest.last_mut().unwrap_or(&mut run.first);
                 if !self.buffers.extend(last, block.bytes()) {
@@ -128,9 +148,11 @@ impl Filling {
                 }
             }
             Entry::Vacant(entry) => {
-                let header = SegmentHeader { base: first, count, created_at };
-                entry.insert(Run {
-                    header,
+                entry.insert(self.runs.len());
+                self.runs.push(Run {
+                    partition,
+                    header: SegmentHeader { base: first, count, created_at },
+                    given_up: false,
                     first: self.buffers.add(ROOM, &[block.bytes()]),
                     rest: Vec::new(),
                 });
@@ -140,65 +162,81 @@ impl Filling {
 
     /// From now on messages begin new segments.
     pub fn close(&mut self) {
-        self.closed.extend(self.open.drain());
+        self.open.clear();
+        self.closed = self.runs.len();
     }
 
     /// The runs of a partition, oldest first.
     pub fn runs(&self, partition: PartitionId) -> impl Iterator<Item = &Run> {
-        let closed = self.closed.iter().filter(move |(id, _)| *id == partition).map(|(_, run)| run);
-        closed.chain(self.open.get(&partition))
+        let closed = self.runs[..self.closed].iter();
+        let closed = closed.filter(move |run| run.partition == partition && !run.given_up);
+        closed.chain(self.open.get(&partition).map(|at| &self.runs[*at]))
     }
 
     /// A run as a segment.
-    pub fn segment(&self, partition: PartitionId, run: &Run) -> Segment {
+    pub fn segment(&self, run: &Run) -> Segment {
         let body: Vec<u8> = run.places().flat_map(|place| self.buffers.get(place)).copied().collect();
-        Segment::new(partition, run.header, body.into())
+        Segment::new(run.partition, run.header, body.into())
     }
 
-    /// Drops the runs of a partition that hold nothing from `start` on: what is not written yet need not be.
+    /// Gives up the runs of a partition that hold nothing from `start` on: what is not written yet need not be.
     pub fn trim(&mut self, partition: PartitionId, start: Offset) {
-        self.closed.retain(|(id, run)| *id != partition || run.end() > start);
-        if self.open.get(&partition).is_some_and(|run| run.end() <= start) {
-            self.open.remove(&partition);
+        let closed = self.runs[..self.closed].iter_mut();
+        closed.filter(|run| run.partition == partition && run.end() <= start).for_each(Run::give_up);
+        if let Entry::Occupied(entry) = self.open.entry(partition)
+            && self.runs[*entry.get()].end() <= start
+        {
+            self.runs[entry.remove()].give_up();
         }
     }
 
-    /// Drops the runs of all partitions that are not to be kept.
+    /// Gives up the runs of all partitions that are not to be kept.
     pub fn retain(&mut self, keep: impl Fn(PartitionId) -> bool) {
-        self.closed.retain(|(partition, _)| keep(*partition));
+        self.runs.iter_mut().filter(|run| !keep(run.partition)).for_each(Run::give_up);
         self.open.retain(|partition, _| keep(*partition));
     }
 
     /// Makes segments of everything and is empty then. They are in order, because neighbours are found faster in
     /// the engine's buffers; their bytes go to the log as they came.
     pub fn seal(&mut self) -> (Vec<Segment>, Segments) {
-        let mut runs = std::mem::take(&mut self.closed);
-        runs.extend(self.open.drain());
-        runs.sort_unstable_by_key(|(partition, run)| (*partition, run.header.base));
+        let mut runs = std::mem::take(&mut self.runs);
+        self.close();
+        runs.retain(|run| !run.given_up);
         let mut joined = self.join(&mut runs);
         let mut buffers = self.buffers.take();
+        let came = buffers.len();
         buffers.append(&mut joined);
-        let mut index = Vec::with_capacity(runs.len());
-        for (partition, Run { header, first, .. }) in &runs {
-            let stored = &mut buffers[first.buffer][first.bytes.start - ROOM..first.bytes.end];
-            let key = segment_key(*partition, header.base, header.created_at);
-            index.push(Indexed { key, at: 0, length: u32::try_from(stored.len()).unwrap_or(u32::MAX) });
+        for run in &runs {
+            let stored = &mut buffers[run.first.buffer][run.stored()];
             let (room, value) = stored.split_at_mut(SEGMENT_KEY_BYTES);
-            room.copy_from_slice(&key);
-            Segment::seal(header, value);
+            room.copy_from_slice(&run.key());
+            Segment::seal(&run.header, value);
         }
         let buffers: Vec<_> = buffers.into_iter().map(share).collect();
-        let segments = place(&runs, index, &buffers);
-        let sealed = |(partition, Run { header, first, .. }): (PartitionId, Run)| {
-            Segment::new(partition, header, buffers[first.buffer].slice(first.bytes))
+        // Those that were put together stand behind the others.
+        let stands = |joined| {
+            let runs = runs.iter().enumerate();
+            runs.filter(move |(_, run)| (run.first.buffer >= came) == joined)
         };
-        (runs.into_iter().map(sealed).collect(), segments)
+        let (places, mut segments) = place(runs.len(), stands(false).chain(stands(true)), &buffers);
+        let mut order: Vec<_> =
+            (0..).zip(&runs).map(|(at, run)| (run.partition, run.header.base, at)).collect();
+        order.sort_unstable();
+        let mut sealed = Vec::with_capacity(runs.len());
+        segments.index.reserve_exact(runs.len());
+        for (_, _, at) in order {
+            let Run { partition, header, first, .. } = &runs[at];
+            let length = u32::try_from(runs[at].stored().len()).unwrap_or(u32::MAX);
+            segments.index.push(Indexed { key: runs[at].key(), at: places[at], length });
+            sealed.push(Segment::new(*partition, *header, buffers[first.buffer].slice(first.bytes.clone())));
+        }
+        (sealed, segments)
     }
 
     /// Puts together the runs that came in pieces, in further buffers, which count as those after the present ones.
-    fn join(&self, runs: &mut [(PartitionId, Run)]) -> Vec<Vec<u8>> {
+    fn join(&self, runs: &mut [Run]) -> Vec<Vec<u8>> {
         let mut joined = Buffers { expected: BUFFER_BYTES, ..Buffers::default() };
-        for (_, run) in runs.iter_mut().filter(|(_, run)| !run.rest.is_empty()) {
+        for run in runs.iter_mut().filter(|run| !run.rest.is_empty()) {
             let pieces: Vec<_> = run.places().map(|place| self.buffers.get(place)).collect();
             let mut place = joined.add(ROOM, &pieces);
             place.buffer += self.buffers.all.len();
@@ -208,24 +246,27 @@ impl Filling {
     }
 }
 
-/// Runs in the order in which they stand in the buffers, neighbours as one piece.
-fn place(runs: &[(PartitionId, Run)], mut index: Vec<Indexed>, buffers: &[Bytes]) -> Segments {
-    let stands = |at: usize| (runs[at].1.first.buffer, runs[at].1.first.bytes.start);
-    let mut order: Vec<_> = (0..runs.len()).collect();
-    order.sort_unstable_by_key(|at| stands(*at));
+/// Where each run begins among the segments of a commit, which go to the log as they `stand`, neighbours as one piece.
+fn place<'a>(
+    runs: usize,
+    stand: impl Iterator<Item = (usize, &'a Run)>,
+    buffers: &[Bytes],
+) -> (Vec<u64>, Segments) {
     let (mut pieces, mut bytes): (Vec<(usize, Range<usize>)>, _) = (Vec::new(), 0);
-    for at in order {
-        let Place { buffer, bytes: body } = &runs[at].1.first;
-        let stored = body.start - ROOM..body.end;
-        index[at].at = bytes;
+    let mut places = vec![0; runs];
+    for (at, run) in stand {
+        let stored = run.stored();
+        places[at] = bytes;
         bytes += stored.len() as u64;
         match pieces.last_mut() {
-            Some((last, piece)) if *last == *buffer && piece.end == stored.start => piece.end = stored.end,
-            _ => pieces.push((*buffer, stored)),
+            Some((last, piece)) if *last == run.first.buffer && piece.end == stored.start => {
+                piece.end = stored.end;
+            }
+            _ => pieces.push((run.first.buffer, stored)),
         }
     }
     let pieces = pieces.into_iter().map(|(buffer, piece)| buffers[buffer].slice(piece)).collect();
-    Segments { pieces, index, bytes }
+    (places, Segments { pieces, bytes, ..Segments::default() })
 }
 
 /// A full buffer for many to share. Much unused room at its end is given back.
@@ -266,8 +307,7 @@ mod tests {
         add(&mut filling, 2, 7, 3, &["c"]);
         filling.close();
         add(&mut filling, 2, 8, 4, &["d"]);
-        let young: Vec<_> =
-            filling.runs(PartitionId(2)).map(|run| filling.segment(PartitionId(2), run)).collect();
+        let young: Vec<_> = filling.runs(PartitionId(2)).map(|run| filling.segment(run)).collect();
         let (segments, stored) = filling.seal();
         let written = stored.pieces.concat();
         assert_eq!(written.len() as u64, stored.bytes);

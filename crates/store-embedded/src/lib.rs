@@ -21,6 +21,7 @@ mod dense;
 mod directory;
 mod filling;
 mod hot;
+mod index;
 mod leftovers;
 mod loading;
 mod log;
@@ -31,6 +32,7 @@ mod remembered;
 mod store;
 mod tables;
 mod tails;
+mod telling;
 mod tx;
 mod writer;
 

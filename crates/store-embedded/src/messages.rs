@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use baton_store::{Cache, Error, MessageView, Segment};
 use baton_types::{Offset, PartitionId, Timestamp};
-use fjall::{Guard, Keyspace, UserKey};
+use fjall::{Guard, UserKey};
 
+use crate::index::Index;
 use crate::log::{Files, Place};
 use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
 
@@ -13,7 +14,7 @@ use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
 pub struct Messages {
     pub cache: Cache,
     /// Where they are.
-    pub table: Keyspace,
+    pub index: Index,
     pub log: Arc<Files>,
 }
 
@@ -37,7 +38,7 @@ impl Messages {
         let first = self.floor(partition, from)?.map_or(from, |(base, _)| base);
         let range = pair_key(partition.0, first.0).to_vec()..pair_key(partition.0, to.0).to_vec();
         let (mut found, mut bytes) = (Vec::new(), 0);
-        for entry in self.table.range(range) {
+        for entry in self.index.table()?.range(range) {
             let Some(segment) = self.fetch(stored(entry)?)? else { continue };
             if segment.end() <= from {
                 continue;
@@ -68,7 +69,7 @@ impl Messages {
 
     /// Where the segment with this key is.
     pub fn place(&self, key: &[u8]) -> Result<Option<Place>, Error> {
-        let row = self.table.get(key).map_err(engine_error)?;
+        let row = self.index.table()?.get(key).map_err(engine_error)?;
         row.map(|row| Place::read(&row)).transpose()
     }
 
@@ -92,7 +93,7 @@ impl Messages {
     ) -> Result<Option<(Offset, Timestamp)>, Error> {
         let low = pair_key(partition.0, 0).to_vec();
         let high = segment_key(partition, offset, Timestamp::from_micros(-1)).to_vec();
-        match self.table.range(low..=high).next_back() {
+        match self.index.table()?.range(low..=high).next_back() {
             Some(entry) => read_segment_key(&entry.key().map_err(engine_error)?).map(Some),
             None => Ok(None),
         }
@@ -135,7 +136,7 @@ impl Messages {
         let first = self.floor(partition, from)?.map_or(from, |(base, _)| base);
         let range = pair_key(partition.0, first.0).to_vec()..pair_key(partition.0, end.0).to_vec();
         let mut previous: Option<(Stored, Timestamp)> = None;
-        for entry in self.table.range(range) {
+        for entry in self.index.table()?.range(range) {
             let segment = stored(entry)?;
             let (base, created_at) = read_segment_key(&segment.0)?;
             if let Some((segment, created_at)) = previous.replace((segment, created_at)) {
@@ -160,7 +161,7 @@ impl Messages {
 
     /// Up to `limit` segments of a partition.
     pub fn some(&self, partition: PartitionId, limit: usize) -> Result<Vec<Stored>, Error> {
-        self.table.prefix(partition.0.to_be_bytes()).take(limit).map(stored).collect()
+        self.index.table()?.prefix(partition.0.to_be_bytes()).take(limit).map(stored).collect()
     }
 }
 

@@ -1,10 +1,11 @@
-//! Takes care of the log: checkpoints, and space given back after messages were given up.
+//! Takes care of the log: its index, checkpoints, and space given back after messages were given up.
 //!
-//! A thread of its own makes a checkpoint when a start would have much to do again, and when files that could go are
-//! held by it. Then it takes the files of which the most is garbage, has what is still needed in them written again at
-//! the end of the log, and removes them. Always: a file goes only after the index has been asked about every segment in
-//! it; what is written again is at most a small multiple of what is freed, because nothing happens below a share of
-//! garbage. Not here: what may be removed (`tx`), removing it (`writer`), how much is garbage (`log`).
+//! A thread of its own writes rows of the index when they are many. It makes a checkpoint when a start would have much
+//! to do again, and when files that could go are held by it. Then it takes the files of which the most is garbage, has
+//! what is still needed in them written again at the end of the log, and removes them. Always: a file goes only after
+//! the index has been asked about every segment in it; what is written again is at most a small multiple of what is
+//! freed, because nothing happens below a share of garbage. Not here: what may be removed (`tx`), removing it
+//! (`writer`), how much is garbage (`log`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -67,10 +68,11 @@ impl Reclaimer {
 
     /// Asks for care if there is need of it. While more is still `to_clear` away, garbage can wait.
     pub fn look(&self, shared: &Shared, to_clear: bool, more_tables: impl FnOnce() -> Vec<Keyspace>) {
-        if shared.log().wants_care(to_clear) {
+        let index = &shared.messages.index;
+        if !index.is_busy() && (shared.log().wants_care(to_clear) || index.is_much()) {
             shared.tell_engine();
             // If one is waiting already, that will do.
-            let _ = self.requests.try_send(Request { end: shared.told_end(), more_tables: more_tables() });
+            let _ = self.requests.try_send(Request { end: shared.telling.end(), more_tables: more_tables() });
         }
     }
 }
@@ -91,6 +93,9 @@ fn care(
     intake: &WeakSender<Input>,
     decider: &Thread,
 ) -> Result<(), Error> {
+    if shared.messages.index.is_much() {
+        shared.messages.index.write()?;
+    }
     if shared.log().wants_checkpoint() {
         checkpoint(shared, request)?;
     }
@@ -116,6 +121,7 @@ fn care(
 
 /// Lets the engine write everything that it knew at the moment of the request to sorted files.
 pub fn checkpoint(shared: &Shared, Request { end, more_tables }: &Request) -> Result<(), Error> {
+    shared.messages.index.write()?;
     let tables = || shared.tables.all().into_iter().chain(more_tables);
     for table in tables() {
         table.rotate_memtable().map_err(engine_error)?;

@@ -16,14 +16,16 @@ use baton_types::{Offset, PartitionId, Timestamp};
 use fjall::{CompressionType, Database};
 use tokio::sync::mpsc;
 
-use crate::committer::{self, Untold};
+use crate::committer;
 use crate::directory::{self, Claimed};
+use crate::index::Index;
 use crate::loading;
-use crate::log::{Log, Position};
+use crate::log::Log;
 use crate::messages::Messages;
 use crate::reclaimer::{self, Reclaimer, Request};
 use crate::remembered::{self, Remembered};
 use crate::tables::{COUNTERS_KEY, Counters, Tables, engine_error};
+use crate::telling::Telling;
 use crate::writer::{self, Group, Input, Write, Writer};
 
 /// Operations that may wait for the deciding thread.
@@ -35,10 +37,6 @@ const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 const TOLD_AGAIN_MAX: u64 = 4 << 20;
 /// How often free space is looked at.
 const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
-/// Commits that the engine is told of at once when little happens; telling one alone takes most of the time of many.
-const UNTOLD_MAX: usize = 16;
-/// Or fewer, if they have so many bytes of messages, which stay in memory until then.
-const UNTOLD_BYTES_MAX: u64 = 1 << 20;
 /// When to try again at a full intake.
 const BUSY_FOR: Duration = Duration::from_millis(100);
 
@@ -55,6 +53,8 @@ pub struct Options {
     pub log_file_bytes: u64,
     /// Transaction ids kept in memory, about 24 bytes each.
     pub remembered_max: usize,
+    /// Rows that tell where messages are, kept in memory before many are written at once, about 48 bytes each.
+    pub index_rows: usize,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -68,6 +68,7 @@ impl Options {
             cache_bytes: 64 << 20,
             log_file_bytes: 32 << 20,
             remembered_max: 20_000_000,
+            index_rows: 128 << 10,
             clock: Arc::new(SystemClock::default()),
         }
     }
@@ -88,10 +89,7 @@ pub struct Shared {
     pub db: Database,
     pub tables: Tables,
     log: Mutex<Log>,
-    /// Commits that the engine has not been told of, and how far it has.
-    untold: Mutex<Vec<Untold>>,
-    told_end: Mutex<Position>,
-    told: AtomicU64,
+    pub telling: Telling,
     pub messages: Messages,
     directory: PathBuf,
     min_free_disk: u64,
@@ -157,22 +155,17 @@ impl EmbeddedStore {
         let opening = Group { number: counters.commits, writes: vec![opening], ..Group::default() };
         let opened = committer::append(&tables, &mut log, opening)?;
         log.sync().map_err(log_error)?;
-        opened.tell(&db, &tables).map_err(unusable)?;
-        let told_end = Mutex::new(log.end());
+        let index = Index::new(db.clone(), tables.segments.clone(), options.index_rows);
+        opened.tell(&db, &index)?;
+        let telling = Telling::new(log.end());
         let (hot, tails, leftovers) = loading::load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
-        let messages = Messages {
-            cache: Cache::new(options.cache_bytes),
-            table: tables.segments.clone(),
-            log: log.files().clone(),
-        };
+        let messages = Messages { cache: Cache::new(options.cache_bytes), index, log: log.files().clone() };
         let shared = Arc::new(Shared {
             db,
             tables,
             log: Mutex::new(log),
-            untold: Mutex::default(),
-            told_end,
-            told: AtomicU64::new(0),
+            telling,
             messages,
             directory: options.directory,
             min_free_disk: options.min_free_disk,
@@ -304,7 +297,7 @@ impl Shared {
 
     fn checkpoint(&self) -> Result<(), Error> {
         self.tell_engine();
-        let end = self.told_end();
+        let end = self.telling.end();
         reclaimer::checkpoint(self, &Request { end, more_tables: remembered::all_tables(&self.db)? })
     }
 
@@ -312,51 +305,28 @@ impl Shared {
         self.log().sync().map_err(log_error)
     }
 
-    /// Notes a commit that is in the log.
-    pub fn keep_untold(&self, commit: Untold) {
-        self.untold().push(commit);
-    }
-
-    fn untold(&self) -> MutexGuard<'_, Vec<Untold>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Tells the engine of the commits that it does not know of, if they are many or it is to be `at_once`; says
     /// whether it did.
     pub fn tell_engine_of_many(&self, at_once: bool) -> bool {
-        let untold = self.untold();
-        let bytes = untold.iter().map(|commit| commit.bytes).sum::<u64>();
-        let many = at_once || untold.len() >= UNTOLD_MAX || bytes >= UNTOLD_BYTES_MAX;
-        if many {
-            self.tell(untold);
+        let tells = at_once || !self.messages.index.is_busy() && self.telling.is_much();
+        if tells {
+            self.tell_engine();
         }
-        many
+        tells
+    }
+
+    /// Tells the engine of all commits that were answered, unless it would keep us waiting and there is time.
+    pub fn tell_engine_if_free(&self) {
+        if !self.messages.index.is_busy() || self.telling.is_too_much() {
+            self.tell_engine();
+        }
     }
 
     /// Tells the engine of all commits that were answered.
     pub fn tell_engine(&self) {
-        self.tell(self.untold());
-    }
-
-    fn tell(&self, mut untold: MutexGuard<'_, Vec<Untold>>) {
-        for commit in untold.drain(..) {
-            let (seq, end) = (commit.seq, commit.end);
-            if let Err(error) = commit.tell(&self.db, &self.tables) {
-                return self.fail(&format!("the storage engine could not be told of a commit: {error}"));
-            }
-            self.told.store(seq, Ordering::Release);
-            *self.told_end.lock().unwrap_or_else(PoisonError::into_inner) = end;
+        if let Err(error) = self.telling.tell(&self.db, &self.messages.index) {
+            self.fail(&format!("the storage engine could not be told of a commit: {error}"));
         }
-    }
-
-    /// The last group that the engine has been told of.
-    pub fn told(&self) -> u64 {
-        self.told.load(Ordering::Acquire)
-    }
-
-    /// Where it ends in the log.
-    pub fn told_end(&self) -> Position {
-        *self.told_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn log(&self) -> MutexGuard<'_, Log> {

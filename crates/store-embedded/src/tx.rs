@@ -310,7 +310,7 @@ impl Tx for EmbeddedTx<'_> {
         let young = self.young(partition).find(|s| s.header().base <= offset && offset < s.end());
         let young = young.map(|young| match young {
             Young::InFlight(segment) => segment.clone(),
-            Young::Filling(run) => self.writer.filling.segment(partition, run),
+            Young::Filling(run) => self.writer.filling.segment(run),
         });
         match young {
             Some(segment) => Ok(segment.message(offset).map_err(Error::from)?),

@@ -41,8 +41,8 @@ const GROUP_BYTES_MAX: usize = 16 << 20;
 /// With this many bytes of messages a group is well worth a sync of its own: it goes to an idle committer at
 /// once, so that writing it and deciding what else has arrived overlap.
 const GROUP_BYTES_ENOUGH: usize = 1 << 20;
-/// A group that no more operations than this wait for, a push and the pop that it wakes, is committed by whoever
-/// decides: while so little happens, waking the committing thread takes longer than it saves.
+/// A group that no more operations than this wait for, a push and the pop that it wakes, is alone. While all are, it is calm,
+/// and whoever decides commits: waking the committing thread takes longer than it saves.
 const ALONE: usize = 2;
 /// A caller that commits decides what its decision has led to (a push wakes a pop of each group that waits), up to this
 /// many operations, so that whoever is woken cannot keep it by waking others.
@@ -97,7 +97,7 @@ pub struct Writer {
     pub tails: Tails,
     pub filling: Filling,
     /// Segments of groups that the engine has not been told of, each by partition and offset.
-    in_flight: VecDeque<(u64, Vec<Segment>)>,
+    in_flight: VecDeque<(u64, Arc<Vec<Segment>>)>,
     /// Some of them that are to be removed; where they are is known when the engine is told.
     pub removed_in_flight: Vec<[u8; SEGMENT_KEY_BYTES]>,
     /// Segments that are to be written again, those of them that are still needed by then.
@@ -342,7 +342,7 @@ impl Writer {
             return;
         }
         let Some(group) = self.close_group() else { return };
-        if group.waiting.len() <= ALONE {
+        if self.calm.holds() {
             return self.commit_here(group, &mut 0);
         }
         self.committing = true;
@@ -421,18 +421,13 @@ impl Writer {
 
     fn write_segments(&mut self) {
         let shared = self.shared.clone();
-        let mut cache = shared.messages.cache.inserter();
         let (segments, stored) = self.filling.seal();
         self.group.segments = stored;
-        for segment in &segments {
-            let partition = segment.partition();
-            if self.appended.last() != Some(&partition) {
-                self.appended.push(partition);
-            }
-            cache.insert(segment.clone());
-        }
-        drop(cache);
+        self.appended.extend(segments.iter().map(Segment::partition));
+        self.appended.dedup();
         if !segments.is_empty() {
+            let segments = Arc::new(segments);
+            shared.messages.cache.add(segments.clone());
             self.in_flight.push_back((self.group.seq, segments));
         }
         self.write_moved();
@@ -521,7 +516,7 @@ impl Writer {
 
     /// Forgets what the engine knows.
     fn forget_told(&mut self) {
-        let told = self.shared.told();
+        let told = self.shared.telling.seq();
         while self.in_flight.pop_front_if(|(seq, _)| *seq <= told).is_some() {}
         for overlay in [&mut self.records, &mut self.letters, &mut self.letter_times] {
             overlay.forget(told);

@@ -20,10 +20,16 @@ impl Backend for Directory {
     }
 
     async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
-        // Small files of the log, so that they come and go all the time, and little memory for what is in them.
-        let (min_free_disk, log_file_bytes, cache_bytes) = (0, 4 << 10, 4 << 10);
-        let options =
-            Options { clock, min_free_disk, log_file_bytes, cache_bytes, ..Options::new(self.0.path()) };
+        // Small files of the log, so that they come and go all the time, and little memory for what is in them and where.
+        let (min_free_disk, log_file_bytes, cache_bytes, index_rows) = (0, 4 << 10, 4 << 10, 12);
+        let options = Options {
+            clock,
+            min_free_disk,
+            log_file_bytes,
+            cache_bytes,
+            index_rows,
+            ..Options::new(self.0.path())
+        };
         Arc::new(EmbeddedStore::open(options).unwrap())
     }
 

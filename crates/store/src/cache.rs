@@ -1,19 +1,21 @@
 //! The newest segments in memory, so that a consumer that keeps up never touches the disk.
 //!
-//! Segments that were written together may share a buffer, which is freed when the last of them goes. Therefore
-//! one that is forgotten counts until its turn would have come: what counts is never less than what is held.
+//! Segments that were written together stay together: they share buffers, and with a million partitions each is often
+//! one small message, for which a copy of its own would cost more than the message. What is looked up is only where
+//! one stands. Always: a place that can be looked up is held; what was written together goes together, and counts until
+//! then, also what was forgotten earlier.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_types::{Offset, PartitionId};
 use rustc_hash::FxHashMap;
 
 use crate::Segment;
 
-/// What an entry costs beside its bytes.
-const ENTRY_BYTES: usize = 160;
+/// What a segment costs beside its bytes.
+const ENTRY_BYTES: usize = 128;
 
 /// Holds the segments written last, up to a number of bytes.
 pub struct Cache {
@@ -24,16 +26,35 @@ pub struct Cache {
 #[derive(Default)]
 struct Inner {
     partitions: FxHashMap<PartitionId, Kept>,
-    /// In the order they were written, with what they count: the first to go is the oldest. Holds some that are
-    /// gone already.
-    order: VecDeque<((PartitionId, Offset), usize)>,
+    written: Written,
     bytes: usize,
 }
 
-/// The segments of one partition, in the order of their offsets: with many partitions nearly always one.
-struct Kept {
-    first: Segment,
-    rest: VecDeque<Segment>,
+/// Segments in the order they were written: the first to go are the oldest.
+#[derive(Default)]
+struct Written {
+    /// Those that were written together, with what they count.
+    together: VecDeque<(Arc<Vec<Segment>>, usize)>,
+    /// The number of the first of these; numbers may wrap around.
+    first: u32,
+}
+
+/// Where a segment stands.
+#[derive(Clone, Copy)]
+struct Place {
+    together: u32,
+    index: u32,
+}
+
+/// Where the segments of one partition stand, in the order of their offsets: with many partitions nearly always one.
+enum Kept {
+    One(Place),
+    More(Box<More>),
+}
+
+struct More {
+    first: Place,
+    rest: VecDeque<Place>,
 }
 
 impl Cache {
@@ -42,14 +63,19 @@ impl Cache {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Keeps others out while many segments are added.
-    pub fn inserter(&self) -> Inserter<'_> {
-        Inserter { bytes_max: self.bytes_max, inner: self.lock() }
+    /// Adds segments that were written together, each the next one of its partition.
+    pub fn add(&self, segments: Arc<Vec<Segment>>) {
+        if !segments.is_empty() {
+            self.lock().add(segments, self.bytes_max);
+        }
     }
 
     /// Forgets the segments of a partition that hold nothing from `start` on.
     pub fn forget(&self, partition: PartitionId, start: Offset) {
-        self.lock().drop_while(partition, |oldest| oldest.end() <= start);
+        let Inner { partitions, written, .. } = &mut *self.lock();
+        drop_while(partitions, partition, |place| {
+            written.get(place).is_none_or(|oldest| oldest.end() <= start)
+        });
     }
 
     /// Forgets everything.
@@ -60,10 +86,9 @@ impl Cache {
     /// The segment that holds `offset`.
     pub fn get(&self, partition: PartitionId, offset: Offset) -> Option<Segment> {
         let inner = self.lock();
-        let Kept { first, rest } = inner.partitions.get(&partition)?;
-        let later = rest.partition_point(|segment| segment.header.base <= offset);
-        let segment = later.checked_sub(1).map_or(first, |index| &rest[index]);
-        (segment.header.base <= offset && offset < segment.end()).then(|| segment.clone())
+        let begins = |place: Place| inner.written.get(place).is_some_and(|one| one.header.base <= offset);
+        let place = inner.partitions.get(&partition)?.last_that(begins)?;
+        inner.written.get(place).filter(|one| offset < one.end()).cloned()
     }
 
     /// The segments from `from` on, as [`Store::read`](crate::Store::read) tells them, or `None` when one of them is
@@ -89,53 +114,114 @@ impl Cache {
     }
 }
 
-/// Adds segments.
-pub struct Inserter<'a> {
-    bytes_max: usize,
-    inner: MutexGuard<'a, Inner>,
+impl Inner {
+    fn add(&mut self, segments: Arc<Vec<Segment>>, bytes_max: usize) {
+        let bytes = segments.iter().map(|segment| segment.bytes_len() + ENTRY_BYTES).sum();
+        let together = self.written.push(segments.clone(), bytes);
+        self.bytes += bytes;
+        for (segment, index) in segments.iter().zip(0..) {
+            let place = Place { together, index };
+            match self.partitions.entry(segment.partition()) {
+                Entry::Vacant(entry) => drop(entry.insert(Kept::One(place))),
+                Entry::Occupied(mut entry) => {
+                    let last = self.written.get(entry.get().last());
+                    // If it does not come after the others, these are not what is stored any more.
+                    match last.is_some_and(|last| last.end() <= segment.header.base) {
+                        true => entry.get_mut().add(place),
+                        false => *entry.get_mut() = Kept::One(place),
+                    }
+                }
+            }
+        }
+        while self.bytes > bytes_max && self.drop_oldest() {}
+    }
+
+    /// Drops those that were written together longest ago; says whether there were any.
+    fn drop_oldest(&mut self) -> bool {
+        let oldest = self.written.first;
+        let Some((segments, bytes)) = self.written.pop() else { return false };
+        for segment in &*segments {
+            drop_while(&mut self.partitions, segment.partition(), |place| place.together == oldest);
+        }
+        self.bytes -= bytes;
+        true
+    }
 }
 
-impl Inserter<'_> {
-    /// Adds the next segment of its partition.
-    pub fn insert(&mut self, segment: Segment) {
-        let inner = &mut *self.inner;
-        let place = (segment.partition(), segment.header.base);
-        let bytes = segment.bytes_len() + ENTRY_BYTES;
-        inner.bytes += bytes;
-        inner.order.push_back((place, bytes));
-        match inner.partitions.entry(place.0) {
-            Entry::Vacant(entry) => drop(entry.insert(Kept { first: segment, rest: VecDeque::new() })),
-            Entry::Occupied(mut entry) => entry.get_mut().add(segment),
-        }
-        while inner.bytes > self.bytes_max {
-            let Some(((partition, base), bytes)) = inner.order.pop_front() else { break };
-            inner.drop_while(partition, |oldest| oldest.header.base <= base);
-            inner.bytes -= bytes;
+/// Drops places of a partition, the oldest first, as long as `unwanted` says so.
+fn drop_while(
+    partitions: &mut FxHashMap<PartitionId, Kept>,
+    partition: PartitionId,
+    unwanted: impl Fn(Place) -> bool,
+) {
+    let Entry::Occupied(mut entry) = partitions.entry(partition) else { return };
+    while unwanted(entry.get().first()) {
+        if !entry.get_mut().drop_first() {
+            return drop(entry.remove());
         }
     }
 }
 
-impl Inner {
-    /// Drops segments of a partition, the oldest first, as long as `unwanted` says so.
-    fn drop_while(&mut self, partition: PartitionId, unwanted: impl Fn(&Segment) -> bool) {
-        let Entry::Occupied(mut entry) = self.partitions.entry(partition) else { return };
-        while unwanted(&entry.get().first) {
-            match entry.get_mut().rest.pop_front() {
-                Some(next) => entry.get_mut().first = next,
-                None => return drop(entry.remove()),
-            }
-        }
+impl Written {
+    /// Adds segments and says which number they have.
+    fn push(&mut self, segments: Arc<Vec<Segment>>, bytes: usize) -> u32 {
+        let number = self.first.wrapping_add(u32::try_from(self.together.len()).unwrap_or(u32::MAX));
+        self.together.push_back((segments, bytes));
+        number
+    }
+
+    fn pop(&mut self) -> Option<(Arc<Vec<Segment>>, usize)> {
+        let popped = self.together.pop_front()?;
+        self.first = self.first.wrapping_add(1);
+        Some(popped)
+    }
+
+    fn get(&self, place: Place) -> Option<&Segment> {
+        let (segments, _) = self.together.get(place.together.wrapping_sub(self.first) as usize)?;
+        segments.get(place.index as usize)
     }
 }
 
 impl Kept {
-    /// Adds a segment that comes after the others. If it does not, these are not what is stored any more.
-    fn add(&mut self, segment: Segment) {
-        if self.rest.back().unwrap_or(&self.first).end() <= segment.header.base {
-            self.rest.push_back(segment);
-        } else {
-            *self = Self { first: segment, rest: VecDeque::new() };
+    fn first(&self) -> Place {
+        match self {
+            Self::One(place) => *place,
+            Self::More(more) => more.first,
         }
+    }
+
+    fn last(&self) -> Place {
+        match self {
+            Self::One(place) => *place,
+            Self::More(more) => *more.rest.back().unwrap_or(&more.first),
+        }
+    }
+
+    /// The last place of which something holds that holds of all those before it.
+    fn last_that(&self, holds: impl Fn(Place) -> bool) -> Option<Place> {
+        let later = match self {
+            Self::One(_) => None,
+            Self::More(more) => {
+                let after = more.rest.partition_point(|place| holds(*place));
+                after.checked_sub(1).map(|index| more.rest[index])
+            }
+        };
+        later.or_else(|| Some(self.first()).filter(|first| holds(*first)))
+    }
+
+    fn add(&mut self, place: Place) {
+        match self {
+            Self::One(first) => *self = Self::More(Box::new(More { first: *first, rest: [place].into() })),
+            Self::More(more) => more.rest.push_back(place),
+        }
+    }
+
+    /// Drops the oldest; says whether there is another one.
+    fn drop_first(&mut self) -> bool {
+        let Self::More(more) = self else { return false };
+        let Some(next) = more.rest.pop_front() else { return false };
+        more.first = next;
+        true
     }
 }
 
@@ -151,38 +237,75 @@ mod tests {
         Segment::new(PartitionId(partition), header, vec![0; 1000].into())
     }
 
+    fn add(cache: &Cache, segments: &[Segment]) {
+        cache.add(segments.to_vec().into());
+    }
+
+    const EACH: usize = 1000 + 36 + ENTRY_BYTES;
+
     #[test]
     fn finds_the_segment_around_an_offset_and_forgets_the_oldest() {
-        let cache = Cache::new(3 * (1000 + 36 + ENTRY_BYTES));
-        cache.inserter().insert(segment(1, 0, 5));
-        cache.inserter().insert(segment(2, 0, 1));
-        cache.inserter().insert(segment(1, 5, 5));
+        let cache = Cache::new(3 * EACH);
+        add(&cache, &[segment(1, 0, 5)]);
+        add(&cache, &[segment(2, 0, 1), segment(1, 5, 5)]);
         assert_eq!(cache.get(PartitionId(1), Offset(4)).unwrap().header.base, Offset(0));
         assert_eq!(cache.get(PartitionId(1), Offset(5)).unwrap().header.base, Offset(5));
         assert!(cache.get(PartitionId(1), Offset(10)).is_none());
-        cache.inserter().insert(segment(2, 1, 1));
+        add(&cache, &[segment(2, 1, 1)]);
         assert!(cache.get(PartitionId(1), Offset(4)).is_none());
-        assert!(cache.get(PartitionId(2), Offset(0)).is_some());
+        assert!(cache.get(PartitionId(1), Offset(5)).is_some());
+        assert_eq!(cache.get(PartitionId(2), Offset(0)).unwrap().header.base, Offset(0));
+        add(&cache, &[segment(3, 0, 1), segment(3, 1, 1)]);
+        assert!(cache.get(PartitionId(1), Offset(5)).is_none());
+        assert!(cache.get(PartitionId(2), Offset(0)).is_none());
+        assert!(cache.get(PartitionId(2), Offset(1)).is_some());
     }
 
     #[test]
     fn what_is_trimmed_is_gone_and_counts_until_its_turn() {
-        let each = 1000 + 36 + ENTRY_BYTES;
-        let cache = Cache::new(4 * each);
+        let cache = Cache::new(4 * EACH);
         for base in 0..10_000 {
-            cache.inserter().insert(segment(1, base, 1));
+            add(&cache, &[segment(1, base, 1)]);
             cache.forget(PartitionId(1), Offset(base));
+            assert!(cache.get(PartitionId(1), Offset(base)).is_some());
+            assert!(base == 0 || cache.get(PartitionId(1), Offset(base - 1)).is_none());
             let inner = cache.lock();
-            assert_eq!((inner.partitions.len(), inner.partitions[&PartitionId(1)].rest.len()), (1, 0));
+            let held = inner.written.together.len();
             assert_eq!(
-                (inner.order.len(), inner.bytes / each),
-                (4.min(base as usize + 1), inner.order.len())
+                (inner.partitions.len(), held, inner.bytes),
+                (1, 4.min(base as usize + 1), held * EACH)
             );
         }
         for base in 0..4 {
-            cache.inserter().insert(segment(2, base, 1));
+            add(&cache, &[segment(2, base, 1)]);
         }
         assert!(cache.get(PartitionId(1), Offset(9_999)).is_none());
         assert!(cache.get(PartitionId(2), Offset(0)).is_some());
+        assert_eq!(cache.lock().partitions.len(), 1);
+    }
+
+    #[test]
+    fn numbers_wrap_around() {
+        let cache = Cache::new(4 * EACH);
+        cache.lock().written.first = u32::MAX - 5;
+        for base in 0..20 {
+            add(&cache, &[segment(1, base, 1)]);
+            let oldest = base.saturating_sub(3);
+            (oldest..=base).for_each(|base| assert!(cache.get(PartitionId(1), Offset(base)).is_some()));
+            assert!(oldest == 0 || cache.get(PartitionId(1), Offset(oldest - 1)).is_none());
+        }
+    }
+
+    #[test]
+    fn segments_that_do_not_follow_take_the_place_of_those_before() {
+        let cache = Cache::new(100 * EACH);
+        add(&cache, &[segment(1, 0, 5), segment(1, 5, 5)]);
+        add(&cache, &[segment(1, 7, 5)]);
+        assert!(cache.get(PartitionId(1), Offset(0)).is_none());
+        assert_eq!(cache.get(PartitionId(1), Offset(7)).unwrap().header.base, Offset(7));
+        assert!(cache.read(PartitionId(1), Offset(7), Offset(12), usize::MAX).is_some());
+        assert!(cache.read(PartitionId(1), Offset(5), Offset(12), usize::MAX).is_none());
+        cache.clear();
+        assert!(cache.get(PartitionId(1), Offset(7)).is_none());
     }
 }

@@ -25,7 +25,7 @@ mod segment;
 mod store;
 mod tx;
 
-pub use cache::{Cache, Inserter};
+pub use cache::Cache;
 pub use error::Error;
 pub use histogram::{Distribution, Histogram, MICROS, SIZES};
 pub use offsets::OffsetRanges;

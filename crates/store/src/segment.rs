@@ -55,6 +55,7 @@ impl Block {
         let flags = message.transaction_id.map_or(0, |_| HAS_TRANSACTION)
             | message.trace_id.map_or(0, |_| HAS_TRACE)
             | message.producer.map_or(0, |_| HAS_PRODUCER);
+        self.make_room(message);
         self.bytes.put_u8(flags);
         if let Some(id) = message.transaction_id {
             put_short(&mut self.bytes, id.as_bytes());
@@ -69,6 +70,20 @@ impl Block {
         self.bytes.put_slice(message.payload);
         let hash = message.transaction_id.map(|id| transaction_hash(id.as_bytes()));
         self.entries.push(Entry { end: self.bytes.len(), hash });
+    }
+
+    /// Makes room for a message, just enough where it is the first: it often stays the only one.
+    fn make_room(&mut self, message: &NewMessage<'_>) {
+        let short = |text: Option<&str>| text.map_or(0, |text| 2 + text.len());
+        let trace = message.trace_id.map_or(0, |_| 16);
+        let bytes =
+            1 + short(message.transaction_id) + trace + short(message.producer) + 4 + message.payload.len();
+        if self.entries.is_empty() {
+            self.bytes.reserve_exact(bytes);
+            self.entries.reserve_exact(1);
+        } else {
+            self.bytes.reserve(bytes);
+        }
     }
 
     /// Adds message `index` of another block.

@@ -3,13 +3,6 @@
 
 use std::fs::File;
 
-/// Gives a file `bytes` of space, zeros when they are read, at its end `from`.
-#[cfg(target_os = "linux")]
-pub fn reserve(file: &File, from: u64, bytes: u64) {
-    use rustix::fs::{FallocateFlags, fallocate};
-    let _ = fallocate(file, FallocateFlags::empty(), from, bytes);
-}
-
 /// Begins to write `bytes` of a file to disk, without waiting. What is "not needed any more" is written at once.
 #[cfg(target_os = "linux")]
 pub fn write_out(file: &File, from: u64, bytes: u64) {
@@ -18,10 +11,6 @@ pub fn write_out(file: &File, from: u64, bytes: u64) {
         let _ = fadvise(file, from, Some(bytes), Advice::DontNeed);
     }
 }
-
-/// Elsewhere a file grows as it is written to.
-#[cfg(not(target_os = "linux"))]
-pub fn reserve(_: &File, _: u64, _: u64) {}
 
 /// Elsewhere a sync begins where it is waited for.
 #[cfg(not(target_os = "linux"))]

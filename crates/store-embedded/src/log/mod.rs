@@ -7,7 +7,7 @@
 //! up, the rest is written again at the end of the log, and the file goes.
 //!
 //! Always: frames follow each other without a gap, numbered like the commits; a file is complete and synced before
-//! the next is begun, so only the last can be torn, or have space ahead of its end, which is zeros; what stands from the
+//! the next is begun, so only the last can be torn, or have zeros after its end; what stands from the
 //! checkpoint on is never removed; telling the engine again what it knows changes nothing. Not here: what is in a row
 //! (`tables`), when to take space back (`reclaimer`).
 //!
@@ -20,7 +20,7 @@ mod hints;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Write as _};
+use std::io::{self, IoSlice, Seek, SeekFrom, Write as _};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,11 +42,13 @@ const SLICES_MAX: usize = 1024;
 const ROWS_BYTES_MAX: u64 = 32 << 20;
 /// Bytes since the checkpoint that a start may have to read.
 const UNCHECKED_BYTES_MAX: u64 = 1 << 30;
-/// Space that the file is given ahead of its end. A sync of bytes within it need not tell the file system of a new
-/// length, which takes a quarter of the time of a small commit,
-const RESERVED_BYTES: u64 = 1 << 20;
-/// and of a small one only: with this many bytes, marking the space as used takes as long.
-const RESERVED_FOR_BYTES_MAX: u64 = 16 << 10;
+/// Zeros that are written ahead of the end, by a small commit that comes to where they ended. A sync of bytes that take
+/// their place has nothing else to write: no new length and no new extent, which take two fifths of a small sync.
+static ZEROS: [u8; 512 << 10] = [0; 512 << 10];
+/// The largest commit that is small. With several times as many bytes, writing zeros first takes longer than it saves,
+const SMALL_BYTES_MAX: u64 = 64 << 10;
+/// and so it does when large ones take their place: zeros are written after so many small ones in a row.
+const SMALL_BEFORE: u32 = 8;
 /// Space is taken back when this share of the log is garbage,
 const GARBAGE_PERCENT: u64 = 30;
 /// and when it is at least so many files' worth, so that a small store is left alone.
@@ -101,8 +103,10 @@ pub type UsageRow = (Vec<u8>, Bytes);
 pub struct Log {
     files: Arc<Files>,
     file: File,
-    /// How long it is: what stands after the end of the log is zeros.
-    reserved: u64,
+    /// Up to where it holds zeros after the end of the log.
+    zeros_end: u64,
+    /// Small commits since the last that was not.
+    small_commits: u32,
     /// A file of this length is followed by another.
     file_bytes: u64,
     end: Position,
@@ -189,7 +193,8 @@ impl Log {
         Ok(Self {
             files: Arc::new(files),
             file,
-            reserved: end.at,
+            zeros_end: end.at,
+            small_commits: 0,
             file_bytes,
             end,
             synced: 0,
@@ -246,7 +251,7 @@ impl Log {
             let next = self.end.next_file();
             self.file = self.files.create(next.file)?;
             self.usage.insert(next.file, Usage::default());
-            (self.end, self.reserved, self.synced_at) = (next, 0, 0);
+            (self.end, self.zeros_end, self.synced_at) = (next, 0, 0);
         }
         self.more_garbage |= !changed.is_empty();
         let row = |(file, usage): (&u64, &Usage)| {
@@ -268,9 +273,9 @@ impl Log {
         slices.push(IoSlice::new(&head));
         slices.extend(segments.pieces.iter().map(|piece| IoSlice::new(piece)));
         let (rows_bytes, bytes) = (head.len() as u64, head.len() as u64 + segments.bytes);
-        self.reserve(bytes);
         self.torn = true;
         write_all(&self.file, &mut slices)?;
+        self.write_zeros(bytes)?;
         self.torn = false;
         let first = Place { file: self.end.file, at: self.end.at + rows_bytes, length: 0 };
         self.end.at += bytes;
@@ -284,24 +289,30 @@ impl Log {
         Ok(first)
     }
 
-    /// Sees that there is space for so many bytes, as far as it can be had ahead.
-    fn reserve(&mut self, bytes: u64) {
+    /// Writes zeros after a commit of so many bytes, if it has come to where they ended and all were small of late.
+    fn write_zeros(&mut self, bytes: u64) -> io::Result<()> {
+        self.small_commits = if bytes <= SMALL_BYTES_MAX { self.small_commits.saturating_add(1) } else { 0 };
         let end = self.end.at + bytes;
-        if end <= self.reserved {
-            return;
+        if end <= self.zeros_end {
+            return Ok(());
         }
-        let mut wanted = end;
-        if bytes <= RESERVED_FOR_BYTES_MAX {
-            wanted = (end + RESERVED_BYTES).min(self.file_bytes.max(end));
-            hints::reserve(&self.file, self.reserved, wanted - self.reserved);
+        self.zeros_end = end;
+        let room = usize::try_from(self.file_bytes.saturating_sub(end)).unwrap_or(usize::MAX);
+        let zeros = &ZEROS[..room.min(ZEROS.len())];
+        if self.small_commits >= SMALL_BEFORE && !zeros.is_empty() {
+            // Nothing rests on them: where there is no room for them, some may have been written.
+            if write_all(&self.file, &mut [IoSlice::new(zeros)]).is_ok() {
+                self.zeros_end += zeros.len() as u64;
+            }
+            (&self.file).seek(SeekFrom::Start(end))?;
         }
-        self.reserved = wanted;
+        Ok(())
     }
 
-    /// Everything that was appended is on disk after this, and the file has no space ahead.
+    /// Everything that was appended is on disk after this, and the file ends there.
     pub fn end_file(&mut self) -> io::Result<()> {
         self.file.set_len(self.end.at)?;
-        self.reserved = self.end.at;
+        self.zeros_end = self.end.at;
         self.file.sync_all()?;
         self.note_synced();
         Ok(())
@@ -408,4 +419,31 @@ fn write_all(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_written_ahead_of_small_commits_and_not_of_large_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        // Makes a commit and tells how much longer the file is than the log.
+        let mut commit = |bytes: usize| {
+            let mut segments = Segments::default();
+            segments.add([0; SEGMENT_KEY_BYTES], vec![1; bytes].into());
+            log.append(log.end().commits + 1, &[], &segments).unwrap();
+            log.file.metadata().unwrap().len() - log.end().at
+        };
+        for large in [200 << 10, ZEROS.len()] {
+            for _ in 1..SMALL_BEFORE {
+                assert_eq!(commit(100), 0);
+            }
+            let ahead = commit(100);
+            assert_eq!(ahead, ZEROS.len() as u64);
+            assert!(commit(100) < ahead, "a small commit takes their place");
+            while commit(large) > 0 {}
+        }
+    }
 }

@@ -266,11 +266,7 @@ impl Writer {
 
     /// Takes in what a commit that has happened brings.
     pub(super) fn learn(&mut self, news: News) {
-        let mut inserter = self.shared.cache.inserter();
-        for segment in news.segments {
-            inserter.insert(segment);
-        }
-        drop(inserter);
+        self.shared.cache.add(news.segments.into());
         for (partition, start) in news.trimmed {
             self.shared.cache.forget(partition, start);
         }

@@ -1,0 +1,278 @@
+//! Files that are not what was written.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+use baton_store::{Cursor, Durability, Error, GroupSpec, Start, Store, run};
+use baton_store_embedded::{EmbeddedStore, Options};
+use baton_types::{GroupId, Offset, PartitionId};
+
+use super::{block, copy, files, is_log, lane, open, open_cold, push, push_to_all};
+
+/// Copies a directory where one file is about to be damaged; the others that are never changed are shared.
+fn copy_around(from: &Path, to: &Path, damaged: &Path, bytes: &[u8], journal_bytes: &[u8]) {
+    for path in files(from) {
+        let name = path.strip_prefix(from).unwrap();
+        let target = to.join(name);
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        if name == damaged {
+            fs::write(&target, bytes).unwrap();
+        } else if is_journal(name) {
+            fs::write(&target, journal_bytes).unwrap();
+        } else if name.starts_with("engine/keyspaces") && name.iter().count() == 5 {
+            fs::hard_link(&path, &target).unwrap();
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+/// Whether it is a list of files that a newer one has replaced.
+fn is_old_list(path: &Path) -> bool {
+    let Ok(current) = fs::read(path.with_file_name("current")) else { return false };
+    let number = u64::from_le_bytes(current[..8].try_into().unwrap());
+    let name = path.file_name().unwrap().to_string_lossy();
+    name.starts_with('v') && *name != *format!("v{number}")
+}
+
+fn without_zeros(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
+    bytes
+}
+
+/// Whether it is the engine's journal, on which nothing rests.
+fn is_journal(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "jnl")
+}
+
+/// Everything that a store tells: payloads per partition, records, and how far a group is.
+#[derive(Debug, PartialEq)]
+struct Contents {
+    payloads: Vec<Vec<bytes::Bytes>>,
+    records: Vec<(String, bytes::Bytes)>,
+    cursors: Vec<Option<Cursor>>,
+}
+
+async fn contents(store: &dyn Store, partitions: &[PartitionId], group: GroupId) -> Result<Contents, Error> {
+    let ids = partitions.to_vec();
+    let (tails, cursors, records) = run(store, move |tx| {
+        let (mut tails, mut cursors) = (Vec::new(), Vec::new());
+        for id in &ids {
+            let row = tx.partition_by_id(*id)?;
+            tails.push(row.ok_or(Error::Corrupt("a partition is missing".into()))?.tail);
+            cursors.push(tx.cursor(group, *id)?);
+        }
+        Ok((tails, cursors, tx.records("", None, 1000)?))
+    })
+    .await?;
+    let mut payloads = Vec::new();
+    for (id, tail) in partitions.iter().zip(tails) {
+        let segments = store.read(*id, Offset(0), tail, usize::MAX).await?;
+        let mut of_partition = Vec::new();
+        for segment in segments {
+            for message in segment.messages() {
+                of_partition.push(message?.payload);
+            }
+        }
+        payloads.push(of_partition);
+    }
+    let records = records.into_iter().map(|(key, record)| (key, record.value)).collect();
+    Ok(Contents { payloads, records, cursors })
+}
+
+/// A store with all kinds of files: tables, a checkpoint, files of the log before and after it.
+async fn furnish(directory: &Path) -> (Vec<PartitionId>, GroupId, Contents) {
+    // Few rows of the index make a file, so that there are such files too.
+    let (log_file_bytes, index_rows) = (512 << 10, 64);
+    let options = Options { min_free_disk: 0, log_file_bytes, index_rows, ..Options::new(directory) };
+    let store = EmbeddedStore::open(options).unwrap();
+    let (queue, partitions) = lane(&store, 4).await;
+    let group = run(&store, move |tx| {
+        let subscribed_at = tx.now();
+        Ok(tx
+            .put_group(
+                queue,
+                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+            )
+            .id)
+    })
+    .await
+    .unwrap();
+    let work = async |from: u64, to: u64| {
+        for salt in from..to {
+            let partition = partitions[usize::try_from(salt % 4).unwrap()];
+            push(&store, partition, block(30, 1000, salt)).await.unwrap();
+            push(&store, partition, block(1, 100, salt)).await.unwrap();
+            push_to_all(&store, &partitions, salt).await;
+            run(&store, move |tx| {
+                let cursor = Cursor { next: Offset(salt), ..Cursor::default() };
+                tx.put_cursor(group, partition, cursor, Durability::Now);
+                tx.put_record(&format!("r{salt:03}"), format!("value {salt}").into(), None)
+            })
+            .await
+            .unwrap();
+        }
+    };
+    work(0, 40).await;
+    store.checkpoint().unwrap();
+    work(40, 60).await;
+    let contents = contents(&store, &partitions, group).await.unwrap();
+    store.close().await.unwrap();
+    (partitions, group, contents)
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
+enum Outcome {
+    Refused,
+    NotServed,
+    Unharmed,
+    Panicked,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn damaged_files_are_noticed_and_wrong_bytes_are_never_served() {
+    let original = tempfile::tempdir().unwrap();
+    let (partitions, group, expected) = furnish(original.path()).await;
+    let mut wrong = Vec::new();
+    let mut journal_bytes = Vec::new();
+    for path in files(original.path()).iter().filter(|path| is_journal(path)) {
+        journal_bytes = without_zeros(fs::read(path).unwrap());
+    }
+    let mut tally = BTreeMap::<(String, Outcome), u32>::new();
+    std::panic::set_hook(Box::new(|_| ()));
+    for path in files(original.path()) {
+        let name = path.strip_prefix(original.path()).unwrap().to_owned();
+        let mut whole = fs::read(&path).unwrap();
+        if is_journal(&path) {
+            whole = without_zeros(whole);
+        }
+        let length = whole.len();
+        if length == 0 || name == Path::new("lock") || is_old_list(&path) {
+            continue;
+        }
+        for place in [0, length / 7, length / 3, length * 3 / 4, length - 1] {
+            for cut in [false, true] {
+                let damaged = tempfile::tempdir().unwrap();
+                let mut bytes = whole.clone();
+                if cut {
+                    bytes.truncate(place)
+                } else {
+                    bytes[place] ^= 0x55
+                }
+                copy_around(original.path(), damaged.path(), &name, &bytes, &journal_bytes);
+                let runtime = tokio::runtime::Handle::current();
+                let (ids, path) = (partitions.clone(), damaged.path().to_owned());
+                let outcome = tokio::task::spawn_blocking(move || {
+                    catch_unwind(AssertUnwindSafe(|| match open_cold(&path) {
+                        Err(_) => (Outcome::Refused, None),
+                        Ok(store) => match runtime.block_on(contents(&store, &ids, group)) {
+                            Err(_) => (Outcome::NotServed, None),
+                            Ok(told) => (Outcome::Unharmed, Some(told)),
+                        },
+                    }))
+                });
+                let (outcome, told) = outcome.await.unwrap().unwrap_or((Outcome::Panicked, None));
+                if told.is_some_and(|told| told != expected) {
+                    let what = if cut { "cut at" } else { "changed at" };
+                    wrong.push(format!("{} {what} {place} of {length}", name.display()));
+                }
+                let kind = name.iter().nth(if name.starts_with("engine/keyspaces") { 3 } else { 1 });
+                let kind = kind.map_or("own".into(), |kind| kind.to_string_lossy().into_owned());
+                *tally.entry((kind, outcome)).or_default() += 1;
+            }
+        }
+    }
+    let _ = std::panic::take_hook();
+    println!("{tally:?}");
+    assert!(wrong.is_empty(), "wrong data was served: {wrong:#?}");
+    assert!(tally.keys().any(|(_, outcome)| *outcome == Outcome::NotServed), "no damage reached a read");
+    assert!(
+        tally.keys().any(|(_, outcome)| *outcome == Outcome::Refused),
+        "no damage was noticed at opening"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_lost_its_end_is_refused_with_advice() {
+    let directory = tempfile::tempdir().unwrap();
+    let left = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (_, partitions) = lane(&store, 1).await;
+    for salt in 0..400 {
+        push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
+    }
+    copy(directory.path(), left.path());
+    let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
+    let written = written(&fs::read(&log).unwrap()) as u64;
+    // Commits were torn off after they had been answered and the engine had written down that it knows of them.
+    fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(written / 4).unwrap();
+    let refused = open(left.path()).err().unwrap().to_string();
+    assert!(refused.contains("commits are missing") && refused.contains("backup"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_its_end_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (_, partitions) = lane(&store, 1).await;
+    for salt in 0..10 {
+        push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
+    }
+    // As a crash leaves it, with bytes changed so many before its end.
+    let with_damage = |before_end: isize| {
+        let left = tempfile::tempdir().unwrap();
+        copy(directory.path(), left.path());
+        let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
+        let mut bytes = fs::read(&log).unwrap();
+        let at = written(&bytes).checked_add_signed(-before_end).unwrap();
+        bytes[at] ^= 0x55;
+        fs::write(&log, bytes).unwrap();
+        left
+    };
+    let middle = with_damage(3000);
+    let refused = open(middle.path()).err().unwrap().to_string();
+    assert!(refused.contains("file 1 of the log is damaged"), "{refused}");
+    let end = with_damage(100);
+    let store = open(end.path()).unwrap();
+    let partition = partitions[0];
+    let told = run(&store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap();
+    assert_eq!(told.tail, Offset(9));
+    // Something of a commit that was never finished stands after its beginning is missing.
+    let ahead = with_damage(-5000);
+    for tail in [11, 12] {
+        let store = open(ahead.path()).unwrap();
+        push(&store, partition, block(1, 10_000, 1)).await.unwrap();
+        let told = run(&store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap();
+        assert_eq!(told.tail, Offset(tail));
+    }
+    let log = files(ahead.path()).into_iter().find(|path| is_log(path)).unwrap();
+    let bytes = fs::read(&log).unwrap();
+    assert_eq!(written(&bytes), bytes.len(), "a store that was closed keeps no zeros ahead");
+}
+
+/// Where a file of the log ends, without the zeros that stand after it.
+fn written(bytes: &[u8]) -> usize {
+    bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_engine_forgets_the_log_tells_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (partitions, group, expected) = furnish(directory.path()).await;
+    for path in files(directory.path()).iter().filter(|path| is_journal(path)) {
+        let length = fs::metadata(path).unwrap().len();
+        fs::write(path, []).unwrap();
+        fs::OpenOptions::new().write(true).open(path).unwrap().set_len(length).unwrap();
+    }
+    let store = open_cold(directory.path()).unwrap();
+    assert_eq!(contents(&store, &partitions, group).await.unwrap(), expected);
+    drop(store);
+    // Without the log, that is noticed.
+    for path in files(directory.path()).iter().filter(|path| is_log(path)) {
+        fs::remove_file(path).unwrap();
+    }
+    let refused = open_cold(directory.path()).err().unwrap();
+    assert!(matches!(&refused, Error::Corrupt(text) if text.contains("of the log is missing")), "{refused}");
+}
