@@ -57,7 +57,8 @@ def stop_leader(drill):
 def lose_renewal(drill, leader):
     """Has a renewal of the leader happen whose answer it never gets; what shows that."""
     crew, link = drill.crew, leader.link
-    stored = "SELECT version FROM crew.records WHERE key = convert_to('jobs/leader', 'UTF8')"
+    # 0 for as long as nobody leads: a lease that ended is cleared away before the next one is taken.
+    stored = "SELECT coalesce(max(version), 0) FROM crew.records WHERE key = convert_to('jobs/leader', 'UTF8')"
     node, mutes, lost = crew.node(leader.name)["nodeId"], link.mutes, link.lost
     leader.is_cut, before = True, int(crew.database.sql(stored))
     # What a holder of a lease looks like in the statement that writes it, which is sent along with its commit.
