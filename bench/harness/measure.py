@@ -193,7 +193,7 @@ def wake_ups(plan, tools, turn):
 
 
 def engine(plan, tools, turn):
-    """The storage engine alone beside the plain file, as its own crate measures it."""
+    """The storage engine alone beside the plain file, as its own crate measures it, and the same pushes over HTTP."""
     if not plan.wants_baton() or not ENGINE_LIMIT.exists():
         return []
     command = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "baton-store-embedded",
@@ -202,7 +202,12 @@ def engine(plan, tools, turn):
     with servers.directory(plan.data) as path:
         # The example puts its files where it is started.
         found = lines([*command, "--manifest-path", ROOT / "Cargo.toml"], cwd=path)
-    return [{**row, "scenario": "engine"} if row.get("scenario") != "failed" else row for row in found]
+    rows = [{**row, "scenario": "engine"} if row.get("scenario") != "failed" else row for row in found]
+    for batch in [100, 1000]:
+        found = alone(plan, tools, "push", "--together", "--connections", 4, "--partitions", 1, "--batch", batch,
+                      "--duration", plan.duration)
+        rows += [{**row, "scenario": "engine-http"} if row.get("scenario") == "push" else row for row in found]
+    return rows
 
 
 def alone(plan, tools, scenario, *options):
