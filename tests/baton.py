@@ -22,6 +22,7 @@ from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 import postgres
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 LISTENING = re.compile(r"^baton is listening on (https?)://[\d.]+:(\d+)\s*$")
@@ -77,16 +78,16 @@ class Answer(NamedTuple):
 
 
 class Server:
-    """One server process on a data directory; it can be stopped, killed and started again."""
+    """One server process on a data directory; it can be stopped, killed and started again, and keeps its port."""
 
-    def __init__(self, data, *args, listen="127.0.0.1:0", environment=None):
+    def __init__(self, data, *args, listen=None, environment=None):
         self.data = Path(data)
         self.args = args
         self.store = [] if "--store" in args else store_arguments(self.data)
-        self.listen = listen
+        self.listen = listen or f"127.0.0.1:{free_port()}"
         self.environment = environment or {}
         self.program = None
-        self.port = None
+        self.port = int(self.listen.rsplit(":", 1)[1])
         self.scheme = None
         self.process = None
         self.lines = None

@@ -10,6 +10,8 @@ import struct
 import subprocess
 from pathlib import Path
 
+from ports import free_port
+
 SCRIPT = Path(__file__).resolve().parent.parent / "crates" / "testing-postgres" / "src" / "postgres.sh"
 
 
@@ -22,12 +24,6 @@ def binaries():
 def other_user():
     """Who runs it in place of root, which PostgreSQL refuses."""
     return pwd.getpwnam("postgres") if os.getuid() == 0 else None
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 class Postgres:

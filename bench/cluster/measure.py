@@ -25,7 +25,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests" / part) for pa
 
 import postgres  # noqa: E402
 from baton import Server, eventually  # noqa: E402
-from nodes import Waiting, busy, free_udp_port  # noqa: E402
+from nodes import Waiting, busy  # noqa: E402
+from ports import free_port  # noqa: E402
 
 
 class Line:
@@ -176,7 +177,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     schema = f"measure_{uuid.uuid4().hex[:12]}"
-    ports = [free_udp_port() for _ in range(4)]
+    ports = [free_port() for _ in range(4)]
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         made = {
             "off": Node(Path(directory), "off", schema, ports[0], [ports[1]], False),

@@ -27,7 +27,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[2] / "tests" / part) for pa
 
 import postgres  # noqa: E402
 from baton import Server, eventually  # noqa: E402
-from nodes import free_udp_port  # noqa: E402
+from ports import free_port  # noqa: E402
 
 NAMES = "abc"
 # Through which server a consumer polls.
@@ -126,7 +126,7 @@ def main():
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     schema = f"settle_{uuid.uuid4().hex[:12]}"
-    ports = {name: free_udp_port() for name in NAMES}
+    ports = {name: free_port() for name in NAMES}
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         nodes = {}
         for name in NAMES:

@@ -206,7 +206,6 @@ async def test_sliding_and_session_windows_emit_what_they_hold(queen, server, qu
 async def test_sums_are_exact_although_the_server_is_killed_again_and_again(tmp_path, queue, query):
     base, total = 1_700_000_000_000, 400
     with Server(tmp_path / "data") as server:
-        server.listen = f"127.0.0.1:{server.port}"
         server.configure(queue, leaseTime=1)
         queen = Queen(server.url)
         try:

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import postgres
 from baton import Server, eventually
 from links import Gate, Wire
+from ports import free_port
 
 # A request with this is served where it arrives.
 STAY = {"X-Forwarded-By": "a-test"}
@@ -20,12 +21,6 @@ HEARTBEAT_MS = 200
 DEAD_AFTER_MS = 1500
 TIMEOUT_MS = 1500
 CIRCUIT_RETRY_MS = 1000
-
-
-def free_udp_port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Node(Server):
@@ -74,7 +69,7 @@ class Cluster:
     """Some servers, each of which knows the others."""
 
     def __init__(self, directory, schema, names="abc", routes=True, extra=(), environment=None):
-        self.ports = {name: free_udp_port() for name in names}
+        self.ports = {name: free_port() for name in names}
         self.gates = {name: Gate() for name in names}
         # By sender and receiver.
         self.wires = {(a, b): Wire(self.ports[b]) for a in names for b in names if a != b}

@@ -8,7 +8,7 @@ import requests
 
 import postgres
 from baton import Background, Server, eventually
-from nodes import free_udp_port
+from ports import free_port
 
 
 def openssl(*args):
@@ -28,7 +28,7 @@ def certificate(tmp_path):
 
 def test_a_push_is_passed_on_over_https(tmp_path, certificate, queue):
     chain, key = certificate
-    ports, schema = [free_udp_port(), free_udp_port()], f"cluster_{uuid.uuid4().hex[:16]}"
+    ports, schema = [free_port(), free_port()], f"cluster_{uuid.uuid4().hex[:16]}"
     servers = [
         Server(
             tmp_path / name, "--node-id", name, "--store", postgres.shared(), "--store-schema", schema,

@@ -25,9 +25,7 @@ BOTH = pytest.mark.parametrize("server", ["embedded", "postgres"], indirect=True
 def server(request, tmp_path):
     database = Postgres() if getattr(request, "param", "embedded") == "postgres" else None
     store = ("--store", database.url, "--store-schema", "jobs") if database else ()
-    # The same port after each start, so that workers find it again.
     with Server(tmp_path / "data", *QUICK, *store) as server:
-        server.listen = f"127.0.0.1:{server.port}"
         yield server
     assert "panicked" not in server.text(), server.text()
     if database:

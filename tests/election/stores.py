@@ -20,6 +20,7 @@ from email.utils import formatdate
 from pathlib import Path
 
 from baton import Server, eventually
+from ports import free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -28,12 +29,6 @@ START_SECONDS = 60
 # The account that Azurite has for everybody; it is in its documentation and protects nothing.
 AZURE_ACCOUNT = "devstoreaccount1"
 AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def node_modules():

@@ -5,6 +5,7 @@ import time
 
 import stores
 from participant import Group, Participant, Term, overlaps, terms
+from ports import free_port
 
 
 def refusal(store):
@@ -31,7 +32,7 @@ def test_s3s_fs_is_refused_for_two_writers_at_once_both_succeed(tmp_path):
 
 
 def test_a_store_that_does_not_answer_is_told_from_one_that_cannot_elect(tmp_path):
-    store = stores.s3(stores.free_port(), "elections", None)
+    store = stores.s3(free_port(), "elections", None)
     assert "the store could not be probed" in refusal(store)
 
 

@@ -303,7 +303,6 @@ def test_a_notice_is_taken_for_any_queue_and_must_name_one(server, queue):
 
 def test_order_holds_for_many_producers_while_the_mode_flips_and_the_server_is_killed(own, queue, rng):
     """Each producer repeats what was not answered, under the same id; so each message is there once, and in order."""
-    own.listen = f"127.0.0.1:{own.port}"
     stop, statuses = threading.Event(), [[] for _ in range(4)]
 
     def produce(producer):

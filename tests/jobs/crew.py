@@ -7,14 +7,14 @@ which must not be. Not here: who uses them (`job_load`), what must hold afterwar
 import itertools
 import os
 import signal
-import socket
 import tempfile
 import time
 from pathlib import Path
 
 from baton import Server, eventually
 from links import Gate, Wire
-from postgres import Postgres, free_port
+from ports import free_port
+from postgres import Postgres
 
 # Short, and far enough apart that a busy machine does not mix them up.
 TIMES = {
@@ -77,30 +77,20 @@ class FalseClock:
         }
 
 
-def free_udp_port():
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Member(Server):
-    """One server of a crew; it keeps its port over starts, and reaches the database and the others over links."""
+    """One server of a crew; it reaches the database and the others over links."""
 
     def __init__(self, crew, name, times):
         self.name = name
         flags = [part for key, value in times.items() for part in (f"--{key}", str(value))]
         self.link = Gate(crew.database.port) if crew.is_linked else None
         url = crew.database.url_over(self.link.port) if self.link else crew.database.url
-        listen = f"127.0.0.1:{free_port()}"
-        super().__init__(
-            crew.directory / name, "--node-id", name, "--store", url, "--store-schema", "crew", *flags, listen=listen
-        )
+        super().__init__(crew.directory / name, "--node-id", name, "--store", url, "--store-schema", "crew", *flags)
         self.data.mkdir(parents=True, exist_ok=True)
-        self.port = int(listen.rsplit(":", 1)[1])
         self.is_stopped = False
         # Whether it is not to be asked for what the store says.
         self.is_cut = False
-        self.gossip = free_udp_port()
+        self.gossip = free_port()
 
     def freeze(self):
         os.kill(self.process.pid, signal.SIGSTOP)

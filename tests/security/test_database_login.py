@@ -11,6 +11,7 @@ import pytest
 
 import postgres
 from baton import Server, binary
+from ports import free_port
 
 # The role of the tests themselves comes in as before; of the others each has a proof of its own.
 RULES = """
@@ -64,7 +65,7 @@ def test_a_database_is_reached_over_its_socket_and_over_the_first_host_that_answ
     over_socket = f"host={database.socket} port={database.port} user=baton dbname=postgres"
     reached = migrate(over_socket, "over_socket")
     assert reached.returncode == 0, reached.stderr
-    silent = postgres.free_port()
+    silent = free_port()
     hosts = f"postgres://baton@127.0.0.1:{silent},127.0.0.1:{database.port}/postgres?target_session_attrs=read-write"
     reached = migrate(hosts, "second_host")
     assert reached.returncode == 0, reached.stderr

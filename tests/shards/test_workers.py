@@ -5,7 +5,7 @@ import signal
 import pytest
 import zmq
 from baton import Background, Server, eventually
-from postgres import free_port
+from ports import free_port
 from workers import CONTEXT, Program, Worker, address, shard_server, spread
 
 

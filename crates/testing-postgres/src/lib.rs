@@ -176,9 +176,16 @@ fn binaries() -> Option<PathBuf> {
     directories.into_iter().find(both)
 }
 
+/// A port of loopback on which nobody listens. It is from below the range that the system chooses ports from, so that no
+/// connection takes it while the database is restarted; processes begin to look at different ones.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    listener.local_addr().expect("a bound socket has an address").port()
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 2000;
+    static TURN: AtomicU64 = AtomicU64::new(0);
+    let begin = 16 * u64::from(std::process::id()) + TURN.fetch_add(1, Ordering::Relaxed);
+    let begin = u16::try_from(begin % u64::from(COUNT)).unwrap_or(0);
+    let mut ports = (0..COUNT).map(|next| FIRST + (begin + next) % COUNT);
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("loopback has a free port")
 }
 
 /// Who is to run it when we are root: the user `postgres`, else `nobody`.
