@@ -137,15 +137,8 @@ pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Er
         value: Some(row.into()),
     }));
     let first = log.append(number, &writes, &segments).map_err(failed)?;
-    Ok(Untold {
-        seq,
-        writes,
-        segments: segments.index,
-        first,
-        gives_up,
-        bytes: segments.bytes,
-        end: log.end(),
-    })
+    let bytes = segments.bytes + writes.iter().map(Write::bytes_len).sum::<u64>();
+    Ok(Untold { seq, writes, segments: segments.index, first, gives_up, bytes, end: log.end() })
 }
 
 fn failed(error: io::Error) -> Error {
@@ -155,7 +148,7 @@ fn failed(error: io::Error) -> Error {
 /// A commit that the engine has not been told of.
 pub struct Untold {
     pub seq: u64,
-    /// Bytes of its segments.
+    /// Bytes of its segments and rows.
     pub bytes: u64,
     /// Where the log ends after it.
     pub end: Position,

@@ -3,8 +3,8 @@
 //! With a million partitions nearly every message is a segment, and a row of its own in the engine's buffer is a sixth
 //! of all that it costs. So rows are kept here as they come, until somebody looks, or they are many: many are
 //! sorted and become a sorted file of the engine at once, past its journal and its buffer. Always: whoever reads the
-//! table sees every row that was kept before; the last one kept under a key counts. Not here: what a crash leaves out,
-//! which the log tells again (`loading`).
+//! table sees every row that was kept before, or an error; the last one kept under a key counts. Not here: what a crash
+//! leaves out, which the log tells again (`loading`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,16 +38,16 @@ pub struct Index {
     many: usize,
     /// In the order they came.
     young: Mutex<Vec<Row>>,
-    /// Held while they are written.
-    writing: Mutex<()>,
+    /// Held while they are written. Whether some were lost by that, in a panic.
+    lost: Mutex<bool>,
     /// Whether many are, for which the engine keeps everybody else waiting.
     busy: AtomicBool,
 }
 
 impl Index {
     pub fn new(db: Database, table: Keyspace, many: usize) -> Self {
-        let (young, writing, busy) = Default::default();
-        Self { db, table, many, young, writing, busy }
+        let (young, lost, busy) = Default::default();
+        Self { db, table, many, young, lost, busy }
     }
 
     /// The engine's table with everything that was kept.
@@ -78,11 +78,15 @@ impl Index {
 
     /// Gives the engine what was kept.
     pub fn write(&self) -> Result<(), Error> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if *lost {
+            return Err(Error::Closed("some of what tells where messages are was lost".into()));
+        }
         let mut rows = std::mem::take(&mut *self.young());
         if rows.is_empty() {
             return Ok(());
         }
+        *lost = true;
         // Rows of one commit are in order, which this kind of sorting makes use of.
         rows.sort_by_key(|row| numbers(row.key));
         rows.dedup_by(|later, kept| {
@@ -94,13 +98,14 @@ impl Index {
         });
         let few = rows.len() < self.many / WORTH_A_FILE;
         let written = if few { self.buffer(&rows) } else { self.make_file(&rows) };
-        written.map_err(|error| {
+        if written.is_err() {
             // Nobody may miss them, and it may work the next time.
             let mut young = self.young();
             rows.append(&mut young);
-            *young = std::mem::take(&mut rows);
-            engine_error(error)
-        })
+            *young = rows;
+        }
+        *lost = false;
+        written.map_err(engine_error)
     }
 
     /// Through the engine's buffer.

@@ -93,6 +93,9 @@ fn care(
     intake: &WeakSender<Input>,
     decider: &Thread,
 ) -> Result<(), Error> {
+    if let Some(reason) = shared.failure() {
+        return Err(Error::Closed(reason));
+    }
     if shared.messages.index.is_much() {
         shared.messages.index.write()?;
     }
@@ -130,6 +133,9 @@ pub fn checkpoint(shared: &Shared, Request { end, more_tables }: &Request) -> Re
         baton_env::pause(FLUSHED_CHECK_EVERY);
         // Fails if the engine has given up writing.
         shared.db.persist(PersistMode::Buffer).map_err(engine_error)?;
+        if let Some(reason) = shared.failure() {
+            return Err(Error::Closed(reason));
+        }
     }
     // What is not on disk may not be taken for covered.
     shared.sync_log()?;

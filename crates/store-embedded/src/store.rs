@@ -285,6 +285,16 @@ impl Shared {
         }
     }
 
+    /// Waits for the threads to end, and settles what they leave.
+    fn end(&self, threads: Vec<JoinHandle<()>>) -> Result<(), Error> {
+        // All of them, whatever became of the first.
+        let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+        match ended.iter().all(Result::is_ok) {
+            true => self.settle(),
+            false => Err(Error::Closed("a thread of the store has panicked".into())),
+        }
+    }
+
     /// Forces everything to disk after the threads have ended, and leaves nothing for the next start to do again.
     fn settle(&self) -> Result<(), Error> {
         if let Some(reason) = self.failure() {
@@ -302,13 +312,14 @@ impl Shared {
     }
 
     pub fn sync_log(&self) -> Result<(), Error> {
-        self.log().sync().map_err(log_error)
+        let synced = self.log().sync().map_err(log_error);
+        synced.inspect_err(|error| self.fail(&error.to_string()))
     }
 
     /// Tells the engine of the commits that it does not know of, if they are many or it is to be `at_once`; says
     /// whether it did.
     pub fn tell_engine_of_many(&self, at_once: bool) -> bool {
-        let tells = at_once || !self.messages.index.is_busy() && self.telling.is_much();
+        let tells = at_once || self.telling.is_much() && self.may_tell();
         if tells {
             self.tell_engine();
         }
@@ -317,9 +328,13 @@ impl Shared {
 
     /// Tells the engine of all commits that were answered, unless it would keep us waiting and there is time.
     pub fn tell_engine_if_free(&self) {
-        if !self.messages.index.is_busy() || self.telling.is_too_much() {
+        if self.may_tell() {
             self.tell_engine();
         }
+    }
+
+    fn may_tell(&self) -> bool {
+        !self.messages.index.is_busy() || self.telling.is_too_much()
     }
 
     /// Tells the engine of all commits that were answered.
@@ -491,7 +506,10 @@ impl Store for EmbeddedStore {
         let shared = self.shared.clone();
         let read = tokio::task::spawn_blocking(move || {
             shared.tell_engine();
-            shared.messages.read(partition, from, to, bytes_max)
+            match shared.failure() {
+                Some(reason) => Err(Error::Closed(reason)),
+                None => shared.messages.read(partition, from, to, bytes_max),
+            }
         });
         Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
     }
@@ -542,12 +560,7 @@ impl Store for EmbeddedStore {
             let _ = self.intake.send(Input::Close).await;
             self.decider.unpark();
             let shared = self.shared.clone();
-            let closed = tokio::task::spawn_blocking(move || {
-                match threads.into_iter().all(|thread| thread.join().is_ok()) {
-                    true => shared.settle(),
-                    false => Err(Error::Closed("a thread of the store has panicked".into())),
-                }
-            });
+            let closed = tokio::task::spawn_blocking(move || shared.end(threads));
             closed.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string())))
         })
     }
@@ -558,10 +571,8 @@ impl Drop for EmbeddedStore {
         while let Err(mpsc::error::TrySendError::Full(_)) = self.take_in(Input::Close) {
             baton_env::pause(BUSY_FOR);
         }
-        for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
-            let _ = thread.join();
-        }
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         // Whoever wants to know whether it worked calls `close`.
-        let _ = self.shared.settle();
+        let _ = self.shared.end(threads);
     }
 }

@@ -1,6 +1,7 @@
 //! What the engine has not been told of yet, and telling it.
 //!
-//! Always: it is told in the order of the commits, one at a time, and nobody who only adds a commit waits for that.
+//! Always: it is told in the order of the commits, one at a time, and nobody who only adds a commit waits for that;
+//! after one that it could not be told of, it is told of no other, so that what it knows has no gap.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -21,8 +22,9 @@ const TOO_MANY_BYTES: u64 = 32 << 20;
 
 pub struct Telling {
     untold: Mutex<Vec<Untold>>,
-    /// Held by whoever tells.
-    turn: Mutex<()>,
+    /// Held by whoever tells. Whether it could not be told of a commit: that was begun, and neither ended well nor was
+    /// it undone, not even by a panic.
+    broken: Mutex<bool>,
     /// The last group that the engine knows of, and where it ends in the log.
     seq: AtomicU64,
     end: Mutex<Position>,
@@ -31,8 +33,8 @@ pub struct Telling {
 impl Telling {
     /// For an engine that knows the log up to there.
     pub fn new(end: Position) -> Self {
-        let (untold, turn, seq) = Default::default();
-        Self { untold, turn, seq, end: Mutex::new(end) }
+        let (untold, broken, seq) = Default::default();
+        Self { untold, broken, seq, end: Mutex::new(end) }
     }
 
     /// Notes a commit that is in the log.
@@ -51,11 +53,16 @@ impl Telling {
 
     /// Tells the engine of everything that was kept.
     pub fn tell(&self, db: &Database, index: &Index) -> Result<(), Error> {
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut broken = self.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        if *broken {
+            return Err(Error::Closed("it was not told of an earlier one".into()));
+        }
         let untold = std::mem::take(&mut *self.untold());
         for commit in untold {
             let (seq, end) = (commit.seq, commit.end);
+            *broken = true;
             commit.tell(db, index)?;
+            *broken = false;
             self.seq.store(seq, Ordering::Release);
             *self.end.lock().unwrap_or_else(PoisonError::into_inner) = end;
         }
@@ -77,4 +84,54 @@ impl Telling {
 
 fn bytes_of(commits: &[Untold]) -> u64 {
     commits.iter().map(|commit| commit.bytes).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use baton_types::{Offset, PartitionId, Timestamp};
+
+    use super::*;
+    use crate::committer;
+    use crate::log::{Log, Place, Segments};
+    use crate::tables::{Tables, segment_key};
+    use crate::writer::Group;
+
+    #[test]
+    fn after_a_commit_that_the_engine_was_not_told_of_it_is_told_of_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let engine = directory.path().join("engine");
+        let db = Database::builder(&engine).open().unwrap();
+        let tables = Tables::open(&db).unwrap();
+        let index = Index::new(db.clone(), tables.segments.clone(), 4);
+        let telling = Telling::new(log.end());
+        let mut commit = |seq: u64, given_up: Vec<Place>| {
+            let mut segments = Segments::default();
+            segments
+                .add(segment_key(PartitionId(seq), Offset(0), Timestamp::from_micros(1)), vec![1; 9].into());
+            let group = Group { seq, number: seq, segments, given_up, ..Group::default() };
+            telling.keep(committer::append(&tables, &mut log, group).unwrap());
+        };
+        commit(1, vec![]);
+        telling.tell(&db, &index).unwrap();
+        let end = telling.end();
+        assert_eq!(telling.seq(), 1);
+
+        // It cannot make files.
+        let (there, away) = (engine.join("keyspaces"), directory.path().join("away"));
+        fs::rename(&there, &away).unwrap();
+        commit(2, vec![Place { file: 0, at: 0, length: 9 }]);
+        commit(3, vec![]);
+        assert!(telling.tell(&db, &index).is_err());
+        assert_eq!((telling.seq(), telling.end()), (1, end));
+
+        // It can again, but the third must not come before the second.
+        fs::rename(&away, &there).unwrap();
+        commit(4, vec![]);
+        assert!(telling.tell(&db, &index).is_err());
+        assert_eq!((telling.seq(), telling.end()), (1, end));
+        assert_eq!(index.table().unwrap().iter().count(), 1, "what it was told of is there");
+    }
 }

@@ -69,6 +69,12 @@ pub struct Write {
     pub value: Option<UserValue>,
 }
 
+impl Write {
+    pub fn bytes_len(&self) -> u64 {
+        (self.key.len() + self.value.as_ref().map_or(0, |value| value.len())) as u64
+    }
+}
+
 /// What one commit writes, and who waits for it.
 #[derive(Default)]
 pub struct Group {

@@ -265,9 +265,7 @@ impl Log {
 
     /// Appends a commit, which is not on disk before [`sync`](Self::sync); tells where its segments begin.
     pub fn append(&mut self, number: u64, writes: &[Write], segments: &Segments) -> io::Result<Place> {
-        if self.torn {
-            return Err(io::Error::other("an earlier commit was not written whole"));
-        }
+        self.check_whole()?;
         let head = frame::encode(number, self.synced, writes, segments);
         let mut slices = Vec::with_capacity(1 + segments.pieces.len());
         slices.push(IoSlice::new(&head));
@@ -309,8 +307,18 @@ impl Log {
         Ok(())
     }
 
+    /// Refuses to go on after a commit that was not written or synced whole: a later sync may succeed without it.
+    fn check_whole(&self) -> io::Result<()> {
+        match self.torn {
+            true => Err(io::Error::other("an earlier commit was not written whole")),
+            false => Ok(()),
+        }
+    }
+
     /// Everything that was appended is on disk after this, and the file ends there.
     pub fn end_file(&mut self) -> io::Result<()> {
+        self.check_whole()?;
+        self.torn = true;
         self.file.set_len(self.end.at)?;
         self.zeros_end = self.end.at;
         self.file.sync_all()?;
@@ -327,6 +335,8 @@ impl Log {
     /// Everything that was appended is on disk after this.
     pub fn sync(&mut self) -> io::Result<()> {
         if self.synced < self.end.commits {
+            self.check_whole()?;
+            self.torn = true;
             self.file.sync_data()?;
             self.note_synced();
         }
@@ -334,7 +344,7 @@ impl Log {
     }
 
     fn note_synced(&mut self) {
-        (self.synced, self.synced_at) = (self.end.commits, self.end.at);
+        (self.synced, self.synced_at, self.torn) = (self.end.commits, self.end.at, false);
     }
 
     /// Whether somebody should look what there is to do; garbage is not looked at while more is `coming`. Asked after
@@ -424,6 +434,24 @@ fn write_all(mut file: &File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn after_a_sync_that_failed_nothing_is_taken_for_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        log.append(1, &[], &Segments::default()).unwrap();
+        log.sync().unwrap();
+        // It takes what is written and cannot be synced.
+        let null = File::options().write(true).open("/dev/null").unwrap();
+        let file = std::mem::replace(&mut log.file, null);
+        log.append(2, &[], &Segments::default()).unwrap();
+        log.sync().unwrap_err();
+        log.file = file;
+        log.sync().unwrap_err();
+        log.end_file().unwrap_err();
+        log.append(3, &[], &Segments::default()).unwrap_err();
+        assert_eq!(log.synced, 1);
+    }
 
     #[test]
     fn zeros_are_written_ahead_of_small_commits_and_not_of_large_ones() {
