@@ -7,7 +7,18 @@ import time
 
 import pytest
 
-from baton import Background, Connection, Wire, data_of, eventually, nobody_parked, parked, pop_path, request_bytes
+from baton import (
+    Background,
+    Connection,
+    Server,
+    Wire,
+    data_of,
+    eventually,
+    nobody_parked,
+    parked,
+    pop_path,
+    request_bytes,
+)
 
 pytestmark = pytest.mark.usefixtures("unharmed")
 
@@ -190,6 +201,50 @@ def test_connections_beyond_counting_do_not_end_the_server(server, queue):
     for connection in connections:
         connection.close()
     eventually(lambda: Background(served_quickly, server, queue).result(10) is None)
+
+
+def test_a_connection_too_many_is_told_so_and_the_others_stay(tmp_path, queue):
+    with Server(tmp_path / "data", "--connections-max", "3") as server:
+        idle = [Connection(server.port) for _ in range(3)]
+        for connection in idle:
+            assert connection.call("GET", "/health").status == 200
+        for method, path, body in (("GET", "/health", b""), ("POST", "/api/v1/push", b"x" * 100_000)):
+            refused = server.call(method, path, body)
+            assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+            assert refused.headers["connection"] == "close"
+            assert "connections_max" in refused.error
+        with Wire(server.port, timeout=10) as silent:
+            answer = silent.answer()
+            assert answer.status == 503, "who says nothing is told as well"
+        # Whoever does not listen either cannot keep others from being told.
+        crowd = [socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(200)]
+        for connection in idle:
+            assert connection.call("GET", "/health").status == 200
+        for connection in crowd:
+            connection.close()
+        idle.pop().close()
+
+        def is_served():
+            with Wire(server.port, timeout=10) as wire:
+                wire.send(request_bytes("GET", "/health"))
+                answer = wire.answer()
+            return answer is not None and answer.status == 200
+
+        eventually(is_served)
+        for connection in idle:
+            connection.close()
+
+
+def test_a_pop_too_many_is_told_to_come_again(tmp_path, queue):
+    with Server(tmp_path / "data", "--pop-waiters-max", "2") as server:
+        waiting = [Background(server.get, pop_path(queue, wait="true", timeout=20000)) for _ in range(2)]
+        parked(server, 2)
+        refused = server.get(pop_path(queue, wait="true", timeout=20000))
+        assert (refused.status, refused.headers["retry-after"], refused.json["code"]) == (503, "1", "overloaded")
+        assert server.get(pop_path(queue)).status == 204, "who does not wait is not one of them"
+        server.push(queue, 1, partition="a")
+        server.push(queue, 2, partition="b")
+        assert [one.result(30).status for one in waiting] == [200, 200]
 
 
 def test_a_long_poll_and_other_work_share_the_server(server, queue):

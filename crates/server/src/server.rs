@@ -1,6 +1,6 @@
 //! The listener: accepts connections up to a limit, serves them, and stops without dropping an answer.
 //!
-//! Always: at the limit new connections wait in the operating system's backlog; after the signal to stop,
+//! Always: beyond the limit a connection is told so and closed; after the signal to stop,
 //! nothing new is accepted, parked pops are answered, requests under way finish, and all of it ends by a
 //! deadline; listening beyond loopback without authentication is warned of. Start at [`Server::run`].
 
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_cluster::Gossip;
+use baton_env::Stopwatch;
 use baton_queue::{Broker, Subscription};
 use baton_tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -25,11 +26,17 @@ use crate::cluster;
 use crate::http1::{Connection, Stream};
 use crate::zeromq::{self, Front};
 
-/// Connections that the operating system holds for us while we are busy or at the limit.
+/// Connections that the operating system holds for us while we are busy.
 const BACKLOG: u32 = 4096;
 
 /// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
+
+/// Connections beyond the limit that are being told so; more are closed without a word.
+const REFUSALS_MAX: usize = 64;
+
+/// How often that is logged at most.
+const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a peer may take to agree on TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -243,19 +250,16 @@ async fn accept(
     tracker: &TaskTracker,
     shutdown: &CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(app.options.connections_max));
+    let mut places = Places::new(app.options.connections_max);
     loop {
-        let next = async {
-            let place = Arc::clone(&places).acquire_owned().await.ok();
-            (place, listener.accept().await)
-        };
-        let (place, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            next = next => next,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, _)) => {
+                let Some(place) = places.take() else { continue };
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "cannot set TCP_NODELAY");
                 }
@@ -292,14 +296,42 @@ fn warn_of_strangers(address: SocketAddr, tokens: bool, tls: bool) {
     }
 }
 
+/// Room for connections.
+struct Places {
+    served: Arc<Semaphore>,
+    refused: Arc<Semaphore>,
+    logged: Option<Stopwatch>,
+}
+
+/// What a connection holds for as long as it lives.
+struct Place {
+    /// Whether it is one too many.
+    is_refused: bool,
+    _held: OwnedSemaphorePermit,
+}
+
+impl Places {
+    fn new(connections_max: usize) -> Self {
+        let (served, refused) = (Semaphore::new(connections_max), Semaphore::new(REFUSALS_MAX));
+        Self { served: Arc::new(served), refused: Arc::new(refused), logged: None }
+    }
+
+    /// A place for a connection that has come; `None` if it cannot even be refused politely.
+    fn take(&mut self) -> Option<Place> {
+        if let Ok(held) = Arc::clone(&self.served).try_acquire_owned() {
+            return Some(Place { is_refused: false, _held: held });
+        }
+        if self.logged.as_ref().is_none_or(|logged| logged.elapsed() >= REFUSALS_LOGGED_EVERY) {
+            self.logged = Some(Stopwatch::start());
+            tracing::warn!("connections are refused: there are as many as connections_max allows");
+        }
+        let held = Arc::clone(&self.refused).try_acquire_owned().ok()?;
+        Some(Place { is_refused: true, _held: held })
+    }
+}
+
 /// Agrees on TLS, then serves.
-async fn greet(
-    identity: Identity,
-    stream: TcpStream,
-    app: Arc<App>,
-    place: Option<OwnedSemaphorePermit>,
-    stop: CancellationToken,
-) {
+async fn greet(identity: Identity, stream: TcpStream, app: Arc<App>, place: Place, stop: CancellationToken) {
     // Boxed, so that it is not held for as long as the connection lives.
     let greeting = Box::pin(tokio::time::timeout(HANDSHAKE_MAX, identity.accept(stream)));
     let greeted = tokio::select! {
@@ -313,10 +345,19 @@ async fn greet(
     }
 }
 
-/// Serves one connection to its end.
-async fn serve(stream: Stream, app: Arc<App>, place: Option<OwnedSemaphorePermit>, stop: CancellationToken) {
-    app.connections.fetch_add(1, Ordering::Relaxed);
+/// Serves one connection to its end, or refuses it.
+async fn serve(stream: Stream, app: Arc<App>, place: Place, stop: CancellationToken) {
     let stopping = AtomicBool::new(false);
+    if place.is_refused {
+        let refusal = Connection::new(stream, app, &stopping).refuse();
+        tokio::select! {
+            () = stop.cancelled() => {}
+            // Boxed, so that those who are served do not hold it.
+            _ = Box::pin(refusal) => {}
+        }
+        return;
+    }
+    app.connections.fetch_add(1, Ordering::Relaxed);
     // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
     let mut connection = std::pin::pin!(Connection::new(stream, Arc::clone(&app), &stopping).run());
     let outcome = tokio::select! {

@@ -10,6 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use baton_types::limits::BODY_BYTES_MAX;
 use bytes::Bytes;
@@ -27,6 +28,12 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::reply::{Passage, Reply};
 use crate::service::{self, Caller, Patience, Place};
+
+/// How long a peer that is refused may take to ask for something before it is told.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// How an answer is written that nobody can have asked for.
+const LAST_WORDS: Manner = Manner { version: Version::Http11, keep_alive: false, head_only: false };
 
 /// A connection of a peer.
 #[derive(Debug)]
@@ -80,8 +87,7 @@ impl<'s> Connection<'s> {
             let begun = match self.begin().await? {
                 Some(Ok(begun)) => begun,
                 Some(Err(error)) => {
-                    let manner = Manner { version: Version::Http11, keep_alive: false, head_only: false };
-                    self.answer(error.into_reply(), manner).await?;
+                    self.answer(error.into_reply(), LAST_WORDS).await?;
                     self.wire.linger().await;
                     return Ok(());
                 }
@@ -116,6 +122,23 @@ impl<'s> Connection<'s> {
                 return Ok(());
             }
         }
+    }
+
+    /// Tells a peer that there are too many like it, once it has asked for something: who is answered before that may
+    /// take it for a mistake.
+    pub async fn refuse(mut self) -> io::Result<()> {
+        let manner = match tokio::time::timeout(REFUSED_WITHIN, self.begin()).await {
+            Ok(Ok(Some(Ok(begun)))) => Manner { keep_alive: false, ..begun.manner },
+            _ => LAST_WORDS,
+        };
+        let max = self.app.options.connections_max;
+        let error = Error::overloaded(format!(
+            "the server has {max} connections, as many as connections_max allows; close some that are idle, or try \
+             again"
+        ));
+        self.answer(error.into_reply(), manner).await?;
+        self.wire.linger().await;
+        Ok(())
     }
 
     /// Passes events on until there are no more or the peer leaves.

@@ -144,7 +144,7 @@ pub const TABLE: &[Setting] = &[
         env: "BATON_CONNECTIONS_MAX",
         aliases: &[],
         value: "COUNT",
-        help: "Open connections beyond which new ones wait. Each needs a file descriptor.",
+        help: "Open connections; more are refused with 503. Each needs a file descriptor.",
         set: |s, text| set(&mut s.connections_max, text, positive),
         show: |s| s.connections_max.to_string(),
     },
