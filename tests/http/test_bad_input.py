@@ -89,18 +89,26 @@ def test_odd_names_are_names(server, queue):
 
 
 @pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])
-@pytest.mark.parametrize("depth", [100, 10_000, 1_000_000])
-def test_deep_nesting_is_refused_or_comes_back_whole(server, queue, opening, closing, depth):
-    payload = opening * depth + b"1" + closing * depth
-    body = b'{"items":[{"queue":"%s","payload":%s}]}' % (queue.encode(), payload)
-    answer = server.post("/api/v1/push", body)
-    assert answer.status in (201, 400), answer.status
-    popped = server.get(pop_path(queue))
-    if answer.status == 201:
-        assert b'"data":' + payload in popped.body
-    else:
-        assert answer.error
-        assert popped.status == 204
+def test_a_payload_that_many_could_not_read_is_refused(server, queue, opening, closing):
+    """Who pops it gets other messages in the same answer, and could read none of them."""
+    name = queue.encode()
+    for depth, fits in ((100, True), (101, False), (10_000, False), (1_000_000, False)):
+        payload = opening * depth + b"1" + closing * depth
+        items = b'[{"queue":"%s","payload":"good"},{"queue":"%s","payload":%s}]' % (name, name, payload)
+        for path, body in (
+            ("/api/v1/push", b'{"items":%s}' % items),
+            ("/api/v1/transaction", b'{"operations":[{"type":"push","items":%s}]}' % items),
+        ):
+            answer = server.post(path, body)
+            popped = server.get(pop_path(queue, batch=2, autoAck="true"))
+            if fits:
+                assert answer.status in (200, 201), answer
+                assert b'"data":"good"' in popped.body and b'"data":' + payload in popped.body
+                json.loads(popped.body)
+            else:
+                assert answer.status == 400, answer.status
+                assert "nested 100 levels deep" in answer.error
+                assert popped.status == 204
 
 
 @pytest.mark.parametrize("path", ["/api/v1/configure", "/api/v1/push", "/api/v1/ack", "/api/v1/transaction"])

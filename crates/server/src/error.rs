@@ -120,7 +120,7 @@ pub const TABLE: &[Row] = &[
         Kind::BadBody,
         StatusCode::BAD_REQUEST,
         "bad_body",
-        "Send a JSON body of the shape that the route expects.",
+        "Send a JSON body of the shape that the route expects; a payload may be nested 100 levels deep.",
     ),
     row(
         Kind::Unprocessable,

@@ -2,13 +2,15 @@
 //!
 //! The hot routes borrow what they need from the body and write answers around stored bytes, so that a payload
 //! is never parsed and a string is copied only when it holds an escape. Always: what is read tells *absent*,
-//! *null* and *of another type* apart, because the API answers them differently. Start at [`Text`], then
-//! [`string`].
+//! *null* and *of another type* apart, because the API answers them differently; what is kept can be read again by
+//! whoever gets it. Start at [`Text`], then [`Kept`] and [`string`].
 
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use baton_types::limits::JSON_LEVELS_MAX;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::error::{Error, Kind};
@@ -189,6 +191,65 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
 
         deserializer.deserialize_any(Any(std::marker::PhantomData))
     }
+}
+
+/// JSON that is kept as it came, and is not nested too deeply to be read by whoever gets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a>(&'a RawValue);
+
+impl<'a> Kept<'a> {
+    /// Its text.
+    pub fn get(self) -> &'a str {
+        self.0.get()
+    }
+
+    /// The same as a value of its own.
+    pub fn to_owned(self) -> Box<RawValue> {
+        self.0.to_owned()
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Kept<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?;
+        check_levels(raw.get()).map_err(D::Error::custom)?;
+        Ok(Self(raw))
+    }
+}
+
+/// Says what is wrong with JSON that is nested too deeply.
+pub fn check_levels(text: &str) -> Result<(), String> {
+    // Nearly nothing has enough brackets, and they are counted faster than followed.
+    if brackets(text.as_bytes()) <= JSON_LEVELS_MAX || levels(text.as_bytes()) <= JSON_LEVELS_MAX {
+        return Ok(());
+    }
+    Err(format!("lists and objects may be nested {JSON_LEVELS_MAX} levels deep, these are deeper"))
+}
+
+/// How many brackets open, those in strings too.
+fn brackets(text: &[u8]) -> usize {
+    // The two differ in one bit. Few at a time, so that a byte can count them, which is sixteen times as fast.
+    let count = |some: &[u8]| some.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum::<u8>();
+    text.chunks(usize::from(u8::MAX)).map(|some| usize::from(count(some))).sum()
+}
+
+/// How deeply valid JSON is nested.
+fn levels(text: &[u8]) -> usize {
+    let (mut open, mut most, mut in_string, mut escaped) = (0usize, 0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => {
+                open += 1;
+                most = most.max(open);
+            }
+            b']' | b'}' if !in_string => open = open.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
 }
 
 /// Reads an object whose members may be absent or of any type: `lenient! { Item<'a> { "queue" => queue: Text<'a> } }`.
@@ -407,6 +468,23 @@ mod tests {
     fn a_string_without_escapes_is_borrowed() {
         let pair: Pair<'_> = parse(br#"{"a":"x y"}"#).unwrap();
         assert!(matches!(pair.a, Text::Is(Cow::Borrowed(_))));
+    }
+
+    #[test]
+    fn what_is_kept_is_nested_up_to_a_bound() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        let objects = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        for nested in [nested, objects] {
+            let fits = nested(JSON_LEVELS_MAX);
+            assert_eq!(serde_json::from_str::<Kept<'_>>(&fits).unwrap().get(), fits);
+            let refused = serde_json::from_str::<Kept<'_>>(&nested(JSON_LEVELS_MAX + 1)).unwrap_err();
+            assert!(refused.to_string().contains("100 levels"), "{refused}");
+        }
+        let many = format!("[{}0]", r#"[{}],"]][[{{\\","#.repeat(1000));
+        assert_eq!((brackets(many.as_bytes()), levels(many.as_bytes())), (6001, 3));
+        assert!(serde_json::from_str::<Kept<'_>>(&many).is_ok());
+        let hidden = format!(r#"["\"{}",{}]"#, "]".repeat(1000), nested(JSON_LEVELS_MAX));
+        assert!(serde_json::from_str::<Kept<'_>>(&hidden).is_err());
     }
 
     #[test]

@@ -9,6 +9,10 @@ pub const BODY_BYTES_MAX: usize = 64 << 20;
 /// Items of one push, acks of one batch, operations of one transaction.
 pub const BATCH_ITEMS_MAX: usize = 100_000;
 
+/// Levels of lists and objects in a payload, or in other JSON that is kept as it came. Many parsers read no more than 128
+/// of them, and answers add a few of their own: who popped something deeper could not even read what came with it.
+pub const JSON_LEVELS_MAX: usize = 100;
+
 /// Bytes of a queue, partition, group, namespace or task name: they become keys and travel in every answer.
 pub const NAME_BYTES_MAX: usize = 255;
 

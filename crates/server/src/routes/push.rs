@@ -9,13 +9,12 @@ use baton_queue::{PushBatch, Pushed};
 use baton_store::NewMessage;
 use baton_types::DEFAULT_PARTITION;
 use http::StatusCode;
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::call::{Answer, Call};
 use crate::cluster::{Mark, Way};
 use crate::error::Error;
-use crate::json::{self, List, Text, lenient};
+use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
 use crate::reply::Reply;
 
@@ -30,9 +29,9 @@ lenient! {
     pub(super) struct RawItem<'a> {
         "queue" => queue: Text<'a>,
         "partition" => partition: Text<'a>,
-        "payload" => payload: Option<&'a RawValue>,
+        "payload" => payload: Option<Kept<'a>>,
         /// The other name of the payload, which only a transaction reads.
-        "data" => data: Option<&'a RawValue>,
+        "data" => data: Option<Kept<'a>>,
         "transactionId" => transaction_id: Text<'a>,
         "traceId" => trace_id: Text<'a>,
     }
@@ -67,7 +66,7 @@ impl<'a> RawItem<'a> {
         if let Some(id) = &transaction_id {
             names::check_transaction_id(id)?;
         }
-        let payload = self.payload.map_or(payload, RawValue::get);
+        let payload = self.payload.map_or(payload, Kept::get);
         Ok(Item { queue, partition, transaction_id, trace_id, payload })
     }
 }
@@ -214,6 +213,7 @@ fn write_buffered(out: &mut Vec<u8>, item: &Item<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use baton_types::limits::JSON_LEVELS_MAX;
     use baton_types::{MessageId, Offset, PartitionId, Timestamp};
     use proptest::prelude::*;
     use serde_json::{Value, json};
@@ -264,10 +264,19 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_may_be_nested_deeply() {
-        let payload = format!("{}1{}", "[".repeat(5000), "]".repeat(5000));
-        let body = format!(r#"{{"items":[{{"queue":"q","payload":{payload}}}]}}"#);
-        assert_eq!(parse(body.as_bytes()).unwrap()[0].payload, payload);
+    fn a_payload_may_be_nested_as_deeply_as_everybody_can_read() {
+        let body = |levels| {
+            let payload = format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
+            format!(r#"{{"items":[{{"queue":"q","payload":{payload}}}]}}"#)
+        };
+        assert!(parse(body(JSON_LEVELS_MAX).as_bytes()).is_ok());
+        for levels in [JSON_LEVELS_MAX + 1, 10_000, 1_000_000] {
+            let refused = refusal(&body(levels));
+            assert!(
+                refused.starts_with("Invalid JSON: lists and objects may be nested 100 levels deep"),
+                "{refused}"
+            );
+        }
     }
 
     #[test]

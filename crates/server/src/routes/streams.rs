@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::push::{self, Item, RawItem};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json::{self, List, Text, lenient};
+use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
 use crate::reply::Reply;
 
@@ -200,7 +200,7 @@ lenient! {
     struct RawChange<'a> {
         "type" => kind: Text<'a>,
         "key" => name: Text<'a>,
-        "value" => value: Option<&'a RawValue>,
+        "value" => value: Option<Kept<'a>>,
     }
 }
 
@@ -232,7 +232,7 @@ fn parse_cycle<'a>(body: &'a [u8]) -> Result<Plan<'a>, Error> {
     let group = group.filter(|group| !group.is_empty()).unwrap_or(QUEUE_MODE.into()).into_owned();
     names::check("consumer_group", &group)?;
     let checked = |item: RawItem<'a>| {
-        let fallback = item.data.map_or("{}", RawValue::get);
+        let fallback = item.data.map_or("{}", Kept::get);
         item.checked(fallback)
     };
     let items = some_or_empty(body.push_items)?.into_iter().map(checked).collect::<Result<_, Error>>()?;
@@ -267,7 +267,7 @@ fn changes(raw: Vec<RawChange<'_>>) -> Result<Result<Vec<StateChange>, String>, 
         }
         match &*kind {
             "upsert" => {
-                let value = change.value.map_or("null", RawValue::get);
+                let value = change.value.map_or("null", Kept::get);
                 if value.len() > VALUE_BYTES_MAX {
                     let message =
                         format!("a state value has {} bytes, {VALUE_BYTES_MAX} are allowed", value.len());

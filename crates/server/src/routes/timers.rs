@@ -237,10 +237,10 @@ fn payload(members: &Members<'_>) -> Result<Bytes, Error> {
         return Err(Error::refused(Kind::PayloadTooLarge, "timers_payload_too_large", detail));
     }
     // It becomes a part of a JSON answer as it is.
-    serde_json::from_slice::<IgnoredAny>(&payload)
-        .ok()
-        .filter(|_| std::str::from_utf8(&payload).is_ok())
-        .ok_or_else(|| bad_payload("payload must be base64 of a JSON text"))?;
+    let text = std::str::from_utf8(&payload).ok();
+    let text = text.filter(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
+    let text = text.ok_or_else(|| bad_payload("payload must be base64 of a JSON text"))?;
+    json::check_levels(text).map_err(|detail| bad_payload(&detail))?;
     Ok(payload.into())
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::messages;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json::{self, Text, lenient};
+use crate::json::{self, Kept, Text, lenient};
 use crate::names;
 use crate::reply::Reply;
 
@@ -30,7 +30,7 @@ lenient! {
         "consumerGroup" => consumer_group: Text<'a>,
         "eventType" => event_type: Text<'a>,
         "traceNames" => trace_names: Option<Value>,
-        "data" => data: Option<&'a RawValue>,
+        "data" => data: Option<Kept<'a>>,
     }
 }
 

@@ -23,7 +23,7 @@ use super::{jobs, kv, timers};
 use crate::call::{Answer, Call};
 use crate::cluster::{Mark, Way};
 use crate::error::{Error, Kind};
-use crate::json::{self, List, Text, lenient};
+use crate::json::{self, Kept, List, Text, lenient};
 use crate::members::Members;
 use crate::names;
 use crate::reply::Reply;
@@ -239,7 +239,7 @@ fn items<'a>(listed: List<RawItem<'a>>, operation: &'a [u8]) -> Result<Vec<Item<
         listed => listed.required("items must be an array")?,
     };
     let checked = |item: RawItem<'a>| {
-        let fallback = item.data.map_or("{}", RawValue::get);
+        let fallback = item.data.map_or("{}", Kept::get);
         item.checked(fallback)
     };
     items.into_iter().map(checked).collect()

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 use super::{job_id, parsed, read};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
+use crate::json;
 use crate::query;
 use crate::reply::Reply;
 
@@ -52,6 +53,9 @@ pub(in crate::routes) fn retry(mut call: Call) -> Answer {
     Box::pin(async move {
         let id = job_id(&call, 0)?;
         let wish: Retry = parsed(&mut call, "{\"resetAttempts\": flag, \"args\": any}")?;
+        if let Some(args) = &wish.args {
+            json::check_levels(args.get()).map_err(Error::invalid)?;
+        }
         let args = wish.args.map(|args| Bytes::from(args.get().to_owned()));
         let state = call.jobs().retry(id, wish.reset_attempts, args).await?;
         Reply::ok(&json!({"jobId": id, "state": state}))

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json;
+use crate::json::{self, Kept};
 use crate::query;
 use crate::reply::Reply;
 
@@ -38,7 +38,7 @@ pub(in crate::routes) struct RawJob<'a> {
     #[serde(borrow)]
     queue: Option<Text<'a>>,
     #[serde(borrow)]
-    args: Option<&'a RawValue>,
+    args: Option<Kept<'a>>,
     priority: Option<Priority>,
     run_at: Option<String>,
     delay_ms: Option<u64>,
@@ -129,7 +129,7 @@ impl RawJob<'_> {
         Ok(NewJob {
             queue: shared(&mut names.queue, self.queue.as_ref().map_or("default", |queue| &queue.0)),
             spec,
-            args: Bytes::copy_from_slice(self.args.map_or("{}", RawValue::get).as_bytes()),
+            args: Bytes::copy_from_slice(self.args.map_or("{}", Kept::get).as_bytes()),
             priority,
             when,
             unique,

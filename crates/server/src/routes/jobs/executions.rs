@@ -7,12 +7,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
-use serde_json::value::RawValue;
 
 use super::parsed;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json;
+use crate::json::{self, Kept};
 use crate::reply::Reply;
 
 #[derive(Deserialize)]
@@ -29,7 +28,7 @@ struct Item<'a> {
     fence: Option<u64>,
     outcome: Outcome,
     #[serde(borrow)]
-    result: Option<&'a RawValue>,
+    result: Option<Kept<'a>>,
     error: Option<RawError>,
 }
 
