@@ -9,6 +9,28 @@ use crate::{Client, DeadLetter, DeadLetterPage, Error, Queue, Replay};
 
 /// A look at the dead letters of a queue, taken by [`get`](Self::get). Narrowed to the handle's partition and group
 /// when it has them.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// # let server = baton_server::testing().await?;
+/// # let baton = baton_client::Client::new(server.url())?;
+/// use baton_client::AckStatus;
+///
+/// let orders = baton.queue("orders");
+/// orders.push(&"odd").send().await?;
+/// for message in orders.pop().send().await? {
+///     baton.ack(&message, AckStatus::Dlq).await?;
+/// }
+/// let letters = orders.dlq().limit(10).get().await?;
+/// assert_eq!(letters.total, 1);
+///
+/// // Once whatever was wrong is mended:
+/// baton.replay(&letters.messages[0]).await?;
+/// assert_eq!(orders.pop().send().await?.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is read until you get it"]
 pub struct DeadLetters {

@@ -15,6 +15,20 @@ struct Extend {
 impl Client {
     /// Keeps the batch of this message for at least this long from now (to the second).
     /// [`Error::LeaseLost`] when it is no longer yours.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # let server = baton_server::testing().await?;
+    /// # let baton = baton_client::Client::new(server.url())?;
+    /// # baton.queue("orders").push(&"large").send().await?;
+    /// use std::time::Duration;
+    ///
+    /// let message = baton.queue("orders").pop().send().await?.remove(0);
+    /// baton.extend_lease(&message, Duration::from_secs(600)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn extend_lease(
         &self,
         message: impl AsRef<Receipt>,

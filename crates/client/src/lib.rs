@@ -3,8 +3,8 @@
 //! It exists so that a program says what it wants of a queue in one chain of words and leaves retries, failover,
 //! leases and connections to the client. Always: a call that may have reached the server is repeated only when
 //! the repetition cannot act twice (a push carries a transaction id, an ack its lease); a 4xx is never repeated;
-//! every wait, buffer and body has a bound. Not here: queue rules (the server decides), TLS (put a proxy or a
-//! mesh in front), threads (bring a tokio runtime). Start at [`Client`].
+//! every wait, buffer and body has a bound. Not here: queue rules (the server decides), threads (bring a tokio
+//! runtime). Start at [`Client`].
 //!
 //! ```
 //! use std::time::Duration;
