@@ -55,6 +55,6 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
     flow::consume_all(vec![group], sent, &bar).await?;
     run.stop(sent);
     bar.finish_and_clear();
-    seen.verify(sent)?;
+    run.verify(&seen, "", sent).await?;
     run.verified()
 }

@@ -39,7 +39,9 @@ async fn one(args: &Args, shape: Shape, groups: usize) -> Result<Row> {
     let (sent, latency) = flow::push_and_consume(&load, until, producers, consuming, &bar).await?;
     run.stop(sent * groups as u64);
     bar.finish_and_clear();
-    seen.iter().try_for_each(|one| one.verify(sent))?;
+    for (number, seen) in seen.iter().enumerate() {
+        run.verify(seen, &format!("group-{number}"), sent).await?;
+    }
     run.row.groups = Some(groups);
     run.row.latency_us = latency.latency();
     run.verified()

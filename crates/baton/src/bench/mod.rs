@@ -296,6 +296,12 @@ impl Measurement {
         Ok(Group { consumers, seen: Arc::new(Seen::new(self.load.producers, self.load.partitions)) })
     }
 
+    /// Makes sure that a group was given all that was sent, and that nothing comes again.
+    async fn verify(&self, seen: &Seen, group: &str, sent: u64) -> Result<()> {
+        seen.verify(sent)?;
+        traffic::expect_nothing(&self.load, group).await
+    }
+
     /// From here on it counts.
     fn start(&mut self) {
         self.before = self.server.usage();

@@ -42,7 +42,7 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
         let (load, until) = (run.load.clone(), args.until());
         let (sent, latency) = flow::push_and_consume(&load, until, producers, vec![group], &bar).await?;
         run.stop(sent);
-        seen.verify(sent)?;
+        run.verify(&seen, "", sent).await?;
         (sent, latency)
     };
     bar.finish_and_clear();
@@ -61,6 +61,6 @@ async fn alternate(args: &Args, run: &mut Measurement) -> Result<(u64, super::hi
         soloist.turn(run.load.batch, &seen).await?;
     }
     run.stop(soloist.sent());
-    seen.verify(soloist.sent())?;
+    run.verify(&seen, "", soloist.sent()).await?;
     Ok((soloist.sent(), soloist.latency()))
 }

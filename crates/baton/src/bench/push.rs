@@ -73,6 +73,6 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
     let seen = group.seen.clone();
     flow::consume_all(vec![group], sent, &bar).await?;
     bar.finish_and_clear();
-    seen.verify(sent)?;
+    run.verify(&seen, "", sent).await?;
     run.verified()
 }

@@ -203,16 +203,29 @@ impl Consumer {
     }
 }
 
+/// Makes sure that a group is given nothing more.
+pub async fn expect_nothing(load: &Load, group: &str) -> Result<()> {
+    let mut connection = Connection::open(&load.host, load.token.as_ref()).await?;
+    let path = format!("/api/v1/pop/queue/{}?batch=1{}", load.queue, of_group(group));
+    let (status, answer) = connection.get(&path).await?;
+    let answer = shortened(&String::from_utf8_lossy(answer));
+    ensure!(status == 204, "everything was acked, and another pop was answered {status} {answer}");
+    Ok(())
+}
+
+/// The part of a pop's path that names its group.
+fn of_group(group: &str) -> String {
+    if group.is_empty() { String::new() } else { format!("&consumerGroup={group}") }
+}
+
 impl PopReader {
     fn new(load: Arc<Load>, group: &str) -> Self {
         let claims = if load.scatter { load.batch.min(POP_PARTITIONS_MAX) } else { 1 };
         let (queue, batch, wait) = (&load.queue, load.batch, POP_WAIT.as_millis());
-        let mut path =
-            format!("/api/v1/pop/queue/{queue}?batch={batch}&partitions={claims}&wait=true&timeout={wait}");
-        if !group.is_empty() {
-            path.push_str("&consumerGroup=");
-            path.push_str(group);
-        }
+        let path = format!(
+            "/api/v1/pop/queue/{queue}?batch={batch}&partitions={claims}&wait=true&timeout={wait}{}",
+            of_group(group)
+        );
         let group = group.to_owned();
         Self { load, path, group, body: Vec::new(), latency: Histogram::default() }
     }

@@ -47,7 +47,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
     run.stop(samples.into());
     run.row.messages_per_second = None;
     bar.finish_and_clear();
-    group.seen.verify(samples.into())?;
+    run.verify(&group.seen, "", samples.into()).await?;
     run.row.latency_us = latency.latency();
     Ok(vec![run.verified()?])
 }

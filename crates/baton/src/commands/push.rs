@@ -1,6 +1,6 @@
 //! `baton push`: sends messages given as arguments, or one on each line of a file or of stdin.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
 use std::path::PathBuf;
 
@@ -118,18 +118,24 @@ async fn given(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent)
 /// Pushes lines as they come: what is there is sent at once, up to the batch, and more is read meanwhile.
 async fn stream(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent) -> anyhow::Result<()> {
     let batch = args.batch as usize;
-    let reader = open(args)?;
+    let (reader, bytes) = open(args)?;
     let (sender, mut lines) = mpsc::channel(2 * batch);
     // A thread of its own, never joined: a read from a terminal cannot be interrupted.
     std::thread::spawn(move || read_lines(reader, &sender));
-    let progress = ProgressBar::no_length()
-        .with_style(ProgressStyle::with_template("{spinner} {human_pos} messages, {per_sec}")?);
+    let progress = match bytes {
+        Some(bytes) => ProgressBar::new(bytes).with_style(ProgressStyle::with_template(
+            "{wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left",
+        )?),
+        None => ProgressBar::no_length()
+            .with_style(ProgressStyle::with_template("{spinner} {human_pos} messages, {per_sec}")?),
+    };
     while let Some(first) = lines.recv().await {
         let (messages, problem) = gather(first, &mut lines, batch);
         if !messages.is_empty() {
             send(queue, &messages, None, output, sent).await?;
             output.flush()?;
-            progress.inc(messages.len() as u64);
+            let lines = messages.iter().map(|message| message.get().len() + 1);
+            progress.inc(if bytes.is_some() { lines.sum::<usize>() } else { lines.len() } as u64);
         }
         if let Some(problem) = problem {
             return Err(problem);
@@ -190,16 +196,18 @@ async fn send(
     }
 }
 
-fn open(args: &Args) -> anyhow::Result<Box<dyn BufRead + Send>> {
+/// What to read, and how many bytes that is, if it is known.
+fn open(args: &Args) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     match &args.file {
         Some(path) if path.as_os_str() != "-" => {
             let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-            Ok(Box::new(BufReader::new(file)))
+            let bytes = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
+            Ok((Box::new(BufReader::new(file)), bytes))
         }
         None if io::stdin().is_terminal() => {
             bail!("nothing to push: give JSON as arguments, a file with --file, or lines on stdin")
         }
-        _ => Ok(Box::new(BufReader::new(io::stdin()))),
+        _ => Ok((Box::new(BufReader::new(io::stdin())), None)),
     }
 }
 
