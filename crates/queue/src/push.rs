@@ -312,10 +312,7 @@ fn find_stored(
         return Ok(());
     }
     let oldest = tx.now().before(window(options));
-    look_at_all(block.hashes().enumerate(), |(index, hash)| {
-        let Some(offset) = hash.map(|hash| tx.remembered(partition, hash)).transpose()?.flatten() else {
-            return Ok(());
-        };
+    look_at_all(tx.remembered_all(partition, block)?, |(index, offset)| {
         let same = |message: &MessageView| {
             message.created_at >= oldest && message.transaction_id.as_deref() == block.transaction_id(index)
         };

@@ -116,9 +116,7 @@ fn push(tx: &mut dyn Tx, to: &[(PartitionId, Block)], named: bool) -> Result<(),
     tx.admit(0)?;
     if named {
         for (partition, block) in to {
-            for hash in block.hashes().flatten() {
-                assert_eq!(tx.remembered(*partition, hash)?, None);
-            }
+            assert_eq!(tx.remembered_all(*partition, block)?, []);
         }
     }
     for (partition, block) in to {

@@ -6,6 +6,7 @@
 //! log says so.
 //! Not here: comparing the ids themselves (a hash may lie, so the caller looks at the message).
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, btree_map};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use bytes::{Buf, BufMut};
 use fjall::config::CompressionPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions};
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use crate::tables::{corrupt, engine_error};
 
@@ -23,6 +25,9 @@ const SHARDS: usize = 256;
 const KEYSPACE_PREFIX: &str = "transactions-";
 /// A slice holds at most this part of all ids, so that going over the limit costs only the oldest of them.
 const SLICES_MIN: usize = 4;
+
+/// What stands before the hashes of an append.
+const RUN_BYTES: usize = 8 + 8 + 4;
 
 /// Names a slice: the second at which all its ids may be forgotten, and which of several for that second.
 type SliceId = (u64, u32);
@@ -38,14 +43,9 @@ struct Slice {
     shards: Vec<HashTable<(u64, Offset)>>,
     len: usize,
     keyspace: Keyspace,
-}
-
-/// The hashes of one append, with the slice that keeps them.
-pub struct Remember {
-    slice: SliceId,
-    partition: PartitionId,
-    first: Offset,
-    hashes: Vec<Option<u64>>,
+    /// What the next commit is to write: for each append its partition, its first offset, how many messages it has, and
+    /// a hash for each.
+    unwritten: Vec<u8>,
 }
 
 /// One value for disk: all hashes of one commit that go to one slice.
@@ -87,16 +87,35 @@ impl Remembered {
         self.slices.range((second_of(now) + 1, 0)..).filter_map(|(_, slice)| slice.get(key)).max()
     }
 
-    /// Remembers ids for `span` from `now` on, and tells what to write.
+    /// The same for many hashes: which of them, and the offset. In a loop that does nothing else, so that the waits for
+    /// memory overlap: nearly every one is looked for where nobody has looked for long.
+    pub fn get_all(
+        &self,
+        now: Timestamp,
+        partition: PartitionId,
+        hashes: impl Iterator<Item = Option<u64>> + Clone,
+    ) -> Vec<(usize, Offset)> {
+        let mut found = Vec::new();
+        for slice in self.slices.range((second_of(now) + 1, 0)..).map(|(_, slice)| slice) {
+            let hashes = hashes.clone().enumerate();
+            let keys = hashes.filter_map(|(index, hash)| Some((index, key(partition, hash?))));
+            found.extend(keys.filter_map(|(index, key)| Some((index, slice.get(key)?))));
+        }
+        // Of several slices the newest message counts.
+        found.sort_unstable_by_key(|(index, offset)| (*index, Reverse(*offset)));
+        found.dedup_by_key(|(index, _)| *index);
+        found
+    }
+
+    /// Remembers ids for `span` from `now` on; they are to be written with this commit.
     pub fn insert(
         &mut self,
         db: &Database,
         now: Timestamp,
         span: Duration,
-        partition: PartitionId,
-        first: Offset,
-        hashes: Vec<Option<u64>>,
-    ) -> Result<Remember, Error> {
+        (partition, first): (PartitionId, Offset),
+        hashes: impl ExactSizeIterator<Item = Option<u64>> + Clone,
+    ) -> Result<(), Error> {
         // Two to four slices to a span: ids are kept for up to one and a half times as long as asked. Powers of
         // two, so that queues with other spans share them.
         let width = 1 << (span.as_secs() / 2).max(1).ilog2();
@@ -112,9 +131,10 @@ impl Remembered {
             btree_map::Entry::Vacant(entry) => entry.insert(Slice::new(open_slice(db, id)?)),
         };
         let before = slice.len;
-        slice.insert_all(partition, first, &hashes);
+        slice.note(partition, first, hashes.clone());
+        slice.insert_all(partition, first, hashes);
         self.len += slice.len - before;
-        Ok(Remember { slice: id, partition, first, hashes })
+        Ok(())
     }
 
     /// Drops what may be forgotten at `now`, and the oldest slice when there are too many ids.
@@ -139,21 +159,12 @@ impl Remembered {
         Ok(())
     }
 
-    /// Joins what one commit remembers into one value per slice.
-    pub fn pack(&self, remembers: &[Remember]) -> Vec<Packed> {
-        let mut values: BTreeMap<SliceId, Vec<u8>> = BTreeMap::new();
-        for remember in remembers {
-            let value = values.entry(remember.slice).or_default();
-            value.put_u64_le(remember.partition.0);
-            value.put_u64_le(remember.first.0);
-            value.put_u32_le(u32::try_from(remember.hashes.len()).unwrap_or(u32::MAX));
-            for hash in &remember.hashes {
-                // 0 stands for a message without an id; a real hash of 0 is merely not remembered.
-                value.put_u64_le(hash.unwrap_or(0));
-            }
-        }
-        let packed = values.into_iter().filter_map(|(slice, value)| {
-            Some(Packed { keyspace: self.slices.get(&slice)?.keyspace.clone(), value })
+    /// What this commit is to write of them: one value per slice.
+    pub fn pack(&mut self) -> Vec<Packed> {
+        let slices = self.slices.values_mut().filter(|slice| !slice.unwritten.is_empty());
+        let packed = slices.map(|slice| Packed {
+            keyspace: slice.keyspace.clone(),
+            value: std::mem::take(&mut slice.unwritten),
         });
         packed.collect()
     }
@@ -161,22 +172,43 @@ impl Remembered {
 
 impl Slice {
     fn new(keyspace: Keyspace) -> Self {
-        Self { shards: (0..SHARDS).map(|_| HashTable::new()).collect(), len: 0, keyspace }
+        let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
+        Self { shards, len: 0, keyspace, unwritten: Vec::new() }
     }
 
     fn get(&self, key: u64) -> Option<Offset> {
         self.shards[shard(key)].find(key, |(other, _)| *other == key).map(|(_, offset)| *offset)
     }
 
-    fn insert_all(&mut self, partition: PartitionId, first: Offset, hashes: &[Option<u64>]) {
-        for (index, hash) in hashes.iter().enumerate() {
+    /// Notes an append for the next commit.
+    fn note(
+        &mut self,
+        partition: PartitionId,
+        first: Offset,
+        hashes: impl ExactSizeIterator<Item = Option<u64>>,
+    ) {
+        let value = &mut self.unwritten;
+        value.reserve(RUN_BYTES + 8 * hashes.len());
+        value.put_u64_le(partition.0);
+        value.put_u64_le(first.0);
+        value.put_u32_le(u32::try_from(hashes.len()).unwrap_or(u32::MAX));
+        // 0 stands for a message without an id; a real hash of 0 is merely not remembered.
+        value.extend(hashes.flat_map(|hash| hash.unwrap_or(0).to_le_bytes()));
+    }
+
+    fn insert_all(
+        &mut self,
+        partition: PartitionId,
+        first: Offset,
+        hashes: impl Iterator<Item = Option<u64>>,
+    ) {
+        for (index, hash) in hashes.enumerate() {
             let Some(hash) = hash.filter(|hash| *hash != 0) else { continue };
             let (key, offset) = (key(partition, hash), first.plus(index as u64));
-            let shard = &mut self.shards[shard(key)];
-            match shard.find_mut(key, |(other, _)| *other == key) {
-                Some(entry) => entry.1 = offset,
-                None => {
-                    shard.insert_unique(key, (key, offset), |(key, _)| *key);
+            match self.shards[shard(key)].entry(key, |(other, _)| *other == key, |(key, _)| *key) {
+                Entry::Occupied(mut entry) => entry.get_mut().1 = offset,
+                Entry::Vacant(entry) => {
+                    entry.insert((key, offset));
                     self.len += 1;
                 }
             }
@@ -189,21 +221,22 @@ impl Slice {
             let mut rest = &value[..];
             while !rest.is_empty() {
                 let (partition, first, hashes) = read_run(&mut rest).ok_or_else(|| corrupt("transaction"))?;
-                self.insert_all(partition, first, &hashes);
+                self.insert_all(partition, first, hashes);
             }
         }
         Ok(())
     }
 }
 
-fn read_run(rest: &mut &[u8]) -> Option<(PartitionId, Offset, Vec<Option<u64>>)> {
+/// Reads back what [`Slice::note`] has written of one append.
+fn read_run<'a>(
+    rest: &mut &'a [u8],
+) -> Option<(PartitionId, Offset, impl Iterator<Item = Option<u64>> + use<'a>)> {
     let partition = PartitionId(rest.try_get_u64_le().ok()?);
     let first = Offset(rest.try_get_u64_le().ok()?);
     let count = usize::try_from(rest.try_get_u32_le().ok()?).ok()?;
-    if rest.len() / 8 < count {
-        return None;
-    }
-    let hashes = (0..count).map(|_| Some(rest.get_u64_le()).filter(|hash| *hash != 0)).collect();
+    let hashes = rest.split_off(..count.checked_mul(8)?)?;
+    let hashes = hashes.chunks_exact(8).map(|mut hash| Some(hash.get_u64_le()).filter(|hash| *hash != 0));
     Some((partition, first, hashes))
 }
 

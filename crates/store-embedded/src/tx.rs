@@ -287,10 +287,10 @@ impl Tx for EmbeddedTx<'_> {
         writer.filling.add(partition, first, created_at, block);
         writer.group_bytes += block.bytes().len();
         if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {
-            let hashes = block.hashes().collect();
-            match writer.remembered.insert(&writer.shared.db, now, remember, partition, first, hashes) {
-                Ok(remember) => writer.remembers.push(remember),
-                Err(error) => writer.shared.fail(&error.to_string()),
+            let db = &writer.shared.db;
+            let inserted = writer.remembered.insert(db, now, remember, (partition, first), block.hashes());
+            if let Err(error) = inserted {
+                writer.shared.fail(&error.to_string());
             }
         }
         self.write_now();
@@ -300,6 +300,15 @@ impl Tx for EmbeddedTx<'_> {
     fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop> {
         self.see(partition);
         Ok(self.writer.remembered.get(self.now(), partition, hash))
+    }
+
+    fn remembered_all(
+        &mut self,
+        partition: PartitionId,
+        block: &Block,
+    ) -> Result<Vec<(usize, Offset)>, Stop> {
+        self.see(partition);
+        Ok(self.writer.remembered.get_all(self.now(), partition, block.hashes()))
     }
 
     fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop> {

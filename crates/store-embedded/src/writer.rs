@@ -28,7 +28,7 @@ use crate::leftovers::Leftovers;
 use crate::log::{Place, Segments};
 use crate::messages::Stored;
 use crate::reclaimer::{Move, Moved, Reclaimer};
-use crate::remembered::{Remember, Remembered};
+use crate::remembered::Remembered;
 use crate::store::Shared;
 use crate::tables::{COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, cursor_value, number_key, pair_key};
 use crate::tails::Tails;
@@ -108,7 +108,6 @@ pub struct Writer {
     pub removed_in_flight: Vec<[u8; SEGMENT_KEY_BYTES]>,
     /// Segments that are to be written again, those of them that are still needed by then.
     moved: Vec<Moved>,
-    pub remembers: Vec<Remember>,
     /// Partitions of which something has changed, other than that messages were appended.
     pub dirty_partitions: FxHashSet<PartitionId>,
     /// Partitions to which the group that is handed over appends, in order.
@@ -177,7 +176,6 @@ impl Writer {
             in_flight: VecDeque::new(),
             removed_in_flight: Vec::new(),
             moved: Vec::new(),
-            remembers: Vec::new(),
             dirty_partitions: FxHashSet::default(),
             appended: Vec::new(),
             dirty_cursors: FxHashSet::default(),
@@ -437,8 +435,7 @@ impl Writer {
             self.in_flight.push_back((self.group.seq, segments));
         }
         self.write_moved();
-        let remembers = std::mem::take(&mut self.remembers);
-        for packed in self.remembered.pack(&remembers) {
+        for packed in self.remembered.pack() {
             let key = number_key(shared.next_commit_number());
             self.put(&packed.keyspace, key, packed.value);
         }

@@ -109,7 +109,7 @@ impl Block {
     }
 
     /// For each message the hash of its transaction id, if the producer gave one.
-    pub fn hashes(&self) -> impl Iterator<Item = Option<u64>> + '_ {
+    pub fn hashes(&self) -> impl ExactSizeIterator<Item = Option<u64>> + Clone + '_ {
         self.entries.iter().map(|e| e.hash)
     }
 

@@ -18,7 +18,13 @@ async fn push<B: Backend>(
 
 async fn find<B: Backend>(bench: &Bench<B>, partition: PartitionId, id: &'static str) -> Option<u64> {
     let hash = transaction_hash(id.as_bytes());
-    bench.run(move |tx| Ok(tx.remembered(partition, hash)?.map(|offset| offset.0))).await
+    let found = bench.run(move |tx| {
+        let among = tx.remembered_all(partition, &named_block(&["nobody's", id]))?;
+        Ok((tx.remembered(partition, hash)?, among))
+    });
+    let (found, among) = found.await;
+    assert_eq!(among, found.map(|offset| (1, offset)).into_iter().collect::<Vec<_>>());
+    found.map(|offset| offset.0)
 }
 
 pub async fn a_transaction_id_is_remembered_for_its_window<B: Backend>() {
