@@ -1,11 +1,10 @@
 //! Numbers about everything: what was counted, what is in the queues, how far the groups are.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_types::Timestamp;
-use tokio::sync::Mutex;
 
 use super::Broker;
 use crate::{Error, Gauges, GroupOverview, Meters, Minute, QueueSummary};
@@ -22,42 +21,80 @@ pub struct Numbers {
 }
 
 /// Numbers are used again for this many times as long as they took to put together, so that looking at them costs
-/// a twentieth of the time at most, and never for longer than [`AGE_MAX`].
+/// a twentieth of the time at most, and never for longer than [`AGE_MAX`],
 const AGE_PER_COST: u32 = 20;
-/// The oldest numbers that are used again.
+/// the oldest numbers that are used again, unless newer ones are not there after [`PATIENCE`].
 const AGE_MAX: Duration = Duration::from_secs(10);
+/// How long to wait for new numbers where there are some: with a million partitions under load they take a minute.
+const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The last numbers, their age and how long they took. The lock is held while new ones are put together, so that many who ask at once
-/// cost as much as one.
+/// The last numbers.
 #[derive(Default)]
-pub(super) struct Cache(Mutex<Option<(Stopwatch, Duration, Arc<Numbers>)>>);
+pub(super) struct Cache {
+    last: Mutex<Option<Counted>>,
+    /// Held while new ones are put together, so that many who ask at once cost as much as one.
+    counting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Counted {
+    numbers: Arc<Numbers>,
+    at: Stopwatch,
+    took: Duration,
+}
+
+impl Counted {
+    fn is_young(&self) -> bool {
+        self.at.elapsed() < (self.took * AGE_PER_COST).min(AGE_MAX)
+    }
+}
+
+impl Cache {
+    fn last(&self) -> Option<Counted> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn young(&self) -> Option<Arc<Numbers>> {
+        self.last().filter(Counted::is_young).map(|counted| counted.numbers)
+    }
+}
 
 impl Broker {
     /// What is in all queues, perhaps as it was some seconds ago: putting it together walks over every partition.
     pub async fn numbers(&self) -> Result<Arc<Numbers>, Error> {
-        let mut last = self.shared.numbers.0.lock().await;
-        if let Some((age, cost, numbers)) = &*last
-            && age.elapsed() < (*cost * AGE_PER_COST).min(AGE_MAX)
-        {
-            return Ok(numbers.clone());
+        if let Some(young) = self.shared.numbers.young() {
+            return Ok(young);
         }
-        self.count(&mut last).await
+        let broker = self.clone();
+        // As a task, so that whoever asks next has them, though nobody waits any more.
+        let mut counting = tokio::spawn(async move {
+            let _turn = broker.shared.numbers.counting.lock().await;
+            match broker.shared.numbers.young() {
+                Some(young) => Ok(young),
+                None => broker.count().await,
+            }
+        });
+        let counted = match (tokio::time::timeout(PATIENCE, &mut counting).await, self.shared.numbers.last())
+        {
+            (Ok(counted), _) => counted,
+            (Err(_), Some(last)) => return Ok(last.numbers),
+            (Err(_), None) => counting.await,
+        };
+        counted.unwrap_or_else(|e| Err(Error::Store(baton_store::Error::Closed(e.to_string()))))
     }
 
     /// The same, counted now.
     pub async fn fresh_numbers(&self) -> Result<Arc<Numbers>, Error> {
-        let mut last = self.shared.numbers.0.lock().await;
-        self.count(&mut last).await
+        let _turn = self.shared.numbers.counting.lock().await;
+        self.count().await
     }
 
-    async fn count(
-        &self,
-        last: &mut Option<(Stopwatch, Duration, Arc<Numbers>)>,
-    ) -> Result<Arc<Numbers>, Error> {
+    async fn count(&self) -> Result<Arc<Numbers>, Error> {
         let watch = Stopwatch::start();
         let (queues, groups) = (self.queues().await?, self.groups().await?);
         let numbers = Arc::new(Numbers { at: self.shared.store.now(), queues, groups });
-        *last = Some((Stopwatch::start(), watch.elapsed(), numbers.clone()));
+        let counted = Counted { numbers: numbers.clone(), at: Stopwatch::start(), took: watch.elapsed() };
+        *self.shared.numbers.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(counted);
         Ok(numbers)
     }
 
