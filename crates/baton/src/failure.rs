@@ -11,7 +11,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", text(error));
-    if let Some(hint) = error.downcast_ref::<Error>().and_then(hint) {
+    let hint = error.downcast_ref::<Error>().and_then(hint);
+    if let Some(hint) = hint.or_else(|| is_refused(error).then_some(NOBODY_LISTENS)) {
         eprintln!("{hint}");
     }
     ExitCode::FAILURE
@@ -38,12 +39,18 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|io| io.kind() == io::ErrorKind::BrokenPipe)
 }
 
+const NOBODY_LISTENS: &str = "Nobody listens there: is `baton serve` running? Start it in another terminal, or name a server with --url or BATON_URL.";
+
+/// Whether nobody listens where a connection of our own was to go.
+fn is_refused(error: &anyhow::Error) -> bool {
+    let mut reasons = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    reasons.any(|reason| reason.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 /// What to do next.
 fn hint(error: &Error) -> Option<&'static str> {
     match error {
-        _ if error.is_connection_refused() => Some(
-            "Nobody listens there: is `baton serve` running? Start it in another terminal, or name a server with --url or BATON_URL.",
-        ),
+        _ if error.is_connection_refused() => Some(NOBODY_LISTENS),
         Error::Denied { status: 401, .. } => Some("Give a token with --token or BATON_TOKEN."),
         Error::Denied { .. } => Some(
             "The token is valid but its role does not allow this: use another with --token or BATON_TOKEN.",

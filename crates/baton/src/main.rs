@@ -118,8 +118,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Shards(args) => shards::run(args).await,
             Command::Cluster(args) => cluster::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
-            // As a task: on this thread, every answer would wake two threads instead of one.
-            Command::Bench(args) => tokio::spawn(bench::run(args)).await?,
+            Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),
         }
     })

@@ -22,20 +22,24 @@ mod traffic;
 mod wake_up;
 mod wire;
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use baton_env::Stopwatch;
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::check::Seen;
 use self::flow::{Group, Until};
 use self::report::Row;
 use self::server::{Server, Usage};
 use self::traffic::{Consumer, Load, Producer};
+use crate::commands::start;
 use crate::token::Token;
 
 /// What to measure.
@@ -87,8 +91,8 @@ pub struct Args {
     #[arg(long)]
     pub messages: Option<u64>,
     /// Stop each measurement after this many seconds.
-    #[arg(long)]
-    pub duration: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = start::seconds)]
+    pub duration: Option<Duration>,
     /// Connections; half of them push where there is also something to pop.
     #[arg(long, value_delimiter = ',')]
     pub connections: Vec<usize>,
@@ -160,11 +164,11 @@ impl Args {
     /// When producers stop. A run that is bounded by messages alone has all the time it needs.
     fn until(&self) -> Until {
         let usual = match (self.messages, self.quick) {
-            (Some(_), _) => 86_400.0,
-            (None, true) => 1.0,
-            (None, false) => 5.0,
+            (Some(_), _) => 86_400,
+            (None, true) => 1,
+            (None, false) => 5,
         };
-        let duration = Duration::from_secs_f64(self.duration.unwrap_or(usual));
+        let duration = self.duration.unwrap_or(Duration::from_secs(usual));
         Until { duration, messages: self.messages.unwrap_or(u64::MAX) }
     }
 
@@ -176,14 +180,34 @@ impl Args {
     }
 }
 
-/// Runs the scenarios and prints what they found.
+/// Measures until all is measured, or somebody ends it; then a server of our own ends too, and its files go.
 pub async fn run(args: Args) -> Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    // As a task: on the main thread, every answer would wake two threads instead of one.
+    let mut measuring = AbortOnDropHandle::new(tokio::spawn(measure(args)));
+    let stopped = tokio::select! {
+        done = &mut measuring => return done?,
+        _ = interrupt.recv() => "interrupted",
+        _ = terminate.recv() => "told to end",
+    };
+    measuring.abort();
+    // It has ended when it was interrupted, or just before.
+    let _ = measuring.await;
+    bail!("{stopped} before all was measured");
+}
+
+/// Runs the scenarios and prints what they found.
+async fn measure(args: Args) -> Result<()> {
     ensure!(args.payload_bytes <= 1 << 19, "payloads of at most 512 KiB are measured");
     let numbers = [&args.connections, &args.batch, &args.partitions, &args.groups];
     ensure!(
         numbers.iter().all(|list| !list.contains(&0)),
         "connections, batches, partitions and groups start at 1"
     );
+    if let Some(path) = &args.plot {
+        // Better known before an hour of measuring than after it.
+        File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let scenarios = match args.scenario {
         Scenario::All => {
             Scenario::value_variants().iter().copied().filter(|one| *one != Scenario::All).collect()

@@ -21,11 +21,16 @@ const SAMPLE: u64 = 10_000;
 /// Measures one restart. `seconds` is the time until the server listens, the latency that of the first pop.
 pub async fn run(args: &Args) -> Result<Vec<Row>> {
     let messages = args.messages_or(10_000_000, 200_000);
+    let batch = args.batch.first().copied().unwrap_or(1_000);
+    ensure!(
+        messages >= 4 * batch as u64,
+        "a restart is measured with a backlog of at least four batches: give more --messages, or a smaller --batch"
+    );
     let shape = Shape {
         scenario: "restart",
         connections: 8,
         producers: 8,
-        batch: args.batch.first().copied().unwrap_or(1_000),
+        batch,
         partitions: args.partitions.first().copied().unwrap_or(10_000),
         scatter: args.scatter,
     };

@@ -13,7 +13,7 @@ pub mod queues;
 pub mod schedule;
 pub mod serve;
 pub mod shards;
-mod start;
+pub mod start;
 mod table;
 pub mod tail;
 mod target;
