@@ -42,6 +42,11 @@ def binary():
     return Path(os.environ.get("BATON_BIN", ROOT / "target" / "debug" / "baton"))
 
 
+def plain():
+    """The environment without settings."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
+
+
 def store_arguments(data):
     """With BATON_TEST_STORE=postgres every server works on PostgreSQL: what would be a directory is a schema."""
     if os.environ.get("BATON_TEST_STORE") != "postgres":
@@ -100,7 +105,6 @@ class Server:
 
     def launch(self):
         """Starts the process and does not wait."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS)}
         command = [str(self.program or binary()), "serve", "--listen", self.listen, "--data", str(self.data), *self.store, *self.args]
         self.output = []
         self.lines = queues.Queue()
@@ -109,7 +113,7 @@ class Server:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=inherited | self.environment,
+            env=plain() | self.environment,
             cwd=self.data.parent,
         )
         self.readers = [

@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from baton import Server
+from programs import Programs
 
 
 def pytest_addoption(parser):
@@ -55,6 +56,14 @@ def server(tmp_path_factory):
         assert server.running(), server.text()
         assert server.stop() == 0, server.text()
     assert "panicked" not in server.text(), server.text()
+
+
+@pytest.fixture
+def programs(server):
+    """Commands that talk to the server, and processes that end with the test."""
+    programs = Programs(server.url)
+    yield programs
+    programs.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 import stores
-from baton import ROOT, SETTINGS, Server, binary, eventually
+from baton import ROOT, Server, binary, eventually, plain
 
 EXAMPLES = ROOT / "examples" / "elections"
 
@@ -25,11 +25,6 @@ trap 'echo "$WHO is asked to end" >> "$OUT"' TERM
 echo "$WHO begins under $BATON_ELECTION_TOKEN" >> "$OUT"
 while :; do sleep 0.1; done
 """
-
-
-def plain():
-    """The environment without settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
 
 
 class Elected:

@@ -1,11 +1,11 @@
-"""A server with jobs for each module, and programs that talk to it."""
+"""A server with jobs for each module."""
 
 import uuid
 
 import pytest
 
 from baton import Server
-from fleet import QUICK, Jobs, Programs
+from fleet import QUICK, Jobs
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +21,6 @@ def server(tmp_path_factory):
 @pytest.fixture
 def jobs(server):
     return Jobs(server)
-
-
-@pytest.fixture
-def programs(server):
-    programs = Programs(server.url)
-    yield programs
-    programs.close()
 
 
 @pytest.fixture

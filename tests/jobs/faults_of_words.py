@@ -4,9 +4,9 @@ versions that talk to each other. Each takes a `Drill`."""
 import time
 
 from baton import binary, eventually
-from fleet import Programs
 from drill import STATUS
 from job_history import consume
+from programs import Programs
 
 # All but the one for statuses, which is watched all the time.
 CHANNELS = (

@@ -1,21 +1,11 @@
-"""Servers with jobs, and the commands of the program as somebody would type them."""
+"""Servers with jobs, and what they say about them."""
 
-import json
-import os
-import signal
-import subprocess
-
-from baton import SETTINGS, binary, eventually
+from baton import eventually
 
 TERMINAL = ("completed", "failed", "timed_out", "cancelled")
 
 # Short, so that a dead worker is noticed and a cancelled job stops while somebody watches.
 QUICK = ("--job-lease-ms", "5000", "--job-heartbeat-ms", "500")
-
-
-def plain():
-    """The environment without settings."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(SETTINGS)}
 
 
 class Jobs:
@@ -67,47 +57,3 @@ class Jobs:
             if not page["nextCursor"]:
                 return found
             cursor = f"&cursor={page['nextCursor']}"
-
-
-class Programs:
-    """Processes that talk to a server, ended with the test."""
-
-    def __init__(self, url):
-        self.environment = plain() | {"BATON_URL": url}
-        self.processes = []
-
-    def start(self, *command, **options):
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=self.environment,
-            text=True,
-            **options,
-        )
-        self.processes.append(process)
-        return process
-
-    def worker(self, command, *args):
-        return self.start(binary(), "worker", "--exec", command, *args)
-
-    def baton(self, *args):
-        """Runs a command to its end; its exit code and what it printed."""
-        command = [str(binary()), *(str(arg) for arg in args)]
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=self.environment, text=True, timeout=120
-        )
-        return ended.returncode, ended.stdout, ended.stderr
-
-    def json(self, *args):
-        code, out, err = self.baton(*args, "--json")
-        assert code == 0, err
-        return [json.loads(line) for line in out.splitlines()]
-
-    def close(self):
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.communicate(timeout=30)

@@ -1,4 +1,8 @@
-"""What the README tells a reader to type works as printed."""
+"""What the README tells a reader to type works as printed.
+
+Left out are only the lines that start a server, since the test has one of its own, and those that build it. A watch
+would never end: it must show a message, and end well when it is told to.
+"""
 
 import os
 import re
@@ -7,54 +11,96 @@ import subprocess
 
 import pytest
 
-from baton import ROOT, Server, binary
+from baton import ROOT, Server, binary, plain
 
 DEFAULT_PORT = 6632
 FENCE = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SERVE = re.compile(r"^(\S*/)?baton serve\b")
+LEFT_OUT = re.compile(r"^((\S*/)?baton serve\b|cargo )")
+SCRIPT = re.compile(r"(?<!\S)\./[\w-]+\.sh\b")
+
+# What is different from a reader's shell: nothing may fail or take for ever, and nobody waits for an election's usual
+# twenty seconds.
+PREAMBLE = """
+set -euo pipefail
+curl() { command curl --fail-with-body --max-time 60 "$@"; }
+baton() {
+    case "$1" in
+        tail) watch "$@" ;;
+        elect) command baton elect --fast "${@:2}" ;;
+        *) command baton "$@" ;;
+    esac
+}
+watch() {
+    touch watched told
+    timeout 60 baton "$@" >watched 2>told &
+    until grep -q watching told; do kill -0 $!; sleep 0.1; done
+    command baton push "$2" '"seen by the watch"'
+    until grep "seen by the watch" watched; do kill -0 $!; sleep 0.1; done
+    kill -INT $!
+    wait $!
+}
+"""
 
 
 def commands(readme):
-    """The lines of the shell blocks that use curl, without prompts and without the line that starts the server."""
-    lines = []
-    for block in FENCE.findall(readme):
-        if "curl" not in block:
-            continue
-        for line in block.splitlines():
-            line = line.removeprefix("$ ")
-            if not SERVE.match(line):
-                lines.append(line)
-    return lines
+    """The lines of the shell blocks, without prompts and without what is left out."""
+    lines = [line.removeprefix("$ ") for block in FENCE.findall(readme) for line in block.splitlines()]
+    return [line for line in lines if not LEFT_OUT.match(line)]
 
 
-def test_the_blocks_are_found_without_prompts_and_servers():
-    readme = "a\n```sh\n$ baton serve\n```\n```sh\nbaton serve &\n$ curl -s x | \\\n  cat\n```\n```json\ncurl\n```\n"
-    assert commands(readme) == ["curl -s x | \\", "  cat"]
-
-
-def test_the_commands_of_the_readme_work_as_printed(tmp_path):
-    readme = ROOT / "README.md"
-    lines = commands(readme.read_text()) if readme.exists() else []
-    if not lines:
-        pytest.skip("the README has no curl commands yet")
+def ensure_free(port):
+    """Skips the test when somebody else has the port; in CI nobody should, and nobody would notice."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", DEFAULT_PORT))
+            probe.bind(("127.0.0.1", port))
         except OSError:
-            pytest.skip(f"something else listens on the default port {DEFAULT_PORT}")
+            give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+            give_up(f"something else listens on the default port {port}")
+
+
+def shell(lines, directory):
+    """Runs lines in a shell that finds the program under its name."""
+    programs = directory / "bin"
+    programs.mkdir()
+    (programs / "baton").symlink_to(binary().resolve())
+    return subprocess.run(
+        ["bash", "-c", PREAMBLE + "\n".join(lines)],
+        cwd=directory,
+        env=plain() | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_blocks_are_found_without_prompts_and_servers():
+    blocks = ["sh\ncargo run", "sh\nbaton serve &\n$ curl -s x | \\\n  cat\n$ baton queues", "json\ncurl"]
+    readme = "a\n" + "".join(f"```{block}\n```\n" for block in blocks)
+    assert commands(readme) == ["curl -s x | \\", "  cat", "baton queues"]
+
+
+@pytest.mark.parametrize("ci, outcome", [("", pytest.skip.Exception), ("true", pytest.fail.Exception)])
+def test_a_taken_port_is_a_failure_in_ci_alone(monkeypatch, ci, outcome):
+    monkeypatch.setenv("CI", ci)
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(outcome):
+        ensure_free(taken.getsockname()[1])
+
+
+def test_the_commands_of_the_readme_work_as_printed(tmp_path):
+    lines = commands((ROOT / "README.md").read_text())
+    for word in ("curl ", "baton push ", "baton pop ", "baton tail ", "baton queues", "baton elect "):
+        assert any(line.startswith(word) for line in lines), f"{word}is no longer in the README, or not found in it"
+    # A script that the reader has is one that says that it ran.
+    scripts = SCRIPT.findall("\n".join(lines))
+    for script in scripts:
+        (tmp_path / script).write_text(f"#!/bin/sh\necho {script} ran\n")
+        (tmp_path / script).chmod(0o755)
+    ensure_free(DEFAULT_PORT)
     with Server(tmp_path / "data", listen=f"127.0.0.1:{DEFAULT_PORT}"):
-        script = "set -euo pipefail\ncurl() { command curl --fail-with-body --max-time 60 \"$@\"; }\n"
-        script += "\n".join(lines)
-        path = f"{binary().parent}{os.pathsep}{os.environ['PATH']}"
-        done = subprocess.run(
-            ["bash", "-c", script],
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = shell(lines, tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert '"error":"' not in done.stdout.replace(" ", ""), done.stdout
+    assert "no message in" not in done.stderr, "a pop found nothing"
+    assert [script for script in scripts if f"{script} ran" not in done.stdout] == []
