@@ -3,7 +3,7 @@
 import json
 import statistics
 
-from . import jobs, svg
+from . import glance, jobs, svg
 from .figures import by_cell, cell_name, median, millis, number, percentile, percentiles, rate, ratio, shown_ratio, table
 
 PEERS = ["redis", "best-nats", "limit"]
@@ -32,8 +32,9 @@ def write(output, results):
     pictures = output / "benchmarks"
     pictures.mkdir(parents=True, exist_ok=True)
     made = {name: picture(pictures / f"{name}.svg", content) for name, content in charts(rows).items()}
-    sections = [intro(results), pipeline(rows, made), latencies(rows, made), wake_up(rows), engine(rows, results["machine"]["cores"]),
-                growth(rows), on_postgres(rows), jobs.section(rows, pictures), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows),
+    sections = [intro(results), glance.section(rows, pipeline_cells(rows)), pipeline(rows, made), latencies(rows, made),
+                wake_up(rows), engine(rows, results["machine"]["cores"]), growth(rows), on_postgres(rows),
+                jobs.section(rows, pictures), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows),
                 method(results)]
     (output / "benchmarks.md").write_text("\n\n".join(s for s in sections if s) + "\n")
 
@@ -114,10 +115,7 @@ def latencies(rows, made):
 
 
 def wake_up(rows):
-    found = {}
-    for row in rows:
-        if row["scenario"] == "wake-up":
-            found.setdefault(row["system"], {})[row.get("round", 0)] = row
+    found = glance.rounds(rows, "wake-up", lambda row: row["system"])
     if not found:
         return ""
     lines = []
@@ -148,7 +146,8 @@ def engine(rows, cores):
     return lines and "\n\n".join(["""## The storage engine alone
 
 Pushes without HTTP and queue rules, four under way at a time, beside a plain file to which the same bytes are
-appended in the same groups, with one fdatasync each.""",
+appended in the same groups, with one fdatasync each. Where every message goes to another partition, each is a segment
+of its own, and the processor is the limit.""",
                                   table(["", "engine ÷ disk", "messages per second"], lines),
                                   *engine_over_http(rows, cores)])
 
@@ -232,10 +231,7 @@ def database_cpu(row):
 
 
 def growth(rows):
-    found = {}
-    for row in rows:
-        if row["scenario"] == "growth":
-            found.setdefault(row["partitions"], {})[row.get("round", 0)] = row
+    found = glance.rounds(rows, "growth", lambda row: row["partitions"])
     if len(found) < 2:
         return ""
     few, many = min(found), max(found)

@@ -193,7 +193,7 @@ impl Slice {
         value.put_u64_le(first.0);
         value.put_u32_le(u32::try_from(hashes.len()).unwrap_or(u32::MAX));
         // 0 stands for a message without an id; a real hash of 0 is merely not remembered.
-        value.extend(hashes.flat_map(|hash| hash.unwrap_or(0).to_le_bytes()));
+        hashes.for_each(|hash| value.put_u64_le(hash.unwrap_or(0)));
     }
 
     fn insert_all(
