@@ -1,5 +1,6 @@
 //! Numbers about everything: what was counted, what is in the queues, how far the groups are.
 
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Cache {
     last: Mutex<Option<Counted>>,
     /// Held while new ones are put together, so that many who ask at once cost as much as one.
-    counting: tokio::sync::Mutex<()>,
+    counting: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Clone)]
@@ -65,22 +66,25 @@ impl Broker {
         if let Some(young) = self.shared.numbers.young() {
             return Ok(young);
         }
-        let broker = self.clone();
-        // As a task, so that whoever asks next has them, though nobody waits any more.
-        let mut counting = tokio::spawn(async move {
-            let _turn = broker.shared.numbers.counting.lock().await;
-            match broker.shared.numbers.young() {
-                Some(young) => Ok(young),
-                None => broker.count().await,
+        let numbers = &self.shared.numbers;
+        let mut counted = pin!(async {
+            let turn = numbers.counting.clone().lock_owned().await;
+            if let Some(young) = numbers.young() {
+                return Ok(young);
             }
+            let broker = self.clone();
+            // As a task, the only one, so that whoever asks next has them, though nobody waits any more.
+            let counting = tokio::spawn(async move {
+                let _turn = turn;
+                broker.count().await
+            });
+            counting.await.unwrap_or_else(|e| Err(Error::Store(baton_store::Error::Closed(e.to_string()))))
         });
-        let counted = match (tokio::time::timeout(PATIENCE, &mut counting).await, self.shared.numbers.last())
-        {
+        match (tokio::time::timeout(PATIENCE, counted.as_mut()).await, numbers.last()) {
             (Ok(counted), _) => counted,
-            (Err(_), Some(last)) => return Ok(last.numbers),
-            (Err(_), None) => counting.await,
-        };
-        counted.unwrap_or_else(|e| Err(Error::Store(baton_store::Error::Closed(e.to_string()))))
+            (Err(_), Some(last)) => Ok(last.numbers),
+            (Err(_), None) => counted.await,
+        }
     }
 
     /// The same, counted now.
