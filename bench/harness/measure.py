@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 
-from . import jobs, postgres, servers
+from . import cores, jobs, postgres, servers
 from .setup import BENCH, ROOT
 
 SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
-PARTS = ["pipeline", "wake-up", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs"]
+PARTS = ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs"]
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
 
@@ -70,23 +70,27 @@ def everything(plan, tools):
     rows = []
     measurements = {
         "pipeline": pipelines, "wake-up": wake_ups, "engine": engine, "growth": growth, "waiters": waiters,
-        "restart": restart, "shapes": shapes, "postgres": on_postgres, "jobs": on_jobs,
+        "restart": restart, "shapes": shapes, "postgres": on_postgres, "jobs": on_jobs, "asleep": asleep,
     }
+    with cores.awake() as stay_awake:
+        pass
     # Comparisons are interleaved and repeated; the rest concerns Baton alone and is measured once.
     for turn in range(plan.rounds):
-        for part in ["pipeline", "wake-up", "engine", "growth", "postgres", "jobs"]:
+        for part in ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "jobs"]:
             if part in plan.parts:
-                rows += [{**row, "round": turn} for row in measurements[part](plan, tools, turn)]
+                with contextlib.nullcontext() if part == "asleep" else cores.awake():
+                    rows += [{"round": turn, **row} for row in measurements[part](plan, tools, turn)]
     for part in ["waiters", "restart", "shapes"]:
         if part in plan.parts:
-            rows += measurements[part](plan, tools, 0)
-    return {"machine": machine(), "versions": versions(tools), "parameters": plan.parameters(), "rows": rows}
+            with cores.awake():
+                rows += measurements[part](plan, tools, 0)
+    return {"machine": machine(stay_awake), "versions": versions(tools), "parameters": plan.parameters(), "rows": rows}
 
 
-def machine():
+def machine(stay_awake):
     model = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), platform.machine())
-    return {"processor": model, "cores": os.cpu_count(), "kernel": platform.release(),
+    return {"processor": model, "cores": os.cpu_count(), "cores_stay_awake": stay_awake, "kernel": platform.release(),
             "date": datetime.date.today().isoformat()}
 
 
@@ -190,6 +194,18 @@ def wake_ups(plan, tools, turn):
                 command = [tools.peers, "wake-up", system.split("-")[0], "--system", system]
             rows += lines([*command, "--url", server.url, *common])
     return rows
+
+
+def asleep(plan, tools, turn):
+    """What suffers most from cores that sleep: one message at a time. It varies more, so it is measured more often."""
+    rows = []
+    again = 1 if plan.quick else 3
+    for turn in range(turn * again, (turn + 1) * again):
+        for system in shifted([s for s in plan.systems if s in ("baton", "redis", "nats", "nats-lanes")], turn):
+            with server_of(system, tools, plan) as server:
+                rows += [{**row, "round": turn} for row in pipeline(plan, tools, system, server, 1, 1)]
+    rows += wake_ups(plan, tools, turn)
+    return [{**row, "scenario": f"{row['scenario']}-asleep"} if row["scenario"] != "failed" else row for row in rows]
 
 
 def engine(plan, tools, turn):

@@ -33,7 +33,7 @@ def write(output, results):
     pictures.mkdir(parents=True, exist_ok=True)
     made = {name: picture(pictures / f"{name}.svg", content) for name, content in charts(rows).items()}
     sections = [intro(results), glance.section(rows, pipeline_cells(rows)), pipeline(rows, made), latencies(rows, made),
-                wake_up(rows), engine(rows, results["machine"]["cores"]), growth(rows), on_postgres(rows),
+                wake_up(rows), asleep(rows), engine(rows, results["machine"]["cores"]), growth(rows), on_postgres(rows),
                 jobs.section(rows, pictures), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows),
                 method(results)]
     (output / "benchmarks.md").write_text("\n\n".join(s for s in sections if s) + "\n")
@@ -42,9 +42,9 @@ def write(output, results):
 # Reading rows
 
 
-def pipeline_cells(rows):
+def pipeline_cells(rows, scenarios=frozenset({"pipeline", "limit"})):
     """The cells, with a system added that is NATS at its best: in each round, its fastest way of those measured."""
-    cells = by_cell(rows, {"pipeline", "limit"})
+    cells = by_cell(rows, scenarios)
     for cell in cells.values():
         ways = [cell[way] for way in NATS_WAYS if way in cell]
         turns = {turn for way in ways for turn in way}
@@ -128,6 +128,28 @@ One consumer waits, one message is pushed after a pause; from just before the pu
 sync to disk included.
 
 """ + table(["", "p50, Baton ÷ other", "p99, Baton ÷ other", "p50 ms", "p95 ms", "p99 ms"], lines)
+
+
+def asleep(rows):
+    """Beside each other what was measured on cores that sleep, and how it compares with cores that are awake."""
+    compared = [("one connection, batch 1: messages per second", rate, "best-nats",
+                 *(pipeline_cells(rows, {scenario}).get((1, 1), {}) for scenario in ["pipeline", "pipeline-asleep"])),
+                ("waking an idle consumer: p50", percentile("p50"), "nats",
+                 *(glance.rounds(rows, scenario, lambda row: row["system"]) for scenario in ["wake-up", "wake-up-asleep"]))]
+    lines = []
+    for name, value, nats, awake, sleeping in compared:
+        systems = ["baton", "redis", nats]
+        if all(system in found for system in systems for found in (awake, sleeping)):
+            lines.append([name, *(against(sleeping, peer, value) for peer in systems[1:]),
+                          *(number(median(sleeping[system], value) / median(awake[system], value)) for system in systems)])
+    return lines and """## Where idle cores sleep
+
+All figures of this page but these were taken on cores that wait awake, as server profiles set it (`tuned-adm profile
+latency-performance`). By default an idle core sleeps, and to wake it takes as long as a small sync, on virtual
+machines up to several. Whoever sends one message at a time waits for that twice a request and more, with any system;
+how often depends on where the system happens to put the threads.
+
+""" + table(["", "Baton ÷ Redis Streams", "Baton ÷ NATS JetStream", "Baton, asleep ÷ awake", "Redis", "NATS"], lines)
 
 
 def engine(rows, cores):
@@ -297,7 +319,7 @@ def method(results):
 
 {machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, {machine['date']}. {programs}.
 {parameters['rounds']} round(s) of {parameters['duration']:g} s each{parameters.get('note', '')}; each measurement on a fresh server with an empty
-directory, all on one disk; load generator and server share the cores. Just before the measurements, other programs
+directory, all on one disk; load generator and server share the cores, which {staying(machine)}. Just before the measurements, other programs
 used {others(results["rows"])} of the machine; above a tenth, read absolute figures with care.
 
 - Each peer is driven through a native client: `async-nats` and `redis-rs` on tokio; Baton by `baton bench`.
@@ -314,6 +336,10 @@ used {others(results["rows"])} of the machine; above a tenth, read absolute figu
   acks before it answers; NATS syncs every push, but writes acks to disk about ten times a second, after it has
   confirmed them. Baton promises pushes and acks on disk before it answers; this script does not trace it.
 - Baton: 100 partitions, a batch goes to one of them; any consumer may take any partition."""
+
+
+def staying(machine):
+    return "stay awake unless said otherwise" if machine.get("cores_stay_awake") else "may sleep when idle"
 
 
 def shortened(version):
