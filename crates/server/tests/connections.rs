@@ -208,6 +208,30 @@ async fn a_request_sent_during_a_parked_pop_is_answered_after_it() {
 }
 
 #[tokio::test]
+async fn an_answer_does_not_wait_for_one_that_has_to() {
+    let server = testing().await.unwrap();
+    let health = "GET /health HTTP/1.1\r\n\r\n";
+    for behind in [POP, "GET /hea", "POST /api/v1/push HTTP/1.1\r\nContent-Length: 9\r\n\r\n["] {
+        let mut stream = connect(&server).await;
+        stream.write_all([health, behind].concat().as_bytes()).await.unwrap();
+        assert_eq!(statuses(&next(&mut stream).await.0), ["200"], "{behind}");
+    }
+    let mut stream = connect(&server).await;
+    stream.write_all([health, health, POP, health].concat().as_bytes()).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(statuses(&next(&mut stream).await.0), ["200"]);
+    }
+    until_waiters(&server, 1).await;
+    let body = r#"{"items":[{"queue":"q","payload":7}]}"#;
+    let push = format!("POST /api/v1/push HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(statuses(&exchange(&server, &push).await), ["201"]);
+    let (head, popped) = next(&mut stream).await;
+    assert!(statuses(&head) == ["200"] && popped.contains("\"data\":7"), "{popped}");
+    assert_eq!(statuses(&next(&mut stream).await.0), ["200"]);
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_large_body_goes_in_and_a_large_answer_comes_out_whole() {
     let server = testing().await.unwrap();
     let payload = "x".repeat(3 << 20);

@@ -102,10 +102,13 @@ impl<'s> Connection<'s> {
                         return self.stream(events, manner.head_only).await;
                     }
                     manner.keep_alive &= whole;
-                    let passage = reply.take_passage();
-                    self.answer(reply, manner).await?;
-                    if let Some(passage) = passage {
+                    if let Some(passage) = reply.take_passage() {
+                        self.answer(reply, manner).await?;
                         Box::pin(self.pass(*passage)).await?;
+                    } else if manner.keep_alive {
+                        self.answer_in_turn(Outgoing::new(reply, manner)).await?;
+                    } else {
+                        self.answer(reply, manner).await?;
                     }
                     whole
                 }
@@ -177,6 +180,14 @@ impl<'s> Connection<'s> {
         self.send(Outgoing::new(reply, manner)).await
     }
 
+    /// Answers on a connection that goes on: at once, or together with the next answer if that is soon.
+    async fn answer_in_turn(&mut self, outgoing: Outgoing) -> io::Result<()> {
+        match self.wire.hold(outgoing) {
+            Ok(()) => Ok(()),
+            Err(outgoing) => self.send(outgoing).await,
+        }
+    }
+
     async fn send(&mut self, outgoing: Outgoing) -> io::Result<()> {
         self.wire.send(&outgoing.first, &outgoing.second).await?;
         self.wire.rest();
@@ -240,6 +251,7 @@ impl<'s> Connection<'s> {
             // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
             Ok(Place { handler, parameters, query, caller, origin: came, .. }) => {
                 origin = came;
+                self.let_go().await;
                 let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
                 known.map(|caller| (handler, parameters, query, caller))
             }
@@ -290,6 +302,7 @@ impl<'s> Connection<'s> {
             if let Poll::Ready(reply) = service::poll(&mut answer, cx) {
                 return Poll::Ready(Some(reply));
             }
+            self.wire.let_go(cx);
             if self.has_gone(cx) {
                 return Poll::Ready(None);
             }
@@ -301,6 +314,15 @@ impl<'s> Connection<'s> {
             }
         })
         .await
+    }
+
+    /// Sends an answer that is held back, before something is waited for.
+    async fn let_go(&mut self) {
+        poll_fn(|cx| {
+            self.wire.let_go(cx);
+            Poll::Ready(())
+        })
+        .await;
     }
 
     /// Whether the peer has left. Bytes that it has sent ahead end the watch.
