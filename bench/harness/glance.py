@@ -10,10 +10,13 @@ def section(rows, cells):
     return lines and """## At a glance
 
 What Baton aims at, and the median of what was measured; of several combinations the worst. The sections below have all of
-them, with their extremes.
-
-""" + table(["", "aim", "measured", "reached"], [[what, aim, shown, "yes" if is_enough else "**no**"]
+them, with their extremes.""" + asleep(rows) + "\n\n" + table(["", "aim", "measured", "reached"], [[what, aim, shown, "yes" if is_enough else "**no**"]
                                                  for what, aim, shown, is_enough in lines])
+
+
+def asleep(rows):
+    measured = any(row["scenario"].endswith("-asleep") for row in rows)
+    return " Idle cores stayed awake; see what changes [where they sleep](#where-idle-cores-sleep)." if measured else ""
 
 
 def pipeline(cells):

@@ -319,8 +319,9 @@ def method(results):
 
 {machine['processor']}, {machine['cores']} cores, Linux {machine['kernel']}, {machine['date']}. {programs}.
 {parameters['rounds']} round(s) of {parameters['duration']:g} s each{parameters.get('note', '')}; each measurement on a fresh server with an empty
-directory, all on one disk; load generator and server share the cores, which {staying(machine)}. Just before the measurements, other programs
-used {others(results["rows"])} of the machine; above a tenth, read absolute figures with care.
+directory, all on one disk; load generator and server share the cores, which {staying(machine)}.
+Just before the measurements, other programs used {others(results["rows"])} of the machine; above a tenth, read
+absolute figures with care.
 
 - Each peer is driven through a native client: `async-nats` and `redis-rs` on tokio; Baton by `baton bench`.
 - Producers stop while four batches each are unfinished, so times are those of the system and not of a growing backlog.

@@ -74,9 +74,9 @@ def test_a_message_is_pushed_byte_for_byte(programs, queue):
 
 
 def test_several_messages_are_pushed_in_order(server, programs, queue):
-    said = programs.said("push", queue, "1", '"two"', "null", "[4]", "--batch", "3")
-    assert said == f"pushed 4 messages to {queue}\n"
-    assert data_of(server.pop(queue, batch=10)) == [1, "two", None, [4]]
+    said = programs.said("push", queue, "1", '"two"', "null", "[4]", "-5.5", "--batch", "3")
+    assert said == f"pushed 5 messages to {queue}\n"
+    assert data_of(server.pop(queue, batch=10)) == [1, "two", None, [4], -5.5]
 
 
 def test_each_message_has_a_line_of_json(server, programs, queue):

@@ -30,7 +30,7 @@ pub struct Args {
     queue: String,
 
     /// Messages, each a JSON value; without any they are read from the file or stdin, one on each line
-    #[arg(value_name = "JSON", conflicts_with = "file")]
+    #[arg(value_name = "JSON", conflicts_with = "file", allow_negative_numbers = true)]
     messages: Vec<String>,
 
     /// Put them into this partition
