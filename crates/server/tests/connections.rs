@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
 
+use std::io::Write as _;
+use std::net::Shutdown;
 use std::time::Duration;
 
 use baton_server::{Testing, testing};
@@ -216,6 +218,12 @@ async fn an_answer_does_not_wait_for_one_that_has_to() {
         stream.write_all([health, behind].concat().as_bytes()).await.unwrap();
         assert_eq!(statuses(&next(&mut stream).await.0), ["200"], "{behind}");
     }
+    // All of it has come, and the end as well, before the server looks.
+    let mut leaving = std::net::TcpStream::connect(server.url().strip_prefix("http://").unwrap()).unwrap();
+    leaving.write_all([health, "GET /hea"].concat().as_bytes()).unwrap();
+    leaving.shutdown(Shutdown::Write).unwrap();
+    leaving.set_nonblocking(true).unwrap();
+    assert_eq!(statuses(&rest(&mut TcpStream::from_std(leaving).unwrap()).await), ["200"]);
     let mut stream = connect(&server).await;
     stream.write_all([health, health, POP, health].concat().as_bytes()).await.unwrap();
     for _ in 0..2 {

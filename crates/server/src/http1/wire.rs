@@ -100,7 +100,8 @@ impl Wire {
     /// Reads what has arrived into the buffer and says how much that was; 0 is the end.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let filled = self.poll_read(cx);
-        if filled.is_pending() {
+        if !matches!(filled, Poll::Ready(Ok(1..))) {
+            // Nothing comes, or nothing will.
             self.let_go(cx);
         }
         filled
