@@ -1,6 +1,7 @@
 """Whether idle cores may sleep while something is measured."""
 
 import contextlib
+import os
 import pathlib
 import struct
 
@@ -8,14 +9,16 @@ import struct
 LATENCY_MAX = pathlib.Path("/dev/cpu_dma_latency")
 
 
+def can_stay_awake():
+    return os.access(LATENCY_MAX, os.W_OK)
+
+
 @contextlib.contextmanager
 def awake():
-    """Has idle cores stay awake meanwhile; says whether the system lets us."""
-    try:
-        request = LATENCY_MAX.open("wb", buffering=0)
-    except OSError:
-        yield False
+    """Has idle cores stay awake meanwhile, where the system lets us."""
+    if not can_stay_awake():
+        yield
         return
-    with request:
+    with LATENCY_MAX.open("wb", buffering=0) as request:
         request.write(struct.pack("i", 0))
-        yield True
+        yield

@@ -145,9 +145,9 @@ def asleep(rows):
     return lines and """## Where idle cores sleep
 
 All figures of this page but these were taken on cores that wait awake, as server profiles set it (`tuned-adm profile
-latency-performance`). By default an idle core sleeps, and to wake it takes as long as a small sync, on virtual
-machines up to several. Whoever sends one message at a time waits for that twice a request and more, with any system;
-how often depends on where the system happens to put the threads.
+latency-performance`). By default an idle core sleeps. To wake a virtual one takes between next to nothing and several
+times a small sync, as its host has time for it, and whoever sends one message at a time waits for that more than once a
+message, with any system.
 
 """ + table(["", "Baton ÷ Redis Streams", "Baton ÷ NATS JetStream", "Baton, asleep ÷ awake", "Redis", "NATS"], lines)
 
