@@ -10,8 +10,9 @@ def section(rows, cells):
     return lines and """## At a glance
 
 What Baton aims at, and the median of what was measured; of several combinations the worst. The sections below have all of
-them, with their extremes.""" + asleep(rows) + "\n\n" + table(["", "aim", "measured", "reached"], [[what, aim, shown, "yes" if is_enough else "**no**"]
-                                                 for what, aim, shown, is_enough in lines])
+them, with their extremes.""" + asleep(rows) + "\n\n" + table(
+        ["", "aim", "measured", "reached"],
+        [[what, aim, shown, "yes" if is_enough else "**no**"] for what, aim, shown, is_enough in lines])
 
 
 def asleep(rows):
