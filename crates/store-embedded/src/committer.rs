@@ -1,7 +1,7 @@
 //! Committing: one frame of the log and one sync per group, on a thread of its own when there is much to do.
 //!
-//! A commit is answered when it is in the log and synced. The engine is told after that, so that nobody waits for it; when
-//! little happens, of several commits at once. Always: the engine is told in the order of the commits, and never of more
+//! A commit is answered when it is in the log and synced. The engine is told after that, so that nobody waits for it, and
+//! of many commits at once. Always: the engine is told in the order of the commits, and never of more
 //! than is on disk; whoever reads in it what a commit may have changed has it told first (`Shared::tell_engine`), or
 //! knows of it from memory.
 
@@ -13,6 +13,7 @@ use std::thread::Thread;
 use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
 use fjall::Database;
+use rustc_hash::FxHashMap;
 
 use crate::index::{Index, Row};
 use crate::log::{Indexed, Log, Place, Position};
@@ -23,11 +24,12 @@ use crate::writer::{Group, Write};
 /// Runs until the writer is gone.
 pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, decider: &Thread) {
     while let Ok(group) = groups.recv() {
+        let gives_up = !group.given_up.is_empty();
         let committed = commit(shared, group);
         shared.set_idle(true);
         decider.unpark();
         committed.answer();
-        shared.tell_engine_if_free();
+        shared.tell_engine_if_due(gives_up);
     }
 }
 
@@ -156,26 +158,35 @@ pub struct Untold {
     segments: Vec<Indexed>,
     first: Place,
     /// Whether segments are removed, or stand elsewhere from now on.
-    gives_up: bool,
+    pub gives_up: bool,
 }
 
 impl Untold {
-    pub fn tell(self, db: &Database, index: &Index) -> Result<(), Error> {
-        if self.gives_up {
+    /// Tells the engine of commits in a row, of which only the first may give something up. Of a row that several of them
+    /// write it learns the last.
+    pub fn tell(commits: &[Self], db: &Database, index: &Index) -> Result<(), Error> {
+        if commits.first().is_some_and(|first| first.gives_up) {
             // A row must not come after it was removed.
             index.write()?;
         }
+        let writes = commits.iter().flat_map(|commit| &commit.writes);
+        let last: FxHashMap<_, _> = writes.map(|write| ((write.table.id(), &write.key), write)).collect();
         let mut batch = db.batch();
-        for write in self.writes {
-            match write.value {
-                Some(value) => batch.insert(&write.table, write.key, value),
-                None => batch.remove(&write.table, write.key),
+        for write in last.into_values() {
+            match &write.value {
+                Some(value) => batch.insert(&write.table, write.key.clone(), value.clone()),
+                None => batch.remove(&write.table, write.key.clone()),
             }
         }
         batch.commit().map_err(engine_error)?;
-        index.keep(self.segments.iter().map(|segment| {
+        commits.iter().try_for_each(|commit| index.keep(commit.rows()))
+    }
+
+    /// Where its segments are.
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        self.segments.iter().map(|segment| {
             let place = Place { at: self.first.at + segment.at, length: segment.length, ..self.first };
             Row { key: segment.key, place }
-        }))
+        })
     }
 }

@@ -3,19 +3,24 @@
 //! An answer wakes its reader, and when that is a program of this machine it is put in line, as a rule, behind the
 //! thread that wrote the answer: it runs when that sleeps. Stepping aside lets it run at once. But where others want the
 //! processor as well, it is they who run, for milliseconds. So stepping aside is a guess that its price tells about: when
-//! it was dear, nobody steps aside for a while.
+//! it was dear of late, nobody steps aside for a while.
 
 use std::time::Duration;
 
 /// Longer than it takes to read an answer and send the next request; shorter than the turn of somebody who computes.
 const DEAR: Duration = Duration::from_millis(1);
-/// How long it is left alone after that: what it costs at worst is a turn in all this time.
+/// How long it is left alone after that: what it costs at worst are a few turns in all this time.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(2);
+
+/// The last time counts for one in so many.
+const WEIGHT: u32 = 4;
 
 /// What stepping aside has cost.
 #[derive(Default)]
 pub struct Courtesy {
     left_alone_until: Duration,
+    /// What it has cost of late.
+    usual: Duration,
 }
 
 impl Courtesy {
@@ -33,8 +38,9 @@ impl Courtesy {
     }
 
     fn took(&mut self, before: Duration, after: Duration) {
-        if after.saturating_sub(before) >= DEAR {
-            self.left_alone_until = after + LEFT_ALONE_FOR;
+        self.usual = self.usual * (WEIGHT - 1) / WEIGHT + after.saturating_sub(before) / WEIGHT;
+        if self.usual >= DEAR {
+            *self = Self { left_alone_until: after + LEFT_ALONE_FOR, ..Self::default() };
         }
     }
 }
@@ -44,12 +50,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_a_dear_time_nobody_steps_aside_for_a_while() {
+    fn after_dear_times_nobody_steps_aside_for_a_while() {
         let (mut courtesy, at) = (Courtesy::default(), Duration::from_secs);
-        courtesy.took(at(5), at(5) + DEAR / 2);
+        (0..100).for_each(|_| courtesy.took(at(5), at(5) + DEAR * 9 / 10));
         assert!(courtesy.is_cheap(at(6)));
-        courtesy.took(at(6), at(6) + DEAR);
+        courtesy.took(at(6), at(6) + 2 * DEAR);
         assert!(!courtesy.is_cheap(at(7)));
         assert!(courtesy.is_cheap(at(7) + LEFT_ALONE_FOR));
+    }
+
+    #[test]
+    fn one_dear_time_among_cheap_ones_is_borne() {
+        let (mut courtesy, at) = (Courtesy::default(), Duration::from_secs);
+        courtesy.took(at(5), at(5) + 3 * DEAR);
+        assert!(courtesy.is_cheap(at(6)));
+        (0..2).for_each(|_| courtesy.took(at(6), at(6) + 3 * DEAR));
+        assert!(!courtesy.is_cheap(at(7)));
     }
 }

@@ -16,7 +16,7 @@ use baton_types::{Offset, PartitionId, Timestamp};
 use fjall::{CompressionType, Database};
 use tokio::sync::mpsc;
 
-use crate::committer;
+use crate::committer::{self, Untold};
 use crate::directory::{self, Claimed};
 use crate::index::Index;
 use crate::loading;
@@ -37,6 +37,8 @@ const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 const TOLD_AGAIN_MAX: u64 = 4 << 20;
 /// How often free space is looked at.
 const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
+/// A commit that takes so long, or less, is over before it pays that another thread makes it.
+const QUICK_MICROS: u64 = 500;
 /// When to try again at a full intake.
 const BUSY_FOR: Duration = Duration::from_millis(100);
 
@@ -114,6 +116,8 @@ pub struct Shared {
     operations: AtomicU64,
     remembered: AtomicU64,
     commit_micros: Histogram,
+    /// How long the last ones took, the later the more it counts.
+    usual_micros: AtomicU64,
     commit_operations: Histogram,
     commit_number: AtomicU64,
     _claimed: Claimed,
@@ -156,7 +160,7 @@ impl EmbeddedStore {
         let opened = committer::append(&tables, &mut log, opening)?;
         log.sync().map_err(log_error)?;
         let index = Index::new(db.clone(), tables.segments.clone(), options.index_rows);
-        opened.tell(&db, &index)?;
+        Untold::tell(&[opened], &db, &index)?;
         let telling = Telling::new(log.end());
         let (hot, tails, leftovers) = loading::load(&tables, now)?;
         let remembered = Remembered::load(&db, now, options.remembered_max)?;
@@ -187,6 +191,7 @@ impl EmbeddedStore {
             operations: AtomicU64::new(0),
             remembered: AtomicU64::new(remembered.len() as u64),
             commit_micros: Histogram::new(MICROS),
+            usual_micros: AtomicU64::new(0),
             commit_operations: Histogram::new(SIZES),
             // Unique over restarts: the number of openings in the high half.
             commit_number: AtomicU64::new(counters.opened << 40),
@@ -326,9 +331,10 @@ impl Shared {
         tells
     }
 
-    /// Tells the engine of all commits that were answered, unless it would keep us waiting and there is time.
-    pub fn tell_engine_if_free(&self) {
-        if self.may_tell() {
+    /// Tells the engine of the commits that it does not know of, if they are many or it matters, unless it would keep us
+    /// waiting and there is time.
+    pub fn tell_engine_if_due(&self, matters: bool) {
+        if (matters || self.telling.is_much()) && self.may_tell() {
             self.tell_engine();
         }
     }
@@ -363,7 +369,9 @@ impl Shared {
     /// Notes whether the committer has a group in hand.
     pub fn set_idle(&self, idle: bool) {
         *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = idle;
-        self.became_idle.notify_all();
+        if idle {
+            self.became_idle.notify_all();
+        }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -445,10 +453,18 @@ impl Shared {
         self.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(took) = synced {
             self.syncs.fetch_add(1, Ordering::Relaxed);
-            self.commit_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            self.commit_micros.observe(micros);
+            let usual = self.usual_micros.load(Ordering::Relaxed);
+            self.usual_micros.store(usual - usual / 8 + micros / 8, Ordering::Relaxed);
             self.commit_operations.observe(operations);
         }
         self.count_operations(operations);
+    }
+
+    /// Whether forcing a commit to disk takes not much longer than waking a thread to do it.
+    pub fn commits_are_quick(&self) -> bool {
+        self.usual_micros.load(Ordering::Relaxed) <= QUICK_MICROS
     }
 
     /// Whether messages can be taken in.

@@ -1,8 +1,9 @@
 //! Deciding: runs operations against memory and gathers what they change into groups.
 //!
 //! Whoever decides holds the writer: the deciding thread, or in calm times a caller on its own thread (`calm`).
-//! While the committer writes one group, the next one fills; when it comes back, that one is handed over. A caller that
-//! commits itself does the same: while its group is on its way to disk, it decides what that has led to. An
+//! While the committer writes one group, the next one fills; when it comes back, that one is handed over. A small group
+//! that a quick disk takes is committed by whoever has decided it. A caller that
+//! commits itself decides what its group has led to while that is on its way to disk. An
 //! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
 //! what it has read is on disk, which is often at once.
 
@@ -44,6 +45,9 @@ const GROUP_BYTES_ENOUGH: usize = 1 << 20;
 /// A group that no more operations than this wait for, a push and the pop that it wakes, is alone. While all are, it is calm,
 /// and whoever decides commits: waking the committing thread takes longer than it saves.
 const ALONE: usize = 2;
+/// A group of up to so many bytes is committed by the deciding thread while commits are quick: the next group could not be
+/// decided meanwhile, but nobody has to be woken, and what arrives is decided and answered by the dozen.
+const GROUP_BYTES_SMALL: usize = 64 << 10;
 /// A caller that commits decides what its decision has led to (a push wakes a pop of each group that waits), up to this
 /// many operations, so that whoever is woken cannot keep it by waking others.
 const FOLLOWERS_MAX: usize = 64;
@@ -257,10 +261,28 @@ impl Writer {
     /// Hands over a group that went through the deciding thread, which tells how calm it is.
     fn hand_over_tested(&mut self) {
         if self.group.sync && !self.committing {
+            self.gather();
             self.calm.tested(self.group.waiting.len() <= ALONE);
             self.tell_calm();
         }
         self.hand_over();
+    }
+
+    /// Lets those go first who have something for a group that this thread is about to commit.
+    fn gather(&mut self) {
+        if !self.calm.holds() && self.commits_itself() {
+            self.courtesy.step_aside(|| self.clock.elapsed());
+            while self.commits_itself()
+                && let Ok(input) = self.intake.try_recv()
+            {
+                self.take(input);
+            }
+        }
+    }
+
+    /// Whether the deciding thread commits the group that is filling.
+    fn commits_itself(&self) -> bool {
+        self.group_bytes <= GROUP_BYTES_SMALL && !self.is_full() && self.shared.commits_are_quick()
     }
 
     fn tell_calm(&self) {
@@ -340,14 +362,18 @@ impl Writer {
         self.reclaimer.look(&self.shared, !self.leftovers.is_empty(), || self.remembered.tables());
     }
 
-    /// Gives the filling group to the committer, if it is free and there is something to write.
+    /// Commits the filling group or gives it to the committer, if that is free and there is something to write.
     pub fn hand_over(&mut self) {
         if self.committing {
             return;
         }
+        let commits_itself = self.commits_itself();
         let Some(group) = self.close_group() else { return };
         if self.calm.holds() {
             return self.commit_here(group, &mut 0);
+        }
+        if commits_itself {
+            return self.commit_at_once(group);
         }
         self.committing = true;
         self.shared.set_idle(false);
@@ -382,6 +408,13 @@ impl Writer {
         self.group_bytes = 0;
         self.group_since = self.last_now;
         Some(group)
+    }
+
+    /// Commits a group on this thread, and does nothing else meanwhile.
+    fn commit_at_once(&mut self, group: Group) {
+        let gives_up = !group.given_up.is_empty();
+        committer::commit(&self.shared, group).answer();
+        self.tell_engine(gives_up);
     }
 
     /// Commits a group on this thread. While it is on its way to disk, up to so many of those that it has led to are
