@@ -97,7 +97,7 @@ mod tests {
     use crate::committer;
     use crate::log::{Log, Place, Segments};
     use crate::tables::{Tables, segment_key};
-    use crate::writer::Group;
+    use crate::writer::{Group, Write};
 
     #[test]
     fn after_a_commit_that_the_engine_was_not_told_of_it_is_told_of_none() {
@@ -134,5 +134,39 @@ mod tests {
         assert!(telling.tell(&db, &index).is_err());
         assert_eq!((telling.seq(), telling.end()), (1, end));
         assert_eq!(index.table().unwrap().iter().count(), 1, "what it was told of is there");
+    }
+
+    #[test]
+    fn of_rows_that_several_commits_write_the_engine_learns_the_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let db = Database::builder(directory.path().join("engine")).open().unwrap();
+        let tables = Tables::open(&db).unwrap();
+        let index = Index::new(db.clone(), tables.segments.clone(), 4);
+        let telling = Telling::new(log.end());
+        let mut commit = |seq: u64, rows: &[(&[u8], Option<&[u8]>)], given_up: Vec<Place>| {
+            let write = |(key, value): &(&[u8], Option<&[u8]>)| Write {
+                table: tables.records.clone(),
+                key: (*key).into(),
+                value: value.map(Into::into),
+            };
+            let group = Group {
+                seq,
+                number: seq,
+                writes: rows.iter().map(write).collect(),
+                given_up,
+                ..Group::default()
+            };
+            telling.keep(committer::append(&tables, &mut log, group).unwrap());
+        };
+        let place = || vec![Place { file: 0, at: 0, length: 9 }];
+        commit(1, &[(b"again", Some(b"1")), (b"gone", Some(b"1")), (b"back", Some(b"1"))], vec![]);
+        commit(2, &[(b"again", Some(b"2")), (b"back", None)], vec![]);
+        commit(3, &[(b"again", Some(b"3")), (b"gone", None)], place());
+        commit(4, &[(b"again", Some(b"4")), (b"back", Some(b"4"))], vec![]);
+        telling.tell(&db, &index).unwrap();
+        let get = |key: &str| tables.records.get(key).unwrap().map(|value| value.to_vec());
+        assert_eq!((get("again"), get("gone"), get("back")), (Some(b"4".into()), None, Some(b"4".into())));
+        assert_eq!((telling.seq(), telling.end()), (4, log.end()));
     }
 }

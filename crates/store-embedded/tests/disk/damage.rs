@@ -199,9 +199,9 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     let directory = tempfile::tempdir().unwrap();
     let left = tempfile::tempdir().unwrap();
     let store = open(directory.path()).unwrap();
-    let (_, partitions) = lane(&store, 1).await;
-    for salt in 0..400 {
-        push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
+    let (_, partitions) = lane(&store, 32).await;
+    for (salt, partition) in (0..400).zip(partitions.iter().cycle()) {
+        push(&store, *partition, block(1, 500, salt)).await.unwrap();
     }
     copy(directory.path(), left.path());
     let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
