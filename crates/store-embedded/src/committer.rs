@@ -1,9 +1,9 @@
 //! Committing: one frame of the log and one sync per group, on a thread of its own when there is much to do.
 //!
 //! A commit is answered when it is in the log and synced. The engine is told after that, so that nobody waits for it, and
-//! of many commits at once. Always: the engine is told in the order of the commits, and never of more
-//! than is on disk; whoever reads in it what a commit may have changed has it told first (`Shared::tell_engine`), or
-//! knows of it from memory.
+//! of many commits at once. Always: the engine is told in the order of the commits, and never of more than is on disk;
+//! whoever reads in it what a commit may have changed has it told first (`Shared::tell_engine`), or knows of it from
+//! memory.
 
 use std::io;
 use std::sync::Arc;

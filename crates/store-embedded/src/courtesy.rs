@@ -11,7 +11,6 @@ use std::time::Duration;
 const DEAR: Duration = Duration::from_millis(1);
 /// How long it is left alone after that: what it costs at worst are a few turns in all this time.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(2);
-
 /// The last time counts for one in so many.
 const WEIGHT: u32 = 4;
 

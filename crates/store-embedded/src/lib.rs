@@ -4,8 +4,8 @@
 //! in a log, rows and where messages are in an embedded key-value engine. One thread decides: it runs operations one
 //! after the other against memory. A second thread commits: it appends what a group of operations changed to the log
 //! with one fsync, while the first already decides the next group. So throughput grows with load instead of with the
-//! number of fsyncs, and nobody waits for a lock. While commits are small and quick the first makes them itself; when hardly anything happens, a caller decides and commits on its own
-//! thread instead, for waking another would take longer.
+//! number of fsyncs, and nobody waits for a lock. While commits are small and quick, the first makes them itself; when
+//! hardly anything happens, a caller decides and commits on its own thread instead: waking another would take longer.
 //!
 //! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
 //! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about

@@ -90,6 +90,7 @@ fn bytes_of(commits: &[Untold]) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use baton_types::{Offset, PartitionId, Timestamp};
 
@@ -99,15 +100,21 @@ mod tests {
     use crate::tables::{Tables, segment_key};
     use crate::writer::{Group, Write};
 
-    #[test]
-    fn after_a_commit_that_the_engine_was_not_told_of_it_is_told_of_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
-        let engine = directory.path().join("engine");
-        let db = Database::builder(&engine).open().unwrap();
+    /// A log, an engine in the folder `engine`, and nothing to tell it of yet.
+    fn opened(directory: &Path) -> (Log, Database, Tables, Index, Telling) {
+        let log = Log::open(directory, 32 << 20, |_, _, _| Ok(())).unwrap();
+        let db = Database::builder(directory.join("engine")).open().unwrap();
         let tables = Tables::open(&db).unwrap();
         let index = Index::new(db.clone(), tables.segments.clone(), 4);
         let telling = Telling::new(log.end());
+        (log, db, tables, index, telling)
+    }
+
+    #[test]
+    fn after_a_commit_that_the_engine_was_not_told_of_it_is_told_of_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = directory.path().join("engine");
+        let (mut log, db, tables, index, telling) = opened(directory.path());
         let mut commit = |seq: u64, given_up: Vec<Place>| {
             let mut segments = Segments::default();
             segments
@@ -139,11 +146,7 @@ mod tests {
     #[test]
     fn of_rows_that_several_commits_write_the_engine_learns_the_last() {
         let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
-        let db = Database::builder(directory.path().join("engine")).open().unwrap();
-        let tables = Tables::open(&db).unwrap();
-        let index = Index::new(db.clone(), tables.segments.clone(), 4);
-        let telling = Telling::new(log.end());
+        let (mut log, db, tables, index, telling) = opened(directory.path());
         let mut commit = |seq: u64, rows: &[(&[u8], Option<&[u8]>)], given_up: Vec<Place>| {
             let write = |(key, value): &(&[u8], Option<&[u8]>)| Write {
                 table: tables.records.clone(),

@@ -2,10 +2,9 @@
 //!
 //! Whoever decides holds the writer: the deciding thread, or in calm times a caller on its own thread (`calm`).
 //! While the committer writes one group, the next one fills; when it comes back, that one is handed over. A small group
-//! that a quick disk takes is committed by whoever has decided it. A caller that
-//! commits itself decides what its group has led to while that is on its way to disk. An
-//! operation is answered when its group is on disk. One that wrote nothing it must keep is answered as soon as
-//! what it has read is on disk, which is often at once.
+//! is committed by whoever has decided it, while the disk is quick. A caller that commits decides what its group has led
+//! to while that is on its way to disk. An operation is answered when its group is on disk. One that wrote nothing it must
+//! keep is answered as soon as what it has read is on disk, which is often at once.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;

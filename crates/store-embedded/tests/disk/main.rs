@@ -121,6 +121,39 @@ async fn half_a_decision_is_never_kept() {
     assert_eq!(found.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["before"]);
 }
 
+/// Small groups are committed by the thread that decides, or by callers; large ones by the thread that only commits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_answered_is_kept_whoever_has_committed_it() {
+    const ROUNDS: u64 = 24;
+    const PARTITIONS: u64 = 8;
+    let directory = tempfile::tempdir().unwrap();
+    let left = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (_, partitions) = lane(&store, PARTITIONS).await;
+    for round in 0..ROUNDS {
+        let push = |(index, id): (u64, &PartitionId)| {
+            let bytes = if (round + index) % PARTITIONS == 0 && round % 2 == 0 { 200_000 } else { 10 };
+            let (id, block) = (*id, block(1, bytes, round));
+            begin(&store, move |tx| Ok(tx.append(id, &block, Duration::ZERO).first))
+        };
+        let pushes: Vec<_> = (0..).zip(&partitions).map(push).collect();
+        for push in pushes {
+            assert_eq!(push.await.unwrap(), Offset(round));
+        }
+    }
+    // As a crash would leave it.
+    copy(directory.path(), left.path());
+    let store = open_cold(left.path()).unwrap();
+    for id in partitions {
+        let segments = store.read(id, Offset(0), Offset(ROUNDS), usize::MAX).await.unwrap();
+        let end = segments.iter().fold(Offset(0), |end, segment| {
+            assert_eq!(segment.header.base, end);
+            segment.end()
+        });
+        assert_eq!(end, Offset(ROUNDS));
+    }
+}
+
 /// Of this process so far: unlike the time of day, it does not depend on what else the machine does.
 fn processor_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
