@@ -29,7 +29,7 @@ pub fn run(shared: &Arc<Shared>, groups: &Receiver<Group>, decider: &Thread) {
         shared.set_idle(true);
         decider.unpark();
         committed.answer();
-        shared.tell_engine_if_due(gives_up);
+        shared.tell_engine_of_many(gives_up && shared.may_tell());
     }
 }
 

@@ -331,15 +331,8 @@ impl Shared {
         tells
     }
 
-    /// Tells the engine of the commits that it does not know of, if they are many or it matters, unless it would keep us
-    /// waiting and there is time.
-    pub fn tell_engine_if_due(&self, matters: bool) {
-        if (matters || self.telling.is_much()) && self.may_tell() {
-            self.tell_engine();
-        }
-    }
-
-    fn may_tell(&self) -> bool {
+    /// Whether the engine would not keep us waiting, or there is no time.
+    pub fn may_tell(&self) -> bool {
         !self.messages.index.is_busy() || self.telling.is_too_much()
     }
 
