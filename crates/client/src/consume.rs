@@ -18,8 +18,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::labelled::Source;
 use crate::pop::Prepared;
-use crate::{AckStatus, Acknowledgement, Client, Error, Message, Pop, Queue, Subscription, retry};
+use crate::{AckStatus, Acknowledgement, Client, Error, Message, Pop, Subscription, retry};
 
 /// How long a pop of a consumer waits unless told.
 const WAIT: Duration = Duration::from_secs(30);
@@ -70,7 +71,7 @@ const CONCURRENCY_MAX: usize = 1_000;
 #[derive(Clone, Debug)]
 #[must_use = "nothing is consumed until it is given a handler"]
 pub struct Consume {
-    queue: Queue,
+    source: Source,
     pop: Pop,
     batch: u32,
     wait: Duration,
@@ -83,10 +84,10 @@ pub struct Consume {
 }
 
 impl Consume {
-    pub(crate) fn new(queue: &Queue) -> Self {
+    pub(crate) fn new(source: Source) -> Self {
         Self {
-            queue: queue.clone(),
-            pop: queue.pop(),
+            pop: Pop::new(source.clone()),
+            source,
             batch: 1,
             wait: WAIT,
             concurrency: 1,
@@ -308,7 +309,7 @@ impl Consumer {
                     self.mark_message();
                 }
                 Err(error) if error.is_temporary() => {
-                    tracing::warn!(queue = self.settings.queue.name(), %error, "cannot pop; trying again");
+                    tracing::warn!(source = self.settings.source.name(), %error, "cannot pop; trying again");
                     self.rest(retry::wait(failures, &error, baton_env::random_u64())).await;
                     failures += 1;
                 }
@@ -328,7 +329,7 @@ impl Consumer {
     async fn process(&self, handler: &impl Handler, messages: Vec<Message>) {
         let _renewal = self.settings.renew_every.and_then(|every| self.renew(every, &messages));
         let mut acks = Acks {
-            client: self.settings.queue.client(),
+            client: self.settings.source.client(),
             enabled: self.settings.auto_ack,
             tally: &self.tally,
             waiting: Vec::with_capacity(messages.len()),
@@ -341,7 +342,7 @@ impl Consumer {
     /// Renews the lease until dropped. A task of its own, so that a handler that blocks its thread does not stop it.
     fn renew(&self, every: Duration, messages: &[Message]) -> Option<AbortOnDropHandle<()>> {
         let receipt = messages.first().filter(|m| m.lease_id().is_some())?.receipt().clone();
-        let client = self.settings.queue.client().clone();
+        let client = self.settings.source.client().clone();
         let renewal = async move {
             loop {
                 baton_env::sleep(every).await;

@@ -1,10 +1,12 @@
 //! Consumer groups.
 
+use baton_types::Timestamp;
 use bytes::Bytes;
 use http::Method;
+use serde_json::json;
 
 use crate::path::Path;
-use crate::{Client, Error, Queue};
+use crate::{Client, Error, QUEUE_MODE, Queue, Subscription};
 
 impl Client {
     /// Forgets a group in all queues: its place, its leases and where it started. Its next pop is that of a new one.
@@ -16,16 +18,49 @@ impl Client {
 }
 
 impl Queue {
+    /// Moves the group of this handle, or all consumers that have none, in this queue or in its one partition. What they
+    /// hold is given up: its acks are refused.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    /// # let server = baton_server::testing().await?;
+    /// # let baton = baton_client::Client::new(server.url())?;
+    /// use baton_client::Subscription;
+    ///
+    /// let orders = baton.queue("orders").group("billing");
+    /// orders.push(&"the first").send().await?;
+    /// assert_eq!(orders.pop().auto_ack(true).send().await?.len(), 1);
+    ///
+    /// orders.seek(Subscription::All).await?;
+    /// assert_eq!(orders.pop().auto_ack(true).send().await?.len(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn seek(&self, to: Subscription) -> Result<(), Error> {
+        // The server names the last moment of what is passed over.
+        let after = |micros| json!({ "timestamp": Timestamp::from_micros(micros).to_iso_micros() });
+        let body = match to {
+            Subscription::All => after(0),
+            Subscription::New => json!({ "toEnd": true }),
+            Subscription::From(moment) => after(moment.micros() - 1),
+        };
+        let mut path = self.group_path(self.group_name().unwrap_or(QUEUE_MODE));
+        if let Some(partition) = self.partition_name() {
+            path = path.plain("/partitions").segment(partition);
+        }
+        self.client().post(path.plain("/seek").build()?, &body, self.name()).await.map(drop)
+    }
+
     /// Forgets the group of this handle in this queue.
     pub async fn delete_group(&self) -> Result<(), Error> {
         let group =
             self.group_name().ok_or_else(|| Error::Invalid("say which group: .group(\"name\")".into()))?;
-        let path = Path::new("/api/v1/consumer-groups")
-            .segment(group)
-            .plain("/queues")
-            .segment(self.name())
-            .query("deleteMetadata", "true")
-            .build()?;
+        let path = self.group_path(group).query("deleteMetadata", "true").build()?;
         self.client().call(Method::DELETE, path, Bytes::new(), self.name()).await.map(drop)
+    }
+
+    fn group_path(&self, group: &str) -> Path {
+        Path::new("/api/v1/consumer-groups").segment(group).plain("/queues").segment(self.name())
     }
 }

@@ -9,14 +9,15 @@ use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 
 use crate::connection::Call;
-use crate::path::Path;
+use crate::labelled::Source;
 use crate::retry::Repeat;
-use crate::{Error, Message, Queue, message};
+use crate::{Error, Message, message};
 
 /// How much longer than its own wait a long poll may take.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// Where a group that is new to the queue starts. A group that is known goes on where it stopped.
+/// Where a group that is new to the queue starts, or where one is moved to by [`Queue::seek`](crate::Queue::seek). A
+/// group that is known goes on where it stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Subscription {
     /// With the oldest message.
@@ -32,7 +33,7 @@ pub enum Subscription {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is taken until it is sent"]
 pub struct Pop {
-    queue: Queue,
+    source: Source,
     batch: u32,
     partitions: u32,
     wait: Duration,
@@ -42,9 +43,9 @@ pub struct Pop {
 }
 
 impl Pop {
-    pub(crate) fn new(queue: &Queue) -> Self {
+    pub(crate) fn new(source: Source) -> Self {
         Self {
-            queue: queue.clone(),
+            source,
             batch: 1,
             partitions: 1,
             wait: Duration::ZERO,
@@ -107,26 +108,22 @@ impl Pop {
             )));
         }
         let timeout = if self.wait.is_zero() {
-            self.queue.client().connection().timeout
+            self.source.client().connection().timeout
         } else {
             self.wait + ANSWER_GRACE
         };
-        Ok(Prepared { queue: self.queue.clone(), path: self.path()?, timeout })
+        Ok(Prepared { source: self.source.clone(), path: self.path()?, timeout })
     }
 
     fn path(&self) -> Result<PathAndQuery, Error> {
-        let mut path = Path::new("/api/v1/pop/queue").segment(self.queue.name());
-        if let Some(partition) = self.queue.partition_name() {
-            path = path.plain("/partition").segment(partition);
-        }
-        path = path.number("batch", self.batch.into());
+        let mut path = self.source.pop_path().number("batch", self.batch.into());
         if self.partitions > 1 {
             path = path.number("partitions", self.partitions.into());
         }
         if !self.wait.is_zero() {
             path = path.query("wait", "true").number("timeout", millis(self.wait));
         }
-        path = path.maybe("consumerGroup", self.queue.group_name());
+        path = path.maybe("consumerGroup", self.source.group_name());
         if self.auto_ack {
             path = path.query("autoAck", "true");
         }
@@ -145,7 +142,7 @@ impl Pop {
 /// A pop that is ready to be sent any number of times.
 #[derive(Clone, Debug)]
 pub(crate) struct Prepared {
-    queue: Queue,
+    source: Source,
     path: PathAndQuery,
     timeout: Duration,
 }
@@ -158,15 +155,15 @@ impl Prepared {
             body: Bytes::new(),
             timeout: self.timeout,
             repeat: Repeat::Poll,
-            key: self.queue.name(),
+            key: self.source.name(),
             once: None,
         };
-        let answer = self.queue.client().connection().call(call).await?;
+        let answer = self.source.client().connection().call(call).await?;
         if answer.status == StatusCode::NO_CONTENT || answer.body.is_empty() {
             return Ok(Vec::new());
         }
         let response: PopResponseRef<'_> = answer.read()?;
-        Ok(message::from_wire(response.messages, self.queue.name()))
+        Ok(message::from_wire(response.messages, self.source.name()))
     }
 }
 
@@ -184,7 +181,7 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Client;
+    use crate::{Client, Queue};
 
     fn queue() -> Queue {
         Client::new("http://127.0.0.1:1").unwrap().queue("orders")
@@ -212,6 +209,18 @@ mod tests {
              &consumerGroup=billing&autoAck=true&leaseSeconds=9&subscriptionMode=new"
         );
         assert_eq!(full.timeout, Duration::from_secs(25));
+    }
+
+    #[test]
+    fn labels_take_the_place_of_a_queue() {
+        let client = Client::new("http://127.0.0.1:1").unwrap();
+        let billing = client.namespace("bill&ing");
+        assert_eq!(
+            billing.pop().prepare().unwrap().path.as_str(),
+            "/api/v1/pop?namespace=bill%26ing&batch=1"
+        );
+        let both = client.task("invoice").namespace("billing").group("g").pop().prepare().unwrap();
+        assert_eq!(both.path.as_str(), "/api/v1/pop?namespace=billing&task=invoice&batch=1&consumerGroup=g");
     }
 
     #[test]

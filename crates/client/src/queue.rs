@@ -10,6 +10,7 @@ use http::uri::PathAndQuery;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::labelled::Source;
 use crate::path::Path;
 use crate::{Buffer, Client, Consume, DeadLetters, Error, Pop, Push, QueueDetail, QueueOptions};
 
@@ -113,12 +114,12 @@ impl Queue {
 
     /// Takes messages.
     pub fn pop(&self) -> Pop {
-        Pop::new(self)
+        Pop::new(Source::Queue(self.clone()))
     }
 
     /// Takes messages and hands them to your code, until told to stop.
     pub fn consume(&self) -> Consume {
-        Consume::new(self)
+        Consume::new(Source::Queue(self.clone()))
     }
 
     /// The messages that will not be delivered again.
