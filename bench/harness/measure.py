@@ -16,6 +16,7 @@ from .setup import BENCH, ROOT
 
 SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
 PARTS = ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs"]
+SINGLES_MEASURED = 3
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
 
@@ -154,12 +155,18 @@ def server_of(system, tools, plan):
 
 
 def pipelines(plan, tools, turn):
+    cells = [(connections, batch) for connections in plan.connections for batch in plan.batch]
+    return [row for cell in cells for row in compared(plan, tools, turn, plan.systems, *cell)]
+
+
+def compared(plan, tools, turn, systems, connections, batch):
+    """The systems in turn, in one combination. Single messages vary most, so they are measured more often."""
     rows = []
-    for connections in plan.connections:
-        for batch in plan.batch:
-            for system in shifted(plan.systems, turn):
-                with server_of(system, tools, plan) as server:
-                    rows += pipeline(plan, tools, system, server, connections, batch)
+    times = SINGLES_MEASURED if batch == 1 and not plan.quick else 1
+    for again in range(turn * times, (turn + 1) * times):
+        for system in shifted(systems, again):
+            with server_of(system, tools, plan) as server:
+                rows += [{**row, "round": again} for row in pipeline(plan, tools, system, server, connections, batch)]
     return rows
 
 
@@ -195,17 +202,12 @@ def wake_ups(plan, tools, turn):
 
 
 def asleep(plan, tools, turn):
-    """What suffers most from cores that sleep: one message at a time. It varies more, so it is measured more often.
-    Where they cannot be kept awake, everything else shows it."""
+    """What suffers most from cores that sleep: one message at a time. Where they cannot be kept awake, everything else
+    shows it."""
     if not cores.can_stay_awake():
         return []
     systems = [system for system in plan.systems if system in ("baton", "redis", "nats", "nats-lanes")]
-    times = 1 if plan.quick else 3
-    rows = wake_ups(plan, tools, turn)
-    for again in range(turn * times, (turn + 1) * times):
-        for system in shifted(systems, again):
-            with server_of(system, tools, plan) as server:
-                rows += [{**row, "round": again} for row in pipeline(plan, tools, system, server, 1, 1)]
+    rows = wake_ups(plan, tools, turn) + compared(plan, tools, turn, systems, 1, 1)
     return [{**row, "scenario": f"{row['scenario']}-asleep"} if row["scenario"] != "failed" else row for row in rows]
 
 
