@@ -7,6 +7,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "this is the door")]
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -134,17 +135,37 @@ pub fn random_bytes(bytes: &mut [u8]) {
 
 /// A random number.
 pub fn random_u64() -> u64 {
-    let mut bytes = [0; 8];
-    random_bytes(&mut bytes);
-    u64::from_le_bytes(bytes)
+    u64::from_le_bytes(random())
+}
+
+/// A few random bytes. The system is asked for many at a time: asking takes longer than what most ids are made for.
+fn random<const N: usize>() -> [u8; N] {
+    thread_local!(static SUPPLY: RefCell<Supply> = const { RefCell::new(Supply { bytes: [0; 512], left: 0 }) });
+    SUPPLY.with_borrow_mut(Supply::take)
+}
+
+/// Random bytes that nobody has been given yet.
+struct Supply {
+    bytes: [u8; 512],
+    left: usize,
+}
+
+impl Supply {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        if self.left < N {
+            random_bytes(&mut self.bytes);
+            self.left = self.bytes.len();
+        }
+        self.left -= N;
+        // What was given to somebody is nobody else's.
+        std::array::from_fn(|index| std::mem::take(&mut self.bytes[self.left + index]))
+    }
 }
 
 /// A fresh version 7 UUID.
 pub fn fresh_uuid() -> Uuid {
-    let mut random = [0; 10];
-    random_bytes(&mut random);
     let millis = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    uuid::Builder::from_unix_timestamp_millis(u64::try_from(millis).unwrap_or(0), &random).into_uuid()
+    uuid::Builder::from_unix_timestamp_millis(u64::try_from(millis).unwrap_or(0), &random()).into_uuid()
 }
 
 /// A fresh lease id.
@@ -181,4 +202,22 @@ impl Deadline {
 /// Lets the current thread rest. For back-off between tries; to wait for an event, wait for the event.
 pub fn pause(duration: Duration) {
     std::thread::sleep(duration);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn no_random_byte_is_given_twice() {
+        let given: HashSet<[u8; 10]> = (0..10_000).map(|_| random()).collect();
+        assert_eq!(given.len(), 10_000);
+        let mut supply = Supply { bytes: [1; 512], left: 512 };
+        let _: [u8; 100] = supply.take();
+        assert_eq!((supply.left, &supply.bytes[412..]), (412, [0; 100].as_slice()));
+        let _: [u8; 500] = supply.take();
+        assert!(supply.left == 12 && supply.bytes[..12] != [1; 12]);
+    }
 }

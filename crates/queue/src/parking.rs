@@ -82,7 +82,7 @@ type Answer = Result<Waited, Error>;
 
 /// A parked caller.
 struct Caller {
-    request: PopRequest,
+    request: Arc<PopRequest>,
     herald: Option<Box<dyn Herald<Granted>>>,
     answer: oneshot::Sender<Answer>,
 }
@@ -163,7 +163,7 @@ impl Parking {
     /// Waits until something is granted or the request's time is over. Dropping the future ends the wait.
     pub async fn wait(
         self: &Arc<Self>,
-        request: PopRequest,
+        request: Arc<PopRequest>,
         herald: Option<Box<dyn Herald<Granted>>>,
         watched: Watched,
         wait: Duration,
@@ -348,7 +348,7 @@ impl Drop for Leaving<'_> {
 struct Look {
     parking: Arc<Parking>,
     line: LineId,
-    asked: Vec<(WaiterId, PopRequest)>,
+    asked: Vec<(WaiterId, Arc<PopRequest>)>,
     found: Vec<Found>,
     last: Decided,
     /// What the store had seen of changes that no event tells of, before it was decided.

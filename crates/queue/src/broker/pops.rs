@@ -72,7 +72,7 @@ impl Broker {
         drop(granted);
         let wait = wait.min(limits::POP_WAIT_MAX);
         let herald = herald.map(|herald| Delivery::boxed(&self.shared, &request, herald));
-        match Box::pin(self.shared.parking.wait((*request).clone(), herald, watched, wait)).await? {
+        match Box::pin(self.shared.parking.wait(request.clone(), herald, watched, wait)).await? {
             Waited::Granted(granted) => Box::pin(self.deliver(granted, &request)).await,
             Waited::Told => Ok(Given::Told),
             Waited::Nothing => {
