@@ -7,7 +7,7 @@
 
 use std::io::Write;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -15,6 +15,8 @@ use crate::token::Token;
 
 /// Bytes of an answer's head; a longer one is not from the server that is measured.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Headers of one.
+const HEADERS_MAX: usize = 32;
 /// Room made for each read.
 const READ_BYTES: usize = 4 << 10;
 
@@ -122,21 +124,18 @@ impl Connection {
 
 /// The head of an answer, once all of it is there.
 fn parse_head(input: &[u8]) -> Result<Option<Head>> {
-    let Some(end) = input.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
-    let text = std::str::from_utf8(&input[..end]).context("a head that is not text")?;
-    let mut lines = text.split("\r\n");
-    let status_line = lines.next().unwrap_or_default();
-    let status = status_line.split(' ').nth(1).and_then(|code| code.parse().ok());
-    let status: u16 = status.with_context(|| format!("no status in {status_line:?}"))?;
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut answer = httparse::Response::new(&mut headers);
+    let httparse::Status::Complete(head_bytes) = answer.parse(input)? else { return Ok(None) };
     let mut body_bytes = 0;
-    for line in lines {
-        let Some((name, value)) = line.split_once(':') else { bail!("no header: {line:?}") };
-        if name.eq_ignore_ascii_case("content-length") {
-            body_bytes = value.trim().parse().with_context(|| format!("no length: {value:?}"))?;
+    for header in answer.headers {
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let length = std::str::from_utf8(header.value).ok().and_then(|text| text.parse().ok());
+            body_bytes = length.with_context(|| format!("no length: {header:?}"))?;
         }
-        ensure!(!name.eq_ignore_ascii_case("transfer-encoding"), "an answer without a length");
+        ensure!(!header.name.eq_ignore_ascii_case("transfer-encoding"), "an answer without a length");
     }
-    Ok(Some(Head { status, head_bytes: end + 4, body_bytes }))
+    Ok(Some(Head { status: answer.code.context("no status")?, head_bytes, body_bytes }))
 }
 
 #[cfg(test)]
