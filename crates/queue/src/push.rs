@@ -5,6 +5,7 @@
 //! that is not encrypted. Not here: bytes on disk
 //! (`baton-store`), who is woken (`waiting`).
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -182,14 +183,19 @@ impl PushBatch {
         if same_queue.is_some_and(|last| *last.partition == *partition) {
             return self.parts.len() - 1;
         }
-        let queue = same_queue.map_or_else(|| queue.into(), |last| last.queue.clone());
-        let key: (Arc<str>, Arc<str>) = (queue, partition.into());
-        if let Some(part) = self.index.get(&key) {
-            return *part;
-        }
+        let queue: Arc<str> = same_queue.map_or_else(|| queue.into(), |last| last.queue.clone());
+        let partition: Arc<str> = partition.into();
         let part = self.parts.len();
-        self.parts.push(Part { queue: key.0.clone(), partition: key.1.clone(), block: Block::default() });
-        self.index.insert(key, part);
+        if let [first] = &self.parts[..] {
+            self.index.insert((first.queue.clone(), first.partition.clone()), 0);
+        }
+        if part > 0 {
+            match self.index.entry((queue.clone(), partition.clone())) {
+                Entry::Occupied(known) => return *known.get(),
+                Entry::Vacant(free) => _ = free.insert(part),
+            }
+        }
+        self.parts.push(Part { queue, partition, block: Block::default() });
         part
     }
 }

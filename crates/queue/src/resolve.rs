@@ -45,7 +45,7 @@ impl Deliveries {
     pub fn add(&self, lease: LeaseId, queue: &str, partition: PartitionId, messages: &[MessageView]) {
         let hash = |message: &MessageView| match &message.transaction_id {
             Some(id) => transaction_hash(id),
-            None => transaction_hash(message.id().to_string().as_bytes()),
+            None => message.id().as_transaction_hash(),
         };
         let mut delivered: Vec<_> = messages.iter().map(|message| (hash(message), message.offset)).collect();
         delivered.sort_unstable();

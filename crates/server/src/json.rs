@@ -328,7 +328,10 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Err(Error::new(Kind::BadBody, "Empty request body"));
     }
-    serde_json::from_slice(body).map_err(|e| Error::new(Kind::BadBody, format!("Invalid JSON: {e}")))
+    let refused = |why: &dyn fmt::Display| Error::new(Kind::BadBody, format!("Invalid JSON: {why}"));
+    // Looked at once as a whole: that takes a fraction of the time for each string alone.
+    let text = std::str::from_utf8(body).map_err(|e| refused(&e))?;
+    serde_json::from_str(text).map_err(|e| refused(&e))
 }
 
 /// Reads a body that may be left out, or be an empty object or list.
@@ -339,7 +342,9 @@ pub fn parse_or_default<'a, T: Deserialize<'a> + Default>(body: &'a [u8]) -> Res
 /// Writes `text` as a JSON string.
 pub fn string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    if text.bytes().all(|b| b >= 0x20 && b != b'"' && b != b'\\') {
+    // All of it whatever the first bytes are, so that many are looked at in one go.
+    let is_plain = |plain, b| plain & (b >= 0x20) & (b != b'"') & (b != b'\\');
+    if text.bytes().fold(true, is_plain) {
         out.extend_from_slice(text.as_bytes());
     } else {
         escaped(out, text);

@@ -10,6 +10,9 @@ use baton_types::Timestamp;
 use crate::error::Error;
 use crate::path::decode;
 
+/// As many parameters as most requests have.
+const PAIRS_USUAL: usize = 8;
+
 /// The parameters of one request.
 #[derive(Debug, Default)]
 pub struct Query<'a> {
@@ -19,12 +22,11 @@ pub struct Query<'a> {
 impl<'a> Query<'a> {
     /// Reads what stands behind the question mark.
     pub fn parse(text: &'a str) -> Result<Self, Error> {
-        let pair = |part: &'a str| {
+        let mut pairs = Vec::with_capacity(PAIRS_USUAL);
+        for part in text.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            Ok((decode(name, true)?, decode(value, true)?))
-        };
-        let pairs =
-            text.split('&').filter(|part| !part.is_empty()).map(pair).collect::<Result<_, Error>>()?;
+            pairs.push((decode(name, true)?, decode(value, true)?));
+        }
         Ok(Self { pairs })
     }
 

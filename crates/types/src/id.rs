@@ -111,6 +111,11 @@ impl MessageId {
         self.0
     }
 
+    /// The hash of its text, by which a message is found that has no transaction id of its own.
+    pub fn as_transaction_hash(self) -> u64 {
+        transaction_hash(self.0.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes())
+    }
+
     /// Where the message with this id lies, or `None` when no message has such an id.
     pub fn place(self) -> Option<(PartitionId, Offset)> {
         let bits = self.0.as_u128();
@@ -154,6 +159,7 @@ mod tests {
             let id = MessageId::new(time, PartitionId(p), Offset(o));
             let again: MessageId = id.to_string().parse().unwrap();
             assert_eq!(again.place(), Some((PartitionId(p), Offset(o))));
+            assert_eq!(id.as_transaction_hash(), transaction_hash(id.to_string().as_bytes()));
         }
     }
 

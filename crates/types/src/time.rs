@@ -65,13 +65,39 @@ impl Timestamp {
         let (days, in_day) = (self.0.div_euclid(86_400_000_000), self.0.rem_euclid(86_400_000_000));
         let (year, month, day) = civil_from_days(days);
         let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
-        let (h, m, s) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        match digits {
-            0 => format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z"),
-            3 => format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{:03}Z", micros / 1000),
-            _ => format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{micros:06}Z"),
+        let mut text = String::with_capacity("2026-11-15T18:34:07.638487Z".len());
+        match year {
+            0..10_000 => push_digits::<4>(&mut text, year),
+            _ => text.push_str(&format!("{year:04}")),
         }
+        let rest =
+            [('-', month), ('-', day), ('T', seconds / 3600), (':', seconds / 60 % 60), (':', seconds % 60)];
+        for (before, number) in rest {
+            text.push(before);
+            push_digits::<2>(&mut text, number);
+        }
+        if digits > 0 {
+            text.push('.');
+            match digits {
+                3 => push_digits::<3>(&mut text, micros / 1000),
+                _ => push_digits::<6>(&mut text, micros),
+            }
+        }
+        text.push('Z');
+        text
     }
+}
+
+/// The last `N` digits of a number: every message that is popped has a moment, and formatting one in general takes as
+/// long as all the rest of it.
+fn push_digits<const N: usize>(text: &mut String, mut number: i64) {
+    let mut digits = ['0'; N];
+    for digit in digits.iter_mut().rev() {
+        // The remainder is below ten.
+        *digit = char::from(b'0' + (number % 10) as u8);
+        number /= 10;
+    }
+    text.extend(digits);
 }
 
 impl fmt::Display for Timestamp {

@@ -238,7 +238,7 @@ impl PopReader {
         let received = self.load.now();
         ensure!(status == 200, "a pop was answered {status} {}", shortened(&String::from_utf8_lossy(answer)));
         let popped: Popped<'_> =
-            serde_json::from_slice(answer).context("a pop's answer is not understood")?;
+            serde_json::from_str(std::str::from_utf8(answer)?).context("a pop's answer is not understood")?;
         for message in &popped.messages {
             self.latency.record(Duration::from_nanos(received.saturating_sub(message.data.at)));
             seen.note(message.data)?;

@@ -206,10 +206,12 @@ fn write(popped: &Popped, group: &str, asked: bool, chosen: Option<Chosen>) -> V
         .flat_map(|claim| &claim.messages)
         .fold((0, 0), |(messages, bytes), message| (messages + 1, bytes + message.payload.len()));
     let mut out = Vec::with_capacity(512 + messages * 480 + payload);
-    out.extend_from_slice(b"{\"success\":true");
+    let mut place = Vec::with_capacity(256);
     if let Some(first) = popped.claims.first() {
-        write_place(&mut out, first, popped.lease, group);
+        write_place(&mut place, first, popped.lease, group);
     }
+    out.extend_from_slice(b"{\"success\":true");
+    out.extend_from_slice(&place);
     out.extend_from_slice(b",\"partitionsClaimed\":");
     json::number(&mut out, popped.claims.len() as u64);
     write_conflation(&mut out, asked, popped.conflation);
@@ -224,10 +226,13 @@ fn write(popped: &Popped, group: &str, asked: bool, chosen: Option<Chosen>) -> V
     }
     out.extend_from_slice(b",\"messages\":[");
     let mut writer = MessageWriter::default();
-    for claim in &popped.claims {
-        writer.enter(claim, popped.lease, group);
+    for (index, claim) in popped.claims.iter().enumerate() {
+        if index > 0 {
+            place.clear();
+            write_place(&mut place, claim, popped.lease, group);
+        }
         for message in &claim.messages {
-            writer.write(&mut out, message);
+            writer.write(&mut out, message, claim.attempt, &place);
         }
     }
     out.extend_from_slice(b"]}");
@@ -272,26 +277,17 @@ fn write_place(out: &mut Vec<u8>, claim: &Claim, lease: Option<LeaseId>, group: 
     json::string(out, group);
 }
 
-/// Writes messages; what many of them share is prepared once.
+/// Writes messages.
 #[derive(Default)]
 struct MessageWriter {
-    /// The end of every message of the claim.
-    shared: Vec<u8>,
     /// The last moment written, and its text.
     moment: Option<(Timestamp, String)>,
     begun: bool,
 }
 
 impl MessageWriter {
-    fn enter(&mut self, claim: &Claim, lease: Option<LeaseId>, group: &str) {
-        self.shared.clear();
-        write_place(&mut self.shared, claim, lease, group);
-        self.shared.extend_from_slice(b",\"deliveryAttempt\":");
-        json::number(&mut self.shared, claim.attempt.into());
-        self.shared.push(b'}');
-    }
-
-    fn write(&mut self, out: &mut Vec<u8>, message: &MessageView) {
+    /// Writes a message that was given `attempt` times, and the members that it shares with others of its `place`.
+    fn write(&mut self, out: &mut Vec<u8>, message: &MessageView, attempt: u32, place: &[u8]) {
         if self.begun {
             out.push(b',');
         }
@@ -317,7 +313,10 @@ impl MessageWriter {
         out.extend_from_slice(self.moment_text(message.created_at).as_bytes());
         out.extend_from_slice(b"\",\"offset\":");
         json::number(out, message.offset.0);
-        out.extend_from_slice(&self.shared);
+        out.extend_from_slice(place);
+        out.extend_from_slice(b",\"deliveryAttempt\":");
+        json::number(out, attempt.into());
+        out.push(b'}');
     }
 
     fn moment_text(&mut self, moment: Timestamp) -> &str {
