@@ -324,6 +324,7 @@ Just before the measurements, other programs used {others(results["rows"])} of t
 absolute figures with care.
 
 - Each peer is driven through a native client: `async-nats` and `redis-rs` on tokio; Baton by `baton bench`.
+- Single messages (batch 1) vary most and are measured three times in each round, unless with `--quick`.
 - Producers stop while four batches each are unfinished, so times are those of the system and not of a growing backlog.
 - A single connection pushes a batch, takes it and acks it before the next. It asks for the batch with the same write as
   it pushes it: Baton with two HTTP requests, Redis with one pipeline; the client of NATS has asked before.
