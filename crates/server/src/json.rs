@@ -497,5 +497,7 @@ mod tests {
         assert_eq!(parse::<Pair<'_>>(b"  ").unwrap_err().to_string(), "Empty request body");
         assert!(parse::<Pair<'_>>(b"{").unwrap_err().to_string().starts_with("Invalid JSON: "));
         assert!(parse::<Pair<'_>>(b"{} x").unwrap_err().to_string().starts_with("Invalid JSON: "));
+        let not_utf8 = parse::<Pair<'_>>(b"{\"ignored\":\"\xff\"}").unwrap_err().to_string();
+        assert!(not_utf8.starts_with("Invalid JSON: ") && not_utf8.contains("utf-8"), "{not_utf8}");
     }
 }
