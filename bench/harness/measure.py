@@ -16,6 +16,7 @@ from .setup import BENCH, ROOT
 
 SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
 PARTS = ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs"]
+# Measurements of single messages in each round.
 SINGLES_MEASURED = 3
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
