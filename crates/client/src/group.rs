@@ -19,7 +19,7 @@ impl Client {
 
 impl Queue {
     /// Moves the group of this handle, or all consumers that have none, in this queue or in its one partition. What they
-    /// hold is given up: its acks are refused.
+    /// hold is given up: its acks change nothing.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -43,7 +43,7 @@ impl Queue {
         let body = match to {
             Subscription::All => after(0),
             Subscription::New => json!({ "toEnd": true }),
-            Subscription::From(moment) => after(moment.micros() - 1),
+            Subscription::From(moment) => after(moment.micros().saturating_sub(1)),
         };
         let mut path = self.group_path(self.group_name().unwrap_or(QUEUE_MODE));
         if let Some(partition) = self.partition_name() {

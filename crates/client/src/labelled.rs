@@ -15,9 +15,8 @@ use crate::{Client, Consume, Pop, Queue};
 /// baton.queue("invoices").namespace("billing").create().await?;
 /// baton.queue("invoices").push(&"the first").send().await?;
 ///
-/// for message in baton.namespace("billing").pop().send().await? {
-///     assert_eq!(message.queue(), "invoices");
-/// }
+/// let messages = baton.namespace("billing").pop().send().await?;
+/// assert_eq!(messages[0].queue(), "invoices");
 /// # Ok(())
 /// # }
 /// ```
