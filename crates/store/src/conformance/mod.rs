@@ -32,6 +32,7 @@ pub mod cursor;
 pub mod dead_letter;
 pub mod decision;
 pub mod group;
+pub mod idempotency;
 pub mod message;
 pub mod model;
 pub mod queue;
@@ -75,6 +76,10 @@ macro_rules! conformance {
                 a_scan_sees_uncommitted_writes_and_removals_among_stored_rows
                 a_record_that_is_too_large_is_refused
                 the_last_of_several_writes_in_one_commit_stays;
+            idempotency:
+                the_first_answer_is_kept_for_the_same_request
+                an_answer_expires_with_its_key
+                an_answer_of_an_older_server_is_read;
             queue:
                 a_queue_is_found_by_name_and_number
                 a_queue_is_changed_in_place
