@@ -1,40 +1,48 @@
-//! Idempotency keys: a request that is repeated under its key gets the first answer.
+//! Idempotency keys: a repeated call gets the first answer, and a different call under the same key is a conflict.
 //!
-//! The answer is written in the same commit as the effects of the request, and expires after [`KEPT_FOR`]. Always: a key
-//! stands for one request, and the same key with another request is a conflict that changes nothing; a refused
-//! request leaves no answer, so its repetition is decided anew. Not here: which routes accept a key. Start at
-//! [`Request::earlier`] in a decision over a [`Tx`], or at [`Request::read`] for a caller that reads and writes the
-//! record itself.
+//! The record under a key holds a hash of the request and the answer, and is written in the same commit as the effects
+//! of the call. Always: only the same request gets the answer; a refused call leaves none, so its repetition is decided
+//! anew. A caller that writes through a [`Tx`] uses [`IdempotencyKey::earlier`] and [`IdempotencyKey::keep`]; one that
+//! keeps the record itself uses [`IdempotencyKey::record`] and [`IdempotencyKey::compare`].
 
 use std::time::Duration;
 
 use baton_types::limits::RECORD_BYTES_MAX;
-use bytes::{Buf, BufMut, Bytes};
-use xxhash_rust::xxh3::xxh3_128;
+use bytes::{Buf, Bytes};
 
 use crate::{Error, Stop, Tx, expiry, look_at_all};
 
-/// How long an answer is kept.
-pub const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// How long [`IdempotencyKey::keep`] keeps an answer.
+pub const ANSWER_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// The first byte of a record; one of an older server begins with the answer itself, which is JSON.
+/// The record's first byte. Records of earlier versions begin with `[` and hold the answer alone.
 const VERSION: u8 = 1;
-/// Bytes before the answer: the version, the number of records, and the digest of the request.
-const HEADER_BYTES: usize = 1 + 4 + 16;
-/// Bytes of the answer in one record.
-const PART_BYTES: usize = RECORD_BYTES_MAX - HEADER_BYTES;
+/// The first byte of an answer that takes several records: the number of further ones comes before the rest.
+const IN_PARTS: u8 = 2;
+/// Bytes of an answer in one record, beside the byte, the number and the hash.
+const PART_BYTES: usize = RECORD_BYTES_MAX - 1 - 4 - 16;
 
-/// A request made under an idempotency key.
-#[derive(Clone, Debug)]
-pub struct Request {
-    record: String,
-    digest: u128,
+/// The key that a caller gave, and a hash of the request that came with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdempotencyKey {
+    /// The caller's key.
+    pub key: String,
+    request: [u8; 16],
 }
 
-/// What an earlier request under the same key came to.
+/// What a record says about a repeated key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat<'a> {
+    /// The request is the same, and this was its answer.
+    Same(&'a [u8]),
+    /// The request is another one.
+    Different,
+}
+
+/// The answer to an earlier call under the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Earlier {
-    /// There was none, or it was refused, or its answer has expired.
+    /// There was no such call, or it was refused, or its answer has expired.
     None,
     /// It was the same request; this is its answer.
     Answered(Bytes),
@@ -42,94 +50,94 @@ pub enum Earlier {
     Different,
 }
 
-impl Request {
-    /// The request whose meaning is `content`, made under `key`. Keys are told apart within `scope`, the beginning of
-    /// the names of their records.
-    pub fn new(scope: &str, key: &str, content: &[u8]) -> Self {
-        let record = format!("{scope}{:032x}", xxh3_128(key.as_bytes()));
-        Self { record, digest: xxh3_128(content) }
+impl IdempotencyKey {
+    /// A key for a call of `operation` with this body, compared byte by byte.
+    pub fn new(key: impl Into<String>, operation: &str, body: &[u8]) -> Self {
+        let mut hasher = xxhash_rust::xxh3::Xxh3::new();
+        hasher.update(&(operation.len() as u64).to_le_bytes());
+        hasher.update(operation.as_bytes());
+        hasher.update(body);
+        Self { key: key.into(), request: hasher.digest128().to_le_bytes() }
     }
 
-    /// The key of the record that holds the answer.
-    pub fn record(&self) -> &str {
-        &self.record
+    /// The key for one part of the same call.
+    pub fn part(&self, number: usize) -> Self {
+        Self { key: format!("{}\0{number}", self.key), request: self.request }
     }
 
-    /// The value of that record, for an answer short enough for one record.
-    pub fn value(&self, answer: &[u8]) -> Bytes {
-        self.part(1, answer)
+    /// The record to keep for an answer.
+    pub fn record(&self, answer: &[u8]) -> Vec<u8> {
+        [&[VERSION], self.request.as_slice(), answer].concat()
     }
 
-    /// What such a value says.
-    pub fn read(&self, value: &Bytes) -> Result<Earlier, Error> {
-        Ok(match self.header(value)? {
-            Header::Older => Earlier::Answered(value.clone()),
-            Header::Different => Earlier::Different,
-            Header::Same { .. } => Earlier::Answered(value.slice(HEADER_BYTES..)),
+    /// Compares the request with the one in a record.
+    pub fn compare<'a>(&self, record: &'a [u8]) -> Repeat<'a> {
+        match record {
+            [VERSION, rest @ ..] => match rest.strip_prefix(&self.request) {
+                Some(answer) => Repeat::Same(answer),
+                None => Repeat::Different,
+            },
+            _ => Repeat::Same(record),
+        }
+    }
+
+    /// The answer to an earlier call under this key. `scope` begins the names of the records. Must come before the
+    /// first write of a decision.
+    pub fn earlier(&self, tx: &mut dyn Tx, scope: &str) -> Result<Earlier, Stop> {
+        let name = self.record_name(scope);
+        let Some(first) = tx.record(&name)? else { return Ok(Earlier::None) };
+        let (mut whole, mut parts) = (first.value.to_vec(), 0);
+        if let [IN_PARTS, rest @ ..] = &first.value[..] {
+            let mut rest = rest;
+            parts = rest.try_get_u32().map_err(|_| Error::Corrupt("a kept answer is cut short".into()))?;
+            whole = [&[VERSION], rest].concat();
+        }
+        look_at_all(1..=parts, |number| {
+            let part = tx.record(&format!("{name}/{number}"))?;
+            let part = part.ok_or_else(|| Error::Corrupt("a kept answer is incomplete".into()))?;
+            whole.extend_from_slice(&part.value);
+            Ok(())
+        })?;
+        Ok(match self.compare(&whole) {
+            Repeat::Same(answer) => Earlier::Answered(Bytes::copy_from_slice(answer)),
+            Repeat::Different => Earlier::Different,
         })
     }
 
-    /// Looks for an earlier request. Must be asked before anything is written.
-    pub fn earlier(&self, tx: &mut dyn Tx) -> Result<Earlier, Stop> {
-        let Some(first) = tx.record(&self.record)? else { return Ok(Earlier::None) };
-        let parts = match self.header(&first.value)? {
-            Header::Same { parts } if parts > 1 => parts,
-            _ => return Ok(self.read(&first.value)?),
-        };
-        let mut answer = first.value.slice(HEADER_BYTES..).to_vec();
-        look_at_all(1..parts, |number| {
-            let rest = tx.record(&self.rest(number))?;
-            let rest = rest.ok_or_else(|| Error::Corrupt("a kept answer is incomplete".into()))?;
-            answer.extend_from_slice(&rest.value);
-            Ok(())
-        })?;
-        Ok(Earlier::Answered(answer.into()))
-    }
-
     /// Keeps the answer, after [`earlier`](Self::earlier) found none.
-    pub fn keep(&self, tx: &mut dyn Tx, answer: &[u8]) -> Result<(), Stop> {
-        let until = Some(tx.now().after(KEPT_FOR));
+    pub fn keep(&self, tx: &mut dyn Tx, scope: &str, answer: &[u8]) -> Result<(), Stop> {
+        let (name, until) = (self.record_name(scope), Some(tx.now().after(ANSWER_KEPT_FOR)));
         let (first, rest) = answer.split_at(answer.len().min(PART_BYTES));
         let parts = rest.chunks(PART_BYTES);
-        let count = u32::try_from(1 + parts.len()).unwrap_or(u32::MAX);
-        expiry::put(tx, &self.record, None, self.part(count, first), until)?;
+        let value = match u32::try_from(parts.len()).unwrap_or(u32::MAX) {
+            0 => self.record(first),
+            parts => [&[IN_PARTS], parts.to_be_bytes().as_slice(), &self.request, first].concat(),
+        };
+        expiry::put(tx, &name, None, value.into(), until)?;
         for (number, part) in (1..).zip(parts) {
-            expiry::put(tx, &self.rest(number), None, Bytes::copy_from_slice(part), until)?;
+            let name = format!("{name}/{number}");
+            expiry::put(tx, &name, None, Bytes::copy_from_slice(part), until)?;
         }
         Ok(())
     }
 
-    fn rest(&self, number: u32) -> String {
-        format!("{}/{number}", self.record)
-    }
-
-    fn part(&self, parts: u32, answer: &[u8]) -> Bytes {
-        let mut value = Vec::with_capacity(HEADER_BYTES + answer.len());
-        value.put_u8(VERSION);
-        value.put_u32(parts);
-        value.put_u128(self.digest);
-        value.extend_from_slice(answer);
-        value.into()
-    }
-
-    fn header(&self, mut value: &[u8]) -> Result<Header, Error> {
-        if value.first() != Some(&VERSION) {
-            return Ok(Header::Older);
-        }
-        let mut read = || {
-            value.try_get_u8().ok()?;
-            Some((value.try_get_u32().ok()?, value.try_get_u128().ok()?))
-        };
-        let (parts, digest) = read().ok_or_else(|| Error::Corrupt("a kept answer is cut short".into()))?;
-        Ok(if digest == self.digest { Header::Same { parts } } else { Header::Different })
+    fn record_name(&self, scope: &str) -> String {
+        format!("{scope}{:032x}", xxhash_rust::xxh3::xxh3_128(self.key.as_bytes()))
     }
 }
 
-enum Header {
-    /// Of an older server, which kept no digest.
-    Older,
-    Same {
-        parts: u32,
-    },
-    Different,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_request_gets_the_answer() {
+        let key = IdempotencyKey::new("k", "jobs", b"{}");
+        let record = key.record(b"answer");
+        assert_eq!(IdempotencyKey::new("k", "jobs", b"{}").compare(&record), Repeat::Same(b"answer"));
+        assert_eq!(IdempotencyKey::new("k", "jobs", b"{ }").compare(&record), Repeat::Different);
+        assert_eq!(IdempotencyKey::new("k", "job", b"s{}").compare(&record), Repeat::Different);
+        assert_eq!(key.compare(b"[]"), Repeat::Same(b"[]"), "a record of an earlier version");
+        assert_ne!(key.part(1).key, key.key);
+    }
 }

@@ -6,8 +6,8 @@
 //! function from a [`Tx`] to an answer; the backend runs many of them in one commit. Always: a decision's
 //! writes are kept together or not at all, it is answered only after what it wrote or read is on disk, and
 //! only [`Tx::now`] expires anything. What many
-//! of them need of records alone stands here too: leases with fencing tokens ([`lease`]), answers to requests that may be
-//! repeated ([`idempotency`]) and the removal of what has expired ([`expiry`]). Deliberately absent: what a retry, a subscription or a dead letter
+//! of them need of records alone stands here too: leases with fencing tokens ([`lease`]), answers to calls that may be
+//! repeated ([`IdempotencyKey`]) and the removal of what has expired ([`expiry`]). Deliberately absent: what a retry, a subscription or a dead letter
 //! *means* (`baton-queue` knows), and any second copy of such a rule in a backend.
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
@@ -18,7 +18,7 @@ pub mod conformance;
 mod error;
 pub mod expiry;
 mod histogram;
-pub mod idempotency;
+mod idempotency;
 pub mod lease;
 mod offsets;
 mod row;
@@ -29,6 +29,7 @@ mod tx;
 pub use cache::Cache;
 pub use error::Error;
 pub use histogram::{Distribution, Histogram, MICROS, SIZES};
+pub use idempotency::{ANSWER_KEPT_FOR, Earlier, IdempotencyKey, Repeat};
 pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};

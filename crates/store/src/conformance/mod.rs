@@ -78,8 +78,7 @@ macro_rules! conformance {
                 the_last_of_several_writes_in_one_commit_stays;
             idempotency:
                 the_first_answer_is_kept_for_the_same_request
-                an_answer_expires_with_its_key
-                an_answer_of_an_older_server_is_read;
+                an_answer_expires_with_its_key;
             queue:
                 a_queue_is_found_by_name_and_number
                 a_queue_is_changed_in_place
