@@ -51,7 +51,8 @@ def migrate(store, schema):
 
 @pytest.mark.parametrize("role", KINDS)
 def test_a_password_is_proved_as_the_database_asks_and_a_wrong_one_is_refused(tmp_path, database, role):
-    address = f"127.0.0.1:{database.port}/postgres"
+    clear_text = "?require_auth=password" if role == "plain" else ""
+    address = f"127.0.0.1:{database.port}/postgres{clear_text}"
     with Server(tmp_path / "data", "--store", f"postgres://{role}:a%20secret@{address}", "--store-schema", role) as server:
         pushed = server.post("/api/v1/push", {"items": [{"queue": "q", "payload": 1}]})
         assert pushed.json[0]["status"] == "queued", pushed
@@ -87,3 +88,26 @@ def test_a_database_that_takes_no_writes_is_passed_over_if_writes_are_asked_for(
         assert refused.returncode != 0 and "read_only" in refused.stderr, refused.stderr
     finally:
         database.sql("ALTER ROLE scrammed RESET default_transaction_read_only")
+
+
+def test_a_password_does_not_go_out_in_clear_text_unless_that_is_asked_for(database):
+    address = f"127.0.0.1:{database.port}/postgres"
+    refused = migrate(f"postgres://plain:a%20secret@{address}", "plain")
+    assert refused.returncode != 0 and "in clear text" in refused.stderr, refused.stderr
+    other = migrate(f"postgres://scrammed:a%20secret@{address}?require_auth=md5", "scrammed")
+    assert other.returncode != 0 and "scram-sha-256" in other.stderr, other.stderr
+
+
+def test_a_password_is_neither_in_the_list_of_processes_nor_in_an_error(tmp_path, database):
+    address = f"postgres://scrammed:a%20secret@127.0.0.1:{database.port}/postgres"
+    with Server(tmp_path / "flag", "--store", address, "--store-schema", "scrammed") as server:
+        arguments = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+        assert b"serve" in arguments and b"secret" not in arguments, arguments
+    file = tmp_path / "store.url"
+    file.write_text(address + "\n")
+    with Server(tmp_path / "file", "--store", f"@{file}", "--store-schema", "scrammed") as server:
+        pushed = server.post("/api/v1/push", {"items": [{"queue": "q", "payload": 1}]})
+        assert pushed.json[0]["status"] == "queued", pushed
+    for wrong in [address.replace("postgres://", "mysql://"), address + "?port=x", address.replace("secret", "secret2")]:
+        refused = migrate(wrong, "scrammed")
+        assert refused.returncode != 0 and "secret" not in refused.stderr, refused.stderr

@@ -9,6 +9,7 @@ mod commands;
 mod failure;
 mod log;
 mod output;
+mod secrets;
 mod token;
 
 use std::process::ExitCode;
@@ -93,6 +94,11 @@ fn main() -> ExitCode {
             None => return ExitCode::FAILURE,
         },
     };
+    match &command {
+        Command::Serve(args) => secrets::hide_from_process_list(args),
+        Command::Migrate(args) => secrets::hide_from_process_list(&args.serve),
+        _ => {}
+    }
     match run(command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failure::report(&error),

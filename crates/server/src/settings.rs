@@ -19,7 +19,7 @@ use baton_queue::Subscription;
 
 pub use cluster::Cluster;
 pub use nodes::Nodes;
-pub use security::{Secret, Security};
+pub use security::{Secret, Security, is_secret};
 pub use shards::{ShardSettings, ShardsListen};
 pub use table::TABLE;
 
@@ -43,8 +43,8 @@ pub struct Settings {
     pub listen: String,
     /// Where data is kept.
     pub data: PathBuf,
-    /// Where else data is kept: the address of a PostgreSQL.
-    pub store: String,
+    /// Where else data is kept: the address of a PostgreSQL, which may contain a password.
+    pub store: Secret,
     /// The schema there.
     pub store_schema: String,
     /// Bytes of messages that may wait on the local disk while the PostgreSQL is away.
@@ -103,6 +103,8 @@ pub struct Settings {
     pub nodes: Nodes,
     /// The other servers.
     pub cluster: Cluster,
+    /// Variables of the environment that look like settings and were ignored, because a platform sets them.
+    pub ignored: Vec<String>,
 }
 
 /// Where a new group begins that does not say where.
@@ -120,7 +122,7 @@ impl Default for Settings {
         Self {
             listen: "127.0.0.1:6632".into(),
             data: "./baton-data".into(),
-            store: EMBEDDED.into(),
+            store: Secret(EMBEDDED.into()),
             store_schema: "baton".into(),
             spool_max: 1 << 30,
             node_id: "baton-1".into(),
@@ -150,6 +152,7 @@ impl Default for Settings {
             shards: ShardSettings::default(),
             nodes: Nodes::default(),
             cluster: Cluster::default(),
+            ignored: Vec::new(),
         }
     }
 }
@@ -319,10 +322,16 @@ impl Settings {
             match TABLE.iter().find(|setting| setting.env == name) {
                 Some(setting) => self.apply(setting, "environment", &name, &value)?,
                 None if ours => {}
+                None if is_service_link(&name, &value) => self.ignored.push(name),
                 None => return Err(Error::Unknown { place: "environment".into(), name }),
             }
         }
         Ok(())
+    }
+
+    /// Whether everything is kept in the data directory.
+    pub fn is_embedded(&self) -> bool {
+        self.store.expose() == EMBEDDED
     }
 
     /// What the HTTP server is told.
@@ -342,7 +351,7 @@ impl Settings {
             auth: self.security.auth(),
             certificate: self.security.certificate(),
             cluster: self.cluster_options(),
-            shards: self.shards.options(self.store != EMBEDDED),
+            shards: self.shards.options(!self.is_embedded()),
             shards_listen: self.shards.listening(),
             jobs: self.jobs(),
         }
@@ -350,7 +359,7 @@ impl Settings {
 
     /// How jobs are run.
     pub fn jobs(&self) -> baton_jobs::Options {
-        let sole = self.store == EMBEDDED;
+        let sole = self.is_embedded();
         baton_jobs::Options {
             // Of this start: a server that comes back is not the one that held a lease before.
             node: format!("{}-{:x}", self.node_id, baton_env::random_u64() >> 32).into(),
@@ -390,6 +399,26 @@ impl Settings {
             spool: None,
         }
     }
+}
+
+/// Whether Kubernetes injects this variable into pods beside a Service whose name begins with `baton`, as
+/// `BATON_SERVICE_HOST`, `BATON_PORT=tcp://10.0.0.1:6632` or `BATON_PORT_6632_TCP_ADDR`.
+fn is_service_link(name: &str, value: &str) -> bool {
+    const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+    let name = format!("_{}", name.strip_prefix(PREFIX).unwrap_or_default());
+    let is_url =
+        || PROTOCOLS.iter().any(|scheme| value.starts_with(&format!("{}://", scheme.to_lowercase())));
+    if name.ends_with("_SERVICE_HOST") || name.ends_with("_SERVICE_PORT") || name.contains("_SERVICE_PORT_") {
+        return true;
+    }
+    if name.ends_with("_PORT") && is_url() {
+        return true;
+    }
+    let Some((_, number_and_rest)) = name.split_once("_PORT_") else { return false };
+    let mut parts = number_and_rest.split('_');
+    let is_number = parts.next().is_some_and(|number| number.parse::<u16>().is_ok());
+    let is_protocol = parts.next().is_some_and(|protocol| PROTOCOLS.contains(&protocol));
+    is_number && is_protocol && matches!(parts.next(), None | Some("PROTO" | "PORT" | "ADDR"))
 }
 
 /// What is wrong with a file, and in which line.
@@ -493,7 +522,7 @@ mod tests {
             ("QUEEN_AFFINITY_MIGRATE_MIN_IMPROVEMENT", "0.1"),
             ("QUEEN_QUEUE_AFFINITY_THRESHOLD", "3"),
         ];
-        let settings = Settings { store: "postgres://h/d".into(), ..load("", &old, &[]).unwrap() };
+        let settings = Settings { store: Secret("postgres://h/d".into()), ..load("", &old, &[]).unwrap() };
         let options = settings.server().cluster.unwrap();
         assert_eq!(options.peers, ["queen-1:6634", "queen-2:6634"]);
         assert_eq!((options.listen.as_str(), options.routes), ("0.0.0.0:6633", true));
@@ -508,6 +537,44 @@ mod tests {
         assert_ne!(named.unwrap().node_id, Settings::default().node_id);
         let own = [("peers", "a:1"), ("store", "postgres://h/d"), ("node_id", "baton-1")];
         assert_eq!(Settings::load(None, pairs(&[]), pairs(&own)).unwrap().node_id, "baton-1");
+    }
+
+    #[test]
+    fn variables_that_kubernetes_injects_for_a_service_are_ignored() {
+        let injected = [
+            ("BATON_SERVICE_HOST", "10.0.0.7"),
+            ("BATON_SERVICE_PORT", "6632"),
+            ("BATON_SERVICE_PORT_HTTP", "6632"),
+            ("BATON_PORT", "tcp://10.0.0.7:6632"),
+            ("BATON_PORT_6632_TCP", "tcp://10.0.0.7:6632"),
+            ("BATON_PORT_6632_TCP_PROTO", "tcp"),
+            ("BATON_PORT_6632_TCP_PORT", "6632"),
+            ("BATON_PORT_6634_UDP_ADDR", "10.0.0.7"),
+            ("BATON_HEADLESS_PORT", "tcp://10.0.0.7:6632"),
+            ("BATON_HEADLESS_PORT_6632_TCP_ADDR", "10.0.0.7"),
+        ];
+        let settings = load("", &injected, &[]).unwrap();
+        assert_eq!(settings.ignored, injected.map(|(name, _)| name));
+        assert_eq!(Settings { ignored: Vec::new(), ..settings }, Settings::default());
+        for (name, value) in [
+            ("BATON_PORT", "6632"),
+            ("BATON_LISTEN_PORT", "6632"),
+            ("BATON_PORT_X_TCP", "x"),
+            ("BATON_PORT_1_TCP_X", "x"),
+        ] {
+            assert!(refusal("", &[(name, value)], &[]).contains(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_address_of_the_store_is_never_printed_and_may_stand_in_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "postgres://u:hush@h/d\n").unwrap();
+        let given = format!("@{}", file.path().display());
+        let settings = load("", &[], &[("store", &given)]).unwrap();
+        assert_eq!(settings.store.expose(), "postgres://u:hush@h/d");
+        assert!(!format!("{settings:?}").contains("hush"));
+        assert!(!refusal("", &[], &[("store", "mysql://u:hush@h/d")]).contains("hush"));
     }
 
     #[test]

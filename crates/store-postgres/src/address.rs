@@ -1,14 +1,17 @@
 //! Where the database is, and how it is spoken to there: in the clear, or under TLS with a certificate that is checked.
 //!
 //! Always: a certificate is never taken on trust, so `require` means what `verify-full` means, and `prefer`, which
-//! anyone in between can talk out of TLS, is refused. Deliberately absent: certificates of clients.
+//! anyone in between can talk out of TLS, is refused. A password goes out in clear text only under TLS, over a socket of
+//! this machine, or if `require_auth` names `password`. Deliberately absent: certificates of clients.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::str::FromStr;
 
 use baton_store::Error;
 use baton_tls::Trust;
 use tokio_postgres::Config;
+use tokio_postgres::config::Host;
 
 /// See the module.
 #[derive(Clone)]
@@ -16,12 +19,19 @@ pub struct Address {
     pub config: Config,
     /// Whom to believe under TLS; none means in the clear.
     pub trust: Option<Trust>,
+    /// The ways to authenticate that are allowed; none means all but a password in clear text.
+    require_auth: Option<Vec<String>>,
 }
+
+/// The ways to authenticate that are known here, as libpq's `require_auth` names them.
+const AUTH_METHODS: &[&str] = &[CLEAR_TEXT, "md5", "scram-sha-256", "none"];
+/// The one that shows the password to the server, and to anybody on the way.
+pub const CLEAR_TEXT: &str = "password";
 
 impl Address {
     /// Reads `postgres://…` or `host=… user=…`, with `sslmode` and `sslrootcert` as libpq writes them.
     pub fn read(text: &str) -> Result<Self, Error> {
-        let Split { rest, mode, authorities } = split(text);
+        let Split { rest, mode, authorities, require_auth } = split(text);
         let mut config = Config::from_str(&rest).map_err(|e| {
             let why = std::error::Error::source(&e)
                 .map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
@@ -45,7 +55,34 @@ impl Address {
             None => Trust::system(),
         });
         let trust = trust.transpose().map_err(|e| Error::Unusable(e.to_string()))?;
-        Ok(Self { config, trust })
+        let require_auth: Option<Vec<String>> =
+            require_auth.map(|methods| methods.split(',').map(String::from).collect());
+        if let Some(unknown) =
+            require_auth.iter().flatten().find(|method| !AUTH_METHODS.contains(&method.as_str()))
+        {
+            let known = AUTH_METHODS.join(", ");
+            return Err(Error::Unusable(format!("require_auth {unknown:?} is not known: give {known}")));
+        }
+        Ok(Self { config, trust, require_auth })
+    }
+
+    /// Whether the database may ask for this proof; `is_private` when only this machine and the database can listen.
+    pub fn allows(&self, method: &str, is_private: bool) -> bool {
+        match &self.require_auth {
+            Some(allowed) => allowed.iter().any(|name| name == method),
+            None => is_private || method != CLEAR_TEXT,
+        }
+    }
+
+    /// The first host on another machine that is spoken to without TLS.
+    pub fn exposed_host(&self) -> Option<&str> {
+        let is_local =
+            |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+        let mut hosts = self.config.get_hosts().iter().filter_map(|host| match host {
+            Host::Tcp(name) => Some(name.as_str()),
+            Host::Unix(_) => None,
+        });
+        if self.trust.is_some() { None } else { hosts.find(|host| !is_local(host)) }
     }
 }
 
@@ -56,6 +93,7 @@ struct Split {
     mode: Option<String>,
     /// A file with the authorities to believe.
     authorities: Option<String>,
+    require_auth: Option<String>,
 }
 
 fn split(text: &str) -> Split {
@@ -70,6 +108,7 @@ fn split(text: &str) -> Split {
     for pair in pairs.split(separator).filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("sslmode", value)) => split.mode = Some(value.into()),
+            Some(("require_auth", value)) => split.require_auth = Some(decoded(value)),
             Some(("sslrootcert", value)) => split.authorities = Some(decoded(value)),
             _ => others.push(pair),
         }
@@ -102,7 +141,8 @@ mod tests {
 
     fn check(text: &str, rest: &str, mode: Option<&str>, authorities: Option<&str>) {
         let (mode, authorities) = (mode.map(String::from), authorities.map(String::from));
-        assert_eq!(split(text), Split { rest: rest.into(), mode, authorities }, "{text}");
+        let wanted = Split { rest: rest.into(), mode, authorities, require_auth: None };
+        assert_eq!(split(text), wanted, "{text}");
     }
 
     #[test]
@@ -125,5 +165,27 @@ mod tests {
             assert!(refused.contains("verify-full"), "{refused}");
         }
         assert!(mode("postgres://u@h/d?sslrootcert=/nowhere").unwrap_err().to_string().contains("/nowhere"));
+    }
+
+    #[test]
+    fn a_password_in_clear_text_needs_tls_or_a_word() {
+        let read = |text: &str| Address::read(text).unwrap();
+        let usual = read("postgres://u@h/d");
+        assert!(usual.allows("scram-sha-256", false) && usual.allows(CLEAR_TEXT, true));
+        assert!(!usual.allows(CLEAR_TEXT, false));
+        let asked = read("postgres://u@h/d?require_auth=password,md5");
+        assert!(asked.allows(CLEAR_TEXT, false) && !asked.allows("scram-sha-256", true));
+        assert!(
+            Address::read("host=h require_auth=kerberos").err().unwrap().to_string().contains("kerberos")
+        );
+    }
+
+    #[test]
+    fn a_host_elsewhere_without_tls_is_named() {
+        let exposed = |text: &str| Address::read(text).unwrap().exposed_host().map(String::from);
+        assert_eq!(exposed("postgres://u@localhost,10.1.1.1/d").as_deref(), Some("10.1.1.1"));
+        assert_eq!(exposed("postgres://u@127.0.0.1,[::1]/d"), None);
+        assert_eq!(exposed("postgres://u@db/d?sslmode=verify-full"), None);
+        assert_eq!(exposed("host=/run/postgresql"), None);
     }
 }

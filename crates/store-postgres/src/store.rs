@@ -115,9 +115,16 @@ pub struct Shared {
 impl PostgresStore {
     /// Connects, brings the schema up to date, and starts the store's tasks.
     pub async fn open(options: Options) -> Result<Self, Error> {
+        let address = options.address()?;
+        if let Some(host) = address.exposed_host() {
+            tracing::warn!(
+                host,
+                "PostgreSQL on another machine is spoken to in the clear; give sslmode=verify-full"
+            );
+        }
         migrate(&options).await?;
         let shared = Arc::new(Shared {
-            address: options.address()?,
+            address,
             schema: options.schema,
             cache: Cache::new(options.cache_bytes),
             sweep: Notify::new(),

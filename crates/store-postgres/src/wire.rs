@@ -18,10 +18,9 @@ use postgres_protocol::message::frontend;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio_postgres::Config;
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
-use crate::address::Address;
+use crate::address::{Address, CLEAR_TEXT};
 use crate::failure::Failure;
 
 /// How long a connection may take to come about.
@@ -87,14 +86,16 @@ impl Wire {
             }
             Host::Unix(directory) => Box::new(connect_unix(directory, port).await?),
         };
+        let is_private = address.trust.is_some() || matches!(host, Host::Unix(_));
         let mut wire = Self { stream, incoming: BytesMut::new(), outgoing: BytesMut::new() };
-        wire.introduce(&address.config).await?;
+        wire.introduce(address, is_private).await?;
         wire.check_attributes(address.config.get_target_session_attrs()).await?;
         Ok(wire)
     }
 
     /// Says who we are, proves it, and waits until the database is ready.
-    async fn introduce(&mut self, config: &Config) -> Result<(), Failure> {
+    async fn introduce(&mut self, address: &Address, is_private: bool) -> Result<(), Failure> {
+        let config = &address.config;
         // As every client of PostgreSQL has it: without a name in the address, whoever runs this.
         let unnamed =
             || whoami::username().map_err(|e| Failure::Lost(format!("the address names no user: {e}")));
@@ -109,18 +110,37 @@ impl Wire {
                 || Failure::Lost("the database asks for a password, and the address has none".into());
             config.get_password().ok_or_else(missing)
         };
+        let allow = |method: &str| match (address.allows(method, is_private), method) {
+            (true, _) => Ok(()),
+            (false, CLEAR_TEXT) => Err(Failure::Lost(
+                "the database asks for the password in clear text: give sslmode=verify-full, or \
+                 require_auth=password if nobody can listen on the way"
+                    .into(),
+            )),
+            (false, _) => Err(Failure::Lost(format!(
+                "the database asks for {method}, which require_auth does not name"
+            ))),
+        };
+        let mut is_proved = false;
         loop {
             self.send().await?;
             match self.message().await? {
-                Message::AuthenticationOk => break,
+                Message::AuthenticationOk if is_proved => break,
+                Message::AuthenticationOk => {
+                    allow("none")?;
+                    break;
+                }
                 Message::AuthenticationCleartextPassword => {
+                    allow(CLEAR_TEXT)?;
                     frontend::password_message(password()?, &mut self.outgoing)?;
                 }
                 Message::AuthenticationMd5Password(body) => {
+                    allow("md5")?;
                     let hash = md5_hash(user.as_bytes(), password()?, body.salt());
                     frontend::password_message(hash.as_bytes(), &mut self.outgoing)?;
                 }
                 Message::AuthenticationSasl(body) => {
+                    allow("scram-sha-256")?;
                     if !body.mechanisms().any(|mechanism| Ok(mechanism == SCRAM_SHA_256))? {
                         return Err(Failure::Lost(format!("the database does not know {SCRAM_SHA_256}")));
                     }
@@ -131,6 +151,7 @@ impl Wire {
                     return Err(Failure::Lost("the database asks for a proof that is not known here".into()));
                 }
             }
+            is_proved = true;
         }
         self.ready().await
     }

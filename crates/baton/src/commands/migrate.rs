@@ -1,7 +1,6 @@
 //! `baton migrate`: the schema of a PostgreSQL store, looked at or brought up to date.
 
 use anyhow::bail;
-use baton_server::settings;
 use baton_store_postgres::{Standing, check, migrate};
 
 use super::serve;
@@ -15,14 +14,15 @@ pub struct Args {
     /// Do what is to be done. Servers do it too when they start.
     #[arg(long)]
     up: bool,
+    /// Where the store is.
     #[command(flatten)]
-    serve: serve::Args,
+    pub serve: serve::Args,
 }
 
 /// Looks, or does it.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.serve.settings()?;
-    if settings.store == settings::EMBEDDED {
+    if settings.is_embedded() {
         bail!("the embedded store has no schema: give --store postgres://user@host/database");
     }
     let options = serve::postgres_options(&settings);

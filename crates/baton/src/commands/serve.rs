@@ -96,6 +96,12 @@ impl Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.settings()?;
     start_log(&settings.log)?;
+    if !settings.ignored.is_empty() {
+        tracing::warn!(
+            variables = settings.ignored.join(" "),
+            "ignored variables that Kubernetes injects for a Service named baton; set enableServiceLinks: false in the pod"
+        );
+    }
     let mut signals = Signals::new()?;
     let store = open(&settings).await?;
     let spool = open_spool(&settings)?;
@@ -141,7 +147,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
-    if settings.store != settings::EMBEDDED {
+    if !settings.is_embedded() {
         return Ok(Arc::new(PostgresStore::open(postgres_options(settings)).await?));
     }
     let options = baton_store_embedded::Options {
@@ -153,7 +159,7 @@ async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
 
 /// Where pushes wait while a PostgreSQL is away. What a spool holds belongs to whoever has it open.
 fn open_spool(settings: &Settings) -> anyhow::Result<Option<Spool>> {
-    if settings.store == settings::EMBEDDED || settings.spool_max == 0 {
+    if settings.is_embedded() || settings.spool_max == 0 {
         return Ok(None);
     }
     let directory = settings.data.join("spool");
@@ -178,7 +184,7 @@ fn open_spool(settings: &Settings) -> anyhow::Result<Option<Spool>> {
 pub fn postgres_options(settings: &Settings) -> baton_store_postgres::Options {
     baton_store_postgres::Options {
         schema: settings.store_schema.clone(),
-        ..baton_store_postgres::Options::new(&settings.store)
+        ..baton_store_postgres::Options::new(settings.store.expose())
     }
 }
 
@@ -189,9 +195,7 @@ fn announce(line: &str) -> anyhow::Result<()> {
 }
 
 fn start_log(filter: &str) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .with_context(|| format!("log cannot be {filter:?}: give error, warn, info, debug or trace"))?;
-    log::start(filter);
+    log::start(log::filter(filter)?);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use baton_cluster::Policy;
 
 use super::security::{self, boolean, setting};
 use super::values::{host_and_port, number, positive, positive_millis, set, show_millis};
-use super::{EMBEDDED, Secret, Setting, Settings};
+use super::{Secret, Setting, Settings};
 use crate::cluster::Options;
 
 /// How servers find each other and share the work.
@@ -58,7 +58,7 @@ impl Settings {
 
     /// What does not fit together.
     pub(super) fn check_cluster(&self) -> Result<(), String> {
-        if self.cluster_options().is_some() && self.store == EMBEDDED {
+        if self.cluster_options().is_some() && self.is_embedded() {
             return Err("peers need a store that servers can share; give store=postgres://…".into());
         }
         let thresholds = self.cluster.options.policy.thresholds;

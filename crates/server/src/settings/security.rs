@@ -17,7 +17,8 @@ use crate::server::Certificate;
 /// What stands for a secret wherever it would be printed.
 const HIDDEN: &str = "(hidden)";
 /// Settings whose values are secrets.
-const SECRETS: &[&str] = &["jwt_secret", "encryption_keys", "gossip_secret", "shards_curve_secret_key"];
+const SECRETS: &[&str] =
+    &["store", "jwt_secret", "encryption_keys", "gossip_secret", "shards_curve_secret_key"];
 
 /// A text that is not printed.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -102,7 +103,12 @@ impl Security {
 
 /// The value of a setting as an error may show it.
 pub(super) fn shown(name: &str, value: &str) -> String {
-    if SECRETS.contains(&name) { HIDDEN.into() } else { value.into() }
+    if is_secret(name) { HIDDEN.into() } else { value.into() }
+}
+
+/// Whether the value of this setting is, or may contain, a secret.
+pub fn is_secret(name: &str) -> bool {
+    SECRETS.contains(&name)
 }
 
 pub(super) const fn setting(

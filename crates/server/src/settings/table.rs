@@ -38,9 +38,9 @@ pub const TABLE: &[Setting] = &[
         aliases: &[],
         value: "URL",
         help: "What keeps everything: `embedded` is the data directory; `postgres://user:password@host/database` is a \
-               PostgreSQL that any number of servers share.",
+               PostgreSQL that any number of servers share; `@FILE` reads the address from a file.",
         set: |s, text| set(&mut s.store, text, store_address),
-        show: |s| s.store.clone(),
+        show: |s| s.store.expose().to_owned(),
     },
     Setting {
         name: "store_schema",

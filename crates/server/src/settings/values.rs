@@ -3,7 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{EMBEDDED, SubscriptionMode};
+use super::security::secret;
+use super::{EMBEDDED, Secret, SubscriptionMode};
 
 pub(super) fn set<T>(
     field: &mut T,
@@ -18,15 +19,16 @@ pub(super) fn filled(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("it must not be empty".into()) } else { Ok(text.into()) }
 }
 
-/// The embedded store, or the address of a PostgreSQL as a URL or as `host=… dbname=…`.
-pub(super) fn store_address(text: &str) -> Result<String, String> {
-    let known = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
-    let pairs = ["host=", "hostaddr=", "user=", "dbname=", "port="].iter().any(|key| text.contains(key));
-    match text {
-        EMBEDDED => Ok(text.into()),
-        _ if known || pairs => Ok(text.into()),
-        _ => Err(format!("{EMBEDDED} or postgres://user@host/database is wanted")),
+/// The embedded store, or the address of a PostgreSQL as a URL or as `host=… dbname=…`, or the file that holds it.
+pub(super) fn store_address(text: &str) -> Result<Secret, String> {
+    let address = secret(text)?;
+    let text = address.expose();
+    let is_url = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
+    let has_pairs = ["host=", "hostaddr=", "user=", "dbname=", "port="].iter().any(|key| text.contains(key));
+    if text == EMBEDDED || is_url || has_pairs {
+        return Ok(address);
     }
+    Err(format!("{EMBEDDED}, postgres://user@host/database or @FILE is wanted"))
 }
 
 /// A name that PostgreSQL keeps as it is.
