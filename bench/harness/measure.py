@@ -216,7 +216,7 @@ def engine(plan, tools, turn):
     """The storage engine alone beside the plain file, as its own crate measures it, and the same pushes over HTTP."""
     if not plan.wants_baton() or not ENGINE_LIMIT.exists():
         return []
-    command = ["cargo", "run", "--release", "--locked", "--quiet", "-p", "baton-store-embedded",
+    command = ["cargo", "run", "--profile", "dist", "--locked", "--quiet", "-p", "baton-store-embedded",
                "--example", "engine_limit"]
     plan.data.mkdir(parents=True, exist_ok=True)
     with servers.directory(plan.data) as path:

@@ -25,21 +25,21 @@ class Tools:
 
 def tools(plan):
     """Builds and installs what the plan's systems need."""
-    build(BENCH)
+    build(BENCH, "release")
     baton = None
     if plan.wants_baton():
         baton = plan.baton
         if baton is None:
-            build(ROOT)
-            baton = ROOT / "target" / "release" / "baton"
+            build(ROOT, "dist")
+            baton = ROOT / "target" / "dist" / "baton"
     redis = redis_server() if "redis" in plan.systems else None
     nats = nats_server() if any(name.startswith("nats") for name in plan.systems) else None
     return Tools(baton, BENCH / "target" / "release" / "peers", redis, nats)
 
 
-def build(directory):
+def build(directory, profile):
     # The engine's own measurement is an example of its crate and is built by `cargo run` when its turn comes.
-    subprocess.run(["cargo", "build", "--release", "--locked"], cwd=directory, check=True)
+    subprocess.run(["cargo", "build", "--profile", profile, "--locked"], cwd=directory, check=True)
 
 
 def redis_server():
