@@ -102,6 +102,42 @@ def test_a_repeated_call_is_answered_as_the_first(server, queue):
     assert ok(server.post(f"{API}/jobs", body, headers=key), 201)["jobId"] == first["jobId"]
     assert ok(server.post(f"{API}/jobs?idempotencyKey={queue}", body), 201)["jobId"] == first["jobId"]
     assert ok(server.get(f"{API}/job-queues/{queue}"))["counts"]["dispatched"] == 1
+    later = body | {"delayMs": 60_000}
+    first = ok(server.post(f"{API}/jobs?idempotencyKey={queue}-later", later), 201)
+    assert first["runAt"] and ok(server.post(f"{API}/jobs?idempotencyKey={queue}-later", later), 201) == first
+
+
+def test_a_key_of_another_request_is_refused(server, queue):
+    """Two jobs were silently dropped: a second call under the key of a first was answered with the first's job."""
+    body = {"jobType": "t", "queue": queue}
+    schedule = {"kind": "interval", "everyMs": 86_400_000, "job": body}
+    ok(server.call("PUT", f"{API}/schedules/{queue}", schedule), 201)
+    ok(server.call("PUT", f"{API}/schedules/{queue}-2", schedule), 201)
+    year = {"from": "2026-01-01T00:00:00Z", "to": "2026-01-02T00:00:00Z"}
+    calls = [
+        (f"{API}/jobs", body),
+        (f"{API}/jobs", body | {"args": 2}),
+        (f"{API}/jobs:batch", {"jobs": [body]}),
+        (f"{API}/jobs:batch", {"jobs": [body, body]}),
+        (f"{API}/jobs:batch", {"jobs": [{"jobType": ""}, body], "atomic": False}),
+        (f"{API}/jobs:batch", {"jobs": [body, body], "atomic": False}),
+        (f"{API}/schedules/{queue}/trigger", None),
+        (f"{API}/schedules/{queue}-2/trigger", None),
+        (f"{API}/schedules/{queue}/backfill", year),
+        (f"{API}/schedules/{queue}/backfill", year | {"max": 1}),
+    ]
+    for place, (path, sent) in enumerate(calls):
+        key = {"Idempotency-Key": f"{queue}-{place}"}
+        first = server.post(path, sent, headers=key)
+        assert first.status in (200, 201), first
+        before = ok(server.get(f"{API}/job-queues/{queue}"))["counts"]
+        for other, (other_path, other_sent) in enumerate(calls):
+            again = server.post(other_path, other_sent, headers=key)
+            if other == place:
+                assert again.json == first.json
+            else:
+                assert again.status == 409 and again.json["reason"] == "idempotency_key_reused", again
+        assert ok(server.get(f"{API}/job-queues/{queue}"))["counts"] == before
 
 
 def test_a_unique_key_returns_rejects_or_replaces(server, queue):

@@ -14,7 +14,7 @@ use baton_env::{Clock, ManualClock};
 use baton_jobs::schedule::ScheduleSpec;
 use baton_jobs::{Error, Jobs, NewJob, NewWorker, Options, Outcome, Report, Reported, State};
 use baton_store::{
-    BoxFuture, Error as StoreError, Listener, Operation, Segment, Statistics, Stop, Store, Tx,
+    BoxFuture, Error as StoreError, IdempotencyKey, Listener, Operation, Segment, Statistics, Stop, Store, Tx,
 };
 use baton_store_embedded::EmbeddedStore;
 use baton_types::{Offset, PartitionId, Timestamp};
@@ -172,7 +172,7 @@ async fn a_slow_and_lying_store_loses_no_job_and_accepts_none_twice() {
     for number in 0..JOBS {
         let (jobs, key) = (jobs.clone(), format!("k{number}"));
         let new = || vec![NewJob::new("q", "t", number.to_string())];
-        surely(|| jobs.enqueue(new(), Some(key.clone()))).await;
+        surely(|| jobs.enqueue(new(), Some(IdempotencyKey::new(key.clone(), "jobs", b"")))).await;
     }
     assert_eq!(jobs_in(&bench, &["dispatched"]).await, JOBS as u64, "each was accepted once");
     let accepted = Arc::new(Mutex::new(HashMap::<String, usize>::new()));

@@ -13,6 +13,7 @@ use baton_jobs::{
     OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope, WaitReason, When,
     limits,
 };
+use baton_store::IdempotencyKey;
 use common::Bench;
 
 /// Where each of the pains has its test, by its number in the list of what users of other systems report.
@@ -547,12 +548,15 @@ async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
 #[tokio::test]
 async fn a_call_that_is_repeated_is_done_once() {
     let bench = Bench::new();
-    let first = bench.jobs.enqueue(vec![job("q"), job("q")], Some("call-1".into())).await.unwrap();
-    let again = bench.jobs.enqueue(vec![job("q"), job("q")], Some("call-1".into())).await.unwrap();
+    let key = |body: &str| Some(IdempotencyKey::new("call-1", "jobs", body.as_bytes()));
+    let first = bench.jobs.enqueue(vec![job("q"), job("q")], key("two")).await.unwrap();
+    let again = bench.jobs.enqueue(vec![job("q"), job("q")], key("two")).await.unwrap();
     assert_eq!(
         first.iter().map(|one| one.job_id).collect::<Vec<_>>(),
         again.iter().map(|one| one.job_id).collect::<Vec<_>>()
     );
+    let other = bench.jobs.enqueue(vec![job("q")], key("one")).await;
+    assert!(matches!(other, Err(Error::Conflict { code: "idempotency_key_reused", .. })), "{other:?}");
     assert_eq!(bench.jobs.queue("q").await.unwrap().counts["dispatched"], 2);
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use baton_jobs::schedule::{FireOutcome, Schedule, ScheduleSpec};
 use baton_jobs::{Cancelled, Error, Leased, Outcome, WorkerId};
+use baton_store::IdempotencyKey;
 use baton_types::Timestamp;
 use common::{Bench, START};
 use proptest::prelude::*;
@@ -187,10 +188,14 @@ async fn putting_the_same_schedule_again_loses_and_repeats_nothing() {
     assert_eq!(fleet.bench.store_keys("jobs/fire/").await, Vec::<String>::new());
 }
 
+fn once(key: &str) -> IdempotencyKey {
+    IdempotencyKey::new(key, "schedules", b"")
+}
+
 #[tokio::test]
 async fn a_trigger_fires_besides_and_only_once_for_a_key() {
     let fleet = Fleet::new(every(3600, r#", "overlap": "skip""#)).await;
-    let trigger = |key: &str| fleet.bench.jobs.trigger_schedule("s".into(), Some(key.into()));
+    let trigger = |key: &str| fleet.bench.jobs.trigger_schedule("s".into(), Some(once(key)));
     let job = trigger("a").await.unwrap().unwrap();
     assert_eq!(trigger("a").await.unwrap().unwrap().job_id, job.job_id);
     let other = trigger("b").await;
@@ -212,8 +217,8 @@ async fn a_back_fill_fires_for_the_past_or_only_tells_it() {
     let (times, cut) = jobs.schedule_stretch("s".into(), stretch, 3).await.unwrap();
     assert_eq!((times.as_slice(), cut), ([at(20), at(30), at(40)].as_slice(), true));
     assert_eq!(fires(&fleet.wait(0).await), [0i64; 0]);
-    let made = jobs.backfill_schedule("s".into(), times.clone(), Some("k".into())).await.unwrap();
-    let again = jobs.backfill_schedule("s".into(), times, Some("k".into())).await.unwrap();
+    let made = jobs.backfill_schedule("s".into(), times.clone(), Some(once("k"))).await.unwrap();
+    let again = jobs.backfill_schedule("s".into(), times, Some(once("k"))).await.unwrap();
     assert_eq!(made, again);
     assert_eq!(fires(&fleet.wait(0).await), [20, 30, 40]);
     assert!(jobs.schedule_stretch("s".into(), (at(60), at(20)), 3).await.is_err());

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Stop, Store, Tx, run};
+use baton_store::{IdempotencyKey, Stop, Store, Tx, run};
 use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
@@ -214,8 +214,12 @@ impl Jobs {
         Ok(placed)
     }
 
-    /// Accepts jobs, all or none; the same `key` again is answered as the first time.
-    pub async fn enqueue(&self, jobs: Vec<NewJob>, key: Option<String>) -> Result<Vec<Enqueued>, Error> {
+    /// Accepts jobs, all or none. A repeated call with the same `key` gets the first answer.
+    pub async fn enqueue(
+        &self,
+        jobs: Vec<NewJob>,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Vec<Enqueued>, Error> {
         let placed = self.placed(jobs).await?;
         let mut queues: Vec<PartitionId> = placed.iter().map(|(queue, _)| *queue).collect();
         queues.dedup();
@@ -225,7 +229,7 @@ impl Jobs {
             likely.of_acceptance(&queues).into_iter().chain(permits).collect()
         };
         let rule = move |book: &mut Book<'_>| {
-            idempotency::once(book, key.as_deref(), |book| enqueue::add_all(book, &placed))
+            idempotency::once(book, key.as_ref(), |book| enqueue::add_all(book, &placed))
         };
         let accepted = self.shared.decide_likely(keys, rule).await?;
         if let Some(place) = accepted.last().and_then(|last| last.job_id.place()) {

@@ -1,5 +1,6 @@
 //! Schedules as the handle offers them.
 
+use baton_store::IdempotencyKey;
 use baton_types::Timestamp;
 
 use super::{Schedule, ScheduleSpec, enable, expect, fire, list, put, remove};
@@ -50,9 +51,13 @@ impl Jobs {
 
     /// Fires a schedule now, besides; none when that waits for its last job to end. The same `key` again is answered
     /// as the first time.
-    pub async fn trigger_schedule(&self, id: String, key: Option<String>) -> Result<Option<Enqueued>, Error> {
+    pub async fn trigger_schedule(
+        &self,
+        id: String,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Option<Enqueued>, Error> {
         let rule = move |book: &mut crate::Book<'_>| {
-            idempotency::once(book, key.as_deref(), |book| fire::trigger(book, &id))
+            idempotency::once(book, key.as_ref(), |book| fire::trigger(book, &id))
         };
         Ok(self.shared.decide(rule).await?.into_iter().next())
     }
@@ -72,10 +77,10 @@ impl Jobs {
         &self,
         id: String,
         fires: Vec<Timestamp>,
-        key: Option<String>,
+        key: Option<IdempotencyKey>,
     ) -> Result<Vec<Enqueued>, Error> {
         let rule = move |book: &mut crate::Book<'_>| {
-            idempotency::once(book, key.as_deref(), |book| fire::backfill(book, &id, &fires))
+            idempotency::once(book, key.as_ref(), |book| fire::backfill(book, &id, &fires))
         };
         self.shared.decide(rule).await
     }

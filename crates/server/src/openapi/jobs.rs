@@ -88,7 +88,12 @@ fn filter() -> Value {
 }
 
 fn jobs() -> Vec<Operation> {
-    let key = || text("idempotencyKey", "A call with the same key is answered as the first; also a header.");
+    let key = || {
+        text(
+            "idempotencyKey",
+            "The same call with the same key is answered as the first, another call is refused; also a header.",
+        )
+    };
     vec![
         post("/api/v1/jobs")
             .query([key()])

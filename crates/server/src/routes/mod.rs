@@ -12,6 +12,7 @@ mod elections;
 mod fetch;
 mod groups;
 mod health;
+mod idempotency;
 mod jobs;
 mod kv;
 mod lease;

@@ -9,7 +9,7 @@ use baton_types::limits::PAGE_ROWS_MAX;
 use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 
-use super::jobs::enqueue::idempotency_key as key;
+use super::idempotency;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::members::Members;
@@ -116,7 +116,8 @@ pub(super) fn delete(mut call: Call) -> Answer {
 /// Fires now.
 pub(super) fn trigger(mut call: Call) -> Answer {
     Box::pin(async move {
-        let (id, key) = (call.take_parameter(0), key(&call)?);
+        let (id, body) = (call.take_parameter(0), call.body()?);
+        let key = idempotency::key(&call, &format!("schedules/{id}/trigger"), &body)?;
         let job = call.jobs().trigger_schedule(id, key).await?;
         Reply::of(
             StatusCode::CREATED,
@@ -146,7 +147,8 @@ fn enable(mut call: Call, enabled: bool) -> Answer {
 /// Fires for a stretch of the past.
 pub(super) fn backfill(mut call: Call) -> Answer {
     Box::pin(async move {
-        let (id, body, key) = (call.take_parameter(0), call.body()?, key(&call)?);
+        let (id, body) = (call.take_parameter(0), call.body()?);
+        let key = idempotency::key(&call, &format!("schedules/{id}/backfill"), &body)?;
         let (from, to, max, is_dry) = read_backfill(&body)?;
         let (fires, is_cut) = call.jobs().schedule_stretch(id.clone(), (from, to), max).await?;
         let shown: Vec<_> = fires.iter().copied().map(Timestamp::to_iso_millis).collect();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use baton_jobs::{
     Dependency, Enqueued, NORMAL, NewJob, OnConflict, PRIORITIES, Retry, Spec, Unique, UniqueScope, When,
 };
+use baton_store::IdempotencyKey;
 use baton_types::Timestamp;
 use bytes::Bytes;
 use http::StatusCode;
@@ -18,6 +19,7 @@ use crate::error::{Error, Kind};
 use crate::json::{self, Kept};
 use crate::query;
 use crate::reply::Reply;
+use crate::routes::idempotency;
 
 /// A string that is copied only when it holds an escape.
 #[derive(Debug, Deserialize)]
@@ -181,23 +183,11 @@ fn items<T>(items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) -> Reply {
     Reply::json(StatusCode::CREATED, out)
 }
 
-/// The key under which a call may be repeated: a header, or a query parameter.
-pub(in crate::routes) fn idempotency_key(call: &Call) -> Result<Option<String>, Error> {
-    let key = match call.idempotency_key() {
-        Some(key) => Some(key.to_owned()),
-        None => call.query()?.owned("idempotencyKey"),
-    };
-    if key.as_ref().is_some_and(|key| key.len() > 255) {
-        return Err(Error::invalid("an idempotency key has at most 255 bytes"));
-    }
-    Ok(key)
-}
-
 /// Accepts one job.
 pub(in crate::routes) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
-        let key = idempotency_key(&call)?;
         let body = call.body()?;
+        let key = idempotency::key(&call, "jobs", &body)?;
         let job = read(&body, "the body")?.checked()?;
         let enqueued = call.jobs().enqueue(vec![job], key).await?;
         let Some(enqueued) = enqueued.first() else {
@@ -236,26 +226,36 @@ fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> 
 /// Accepts several: all or none, or each by itself.
 pub(in crate::routes) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
-        let key = idempotency_key(&call)?;
-        let (jobs, atomic) = read_batch(&call.body()?)?;
+        let body = call.body()?;
+        let key = idempotency::key(&call, "jobs:batch", &body)?;
+        let (jobs, atomic) = read_batch(&body)?;
         if !atomic {
-            return each(&call, jobs).await;
+            return each(&call, jobs, key).await;
         }
         let enqueued = call.jobs().enqueue(jobs.into_iter().collect::<Result<_, Error>>()?, key).await?;
         Ok(items(&enqueued, write))
     })
 }
 
-async fn each(call: &Call, jobs: Vec<Result<NewJob, Error>>) -> Result<Reply, Error> {
+async fn each(
+    call: &Call,
+    jobs: Vec<Result<NewJob, Error>>,
+    key: Option<IdempotencyKey>,
+) -> Result<Reply, Error> {
     if jobs.len() > baton_jobs::limits::BATCH_JOBS_MAX {
         let message =
             format!("a call enqueues at most {} jobs; split it", baton_jobs::limits::BATCH_JOBS_MAX);
         return Err(Error::new(Kind::PayloadTooLarge, message));
     }
+    if key.is_some() {
+        // The key belongs to the call: another call is refused before any of its jobs is accepted.
+        call.jobs().enqueue(Vec::new(), key.clone()).await?;
+    }
     let mut outcomes = Vec::with_capacity(jobs.len());
-    for job in jobs {
+    for (number, job) in jobs.into_iter().enumerate() {
+        let key = key.as_ref().map(|key| key.part(number));
         outcomes.push(match job {
-            Ok(job) => call.jobs().enqueue(vec![job], None).await.map_err(Error::from),
+            Ok(job) => call.jobs().enqueue(vec![job], key).await.map_err(Error::from),
             Err(error) => Err(error),
         });
     }
