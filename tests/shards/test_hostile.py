@@ -4,11 +4,12 @@ import contextlib
 import json
 import os
 import socket
+import time
 
 import pytest
 import zmq
 from baton import Refused, Server, eventually
-from workers import CONTEXT, Worker, address, shard_server
+from workers import BEAT_SECONDS, CONTEXT, TIMEOUT_SECONDS, Worker, address, shard_server, spread
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,34 @@ def is_cut(peer):
         return False
     except ConnectionResetError:
         return True
+
+
+def test_a_worker_that_never_reads_is_heard_all_the_same(tmp_path, queue):
+    """As the original protocol's example: it reads its first assignment, and from then on only beats."""
+    with shard_server(tmp_path / "data") as server:
+        peer = dealer(address(server), rcvhwm=1, rcvbuf=4096)
+        # Answers so long that a few hundred of them fill all buffers on the way.
+        said = {"serviceName": queue, "workerId": "w", "maxShardCount": 20_000}
+        peer.send_json({"type": "register", "data": said})
+        assert len(json.loads(peer.recv())["data"]["assignedShards"]) == 20_000
+        for _ in range(500):
+            peer.send_json({"type": "heartbeat", "data": said})
+        until = time.monotonic() + 3 * TIMEOUT_SECONDS
+        while time.monotonic() < until:
+            peer.send_json({"type": "heartbeat", "data": said})
+            assert list(spread(server, queue)) == ["w"]
+            time.sleep(BEAT_SECONDS)
+        # When it reads again, it is answered again.
+        said["maxShardCount"] = 1
+        peer.send_json({"type": "heartbeat", "data": said})
+        eventually(lambda: spread(server, queue) == {"w": [0]})
+
+        def told():
+            peer.send_json({"type": "heartbeat", "data": said})
+            return len(json.loads(peer.recv())["data"]["assignedShards"])
+
+        eventually(lambda: told() == 1, seconds=60)
+        peer.close()
 
 
 def test_a_flood_cuts_off_its_sender_whether_it_reads_or_not(shards, queue):

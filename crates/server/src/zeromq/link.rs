@@ -1,8 +1,9 @@
 //! One connection of a peer: its greeting, its messages in, answers out.
 //!
 //! Always: a peer can send at most [`MESSAGE_BYTES_MAX`] in one message and [`MESSAGES_PER_SECOND`]; one that does not
-//! finish its greeting in time or does not read is cut off, and what waits for it until then is bounded. Being cut off
-//! ends the connection and nothing else. Start at [`Link::converse`].
+//! finish its greeting in time is cut off. A peer that does not read is heard all the same: answers to it wait up to a
+//! bound, further ones are dropped (`crowd` cuts it off when it does not speak either). Being cut off ends the
+//! connection and nothing else. Start at [`Link::converse`].
 
 use std::io;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use baton_env::Stopwatch;
 use bytes::Bytes;
 use omq_proto::Message;
 use omq_proto::proto::Connection;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
@@ -25,8 +27,6 @@ const MESSAGES_PER_SECOND: u32 = 1_000;
 const BURST: u32 = 10_000;
 /// How long a peer may take to greet.
 const GREETING_MAX: Duration = Duration::from_secs(5);
-/// How long a peer may take to read anything of what it is sent.
-const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Messages that wait for one peer.
 const WAITING_MAX: usize = 64;
 /// Bytes read at once.
@@ -50,9 +50,9 @@ pub enum End {
     /// The peer does not speak the protocol, or not with the right keys.
     #[error("{0}")]
     Protocol(#[from] omq_proto::Error),
-    /// The peer takes too long.
-    #[error("a peer took too long to {0}")]
-    Slow(&'static str),
+    /// The peer did not finish its greeting in time.
+    #[error("a peer took too long to greet")]
+    Slow,
     /// The peer sends too much.
     #[error("a peer sends more than {MESSAGES_PER_SECOND} messages a second")]
     Flood,
@@ -87,13 +87,12 @@ impl Link {
     ) -> Result<(), End> {
         let mut wire = Wire { stream, codec };
         let greeted = async {
-            while !wire.codec.is_ready() {
-                wire.flush().await?;
-                wire.read().await?;
+            while !wire.codec.is_ready() || wire.codec.has_pending_transmit() {
+                wire.exchange().await?;
             }
-            wire.flush().await
+            Ok::<_, End>(())
         };
-        timeout(GREETING_MAX, greeted).await.map_err(|_| End::Slow("greet"))??;
+        timeout(GREETING_MAX, greeted).await.map_err(|_| End::Slow)??;
         drop(greeting);
         let mut pace = Pace::new();
         loop {
@@ -104,16 +103,18 @@ impl Link {
                 }
                 take(&self, &message.iter().last().unwrap_or_default());
             }
-            wire.flush().await?;
+            wire.write()?;
+            // While the peer does not read, answers stay in the outbox, which drops what does not fit.
+            let reads = !wire.codec.has_pending_transmit();
             tokio::select! {
                 biased;
-                Some(message) = waiting.recv() => {
+                Some(message) = waiting.recv(), if reads => {
                     wire.codec.send_message(&Message::single(message))?;
                     while let Ok(message) = waiting.try_recv() {
                         wire.codec.send_message(&Message::single(message))?;
                     }
                 }
-                read = wire.read() => read?,
+                exchanged = wire.exchange() => exchanged?,
             }
         }
     }
@@ -133,34 +134,40 @@ impl Wire {
         self.codec.poll_message()
     }
 
-    /// Waits for bytes and takes them in. Nothing is lost when it is given up.
-    async fn read(&mut self) -> Result<(), End> {
-        if !self.codec.accepts_input() {
+    /// Writes what the peer takes and reads what it has sent, as soon as either is possible. Cancel-safe.
+    async fn exchange(&mut self) -> Result<(), End> {
+        self.write()?;
+        // The codec's own replies (PONG) that the peer does not read are bounded, too: then nothing is read either.
+        let reads = !self.codec.input_blocked_on_output();
+        if reads && !self.codec.accepts_input() {
             return Ok(self.codec.resume_input()?);
         }
-        loop {
-            self.stream.readable().await?;
-            match read_some(&self.stream) {
-                Ok(bytes) if bytes.is_empty() => {
-                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
-                }
-                Ok(bytes) => return Ok(self.codec.handle_input(bytes)?),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error.into()),
-            }
+        let interest = match (reads, self.codec.has_pending_transmit()) {
+            (true, true) => Interest::READABLE | Interest::WRITABLE,
+            (true, false) => Interest::READABLE,
+            (false, _) => Interest::WRITABLE,
+        };
+        let ready = self.stream.ready(interest).await?;
+        if reads && ready.is_readable() { self.read() } else { Ok(()) }
+    }
+
+    /// Takes in what has arrived.
+    fn read(&mut self) -> Result<(), End> {
+        match read_some(&self.stream) {
+            Ok(bytes) if bytes.is_empty() => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(bytes) => Ok(self.codec.handle_input(bytes)?),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 
-    /// Writes all that the codec wants written.
-    async fn flush(&mut self) -> Result<(), End> {
+    /// Writes as much as the socket takes at once.
+    fn write(&mut self) -> Result<(), End> {
         while self.codec.has_pending_transmit() {
             let written = self.stream.try_write_vectored(&self.codec.transmit_chunks_capped(PIECES));
             match written {
                 Ok(written) => self.codec.advance_transmit(written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let writable = timeout(WRITE_MAX, self.stream.writable()).await;
-                    writable.map_err(|_| End::Slow("read"))??;
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }
         }
