@@ -46,7 +46,7 @@ pub struct Worker {
     pub capacity: Option<u32>,
     /// Whether it is to have none.
     pub draining: bool,
-    /// The count it last reported: only a change of it is news.
+    /// The count it last reported ([`Service::is_news`]).
     pub reported: u32,
     /// How long it may be silent, which is how long its lease is.
     pub timeout: Duration,
@@ -140,7 +140,7 @@ impl Service {
         let worker = self.worker(number)?;
         let same = worker.status == Status::Active
             && worker.session == beat.session
-            && beat.count.is_none_or(|count| count == worker.reported)
+            && beat.count.is_none_or(|count| !self.is_news(worker, beat.registers, count))
             && beat.weight.is_none_or(|weight| weight == worker.weight)
             && (beat.capacity.is_none() || beat.capacity == worker.capacity)
             && beat.draining.is_none_or(|draining| draining == worker.draining);
@@ -174,9 +174,10 @@ impl Service {
             Some((number, worker)) => self.replace(number, &worker, beat, rules, now)?,
             None => self.admit(beat, rules, now)?,
         };
-        let Some(worker) = self.workers.get_mut(&number) else {
-            return Err(Refusal::UnknownWorker(beat.worker.clone()));
-        };
+        let unknown = || Refusal::UnknownWorker(beat.worker.clone());
+        let worker = self.worker(number).ok_or_else(unknown)?;
+        let count = beat.count.filter(|count| self.is_news(worker, beat.registers, *count));
+        let worker = self.workers.get_mut(&number).ok_or_else(unknown)?;
         let before = (worker.status, worker.weight, worker.capacity, worker.draining);
         worker.seen = worker.seen.max(now);
         worker.status = Status::Active;
@@ -185,7 +186,7 @@ impl Service {
         worker.capacity = beat.capacity.or(worker.capacity);
         worker.draining = beat.draining.unwrap_or(worker.draining);
         self.unsettled |= before != (worker.status, worker.weight, worker.capacity, worker.draining);
-        if let Some(count) = beat.count.filter(|count| *count != worker.reported) {
+        if let Some(count) = count {
             worker.reported = count;
             self.unsettled |= self.count != count;
             self.count = count;
@@ -196,6 +197,15 @@ impl Service {
             });
         }
         Ok(number)
+    }
+
+    /// Whether `count`, which a worker says, replaces the present one. A registration always does. A beat does when it
+    /// says something else than the last one, or when no worker that is there stands for the present count any more.
+    fn is_news(&self, worker: &Worker, registers: bool, count: u32) -> bool {
+        let stands = |other: &Worker| other.status == Status::Active && other.reported == self.count;
+        count != worker.reported
+            // The newest first: after a change they are those that stand for the present count.
+            || (count != self.count && (registers || !self.workers.values().rev().any(stands)))
     }
 
     fn admit(&mut self, beat: &Beat, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
@@ -254,6 +264,9 @@ impl Service {
             worker.session = beat.session.clone();
             worker.generation = self.generation;
             worker.since = now;
+            // A new life begins with what it says of itself, as one that is admitted does.
+            self.unsettled |= (worker.weight, worker.capacity, worker.draining) != (1, None, false);
+            (worker.weight, worker.capacity, worker.draining) = (1, None, false);
         }
         Ok(number)
     }

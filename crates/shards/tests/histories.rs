@@ -313,3 +313,47 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
     );
     model.check_settled();
 }
+
+#[test]
+fn the_last_count_wins_and_a_count_that_no_worker_says_any_more_ends() {
+    let mut model = Model::new(Allocation::Contiguous);
+    let (a, b) = (0, 1);
+    model.take(&Step::Register { worker: a, leased: false, count: 10 });
+    model.take(&Step::Register { worker: b, leased: false, count: 1_000 });
+    assert_eq!(model.service.count, 1_000);
+    model.take(&Step::Count { worker: a, count: 10 });
+    assert_eq!(model.service.count, 1_000, "a beat that repeats its count is no news");
+    model.take(&Step::Register { worker: a, leased: false, count: 10 });
+    assert_eq!(model.service.count, 10, "a registration is, whatever it said before");
+    model.take(&Step::Count { worker: b, count: 1_000 });
+    assert_eq!(model.service.count, 10);
+    model.take(&Step::Register { worker: b, leased: false, count: 1_000 });
+    model.take(&Step::Leave { worker: b });
+    model.take(&Step::Count { worker: a, count: 10 });
+    assert_eq!(model.service.count, 10, "the worker that said 1000 has left");
+    model.take(&Step::Register { worker: b, leased: false, count: 1_000 });
+    model.take(&Step::Silence { worker: b });
+    model.take(&Step::Count { worker: a, count: 10 });
+    assert_eq!(model.service.count, 10, "the worker that said 1000 is silent");
+}
+
+#[test]
+fn a_drained_worker_has_shards_again_with_a_new_session() {
+    // However the former life ended: it may be there still, swear not to be, have had no session, or be silent.
+    for (session, takes_over, silent) in
+        [(true, false, false), (true, true, false), (false, false, false), (true, false, true)]
+    {
+        let mut model = Model::new(Allocation::Contiguous);
+        model.take(&Step::Register { worker: 0, leased: session, count: 4 });
+        model.take(&Step::Drain { worker: 0, draining: true });
+        model.acknowledge(0);
+        assert!(model.service.shards().iter().all(|shard| shard.owner == 0));
+        if silent {
+            model.take(&Step::Silence { worker: 0 });
+        }
+        let again = Beat { registers: true, session: Some("new".into()), takes_over, ..Beat::of(id(0)) };
+        let number = model.ask(&Request::Beat(again)).unwrap();
+        assert!(!model.service.worker(number).unwrap().draining);
+        assert!(model.service.shards().iter().all(|shard| shard.owner == number));
+    }
+}
