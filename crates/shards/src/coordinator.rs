@@ -11,7 +11,7 @@ use std::time::Duration;
 use baton_store::Store;
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::{Input, Keeper, Pulse};
@@ -65,6 +65,7 @@ pub type News = watch::Receiver<Option<Arc<Snapshot>>>;
 struct Handle {
     inbox: mpsc::Sender<Input>,
     news: News,
+    subscribed: Arc<Notify>,
     pulse: Arc<Pulse>,
 }
 
@@ -145,10 +146,12 @@ impl Shards {
         let (inbox, inputs) = mpsc::channel(INBOX_MAX);
         let (teller, news) = watch::channel(None);
         let pulse = Arc::new(Pulse::default());
-        let (store, options) = (Arc::clone(&self.0.store), self.0.options);
-        let keeper = Keeper::new(Arc::clone(name), store, options, self.0.server, teller, Arc::clone(&pulse));
+        let (store, options, server) = (Arc::clone(&self.0.store), self.0.options, self.0.server);
+        let subscribed = Arc::new(Notify::new());
+        let (name_, woken, counts) = (Arc::clone(name), Arc::clone(&subscribed), Arc::clone(&pulse));
+        let keeper = Keeper::new(name_, store, options, server, woken, teller, counts);
         tokio::spawn(keeper.run(inputs, self.0.stopping.child_token()));
-        let handle = Handle { inbox, news, pulse };
+        let handle = Handle { inbox, news, subscribed, pulse };
         keepers.insert(Arc::clone(name), handle.clone());
         Some(handle)
     }
@@ -205,6 +208,7 @@ impl Shards {
                 self.keeper(service).ok_or_else(unknown)?
             }
         };
+        handle.subscribed.notify_one();
         Ok(handle.news)
     }
 

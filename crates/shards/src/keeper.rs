@@ -21,7 +21,7 @@ use baton_env::{BootClock, Clock};
 use baton_store::{Error, Stop, Store, Tx};
 use baton_types::Timestamp;
 use rustc_hash::{FxHashMap, FxHashSet};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::{Answer, Options, Reply};
@@ -32,7 +32,7 @@ use crate::view::Snapshot;
 
 /// Requests decided together.
 const BATCH_MAX: usize = 8_192;
-/// How often a server looks whether another one has changed a service that somebody here wants to know of.
+/// How often a server reads whether another one has changed a service that has watchers here.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Pause after the store has failed.
 const SETBACK: Duration = Duration::from_millis(100);
@@ -79,7 +79,10 @@ pub struct Keeper {
     place: u64,
     next_beats: Timestamp,
     next_check: Timestamp,
-    next_look: Timestamp,
+    /// When the service was last read.
+    read_at: Timestamp,
+    /// Wakes the keeper when a watcher subscribes to the news, since it then reads more often.
+    subscribed: Arc<Notify>,
     news: watch::Sender<Option<Arc<Snapshot>>>,
     pulse: Arc<Pulse>,
 }
@@ -114,6 +117,7 @@ impl Keeper {
         store: Arc<dyn Store>,
         options: Options,
         server: u64,
+        subscribed: Arc<Notify>,
         news: watch::Sender<Option<Arc<Snapshot>>>,
         pulse: Arc<Pulse>,
     ) -> Self {
@@ -139,7 +143,8 @@ impl Keeper {
             place: 0,
             next_beats: start,
             next_check: start,
-            next_look: start,
+            read_at: start,
+            subscribed,
             news,
             pulse,
         }
@@ -159,6 +164,7 @@ impl Keeper {
                 biased;
                 () = stopping.cancelled() => break,
                 () = baton_env::sleep(pause) => {}
+                () = self.subscribed.notified() => continue,
                 received = inputs.recv_many(&mut self.waiting, room), if self.waiting.len() < BATCH_MAX => {
                     if received == 0 {
                         break;
@@ -190,12 +196,20 @@ impl Keeper {
             due = due.min(at.max(self.now().after(SETBACK)));
         }
         if self.options.shared {
-            due = due.min(self.next_look);
+            due = due.min(self.next_read());
             if !self.waiting.is_empty() {
                 due = due.min(self.next_beats);
             }
         }
         due
+    }
+
+    /// When to read again what other servers may have changed.
+    fn next_read(&self) -> Timestamp {
+        // One receiver is the handle's own.
+        let watched = self.news.receiver_count() > 1;
+        let often = watched || !self.trusted;
+        self.read_at.after(if often { LOOK_INTERVAL } else { self.options.check_interval })
     }
 
     async fn step(&mut self) {
@@ -206,7 +220,7 @@ impl Keeper {
         }
         let beats = !self.waiting.is_empty() && now >= self.next_beats;
         let settle = self.stored.service.settles_at(&self.options.rules).is_some_and(|at| now >= at);
-        let look = self.options.shared && now >= self.next_look;
+        let look = self.options.shared && now >= self.next_read();
         let silent = check && (self.options.shared || self.has_silent(now));
         if check {
             self.next_check = now.after(self.options.check_interval);
@@ -275,11 +289,7 @@ impl Keeper {
             self.heard = Arc::new(all);
         }
         (self.loaded, self.trusted) = (true, true);
-        self.next_look = now.after(if self.news.receiver_count() > 1 {
-            LOOK_INTERVAL
-        } else {
-            self.options.check_interval
-        });
+        self.read_at = now;
         if decided.wrote_beats {
             self.place += 1;
             self.next_beats = now.after(record::beat_spacing(self.longest_timeout()));
@@ -322,7 +332,7 @@ impl Keeper {
         self.trusted = false;
         let refusal = Refusal::Store(error.to_string());
         replies.into_iter().for_each(|reply| reply(Err(refusal.clone())));
-        self.next_look = self.now().after(LOOK_INTERVAL);
+        self.read_at = self.now();
         baton_env::sleep(SETBACK).await;
     }
 
