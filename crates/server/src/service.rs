@@ -11,7 +11,7 @@ use std::time::Duration;
 use http::Method;
 
 use crate::app::App;
-use crate::auth::{Admission, Auth};
+use crate::auth::{self, Admission, Auth, Identity};
 use crate::call::{Answer, Call, Handler};
 use crate::cluster::Origin;
 use crate::error::{Error, Kind};
@@ -50,17 +50,36 @@ pub struct Patience {
     /// So long; for ever if there is none.
     pub allowed: Option<Duration>,
     is_pop: bool,
+    /// Whether it is over because the caller's token expires.
+    ends_with_token: bool,
 }
 
 impl Patience {
     fn of(route: &Route, query: &str, prompt: Duration) -> Self {
-        Self { allowed: route.pace.allows(query, prompt), is_pop: route.path.starts_with("/api/v1/pop") }
+        Self {
+            allowed: route.pace.allows(query, prompt),
+            is_pop: route.path.starts_with("/api/v1/pop"),
+            ends_with_token: false,
+        }
+    }
+
+    /// The same, but over when the caller's token expires.
+    pub fn while_token_is_valid(self, remaining: Option<Duration>) -> Self {
+        match remaining {
+            Some(remaining) if self.allowed.is_none_or(|allowed| remaining < allowed) => {
+                Self { allowed: Some(remaining), ends_with_token: true, ..self }
+            }
+            _ => self,
+        }
     }
 
     /// What is told when it is over. The handler is dropped, as it is when its peer has gone: what it was given goes
     /// back, and what it has handed to the store may still happen.
     pub fn over(self) -> Reply {
-        let error = Error::took_too_long(self.allowed.unwrap_or_default());
+        let error = match self.ends_with_token {
+            true => auth::expired(),
+            false => Error::took_too_long(self.allowed.unwrap_or_default()),
+        };
         if self.is_pop { error.of_pop() } else { error }.into_reply()
     }
 }
@@ -69,18 +88,18 @@ impl Patience {
 #[derive(Debug)]
 pub enum Caller {
     /// Whom the token speaks for, if there is one.
-    Known(Option<Arc<str>>),
+    Known(Option<Arc<Identity>>),
     /// The token is signed with a key that has to be looked for first.
     Unknown(Access, String),
 }
 
 impl Caller {
     /// Whom the token speaks for, once that is known, or the reply when the request may not go on.
-    pub async fn known(self, auth: Option<&Auth>) -> Result<Option<Arc<str>>, Reply> {
+    pub async fn known(self, auth: Option<&Auth>) -> Result<Option<Arc<Identity>>, Reply> {
         match (self, auth) {
             (Self::Known(caller), _) => Ok(caller),
             (Self::Unknown(access, token), Some(auth)) => {
-                auth.admit_later(access, &token).await.map_err(Error::into_reply)
+                auth.admit_later(access, &token).await.map(Some).map_err(Error::into_reply)
             }
             (Self::Unknown(..), None) => Ok(None),
         }

@@ -30,6 +30,8 @@ use crate::settings::Secret;
 
 /// How soon keys that could not be read are tried again.
 const RETRY: Duration = Duration::from_secs(15);
+/// What is left of a token counts up to here: no connection lasts longer, and timers overflow far beyond.
+const REMAINING_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Bytes of a secret below which it can be guessed.
 const SECRET_BYTES_SAFE: usize = 32;
 
@@ -80,8 +82,8 @@ pub struct Auth {
 /// Whether a request may go on.
 #[derive(Debug)]
 pub enum Admission {
-    /// It may, for whom the token speaks.
-    Granted(Option<Arc<str>>),
+    /// It may, for whom the token speaks, if the route asks for one.
+    Granted(Option<Arc<Identity>>),
     /// It may not.
     Refused(Error),
     /// Its key is not known; [`Auth::admit_later`] looks whether it is published by now.
@@ -169,14 +171,15 @@ impl Auth {
             None => self.judge(token, digest, now),
         };
         match judged {
-            Ok(identity) => permit(&identity, access).map_or_else(Admission::Refused, Admission::Granted),
+            Ok(identity) => permit(identity, access)
+                .map_or_else(Admission::Refused, |identity| Admission::Granted(Some(identity))),
             Err(Refusal::UnknownKey(_)) if self.published.is_some() => Admission::Unknown(token.to_owned()),
             Err(refusal) => Admission::Refused(refused(&refusal)),
         }
     }
 
     /// Looks whether a key that was not known is published by now, and decides.
-    pub async fn admit_later(&self, access: Access, token: &str) -> Result<Option<Arc<str>>, Error> {
+    pub async fn admit_later(&self, access: Access, token: &str) -> Result<Arc<Identity>, Error> {
         if let Some(published) = &self.published {
             self.read_again(published).await;
             if published.keys().is_missing() {
@@ -185,9 +188,15 @@ impl Auth {
             }
         }
         match self.judge(token, digest_of(token), self.now()) {
-            Ok(identity) => permit(&identity, access),
+            Ok(identity) => permit(identity, access),
             Err(refusal) => Err(refused(&refusal)),
         }
+    }
+
+    /// How long the token of this identity is still valid; `None` is for ever.
+    pub fn remaining(&self, identity: &Identity) -> Option<Duration> {
+        let left = Duration::try_from_secs_f64((identity.until? - self.now()).max(0.0)).ok()?;
+        Some(left.min(REMAINING_MAX))
     }
 
     async fn read_again(&self, published: &Published) {
@@ -231,12 +240,17 @@ fn token_of(header: Option<&[u8]>) -> Option<&[u8]> {
     (!token.is_empty()).then_some(token)
 }
 
-fn permit(identity: &Identity, access: Access) -> Result<Option<Arc<str>>, Error> {
+fn permit(identity: Arc<Identity>, access: Access) -> Result<Arc<Identity>, Error> {
     if identity.roles.iter().any(|role| role.allows(access)) {
-        Ok(identity.subject.clone())
+        Ok(identity)
     } else {
         Err(Error::new(Kind::Forbidden, "Insufficient permissions"))
     }
+}
+
+/// What a call is answered whose token expires while it waits.
+pub fn expired() -> Error {
+    refused(&Refusal::Expired)
 }
 
 fn refused(refusal: &Refusal) -> Error {

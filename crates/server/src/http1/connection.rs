@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use baton_env::Deadline;
 use baton_types::limits::BODY_BYTES_MAX;
 use bytes::Bytes;
 use http::Method;
@@ -23,6 +24,7 @@ use super::head::{Framing, Head, Version};
 use super::stream::Stream;
 use super::wire::{Phase, Wire};
 use crate::app::App;
+use crate::auth::Identity;
 use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
@@ -56,6 +58,8 @@ struct Begun {
 enum Handled {
     /// It is to be answered so; and whether it was read to its end.
     Replied(Reply, bool),
+    /// It is answered with events, until the caller's token expires.
+    Events(mpsc::Receiver<Bytes>, Option<Duration>),
     /// It was answered through its outlet, but for this rest.
     Told(Outgoing),
     /// The peer has left.
@@ -97,10 +101,10 @@ impl<'s> Connection<'s> {
             let handled = self.handle(begun).await?;
             manner.keep_alive &= !self.stopping.load(Ordering::Relaxed);
             let whole = match handled {
+                Handled::Events(events, remaining) => {
+                    return self.stream(events, manner.head_only, remaining).await;
+                }
                 Handled::Replied(mut reply, whole) => {
-                    if let Some(events) = reply.take_events() {
-                        return self.stream(events, manner.head_only).await;
-                    }
                     manner.keep_alive &= whole;
                     if let Some(passage) = reply.take_passage() {
                         self.answer(reply, manner).await?;
@@ -144,11 +148,18 @@ impl<'s> Connection<'s> {
         Ok(())
     }
 
-    /// Passes events on until there are no more or the peer leaves.
-    async fn stream(&mut self, mut events: mpsc::Receiver<Bytes>, head_only: bool) -> io::Result<()> {
+    /// Passes events on until there are no more, the peer leaves, or its token expires after `remaining`.
+    async fn stream(
+        &mut self,
+        mut events: mpsc::Receiver<Bytes>,
+        head_only: bool,
+        remaining: Option<Duration>,
+    ) -> io::Result<()> {
         self.wire.send(EVENTS.as_bytes(), &[]).await?;
+        let mut end = remaining.map(Deadline::after);
         loop {
-            let next = poll_fn(|cx| match head_only || self.has_gone(cx) {
+            let mut is_over = |cx: &mut Context<'_>| end.as_mut().is_some_and(|end| end.poll(cx).is_ready());
+            let next = poll_fn(|cx| match head_only || is_over(cx) || self.has_gone(cx) {
                 true => Poll::Ready(None),
                 false => events.poll_recv(cx),
             });
@@ -273,6 +284,10 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Handled::Replied(error.into_reply(), false)),
             }
         };
+        let remaining = |caller: &Arc<Identity>| self.app.auth.as_ref()?.remaining(caller);
+        let remaining = caller.as_ref().and_then(remaining);
+        let patience = patience.while_token_is_valid(remaining);
+        let caller = caller.and_then(|caller| caller.subject.clone());
         let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
             .wanting_events(wants_events)
             .repeating(key, last_event)
@@ -285,7 +300,10 @@ impl<'s> Connection<'s> {
         };
         Ok(match (self.wire.close_outlet(), reply) {
             (Some(rest), _) => Handled::Told(rest),
-            (None, Some(reply)) => Handled::Replied(reply, true),
+            (None, Some(mut reply)) => match reply.take_events() {
+                Some(events) => Handled::Events(events, remaining),
+                None => Handled::Replied(reply, true),
+            },
             (None, None) => Handled::Gone,
         })
     }
