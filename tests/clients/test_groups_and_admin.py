@@ -62,6 +62,7 @@ async def test_a_new_group_on_many_partitions_skips_all_of_them_at_once(queen, q
 
 
 async def test_a_new_group_subscribes_on_an_empty_queue(queen, queue):
+    await queen.queue(queue).create()
     assert await pop_now(queen.queue(queue).group("early").subscription_mode("new").batch(10)) == []
     await push(queen, queue, 1)
     assert data_of(await pop_now(queen.queue(queue).group("early").subscription_mode("new").batch(10))) == [1]
@@ -129,6 +130,7 @@ async def test_deleting_a_group_that_is_not_there_succeeds(queen, queue):
 
 async def test_the_subscription_of_a_group_is_moved(queen, queue):
     group = f"{queue}-group"
+    await queen.queue(queue).create()
     await pop_now(queen.queue(queue).group(group).subscription_mode("new").batch(1))
     answer = await queen.update_consumer_group_timestamp(group, "2020-01-01T00:00:00.000Z")
     assert answer["success"] is True

@@ -39,6 +39,18 @@ def test_a_dead_letter_has_every_field(server, queue):
     assert body["pagination"] == {"limit": 100, "offset": 0}
 
 
+def test_a_page_of_large_dead_letters_is_bounded(server, queue):
+    for number in range(6):
+        give_up(server, queue, {"n": number, "filler": "x" * (8 << 20)}, partition=str(number))
+    answer = server.get(f"/api/v1/dlq?queue={queue}")
+    assert len(answer.body) < 34 << 20
+    found = answer.json["messages"]
+    assert [letter["partition"] for letter in found] == ["5", "4", "3", "2", "1", "0"]
+    assert [letter.get("dataOmitted", False) for letter in found] == [False] * 3 + [True] * 3
+    assert [letter["data"] is None for letter in found] == [False] * 3 + [True] * 3
+    assert server.get(f"/api/v1/resources/queues/{queue}").json["totals"]["deadLetter"] == 6
+
+
 def test_dead_letters_are_paged_newest_first(server, queue):
     for i in range(5):
         give_up(server, queue, i)

@@ -197,6 +197,7 @@ def test_a_seek_on_an_unknown_queue_or_partition_says_so(server, queue, group):
 
 
 def test_a_subscription_is_moved(server, queue, group):
+    server.configure(queue)
     server.pop(queue, consumerGroup=group, subscriptionMode="new")
     moment = "2020-01-01T00:00:00.000Z"
     answer = server.post(f"/api/v1/consumer-groups/{group}/subscription", {"subscriptionTimestamp": moment})

@@ -99,8 +99,21 @@ pub struct DeadLetterFilter {
 pub struct DeadLetterPage {
     /// How many there are in all.
     pub total: u64,
-    /// Each with the names of its queue and partition, the newest first.
-    pub letters: Vec<(DeadLetter, Arc<str>, Arc<str>)>,
+    /// The newest first.
+    pub letters: Vec<ListedLetter>,
+}
+
+/// A dead letter of a page.
+#[derive(Clone, Debug)]
+pub struct ListedLetter {
+    /// The letter.
+    pub letter: DeadLetter,
+    /// The name of its queue.
+    pub queue: Arc<str>,
+    /// The name of its partition.
+    pub partition: Arc<str>,
+    /// Whether the payload is left out, because the answer is full.
+    pub omitted: bool,
 }
 
 /// A dead letter that was pushed again.

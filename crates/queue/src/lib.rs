@@ -38,8 +38,8 @@ pub use broker::{Broker, Causes, FetchEntry, Fetched, Given, Marks, Numbers, Opt
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, Position};
 pub use inspect::{
-    Counts, DeadLetterFilter, DeadLetterPage, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
-    PartitionSummary, QueueSummary, Replayed,
+    Counts, DeadLetterFilter, DeadLetterPage, ListedLetter, MessageDetail, MessageFilter, MessageStatus,
+    MessageSummary, PartitionSummary, QueueSummary, Replayed,
 };
 pub use maintenance::{Maintenance, PushMode, is_hidden};
 pub use meter::{Kind, Meters, Tally};

@@ -53,7 +53,7 @@ pub struct GiveBack(pub LeaseId);
 
 impl Operation for GiveBack {
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
-        pop::give_back(tx, self.0, None)
+        pop::give_back(tx, self.0)
     }
 
     fn finish(self: Box<Self>, _: Result<(), StoreError>) {}
@@ -254,10 +254,12 @@ impl Parking {
         let (Event::Appended { queue, .. } | Event::Freed { queue, .. }) = event;
         {
             let mut waiters = self.lock();
-            if !waiters.watches(queue) {
+            let now = self.clock.elapsed();
+            let is_news = waiters.note_queue(now, queue);
+            if !waiters.watches(queue) && !is_news {
                 return;
             }
-            waiters.wake(self.clock.elapsed(), event);
+            waiters.wake(now, event);
         }
         self.look();
     }
@@ -444,15 +446,20 @@ impl Operation for Look {
 pub struct ImmediatePop {
     store: Arc<dyn Store>,
     request: Arc<PopRequest>,
+    creates_queue: bool,
     granted: Option<Granted>,
     answer: oneshot::Sender<Result<Granted, StoreError>>,
 }
 
 impl ImmediatePop {
-    /// Pops once.
-    pub async fn run(store: &Arc<dyn Store>, request: Arc<PopRequest>) -> Result<Granted, StoreError> {
+    /// Pops once; first creates the queue, if it `creates_queue`.
+    pub async fn run(
+        store: &Arc<dyn Store>,
+        request: Arc<PopRequest>,
+        creates_queue: bool,
+    ) -> Result<Granted, StoreError> {
         let (answer, granted) = oneshot::channel();
-        store.submit(Box::new(Self { store: store.clone(), request, granted: None, answer }));
+        store.submit(Box::new(Self { store: store.clone(), request, creates_queue, granted: None, answer }));
         granted.await.unwrap_or_else(|_| Err(StoreError::Closed("the pop was dropped".into())))
     }
 }
@@ -463,6 +470,9 @@ impl Operation for ImmediatePop {
             undone.accept();
         }
         let lease = self.request.attempt.unwrap_or_else(fresh_lease);
+        if self.creates_queue {
+            pop::create_queue(tx, &self.request)?;
+        }
         self.granted = Some(Granted::new(&self.store, lease, pop::pop(tx, &self.request, lease)?));
         Ok(())
     }

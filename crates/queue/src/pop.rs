@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use baton_store::{
     Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
+    look_at_all,
 };
 use baton_store::{Error, Stop, Tx};
-use baton_types::{LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
 use crate::push::ensure_queue;
@@ -78,7 +79,7 @@ pub struct PopRequest {
     pub batch: u32,
     /// How many partitions at most.
     pub partitions: u32,
-    /// Whether the messages count as finished as soon as they are delivered.
+    /// Whether the messages are finished before they are delivered.
     pub auto_ack: bool,
     /// How long to wait for a message; `None` answers at once.
     pub wait: Option<Duration>,
@@ -122,6 +123,8 @@ pub struct Claim {
 /// What a decision to pop came to, before any payload is read.
 #[derive(Debug, Default)]
 pub struct Decided {
+    /// When it was made.
+    pub at: Timestamp,
     pub claims: Vec<Range>,
     /// The queues that were looked at.
     pub looked_at: Vec<Spot>,
@@ -148,16 +151,16 @@ pub struct Range {
 
 /// Decides a pop.
 pub fn pop(tx: &mut dyn Tx, request: &PopRequest, lease: LeaseId) -> Result<Decided, Stop> {
-    let mut decided = Decided::default();
+    let mut decided = Decided { at: tx.now(), ..Decided::default() };
     let mut left = Budget { messages: request.batch.into(), partitions: request.partitions as usize };
     match &request.target {
         Target::Queue(name) => {
-            if let Some(queue) = find_queue(tx, name, request)? {
+            if let Some(queue) = tx.queue(name)? {
                 pop_any(tx, request, lease, &queue, &mut left, &mut decided)?;
             }
         }
         Target::Partition { queue, partition } => {
-            if let Some(queue) = find_queue(tx, queue, request)? {
+            if let Some(queue) = tx.queue(queue)? {
                 pop_one(tx, request, lease, &queue, partition, &mut left, &mut decided)?;
             }
         }
@@ -182,11 +185,11 @@ impl Budget {
     }
 }
 
-/// The queue; created when someone means to stay, so that the group is known from its first contact on.
-fn find_queue(tx: &mut dyn Tx, name: &str, request: &PopRequest) -> Result<Option<Arc<Queue>>, Stop> {
-    match tx.queue(name)? {
-        None if request.group != QUEUE_MODE || request.wait.is_some() => ensure_queue(tx, name).map(Some),
-        found => Ok(found),
+/// Creates the queue that a pop names, if its group is to be known there from its first pop on.
+pub fn create_queue(tx: &mut dyn Tx, request: &PopRequest) -> Result<(), Stop> {
+    match request.target.queue().filter(|_| request.group != QUEUE_MODE || request.wait.is_some()) {
+        Some(name) if tx.queue(name)?.is_none() => ensure_queue(tx, name).map(drop),
+        _ => Ok(()),
     }
 }
 
@@ -273,8 +276,12 @@ fn pop_one(
     let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
     decided.partition = Some(partition.id);
     let cursor = tx.cursor(group.id, partition.id)?;
-    if cursor.as_ref().is_some_and(|cursor| cursor.lease.is_none() && cursor.next >= partition.tail) {
-        // Everything is finished: there is nothing to note either, however often somebody looks.
+    let next = match &cursor {
+        Some(cursor) => cursor.next,
+        None => beginning(tx, &group, &partition)?,
+    };
+    if next >= partition.tail && cursor.as_ref().is_none_or(|cursor| cursor.lease.is_none()) {
+        // There is nothing for the group, and a cursor written now would stand before a beginning that is still to come.
         return Ok(());
     }
     let available_at = cursor.map_or(Timestamp::MIN, |cursor| cursor.available_at);
@@ -345,18 +352,12 @@ fn claim(
         to,
         except: cursor.finished.clone(),
     });
+    let until = now.after(request.lease.unwrap_or_else(|| queue.spec.options.lease()));
     cursor.last_pop_at = now;
-    let durability = if request.auto_ack {
-        finish_up_to(&mut cursor, to, count);
-        Durability::Now
-    } else {
-        let until = now.after(request.lease.unwrap_or_else(|| queue.spec.options.lease()));
-        cursor.attempts = attempt;
-        cursor.available_at = until;
-        cursor.lease = Some(Box::new(Lease { id: lease, token: tx.fresh_token(), until, end: to }));
-        Durability::Soon
-    };
-    tx.put_cursor(group.id, partition.id, cursor, durability);
+    cursor.attempts = attempt;
+    cursor.available_at = until;
+    cursor.lease = Some(Box::new(Lease { id: lease, token: tx.fresh_token(), until, end: to }));
+    tx.put_cursor(group.id, partition.id, cursor, Durability::Soon);
     Ok(())
 }
 
@@ -413,12 +414,6 @@ pub fn settle(cursor: &mut Cursor) {
     }
 }
 
-fn finish_up_to(cursor: &mut Cursor, to: Offset, count: u64) {
-    cursor.consumed += count;
-    (cursor.attempts, cursor.retries) = (0, 0);
-    skip_to(cursor, to);
-}
-
 enum Visible {
     /// Messages before this offset can be delivered.
     Until(Offset),
@@ -457,29 +452,81 @@ fn visible_end(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, next: Offs
     Ok(Visible::Until(partition.tail))
 }
 
-/// Gives back, uncharged, what is held under a lease: from `keep` on where one is named, else everything.
-pub fn give_back(tx: &mut dyn Tx, lease: LeaseId, keep: Option<(PartitionId, Offset)>) -> Result<(), Stop> {
-    for (group, partition) in tx.leased(lease)? {
-        let Some(mut cursor) = tx.cursor(group, partition)? else { continue };
-        match (&mut cursor.lease, keep) {
-            (Some(held), Some((kept, end))) if kept == partition && end > cursor.next => held.end = end,
-            (_, Some((kept, _))) if kept != partition => continue,
-            _ => {
-                cursor.lease = None;
-                cursor.available_at = tx.now();
-                cursor.attempts = cursor.attempts.saturating_sub(1);
-            }
+/// Gives back, uncharged, everything that is held under a lease.
+pub fn give_back(tx: &mut dyn Tx, lease: LeaseId) -> Result<(), Stop> {
+    for Held { group, partition, mut cursor } in held(tx, lease)? {
+        release(tx, &mut cursor);
+        tx.put_cursor(group, partition, cursor, Durability::Soon);
+    }
+    Ok(())
+}
+
+/// Gives back, uncharged, what is held under a lease from these places on.
+pub fn cut_short(tx: &mut dyn Tx, lease: LeaseId, ends: &[(PartitionId, Offset)]) -> Result<(), Stop> {
+    for Held { group, partition, mut cursor } in held(tx, lease)? {
+        let Some((_, end)) = ends.iter().find(|(cut, _)| *cut == partition) else { continue };
+        match &mut cursor.lease {
+            Some(held) if *end > cursor.next => held.end = *end,
+            _ => release(tx, &mut cursor),
         }
         tx.put_cursor(group, partition, cursor, Durability::Soon);
     }
     Ok(())
 }
 
+/// Finishes what is held under a lease before these places and gives the rest back; where it was held until now.
+pub fn finish_before(
+    tx: &mut dyn Tx,
+    lease: LeaseId,
+    ends: &[(PartitionId, Offset)],
+) -> Result<HashSet<PartitionId>, Stop> {
+    let (now, mut finished) = (tx.now(), HashSet::new());
+    for Held { group, partition, mut cursor } in held(tx, lease)? {
+        let is_live = cursor.lease.as_ref().is_some_and(|held| held.until > now);
+        let Some((_, end)) = ends.iter().find(|(read, _)| *read == partition).filter(|_| is_live) else {
+            continue;
+        };
+        release(tx, &mut cursor);
+        if *end > cursor.next {
+            let (_, count) =
+                cursor.finished.as_deref().cloned().unwrap_or_default().advance(cursor.next, *end, u64::MAX);
+            cursor.consumed += count;
+            (cursor.attempts, cursor.retries) = (0, 0);
+            skip_to(&mut cursor, *end);
+        }
+        tx.put_cursor(group, partition, cursor, Durability::Now);
+        finished.insert(partition);
+    }
+    Ok(finished)
+}
+
+/// A cursor that is held under a lease.
+struct Held {
+    group: GroupId,
+    partition: PartitionId,
+    cursor: Cursor,
+}
+
+/// The cursors that are held under a lease.
+fn held(tx: &mut dyn Tx, lease: LeaseId) -> Result<Vec<Held>, Stop> {
+    let mut found = Vec::new();
+    look_at_all(tx.leased(lease)?, |(group, partition)| {
+        found.extend(tx.cursor(group, partition)?.map(|cursor| Held { group, partition, cursor }));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn release(tx: &dyn Tx, cursor: &mut Cursor) {
+    cursor.lease = None;
+    cursor.available_at = tx.now();
+    cursor.attempts = cursor.attempts.saturating_sub(1);
+}
+
 /// Lets a lease run for `by` from now on if that is longer; how many were extended, and when the first ends.
 pub fn extend(tx: &mut dyn Tx, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Stop> {
     let (now, mut extended, mut first) = (tx.now(), 0, None);
-    for (group, partition) in tx.leased(lease)? {
-        let Some(mut cursor) = tx.cursor(group, partition)? else { continue };
+    for Held { group, partition, mut cursor } in held(tx, lease)? {
         let Some(held) = cursor.lease.as_mut().filter(|held| held.until > now) else { continue };
         held.until = held.until.max(now.after(by));
         cursor.available_at = held.until;

@@ -509,9 +509,9 @@ impl Run<'_> {
         let letters = self.subject.broker().dead_letters(filter).await.unwrap().letters;
         let got: BTreeSet<_> = letters
             .iter()
-            .map(|(letter, _, partition)| {
-                let offset = usize::try_from(letter.key.offset.0).unwrap();
-                (partition.to_string(), letter.key.group.to_string(), offset)
+            .map(|listed| {
+                let key = &listed.letter.key;
+                (listed.partition.to_string(), key.group.to_string(), usize::try_from(key.offset.0).unwrap())
             })
             .collect();
         if got != self.model.dead {

@@ -83,7 +83,7 @@ impl Bench {
     async fn dead_letters(&self, queue: &str) -> Vec<(String, Option<String>)> {
         let filter = DeadLetterFilter { queue: Some(queue.into()), limit: 100, ..Default::default() };
         let page = self.broker.dead_letters(filter).await.unwrap();
-        page.letters.into_iter().map(|(l, ..)| (text(&l.payload), l.error)).collect()
+        page.letters.into_iter().map(|l| (text(&l.letter.payload), l.letter.error)).collect()
     }
 }
 

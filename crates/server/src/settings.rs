@@ -63,6 +63,8 @@ pub struct Settings {
     pub pop_wait_max_interval: Duration,
     /// Pops that may wait at once.
     pub pop_waiters_max: usize,
+    /// Whether a pop with a group, or one that waits, creates the queue that it names.
+    pub pop_creates_queue: bool,
     /// Connections at once.
     pub connections_max: usize,
     /// How long a call may take beyond what its caller asked to wait.
@@ -132,6 +134,7 @@ impl Default for Settings {
             pop_wait_backoff_multiplier: 2.0,
             pop_wait_max_interval: Duration::from_millis(1000),
             pop_waiters_max: 100_000,
+            pop_creates_queue: false,
             connections_max: 20_000,
             call_timeout: Duration::from_millis(45_000),
             default_subscription_mode: SubscriptionMode::All,
@@ -394,6 +397,7 @@ impl Settings {
             pop_wait_max_interval: self.pop_wait_max_interval,
             retention_interval: self.retention_interval,
             waiters_max: self.pop_waiters_max,
+            pop_creates_queue: self.pop_creates_queue,
             keys: self.security.encryption_keys.clone(),
             trace_retention: self.trace_retention,
             spool: None,

@@ -543,6 +543,26 @@ impl Tx for EmbeddedTx<'_> {
         self.gate = self.gate.max(gate);
         Ok(found.into_iter().map(|(_, value)| read_letter(value)).collect::<Result<_, Error>>()?)
     }
+
+    fn dead_letter_keys(
+        &mut self,
+        queue: QueueId,
+        after: Option<&DeadLetterKey>,
+        limit: usize,
+    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
+        if !self.letters_of(queue) {
+            return Ok(Vec::new());
+        }
+        let after = after.map(letter_time_key);
+        let table = &self.writer.shared.tables.letter_times;
+        let (found, gate) =
+            self.writer
+                .letter_times
+                .scan(table, &number_key(queue.0), after.as_deref(), limit, |_, _| true)?;
+        self.gate = self.gate.max(gate);
+        let read = |(key, time): (Vec<u8>, Bytes)| read_letter_time(&key, time);
+        Ok(found.into_iter().map(read).collect::<Option<_>>().ok_or_else(|| corrupt("dead letter"))?)
+    }
 }
 
 fn record_value(record: &Record) -> Bytes {
@@ -580,6 +600,15 @@ fn letter_time_key(key: &DeadLetterKey) -> Vec<u8> {
     bytes.put_u64(u64::MAX - key.offset.0);
     bytes.put_slice(key.group.as_bytes());
     bytes
+}
+
+fn read_letter_time(mut key: &[u8], mut time: Bytes) -> Option<(DeadLetterKey, Timestamp)> {
+    let queue = QueueId(key.try_get_u64().ok()?);
+    let partition = PartitionId(key.try_get_u64().ok()?);
+    let offset = Offset(u64::MAX - key.try_get_u64().ok()?);
+    let group = std::str::from_utf8(key).ok()?.into();
+    let failed_at = Timestamp::from_micros(time.try_get_i64_le().ok()?);
+    Some((DeadLetterKey { queue, partition, offset, group }, failed_at))
 }
 
 fn letter_value(letter: &DeadLetter) -> Bytes {

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use baton_store::{DeadLetterKey, Error, Group, Queue, Segment};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 
-use self::rows::{Known, load_letters, load_records, load_slots, read_entry, read_json};
+use self::rows::{Known, letter_key, load_letters, load_records, load_slots, read_entry, read_json};
 use self::statements::{
-    BACKLOG, GROUPS, IDS, IDS_AT_ONCE, KEPT, LATER, LEASED, LETTER_PAGE, LETTERS, LOCK_RECORDS, MOMENT, PAGE,
-    PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED, PLACE_AT, QUEUES, READY, READY_AT_ALL, READY_LOCKED,
-    RECORD_PAGE, RECORDS, REMEMBERED, SEGMENTS, SLOT_AT, SLOTS, TIMES,
+    BACKLOG, GROUPS, IDS, IDS_AT_ONCE, KEPT, LATER, LEASED, LETTER_KEYS, LETTER_PAGE, LETTERS, LOCK_RECORDS,
+    MOMENT, PAGE, PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED, PLACE_AT, QUEUES, READY, READY_AT_ALL,
+    READY_LOCKED, RECORD_PAGE, RECORDS, REMEMBERED, SEGMENTS, SLOT_AT, SLOTS, TIMES,
 };
 pub use self::statements::{BEGIN, ROLLBACK, UNCHANGED, VERSIONS};
 use crate::clock::{number_of, number_until};
 use crate::failure::Failure;
 use crate::link::{Call, Link, Row, call, moment, param, signed, unsigned};
-use crate::memory::{Later, Memory, Moment, Page};
+use crate::memory::{Later, LetterKeys, Memory, Moment, Page};
 use crate::remembered::{Remembered, Run};
 use crate::structure::Structure;
 use crate::wanted::{LetterPlace, Wanted};
@@ -464,6 +464,26 @@ impl Calls {
                 let count = rows.len();
                 let end = load_letters(known, rows)?;
                 known.memory.letter_pages.insert(place, Page { rows: count, end, all: count < limit });
+                Ok(())
+            });
+        }
+        for (place, limit) in wanted.letter_keys.clone() {
+            let (queue, after) = &place;
+            // Places begin at 0.
+            let (partition, offset, group) = after
+                .as_ref()
+                .map_or((0, -1, ""), |key| (signed(key.partition.0), signed(key.offset.0), &*key.group));
+            let params = vec![
+                param(signed(queue.0)),
+                param(partition),
+                param(offset),
+                param(group.to_owned()),
+                param(i64::try_from(limit).unwrap_or(i64::MAX)),
+            ];
+            self.add(LETTER_KEYS, params, move |known, rows| {
+                let keys: Vec<_> = rows.iter().map(|row| letter_key(place.0, row)).collect();
+                let all = keys.len() < limit;
+                known.memory.letter_key_pages.insert(place, LetterKeys { keys, all });
                 Ok(())
             });
         }

@@ -111,6 +111,15 @@ pub struct Page<P> {
     pub all: bool,
 }
 
+/// A page of the keys of dead letters as the database told it.
+#[derive(Debug)]
+pub struct LetterKeys {
+    /// Each with the moment when the message was given up.
+    pub keys: Vec<(DeadLetterKey, Timestamp)>,
+    /// Whether there are no more.
+    pub all: bool,
+}
+
 /// Where the first message at or after a moment was found, and for which moments that holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
@@ -165,6 +174,7 @@ pub struct Memory {
     pub record_pages: BTreeMap<(String, Option<String>), Page<String>>,
     pub letters: FxHashMap<DeadLetterKey, Option<DeadLetter>>,
     pub letter_pages: BTreeMap<(QueueId, Option<LetterPlace>), Page<LetterPlace>>,
+    pub letter_key_pages: BTreeMap<(QueueId, Option<DeadLetterKey>), LetterKeys>,
     pub trimmed: BTreeMap<PartitionId, Offset>,
     pub wanted: Wanted,
     pub changed: Changed,
@@ -233,6 +243,7 @@ impl Memory {
             record_pages: BTreeMap::new(),
             letters: FxHashMap::default(),
             letter_pages: BTreeMap::new(),
+            letter_key_pages: BTreeMap::new(),
             trimmed: BTreeMap::new(),
             wanted: Wanted::default(),
             changed: Changed::default(),

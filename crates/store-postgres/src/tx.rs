@@ -275,4 +275,13 @@ impl Tx for PostgresTx<'_> {
     ) -> Result<Vec<DeadLetter>, Stop> {
         letter::page(self, queue, after, limit)
     }
+
+    fn dead_letter_keys(
+        &mut self,
+        queue: QueueId,
+        after: Option<&DeadLetterKey>,
+        limit: usize,
+    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
+        letter::keys(self, queue, after, limit)
+    }
 }

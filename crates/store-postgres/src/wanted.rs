@@ -41,6 +41,8 @@ pub struct Wanted {
     pub letters: BTreeSet<DeadLetterKey>,
     /// Queue, after, limit.
     pub letter_pages: BTreeMap<(QueueId, Option<LetterPlace>), usize>,
+    /// The same by key.
+    pub letter_keys: BTreeMap<(QueueId, Option<DeadLetterKey>), usize>,
 }
 
 impl Wanted {

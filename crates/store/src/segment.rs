@@ -362,6 +362,12 @@ impl MessageView {
         MessageId::new(self.created_at, self.partition, self.offset)
     }
 
+    /// Bytes of what the producer gave: the payload and the texts beside it.
+    pub fn kept_bytes(&self) -> usize {
+        let length = |text: &Option<Bytes>| text.as_ref().map_or(0, Bytes::len);
+        self.payload.len() + length(&self.transaction_id) + length(&self.producer)
+    }
+
     /// Whether `transaction_id` is the producer's id of the message or, where it gave none, the server's.
     pub fn is_known_as(&self, transaction_id: &str) -> bool {
         match &self.transaction_id {

@@ -262,4 +262,13 @@ pub trait Tx {
         after: Option<&DeadLetter>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, Stop>;
+
+    /// Keys of up to `limit` dead letters of a queue after the key `after`, each with the moment when the message was given
+    /// up. No payload is read. They come by partition; the order within one is the backend's own.
+    fn dead_letter_keys(
+        &mut self,
+        queue: QueueId,
+        after: Option<&DeadLetterKey>,
+        limit: usize,
+    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop>;
 }

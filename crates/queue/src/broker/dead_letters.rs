@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx};
-use baton_types::{MessageId, Offset, PartitionId, QueueId};
+use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx, look_at_all};
+use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 
 use super::{Broker, PAGE};
 use crate::push::{self, PushBatch};
 use crate::seal::Sealer;
-use crate::{DeadLetterFilter, DeadLetterPage, Error, Replayed};
+use crate::{DeadLetterFilter, DeadLetterPage, Error, ListedLetter, Replayed};
 
 /// Letters of a queue that are looked at for their causes: the newest.
 const LOOKED_AT: usize = 500;
+/// Letters whose payloads are read in one decision.
+const READ_AT_ONCE: usize = 16;
 
 /// What the newest dead letters have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,40 +41,60 @@ impl Broker {
         Ok(Causes { partitions: partitions.len() as u64, errors })
     }
 
-    /// A page of dead letters.
+    /// A page of dead letters. Only those of the page are read; of payloads beyond the limit of an answer, none is.
     pub async fn dead_letters(&self, filter: DeadLetterFilter) -> Result<DeadLetterPage, Error> {
-        let queues = self.matching_queues(filter.queue.clone(), None, None).await?;
         let mut found = Vec::new();
-        for queue in queues {
-            let mut after: Option<DeadLetter> = None;
-            loop {
-                let (id, last) = (queue.id, after.clone());
-                let page = self
-                    .run(move |tx| {
-                        let letters = tx.dead_letters(id, last.as_ref(), PAGE)?;
-                        let mut named = Vec::with_capacity(letters.len());
-                        for letter in letters {
-                            let partition = tx.partition_by_id(letter.key.partition)?;
-                            named.push((letter, partition.map_or_else(|| "".into(), |p| p.name)));
-                        }
-                        Ok(named)
-                    })
-                    .await?;
-                let Some((last, _)) = page.last() else { break };
-                after = Some(last.clone());
-                let wanted = page.into_iter().filter(|(letter, partition)| filter.wants(letter, partition));
-                found.extend(wanted.map(|(letter, partition)| (letter, queue.spec.name.clone(), partition)));
+        for queue in self.matching_queues(filter.queue.clone(), None, None).await? {
+            let keys = self.dead_letter_keys(queue.id).await?;
+            let only = match filter.partition.clone() {
+                Some(name) if !keys.is_empty() => {
+                    let id = queue.id;
+                    Some(self.run(move |tx| tx.partition_id(id, &name)).await?)
+                }
+                _ => None,
+            };
+            let is_wanted = |(key, failed_at): &(DeadLetterKey, Timestamp)| {
+                only.is_none_or(|only| only == Some(key.partition)) && filter.wants(key, *failed_at)
+            };
+            let wanted = keys.into_iter().filter(is_wanted);
+            found.extend(wanted.map(|(key, failed_at)| (failed_at, key, queue.spec.name.clone())));
+        }
+        found.sort_by(|(at, key, _), (other_at, other, _)| (other_at, other).cmp(&(at, key)));
+        let (total, mut letters, mut bytes) = (found.len() as u64, Vec::new(), 0);
+        let mut opener = self.shared.sealer.opener();
+        let page: Vec<_> = found.into_iter().skip(filter.offset).take(filter.limit).collect();
+        for some in page.chunks(READ_AT_ONCE) {
+            let keys: Vec<_> = some.iter().map(|(_, key, _)| key.clone()).collect();
+            let read = self.run(move |tx| read_letters(tx, &keys)).await?;
+            for ((.., queue), read) in some.iter().zip(read) {
+                let Some((mut letter, partition)) = read else { continue };
+                // One that cannot be read is listed without its payload; its error says why it is a dead letter.
+                letter.payload = opener.open(&letter.payload).unwrap_or_default();
+                bytes += letter.payload.len();
+                let omitted = bytes > limits::POP_BYTES_MAX && !letters.is_empty();
+                if omitted {
+                    bytes -= std::mem::take(&mut letter.payload).len();
+                }
+                letters.push(ListedLetter { letter, queue: queue.clone(), partition, omitted });
             }
         }
-        found.sort_by_key(|(letter, ..)| std::cmp::Reverse(letter.failed_at));
-        let total = found.len() as u64;
-        let mut letters: Vec<_> = found.into_iter().skip(filter.offset).take(filter.limit).collect();
-        let mut opener = self.shared.sealer.opener();
-        for (letter, ..) in &mut letters {
-            // One that cannot be read is listed without its payload; its error says why it is a dead letter.
-            letter.payload = opener.open(&letter.payload).unwrap_or_default();
-        }
         Ok(DeadLetterPage { total, letters })
+    }
+
+    /// The keys of all dead letters of a queue, partition by partition, each with the moment of its end.
+    pub(super) async fn dead_letter_keys(
+        &self,
+        queue: QueueId,
+    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Error> {
+        let mut found: Vec<(DeadLetterKey, Timestamp)> = Vec::new();
+        loop {
+            let after = found.last().map(|(key, _)| key.clone());
+            let page = self.run(move |tx| tx.dead_letter_keys(queue, after.as_ref(), PAGE)).await?;
+            if page.is_empty() {
+                return Ok(found);
+            }
+            found.extend(page);
+        }
     }
 
     /// Pushes a dead letter again and removes it; `None` when there is none of that message.
@@ -87,16 +109,25 @@ impl Broker {
 }
 
 impl DeadLetterFilter {
-    pub(super) fn all_of(queue: &Queue) -> Self {
-        Self { queue: Some(queue.spec.name.to_string()), limit: usize::MAX, ..Self::default() }
+    fn wants(&self, key: &DeadLetterKey, failed_at: Timestamp) -> bool {
+        self.group.as_deref().is_none_or(|name| *key.group == *name)
+            && self.from.is_none_or(|from| failed_at >= from)
+            && self.to.is_none_or(|to| failed_at <= to)
     }
+}
 
-    fn wants(&self, letter: &DeadLetter, partition: &str) -> bool {
-        self.partition.as_deref().is_none_or(|name| name == partition)
-            && self.group.as_deref().is_none_or(|name| *letter.key.group == *name)
-            && self.from.is_none_or(|from| letter.failed_at >= from)
-            && self.to.is_none_or(|to| letter.failed_at <= to)
-    }
+type ReadLetter = Option<(DeadLetter, Arc<str>)>;
+
+/// Dead letters, as far as they are still there, each with the name of its partition.
+fn read_letters(tx: &mut dyn Tx, keys: &[DeadLetterKey]) -> Result<Vec<ReadLetter>, Stop> {
+    let mut found = Vec::with_capacity(keys.len());
+    look_at_all(keys, |key| {
+        let (letter, partition) = (tx.dead_letter(key), tx.partition_by_id(key.partition));
+        let name = partition?.map_or_else(|| "".into(), |partition| partition.name);
+        found.push(letter?.map(|letter| (letter, name)));
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// The dead letters of one message, of whichever group.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::dead_letters::{find_letter, letters_of};
 use super::{Broker, PAGE};
 use crate::inspect::Views;
-use crate::{DeadLetterFilter, Error, MessageDetail, MessageFilter, MessageSummary, resolve};
+use crate::{Error, MessageDetail, MessageFilter, MessageSummary, resolve};
 
 /// Partitions whose newest messages a listing looks at.
 const LISTED_PARTITIONS_MAX: usize = 1000;
@@ -23,8 +23,8 @@ impl Broker {
         let wanted = filter.limit.saturating_add(filter.offset).min(limits::BATCH_ITEMS_MAX) as u64;
         let mut found = Vec::new();
         for queue in queues {
-            let letters = self.dead_letters(DeadLetterFilter::all_of(&queue)).await?.letters;
-            let dead = letters.into_iter().map(|(l, ..)| (l.key.partition, l.key.offset)).collect();
+            let letters = self.dead_letter_keys(queue.id).await?;
+            let dead = letters.into_iter().map(|(key, _)| (key.partition, key.offset)).collect();
             for partition in self.newest_partitions(&queue, &filter).await? {
                 // Deleted messages are left out below, so as many more are read.
                 let reach = wanted + partition.deleted.len();

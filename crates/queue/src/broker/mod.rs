@@ -78,6 +78,8 @@ pub struct Options {
     pub retention_interval: Duration,
     /// Pops that may wait at once.
     pub waiters_max: usize,
+    /// Whether a pop with a group, or one that waits, creates the queue that it names.
+    pub pop_creates_queue: bool,
     /// The keys of encrypted queues.
     pub keys: Keyring,
     /// How long a trace is kept.
@@ -96,6 +98,7 @@ impl Default for Options {
             pop_wait_max_interval: Duration::from_millis(1000),
             retention_interval: Duration::from_secs(2),
             waiters_max: 100_000,
+            pop_creates_queue: false,
             keys: Keyring::default(),
             trace_retention: Duration::from_secs(7 * 24 * 3600),
             spool: None,
@@ -119,6 +122,7 @@ struct Shared {
     sealer: Arc<Sealer>,
     keeper: Arc<Keeper>,
     outage: Option<Arc<Outage>>,
+    pop_creates_queue: bool,
     trace_retention: Duration,
     /// Rung when a timer was set.
     alarm: Notify,
@@ -154,6 +158,7 @@ impl Broker {
             numbers: numbers::Cache::default(),
             keeper: keeper.clone(),
             outage: outage.clone(),
+            pop_creates_queue: options.pop_creates_queue,
             trace_retention: options.trace_retention,
             alarm: Notify::new(),
             stop: stop.clone(),

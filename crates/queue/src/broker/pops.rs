@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use baton_env::Stopwatch;
 use baton_store::{MessageView, Segment};
-use baton_types::{LeaseId, limits};
+use baton_types::{Offset, limits};
 
 use super::{Broker, Shared};
 use crate::Error;
 use crate::meter::Kind;
 use crate::parking::{Granted, Herald, ImmediatePop, Waited};
-use crate::pop::{self, Claim, PopRequest, Popped, Range};
+use crate::pop::{self, Claim, PopRequest, Popped, Range, Subscription};
 use crate::push::check_name;
 use crate::unreadable::{self, Unreadable};
 use crate::waiting::Watched;
@@ -54,7 +54,8 @@ impl Broker {
             return Ok(Given::Nothing);
         }
         let (watch, request) = (Stopwatch::start(), Arc::new(request));
-        let granted = ImmediatePop::run(&self.shared.store, request.clone()).await?;
+        let creates_queue = self.shared.pop_creates_queue;
+        let granted = ImmediatePop::run(&self.shared.store, request.clone(), creates_queue).await?;
         if !granted.decided.claims.is_empty() {
             // Boxed, here and below, so that a parked pop does not hold it.
             let delivered = Box::pin(self.deliver(granted, &request)).await;
@@ -69,10 +70,19 @@ impl Broker {
         };
         let watched =
             Watched { queues: granted.decided.looked_at.clone(), partition: granted.decided.partition };
+        let parked = match request.subscription {
+            // It has begun, also in a queue that is created while it waits.
+            Subscription::New => {
+                let subscription = Subscription::From(granted.decided.at);
+                Arc::new(PopRequest { subscription, ..PopRequest::clone(&request) })
+            }
+            _ => request.clone(),
+        };
         drop(granted);
         let wait = wait.min(limits::POP_WAIT_MAX);
-        let herald = herald.map(|herald| Delivery::boxed(&self.shared, &request, herald));
-        match Box::pin(self.shared.parking.wait(request.clone(), herald, watched, wait)).await? {
+        // What is finished before it is delivered takes a decision more.
+        let herald = herald.filter(|_| !request.auto_ack).map(|herald| Delivery::boxed(&self.shared, herald));
+        match Box::pin(self.shared.parking.wait(parked, herald, watched, wait)).await? {
             Waited::Granted(granted) => Box::pin(self.deliver(granted, &request)).await,
             Waited::Told => Ok(Given::Told),
             Waited::Nothing => {
@@ -82,43 +92,61 @@ impl Broker {
         }
     }
 
-    /// Reads what was granted.
+    /// Reads what was granted, as far as it fits into an answer; the rest is given back.
     async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Given, Error> {
-        let (lease, mut claims, mut bytes) = (granted.lease, Vec::new(), 0);
-        let conflation = granted.decided.conflation;
+        let (lease, conflation) = (granted.lease, granted.decided.conflation);
+        let (mut claims, mut bytes, mut is_cut) = (Vec::new(), 0, false);
+        let mut ends = Vec::with_capacity(granted.decided.claims.len());
         for range in &granted.decided.claims {
             let bytes_max = limits::POP_BYTES_MAX.saturating_sub(bytes);
-            let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
-            let (mut messages, complete) = wanted(range, &segments, bytes_max)?;
-            bytes += payload_bytes(&messages);
-            if !complete && !request.auto_ack {
-                let keep = messages.last().map_or(range.from, |message| message.offset.plus(1));
-                let partition = range.partition;
-                self.run(move |tx| pop::give_back(tx, lease, Some((partition, keep)))).await?;
-            }
-            self.open(&mut messages, request, (!request.auto_ack).then_some(lease)).await?;
-            if !messages.is_empty() {
-                claims.push(claim(range, messages));
-            }
+            let (messages, end) = match bytes_max {
+                0 => (Vec::new(), range.from),
+                _ => self.read_range(range, bytes_max, bytes == 0).await?,
+            };
+            is_cut |= end < range.to;
+            bytes += answer_bytes(&messages);
+            ends.push((range.partition, end));
+            claims.push(claim(range, messages));
+        }
+        let unreadable = self.open(&mut claims)?;
+        if request.auto_ack {
+            let finished = self.run(move |tx| pop::finish_before(tx, lease, &ends)).await?;
+            claims.retain(|claim| finished.contains(&claim.partition));
+        } else if is_cut {
+            self.run(move |tx| pop::cut_short(tx, lease, &ends)).await?;
+        }
+        let lease = (!request.auto_ack).then_some(lease);
+        if !unreadable.is_empty() {
+            let group = request.group.clone();
+            self.run(move |tx| unreadable::bury(tx, &group, lease, &unreadable)).await?;
         }
         granted.accept();
-        let popped = Popped { lease: (!request.auto_ack).then_some(lease), claims, conflation };
+        claims.retain(|claim| !claim.messages.is_empty());
+        let popped = Popped { lease, claims, conflation };
         self.shared.note(&popped);
         Ok(if popped.claims.is_empty() { Given::Nothing } else { Given::Messages(popped) })
     }
 
-    /// Opens sealed messages. Those that nobody can read any more become dead letters, so that they are in nobody's
-    /// way; a server without any key was rather forgotten to be given one, and refuses instead.
-    async fn open(
+    /// The messages of a range, and the end of what was read of it.
+    async fn read_range(
         &self,
-        messages: &mut Vec<MessageView>,
-        request: &PopRequest,
-        lease: Option<LeaseId>,
-    ) -> Result<(), Error> {
+        range: &Range,
+        bytes_max: usize,
+        is_first: bool,
+    ) -> Result<(Vec<MessageView>, Offset), Error> {
+        let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
+        let (messages, complete) = wanted(range, &segments, bytes_max, is_first)?;
+        let end = messages.last().map_or(range.from, |message| message.offset.plus(1));
+        Ok((messages, if complete { range.to } else { end }))
+    }
+
+    /// Opens sealed messages. Those that nobody can read any more are taken out, and become dead letters, so that they are
+    /// in nobody's way; a server without any key was rather forgotten to be given one, and refuses instead.
+    fn open(&self, claims: &mut [Claim]) -> Result<Vec<Unreadable>, Error> {
         let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
-        {
-            let mut opener = sealer.opener();
-            messages.retain_mut(|message| match opener.open_message(message) {
+        let mut opener = sealer.opener();
+        for claim in claims {
+            claim.messages.retain_mut(|message| match opener.open_message(message) {
                 Ok(()) => true,
                 Err(reason) => {
                     let (partition, offset) = (message.partition, message.offset);
@@ -127,8 +155,8 @@ impl Broker {
                 }
             });
         }
-        let Some(first) = unreadable.first() else { return Ok(()) };
-        if !sealer.can_seal() && lease.is_some() {
+        let Some(first) = unreadable.first() else { return Ok(unreadable) };
+        if !sealer.can_seal() {
             return Err(Error::KeyMissing(first.reason.clone()));
         }
         tracing::error!(
@@ -138,28 +166,26 @@ impl Broker {
             reason = first.reason,
             "messages cannot be decrypted and become dead letters"
         );
-        let group = request.group.clone();
-        self.run(move |tx| unreadable::bury(tx, &group, lease, &unreadable)).await
+        Ok(unreadable)
     }
 }
 
 impl Shared {
     /// What was granted, if it is not much, and all of it is at hand and can be read.
-    fn at_hand(&self, granted: &Granted, request: &PopRequest) -> Option<Popped> {
+    fn at_hand(&self, granted: &Granted) -> Option<Popped> {
         let (mut claims, mut bytes, mut opener) = (Vec::new(), 0, self.sealer.opener());
         for range in &granted.decided.claims {
             let bytes_max = HERALDED_BYTES_MAX.saturating_sub(bytes);
             let segments = self.store.at_hand(range.partition, range.from, range.to, bytes_max)?;
-            let (mut messages, complete) = wanted(range, &segments, bytes_max).ok()?;
-            bytes += payload_bytes(&messages);
+            let (mut messages, complete) = wanted(range, &segments, bytes_max, bytes == 0).ok()?;
+            bytes += answer_bytes(&messages);
             if !complete || messages.is_empty() || bytes > HERALDED_BYTES_MAX {
                 return None;
             }
             messages.iter_mut().try_for_each(|message| opener.open_message(message)).ok()?;
             claims.push(claim(range, messages));
         }
-        let lease = (!request.auto_ack).then_some(granted.lease);
-        Some(Popped { lease, claims, conflation: granted.decided.conflation })
+        Some(Popped { lease: Some(granted.lease), claims, conflation: granted.decided.conflation })
     }
 
     /// Counts what is about to be handed over, and remembers it for its acks.
@@ -176,24 +202,19 @@ impl Shared {
 /// Hands a parked pop what it is granted, if that is at hand, through the herald of its caller.
 struct Delivery {
     shared: Arc<Shared>,
-    request: Arc<PopRequest>,
     herald: Box<dyn Herald<Popped>>,
     popped: Option<Popped>,
 }
 
 impl Delivery {
-    fn boxed(
-        shared: &Arc<Shared>,
-        request: &Arc<PopRequest>,
-        herald: Box<dyn Herald<Popped>>,
-    ) -> Box<dyn Herald<Granted>> {
-        Box::new(Self { shared: shared.clone(), request: request.clone(), herald, popped: None })
+    fn boxed(shared: &Arc<Shared>, herald: Box<dyn Herald<Popped>>) -> Box<dyn Herald<Granted>> {
+        Box::new(Self { shared: shared.clone(), herald, popped: None })
     }
 }
 
 impl Herald<Granted> for Delivery {
     fn prepare(&mut self, granted: &Granted) {
-        self.popped = self.shared.at_hand(granted, &self.request);
+        self.popped = self.shared.at_hand(granted);
         if let Some(popped) = &self.popped {
             self.herald.prepare(popped);
         }
@@ -209,8 +230,13 @@ impl Herald<Granted> for Delivery {
     }
 }
 
-/// The messages of a range, and whether these are all of it. At least one is read, however large.
-fn wanted(range: &Range, segments: &[Segment], bytes_max: usize) -> Result<(Vec<MessageView>, bool), Error> {
+/// The messages of a range, and whether these are all of it. The first of an answer is read, however large.
+fn wanted(
+    range: &Range,
+    segments: &[Segment],
+    bytes_max: usize,
+    is_first: bool,
+) -> Result<(Vec<MessageView>, bool), Error> {
     let (mut messages, mut bytes) = (Vec::new(), 0);
     for message in segments.iter().flat_map(Segment::messages) {
         let message = message.map_err(baton_store::Error::from)?;
@@ -220,18 +246,18 @@ fn wanted(range: &Range, segments: &[Segment], bytes_max: usize) -> Result<(Vec<
         if !is_wanted {
             continue;
         }
-        if bytes > 0 && bytes + message.payload.len() > bytes_max {
+        bytes += message.kept_bytes();
+        if bytes > bytes_max && !(is_first && messages.is_empty()) {
             return Ok((messages, false));
         }
-        bytes += message.payload.len();
         messages.push(message);
     }
     let complete = segments.last().is_some_and(|segment| segment.end() >= range.to);
     Ok((messages, complete))
 }
 
-fn payload_bytes(messages: &[MessageView]) -> usize {
-    messages.iter().map(|message| message.payload.len()).sum()
+fn answer_bytes(messages: &[MessageView]) -> usize {
+    messages.iter().map(MessageView::kept_bytes).sum()
 }
 
 fn claim(range: &Range, messages: Vec<MessageView>) -> Claim {

@@ -8,7 +8,7 @@ use super::{Broker, PAGE};
 use crate::inspect::{self, Counts};
 use crate::maintenance;
 use crate::news::News;
-use crate::{DeadLetterFilter, Error, PartitionSummary, QueueSummary};
+use crate::{Error, PartitionSummary, QueueSummary};
 
 impl Broker {
     /// The queues of this name and with these labels, as far as those are given; in the order of their creation.
@@ -73,12 +73,12 @@ impl Broker {
             after = Some(last.id);
             partitions.extend(page);
         }
-        for (letter, ..) in self.dead_letters(DeadLetterFilter::all_of(queue)).await?.letters {
-            let found = partitions.binary_search_by_key(&letter.key.partition, |p: &PartitionSummary| p.id);
+        for (key, _) in self.dead_letter_keys(queue.id).await? {
+            let found = partitions.binary_search_by_key(&key.partition, |p: &PartitionSummary| p.id);
             let Ok(at) = found else { continue };
             let counts = &mut partitions[at].counts;
             counts.dead_letter += 1;
-            if group.as_ref().is_some_and(|group| group.name == letter.key.group) {
+            if group.as_ref().is_some_and(|group| group.name == key.group) {
                 // What the group gave up on is behind it, but not done.
                 counts.completed = counts.completed.saturating_sub(1);
             }
@@ -108,6 +108,7 @@ impl Broker {
         if let Some((queue, partitions)) = removed {
             self.shared.meters.deleted(&of_streams, partitions);
             self.shared.parking.tell(News::Deleted { queue, name: &of_streams });
+            self.shared.parking.wake(queue);
             self.forget_traces(queue).await?;
             self.forget_source(&of_streams).await?;
         }

@@ -106,7 +106,7 @@ impl Broker {
             for entry in entries {
                 let fetched = self.fetch_one(entry, bytes_max.saturating_sub(bytes), bytes == 0).await?;
                 if let Fetched::Read { messages, out_of_range: outside, .. } = &fetched {
-                    bytes += messages.iter().map(|message| message.payload.len()).sum::<usize>();
+                    bytes += messages.iter().map(MessageView::kept_bytes).sum::<usize>();
                     out_of_range |= outside;
                 }
                 found.push(fetched);
@@ -169,10 +169,10 @@ impl Broker {
                     continue;
                 }
                 let is_allowed = may_exceed && messages.is_empty();
-                if bytes + message.payload.len() > bytes_max && !is_allowed {
+                if bytes + message.kept_bytes() > bytes_max && !is_allowed {
                     return self.opened(messages);
                 }
-                bytes += message.payload.len();
+                bytes += message.kept_bytes();
                 messages.push(message);
             }
         }

@@ -112,6 +112,10 @@ pub struct Waiters<W> {
     lines: FxHashMap<LineId, Line>,
     by_key: FxHashMap<Key, LineId>,
     by_queue: FxHashMap<QueueId, FxHashSet<LineId>>,
+    /// Lines that a new queue concerns: the one they name is missing, or they name labels.
+    open_ended: FxHashSet<LineId>,
+    /// The newest queue that an event has named.
+    newest: QueueId,
     agenda: Agenda,
     deadlines: BTreeSet<(Duration, WaiterId)>,
     /// How many lines watch a queue for a group.
@@ -152,6 +156,8 @@ impl<W> Waiters<W> {
             lines: FxHashMap::default(),
             by_key: FxHashMap::default(),
             by_queue: FxHashMap::default(),
+            open_ended: FxHashSet::default(),
+            newest: QueueId(0),
             agenda: Agenda::default(),
             deadlines: BTreeSet::new(),
             present: FxHashMap::default(),
@@ -227,6 +233,10 @@ impl<W> Waiters<W> {
             }
             self.leave(place);
         }
+        match self.lines.get(&id).is_some_and(Line::is_open_ended) {
+            true => self.open_ended.insert(id),
+            false => self.open_ended.remove(&id),
+        };
     }
 
     /// A line watches a place no longer.
@@ -281,6 +291,20 @@ impl<W> Waiters<W> {
         for id in concerned {
             self.wake_line(now, id);
         }
+    }
+
+    /// An event names a queue: whether it is newer than all before, and some lines that may have waited for it are looked
+    /// at now.
+    pub fn note_queue(&mut self, now: Duration, queue: QueueId) -> bool {
+        if queue <= self.newest {
+            return false;
+        }
+        self.newest = queue;
+        let lines: Vec<_> = self.open_ended.iter().copied().collect();
+        for id in &lines {
+            self.wake_line(now, *id);
+        }
+        !lines.is_empty()
     }
 
     /// Somebody says that something happened in a queue: all its lines are looked at now.
@@ -447,6 +471,7 @@ impl<W> Waiters<W> {
             return;
         }
         self.agenda.remove(id, line.next_check);
+        self.open_ended.remove(&id);
         self.by_key.remove(&line.key);
         let watched = self.lines.remove(&id).map(|line| line.watched.queues).unwrap_or_default();
         for place in &watched {
@@ -478,6 +503,11 @@ impl Line {
         if self.empties >= back_off.threshold {
             self.pause = self.pause.mul_f64(back_off.multiplier).min(back_off.max);
         }
+    }
+
+    /// Whether a queue that does not exist yet may be what it waits for.
+    fn is_open_ended(&self) -> bool {
+        self.watched.queues.is_empty() || matches!(self.key.target, Target::Labels { .. })
     }
 
     fn is_concerned(&self, event: Event) -> bool {

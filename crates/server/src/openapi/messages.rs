@@ -56,7 +56,7 @@ pub(super) fn operations() -> Vec<Operation> {
                 "messages": [{
                     "id": "uuid", "transactionId": "text", "partitionId": "text", "queue": "text",
                     "partition": "text", "consumerGroup": "text", "errorMessage": "text?", "retryCount": "whole",
-                    "data": "any", "producerSub": "text?", "traceId": "uuid?", "offset": "whole",
+                    "data": "any", "dataOmitted?": "flag", "producerSub": "text?", "traceId": "uuid?", "offset": "whole",
                     "createdAt": "time", "failedAt": "time",
                 }],
                 "total": "whole", "pagination": "@Page",

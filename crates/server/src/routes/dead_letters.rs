@@ -1,7 +1,6 @@
 //! `GET /api/v1/dlq`: messages that a group gave up on.
 
-use baton_queue::DeadLetterFilter;
-use baton_store::DeadLetter;
+use baton_queue::{DeadLetterFilter, ListedLetter};
 use baton_types::MessageId;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -27,6 +26,8 @@ struct Row<'a> {
     error_message: Option<&'a str>,
     retry_count: u32,
     data: &'a RawValue,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    data_omitted: bool,
     producer_sub: Option<&'a str>,
     trace_id: Option<String>,
     offset: u64,
@@ -35,7 +36,8 @@ struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    fn new(letter: &'a DeadLetter, queue: &'a str, partition: &'a str) -> Self {
+    fn new(listed: &'a ListedLetter) -> Self {
+        let ListedLetter { letter, queue, partition, omitted } = listed;
         let key = &letter.key;
         Self {
             id: MessageId::new(letter.created_at, key.partition, key.offset).to_string(),
@@ -47,6 +49,7 @@ impl<'a> Row<'a> {
             error_message: letter.error.as_deref(),
             retry_count: letter.retries,
             data: messages::payload(&letter.payload),
+            data_omitted: *omitted,
             producer_sub: letter.producer.as_deref(),
             trace_id: letter.trace_id.map(|id| id.to_string()),
             offset: key.offset.0,
@@ -68,8 +71,7 @@ pub(super) fn list(call: Call) -> Answer {
             total: u64,
             pagination: Value,
         }
-        let messages =
-            page.letters.iter().map(|(letter, queue, partition)| Row::new(letter, queue, partition));
+        let messages = page.letters.iter().map(Row::new);
         Reply::ok(&Page { messages: messages.collect(), total: page.total, pagination })
     })
 }

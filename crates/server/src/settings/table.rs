@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use super::security::boolean;
 use super::values::{
     batch_size, bytes, factor, filled, host_and_port, number, positive, positive_millis, schema_name, set,
     show_bytes, show_millis, store_address, subscription_mode,
@@ -137,6 +138,17 @@ pub const TABLE: &[Setting] = &[
         help: "Pops that may wait at once; more are refused with 503.",
         set: |s, text| set(&mut s.pop_waiters_max, text, positive),
         show: |s| s.pop_waiters_max.to_string(),
+    },
+    Setting {
+        name: "pop_creates_queue",
+        flag: "pop-creates-queue",
+        env: "BATON_POP_CREATES_QUEUE",
+        aliases: &[],
+        value: "true|false",
+        help: "Whether a pop with a group, or one that waits, creates the queue that it names, as Queen does since 2.0: \
+               the group is then known before the first push.",
+        set: |s, text| set(&mut s.pop_creates_queue, text, boolean),
+        show: |s| s.pop_creates_queue.to_string(),
     },
     Setting {
         name: "connections_max",

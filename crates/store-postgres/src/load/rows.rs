@@ -1,6 +1,6 @@
 //! From the rows of answers to what is known.
 
-use baton_store::{DeadLetter, Error, Partition, Record};
+use baton_store::{DeadLetter, DeadLetterKey, Error, Partition, Record};
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 
 use crate::link::{Row, moment, signed, unsigned};
@@ -52,6 +52,12 @@ pub fn load_letters(known: &mut Known<'_>, rows: Vec<Row>) -> Result<Option<Lett
         known.memory.letters.entry(letter.key.clone()).or_insert(Some(letter));
     }
     Ok(end)
+}
+
+/// A letter's key, and when the message was given up.
+pub fn letter_key(queue: QueueId, row: &Row) -> (DeadLetterKey, Timestamp) {
+    let (partition, offset) = (PartitionId(unsigned(row, 0)), Offset(unsigned(row, 1)));
+    (DeadLetterKey { queue, partition, offset, group: row.get::<&str>(2).into() }, moment(row, 3))
 }
 
 pub fn read_json<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {

@@ -134,6 +134,11 @@ pub const LETTER_PAGE: &str = "
         OR partition_id > $3 OR (partition_id = $3 AND (place < $4 OR (place = $4 AND group_name > $5))))
     ORDER BY failed_at DESC, partition_id, place DESC, group_name LIMIT $6";
 
+pub const LETTER_KEYS: &str = "
+    SELECT partition_id, place, group_name, failed_at FROM dead_letters
+    WHERE queue_id = $1 AND (partition_id, place, group_name) > ($2, $3, $4)
+    ORDER BY partition_id, place, group_name LIMIT $5";
+
 pub const QUEUES: &str = "SELECT body::text FROM queues";
 pub const GROUPS: &str = "SELECT body::text FROM groups";
 

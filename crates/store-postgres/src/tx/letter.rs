@@ -1,7 +1,9 @@
 //! Dead letters.
 
+use std::collections::BTreeMap;
+
 use baton_store::{DeadLetter, DeadLetterKey, Durability, Stop};
-use baton_types::QueueId;
+use baton_types::{QueueId, Timestamp};
 
 use super::{PostgresTx, SPARE_ROWS};
 use crate::wanted::LetterPlace;
@@ -56,6 +58,39 @@ pub fn page(
         asked = asked.max(page.rows * 2 + limit);
     }
     let wanted = tx.memory.wanted.letter_pages.entry(key).or_default();
+    *wanted = asked.max(*wanted);
+    Err(Stop::Load)
+}
+
+pub fn keys(
+    tx: &mut PostgresTx<'_>,
+    queue: QueueId,
+    after: Option<&DeadLetterKey>,
+    limit: usize,
+) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
+    if !tx.memory.structure.has_queue(queue) {
+        return Ok(Vec::new());
+    }
+    let place = (queue, after.cloned());
+    let mut asked = limit.saturating_add(SPARE_ROWS);
+    if let Some(page) = tx.memory.letter_key_pages.get(&place) {
+        let mut found: BTreeMap<_, _> = page.keys.iter().map(|(key, failed_at)| (key, *failed_at)).collect();
+        let end = page.keys.last().map(|(key, _)| key).filter(|_| !page.all);
+        let is_within = |key: &DeadLetterKey| {
+            key.queue == queue && after.is_none_or(|after| key > after) && end.is_none_or(|end| key <= end)
+        };
+        for key in tx.memory.changed.letters.iter().filter(|key| is_within(key)) {
+            match tx.memory.letters.get(key) {
+                Some(Some(letter)) => found.insert(key, letter.failed_at),
+                _ => found.remove(key),
+            };
+        }
+        if found.len() >= limit || page.all {
+            return Ok(found.into_iter().take(limit).map(|(key, at)| (key.clone(), at)).collect());
+        }
+        asked = asked.max(page.keys.len() * 2 + limit);
+    }
+    let wanted = tx.memory.wanted.letter_keys.entry(place).or_default();
     *wanted = asked.max(*wanted);
     Err(Stop::Load)
 }

@@ -125,6 +125,49 @@ pub async fn letters_of_one_moment_are_paged_without_loss<B: Backend>() {
     assert_eq!(seen, expected);
 }
 
+pub async fn keys_of_letters_are_paged_by_partition_without_loss<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let (queue, first) = bench.lane().await;
+    let second = bench.run(move |tx| Ok(tx.create_partition(queue, "second"))).await;
+    let other = bench.queue("other").await;
+    let mut expected = Vec::new();
+    for partition in [first, second] {
+        for offset in 0..4 {
+            for group in ["g", "h"] {
+                let letter = letter(queue, partition, offset, group, 9 - offset);
+                put(&bench, &letter).await;
+                expected.push((letter.key, letter.failed_at));
+            }
+        }
+    }
+    put(&bench, &letter(other, first, 1, "g", 1)).await;
+    expected.sort();
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let from: Option<DeadLetterKey> = after.take();
+            let keys = bench.run(move |tx| tx.dead_letter_keys(queue, from.as_ref(), 3)).await;
+            let Some((last, _)) = keys.last() else { break };
+            after = Some(last.clone());
+            seen.extend(keys);
+        }
+        assert!(seen.is_sorted_by_key(|(key, _)| key.partition), "{seen:?}");
+        seen.sort();
+        assert_eq!(seen, expected);
+    }
+    bench
+        .run(move |tx| {
+            tx.remove_dead_letter(&key(queue, first, 1, "g"));
+            tx.put_dead_letter(letter(queue, first, 2, "g", 50));
+            let keys = tx.dead_letter_keys(queue, None, 99)?;
+            assert_eq!(keys.len(), 15);
+            assert!(keys.contains(&(key(queue, first, 2, "g"), BEGIN.after(seconds(50)))));
+            Ok(())
+        })
+        .await;
+}
+
 pub async fn a_removed_letter_is_gone<B: Backend>() {
     let mut bench = Bench::<B>::new().await;
     let (queue, partition) = bench.lane().await;

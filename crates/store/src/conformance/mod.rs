@@ -145,6 +145,7 @@ macro_rules! conformance {
                 a_letter_of_the_same_key_replaces_the_old_one
                 letters_are_told_newest_first_and_paged
                 letters_of_one_moment_are_paged_without_loss
+                keys_of_letters_are_paged_by_partition_without_loss
                 a_removed_letter_is_gone
                 letters_belong_to_their_queue
                 letters_are_seen_before_they_are_committed;
