@@ -196,6 +196,14 @@ def test_published_keys_may_change_while_the_server_runs(tmp_path):
         # The keys that are known outlive the issuer.
         issuer.down = True
         assert server.get(QUEUES, headers=bearer(new.token())).status == 200
+        # An issuer that publishes no key has withdrawn all.
+        issuer.down, issuer.signers = False, []
+
+        def withdrawn():
+            server.get(QUEUES, headers=bearer(Signer("EdDSA", "unknown").token()))
+            return server.get(QUEUES, headers=bearer(token)).status != 200
+
+        eventually(withdrawn, seconds=40, every=0.5)
 
 
 def test_a_server_starts_without_its_issuer_and_says_what_is_missing(tmp_path):
@@ -277,3 +285,18 @@ def test_a_waiting_pop_ends_when_its_token_expires_and_takes_nothing(tmp_path):
         lasting = bearer(hs256())
         server.post("/api/v1/push", {"items": [{"queue": "q", "payload": 1}]}, headers=lasting)
         assert len(server.get("/api/v1/pop/queue/q", headers=lasting).json["messages"]) == 1
+
+
+def test_metrics_and_health_show_what_is_in_queues_only_to_those_who_may_read(tmp_path):
+    with start(tmp_path, JWT_SECRET=SECRET) as server:
+        server.post("/api/v1/push", {"items": [{"queue": "payroll", "payload": 1}]}, headers=bearer(hs256()))
+        for headers in [{}, bearer("bad"), bearer(hs256("write-only")), bearer(hs256(exp=time.time() - 100))]:
+            page = server.get("/metrics/prometheus", headers=headers)
+            assert page.status == 200 and b"baton_store_commits_total" in page.body
+            assert b"payroll" not in page.body and b"messages" not in page.body
+            assert server.get("/metrics", headers=headers).json["messages"] is None
+            assert server.get("/health", headers=headers).json["popWait"] is None
+        page = server.get("/metrics/prometheus", headers=bearer(hs256("read-only")))
+        assert b'baton_queue_messages{queue="payroll"} 1' in page.body
+        assert server.get("/metrics", headers=bearer(hs256("read-only"))).json["messages"]["total"] == 1
+        assert server.get("/health", headers=bearer(hs256("read-only"))).json["popWait"]["waiters"] == 0

@@ -10,12 +10,14 @@ use baton_jobs::Jobs;
 use baton_queue::{Broker, Herald};
 
 use crate::app::App;
+use crate::auth::Identity;
 use crate::body::Received;
 use crate::cluster::{Origin, Routed};
 use crate::error::Error;
 use crate::http1::{Outgoing, Outlet};
 use crate::query::Query;
 use crate::reply::Reply;
+use crate::routes::Access;
 
 /// What a handler is on its way to.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
@@ -30,7 +32,7 @@ pub struct Call {
     parameters: Vec<String>,
     query: String,
     body: Option<Received>,
-    caller: Option<Arc<str>>,
+    caller: Option<Arc<Identity>>,
     wants_events: bool,
     idempotency_key: Option<String>,
     last_event_id: Option<String>,
@@ -45,7 +47,7 @@ impl Call {
         parameters: Vec<String>,
         query: String,
         body: Received,
-        caller: Option<Arc<str>>,
+        caller: Option<Arc<Identity>>,
     ) -> Self {
         Self {
             app,
@@ -124,7 +126,12 @@ impl Call {
 
     /// Whom the caller's token speaks for.
     pub fn caller(&self) -> Option<&str> {
-        self.caller.as_deref()
+        self.caller.as_ref()?.subject.as_deref()
+    }
+
+    /// Whether the caller may read what queues, jobs, shards and elections there are.
+    pub fn may_read(&self) -> bool {
+        self.app.auth.is_none() || self.caller.as_ref().is_some_and(|caller| caller.may(Access::Read))
     }
 
     /// What all requests share.

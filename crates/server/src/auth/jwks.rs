@@ -92,7 +92,12 @@ impl Published {
         if known.is_same(&keys) {
             return false;
         }
-        tracing::info!(url = %self.uri, keys = keys.len(), "read the keys of tokens");
+        match keys.len() {
+            0 => {
+                tracing::warn!(url = %self.uri, "no key for tokens is published any more: every token is refused")
+            }
+            count => tracing::info!(url = %self.uri, keys = count, "read the keys of tokens"),
+        }
         *known = Arc::new(keys);
         true
     }

@@ -231,7 +231,8 @@ impl Entry {
 }
 
 impl KeySet {
-    /// The keys of a JWKS document that can be used here; those that cannot are passed over.
+    /// The keys of a JWKS document that can be used here; those that cannot are skipped. A document without any
+    /// withdraws all keys.
     pub fn read(document: &[u8]) -> Result<Self, String> {
         let parsed: Document =
             serde_json::from_slice(document).map_err(|e| format!("it is no JWKS document: {e}"))?;
@@ -241,9 +242,6 @@ impl KeySet {
             Some(Published { id: entry.kid, only: entry.alg, key })
         });
         let keys: Vec<_> = keys.collect();
-        if keys.is_empty() {
-            return Err("it holds no RSA or Ed25519 key for signatures".into());
-        }
         let digest = digest::digest(&digest::SHA256, document).as_ref().try_into().ok();
         Ok(Self { keys, digest })
     }
@@ -299,7 +297,9 @@ mod tests {
         assert!(
             keys.find(Signing::Hs256, Some("s")).is_none() && keys.find(Signing::EdDsa, Some("r")).is_none()
         );
-        assert!(KeySet::read(br#"{"keys":[]}"#).is_err() && KeySet::read(b"<html>").is_err());
+        let withdrawn = KeySet::read(br#"{"keys":[]}"#).unwrap();
+        assert!(withdrawn.len() == 0 && !withdrawn.is_missing());
+        assert!(KeySet::read(b"<html>").is_err() && KeySet::read(b"{}").is_err());
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub struct Auth {
 /// Whether a request may go on.
 #[derive(Debug)]
 pub enum Admission {
-    /// It may, for whom the token speaks, if the route asks for one.
+    /// It may, for whom the token speaks, if there is one.
     Granted(Option<Arc<Identity>>),
     /// It may not.
     Refused(Error),
@@ -158,24 +158,30 @@ impl Auth {
     /// Whether a request with this `Authorization` header may go on.
     pub fn admit(&self, access: Access, path: &str, header: Option<&[u8]>) -> Admission {
         if access == Access::Public || self.skips(path) {
-            return Admission::Granted(None);
+            return Admission::Granted(self.recognize(header));
         }
         let Some(token) = token_of(header) else { return Admission::Refused(refused(&Refusal::Missing)) };
         let Ok(token) = std::str::from_utf8(token) else {
             return Admission::Refused(refused(&Refusal::Malformed("it is not text".into())));
         };
-        let (digest, now) = (digest_of(token), self.now());
-        let known = self.seen().find(&digest, now);
-        let judged = match known {
-            Some(identity) => Ok(identity),
-            None => self.judge(token, digest, now),
-        };
-        match judged {
+        match self.identify(token) {
             Ok(identity) => permit(identity, access)
                 .map_or_else(Admission::Refused, |identity| Admission::Granted(Some(identity))),
             Err(Refusal::UnknownKey(_)) if self.published.is_some() => Admission::Unknown(token.to_owned()),
             Err(refusal) => Admission::Refused(refused(&refusal)),
         }
+    }
+
+    /// Whom a token speaks for that nobody asked for; nobody if it is not good.
+    fn recognize(&self, header: Option<&[u8]>) -> Option<Arc<Identity>> {
+        let token = std::str::from_utf8(token_of(header)?).ok()?;
+        self.identify(token).ok()
+    }
+
+    fn identify(&self, token: &str) -> Result<Arc<Identity>, Refusal> {
+        let (digest, now) = (digest_of(token), self.now());
+        let known = self.seen().find(&digest, now);
+        known.map_or_else(|| self.judge(token, digest, now), Ok)
     }
 
     /// Looks whether a key that was not known is published by now, and decides.
@@ -241,7 +247,7 @@ fn token_of(header: Option<&[u8]>) -> Option<&[u8]> {
 }
 
 fn permit(identity: Arc<Identity>, access: Access) -> Result<Arc<Identity>, Error> {
-    if identity.roles.iter().any(|role| role.allows(access)) {
+    if identity.may(access) {
         Ok(identity)
     } else {
         Err(Error::new(Kind::Forbidden, "Insufficient permissions"))

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 
 use super::key::{Key, KeySet, Signing};
 use super::role::{Role, RoleNames};
+use crate::routes::Access;
 
 /// Bytes of a token.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -100,6 +101,13 @@ pub struct Identity {
     pub roles: Vec<Role>,
     /// The second since 1970 from which it is over.
     pub until: Option<f64>,
+}
+
+impl Identity {
+    /// Whether one of its roles allows this.
+    pub fn may(&self, access: Access) -> bool {
+        self.roles.iter().any(|role| role.allows(access))
+    }
 }
 
 /// What a token must be.

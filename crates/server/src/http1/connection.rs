@@ -287,7 +287,6 @@ impl<'s> Connection<'s> {
         let remaining = |caller: &Arc<Identity>| self.app.auth.as_ref()?.remaining(caller);
         let remaining = caller.as_ref().and_then(remaining);
         let patience = patience.while_token_is_valid(remaining);
-        let caller = caller.and_then(|caller| caller.subject.clone());
         let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
             .wanting_events(wants_events)
             .repeating(key, last_event)

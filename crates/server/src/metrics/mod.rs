@@ -23,6 +23,14 @@ pub use families::{FAMILIES, Family, Type};
 /// A family that tells one number of each queue.
 type Field = (&'static str, fn(&Tally) -> u64);
 
+/// What anybody may see, in the text format: numbers about the process and the store, without a name.
+pub fn render_public(app: &App) -> String {
+    let mut page = Exposition::default();
+    process(&mut page, app);
+    store(&mut page, app);
+    page.finish()
+}
+
 /// Everything, in the text format.
 pub async fn render(app: &App) -> Result<String, Error> {
     let numbers = app.broker.numbers().await?;

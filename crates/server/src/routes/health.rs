@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use crate::app::App;
 use crate::call::{Answer, Call};
 use crate::reply::Reply;
 
@@ -15,7 +16,6 @@ pub(super) fn health(call: Call) -> Answer {
         let failure = app.broker.store().failure().or_else(|| app.broker.store().away());
         let is_stopping = app.is_leaving() || app.is_stopping();
         let healthy = failure.is_none() && !is_stopping;
-        let waits = app.broker.wait_statistics();
         let status = match (&failure, is_stopping) {
             (Some(_), _) => "unhealthy",
             (None, true) => "stopping",
@@ -33,13 +33,18 @@ pub(super) fn health(call: Call) -> Answer {
             "shared_state": {"enabled": false},
             "connections": app.connections.load(Ordering::Relaxed),
             "bodyBytesInFlight": app.budget.used(),
-            "popWait": {
-                "waiters": waits.waiters,
-                "groupsTracked": waits.groups_tracked,
-                "groupsInFlight": waits.groups_in_flight,
-                "groupsBackedOff": waits.groups_backed_off,
-            },
+            "popWait": call.may_read().then(|| wait_counts(app)),
         });
         Reply::of(if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)
+    })
+}
+
+fn wait_counts(app: &App) -> Value {
+    let waits = app.broker.wait_statistics();
+    json!({
+        "waiters": waits.waiters,
+        "groupsTracked": waits.groups_tracked,
+        "groupsInFlight": waits.groups_in_flight,
+        "groupsBackedOff": waits.groups_backed_off,
     })
 }

@@ -1,4 +1,5 @@
-//! `/metrics` and `/metrics/prometheus`: numbers about this server.
+//! `/metrics` and `/metrics/prometheus`: numbers about this server. Where callers need a token, those without one that
+//! may read see neither names nor counts of what is in it.
 
 use baton_queue::Tally;
 use http::header::CACHE_CONTROL;
@@ -22,10 +23,11 @@ pub(super) fn json(call: Call) -> Answer {
         let Tally { push_requests, pop_requests, ack_requests, transactions, push_messages, .. } =
             app.broker.meters().total();
         let requests = push_requests + pop_requests + ack_requests + transactions;
+        let counted = |count: u64| call.may_read().then(|| json!({"total": count, "rate": rate(count)}));
         Reply::ok(&json!({
             "uptime": uptime,
-            "requests": {"total": requests, "rate": rate(requests)},
-            "messages": {"total": push_messages, "rate": rate(push_messages)},
+            "requests": counted(requests),
+            "messages": counted(push_messages),
             "database": {"poolSize": 0, "idleConnections": 0, "waitingRequests": 0},
             "memory": {
                 "rss": usage.resident_bytes,
@@ -42,7 +44,10 @@ pub(super) fn json(call: Call) -> Answer {
 /// Everything, for Prometheus.
 pub(super) fn prometheus(call: Call) -> Answer {
     Box::pin(async move {
-        let page = metrics::render(call.app()).await?;
+        let page = match call.may_read() {
+            true => metrics::render(call.app()).await?,
+            false => metrics::render_public(call.app()),
+        };
         Ok(Reply::text(StatusCode::OK, TEXT_FORMAT, page)
             .with_header(CACHE_CONTROL, HeaderValue::from_static("no-cache")))
     })
