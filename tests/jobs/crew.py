@@ -31,7 +31,7 @@ TIMES = {
     "job-lease-ms": 60000,
     "job-heartbeat-ms": 1000,
 }
-# Those of a server that was told nothing, but for a worker's lease.
+# Those of a server that was told nothing.
 DEFAULT = {
     "job-leader-lease-ms": 30000,
     "job-leader-renew-ms": 10000,
@@ -43,8 +43,8 @@ DEFAULT = {
     "job-handoff-ceiling-ms": 60000,
     "job-orphan-check-ms": 30000,
     "job-rebalance-cooldown-ms": 30000,
-    "job-lease-ms": 300000,
-    "job-heartbeat-ms": 1000,
+    "job-lease-ms": 30000,
+    "job-heartbeat-ms": 10000,
 }
 # How long a server may be too busy to tell something.
 BUSY_SECONDS = 10

@@ -177,8 +177,7 @@ def under_load(directory, rng, servers=3, times=None, links=True, clock=None, pr
         late = check_fires(crew, "beat")
         told = check_statuses(crew.any(), STATUS, producer.accepted) if watched else 0
         if running:
-            counts = crew.counts("long")
-            assert counts["running"] == running, counts
+            check_long(crew, running)
         for member in crew.members:
             assert "panicked" not in member.text(), member.text()
         drill.notes.append(
@@ -208,6 +207,13 @@ def told_of_all(crew):
 
     eventually(look, 60)
     assert crew.any().post("/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "canary"}}).status == 200
+
+
+def check_long(crew, count):
+    """Whether so many long jobs run, each still for the first time."""
+    counts = crew.counts("long")
+    begun = [words[0] for worker in crew.workers if worker.queue == "long" for words in worker.lines("begin")]
+    assert counts["running"] == count and len(begun) == len(set(begun)) == count, (counts, len(begun))
 
 
 def run_long(crew, count):

@@ -25,7 +25,7 @@ class Worker:
     """One worker process that knows all servers, and its diary."""
 
     def __init__(self, crew, queue="q", at_once=50):
-        self.diary = crew.directory / f"worker-{next(crew.numbers)}"
+        self.queue, self.diary = queue, crew.directory / f"worker-{next(crew.numbers)}"
         self.diary.touch()
         # Each begins with another server.
         ports = [str(member.port) for member in crew.members]

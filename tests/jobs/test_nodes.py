@@ -5,12 +5,13 @@ Each test shows first that its fault happened. `python tests/jobs/faults.py` run
 
 import json
 import socket
+import time
 
 import faults_of_leaders as leaders
 import faults_of_owners as owners
 import pytest
-from crew import Crew
-from drill import under_load
+from crew import TIMES, Crew
+from drill import check_long, run_long, under_load
 from job_history import check, check_fires
 from job_load import Producer, Watcher, Worker
 
@@ -124,6 +125,28 @@ def test_all_servers_are_killed_at_once_and_nothing_is_lost(crew):
     finish(crew, producer, watcher)
     eventually(lambda: fired(crew) >= 3, 60)
     check_fires(crew, "beat")
+
+
+def test_running_jobs_survive_when_all_servers_are_away_longer_than_a_lease(tmp_path):
+    """All of them began again, although their workers were alive and beat at once; after three times they were poison."""
+    with Crew(tmp_path, times=TIMES | {"job-lease-ms": 6000, "job-heartbeat-ms": 500}) as crew:
+        crew.settled()
+        run_long(crew, 100)
+        for _ in range(3):
+            for member in crew.members:
+                member.kill()
+            # That is the fault.
+            time.sleep(8)
+            for member in crew.members:
+                member.start()
+            crew.settled()
+            check_long(crew, 100)
+        # Longer than the term that they were granted.
+        time.sleep(8)
+        check_long(crew, 100)
+        (worker,) = crew.workers
+        worker.close()
+        eventually(lambda: not crew.counts("long")["running"], 60)
 
 
 def test_an_operator_drains_a_server_and_sees_it_happen(crew):

@@ -31,8 +31,8 @@ pub struct Swept {
     pub next: Option<Timestamp>,
 }
 
-/// Does what is due.
-pub fn sweep(book: &mut Book<'_>) -> Result<Swept, Halt> {
+/// Does what is due. `available_since` is the end of the last gap in which no worker could be heard.
+pub fn sweep(book: &mut Book<'_>, available_since: Timestamp) -> Result<Swept, Halt> {
     let now = book.now();
     let (mut due, mut next) = (Vec::new(), None);
     for (entry, _) in book.stored(key::DUE, None, CHUNKS_MAX + 1)? {
@@ -53,22 +53,22 @@ pub fn sweep(book: &mut Book<'_>) -> Result<Swept, Halt> {
             book.remove(entry);
             return Ok(());
         }
-        sweep_chunk(book, at)
+        sweep_chunk(book, at, available_since)
     })?;
     Ok(Swept { chunks: chunks.len(), next })
 }
 
-fn sweep_chunk(book: &mut Book<'_>, at: (PartitionId, u64)) -> Result<(), Halt> {
+fn sweep_chunk(book: &mut Book<'_>, at: (PartitionId, u64), available_since: Timestamp) -> Result<(), Halt> {
     let now = book.now();
     book.sweep(at)?;
     let is_due = |slot: &Slot| slot.due().is_some_and(|due| due <= now);
     let slots = book.chunk(at)?.iter().enumerate().filter(|(_, slot)| is_due(slot));
     let places: Vec<_> = slots.map(|(index, _)| Place::new(at.0, at.1 * CHUNK + index as u64)).collect();
-    each(places, |place| act(book, place)).map(drop)
+    each(places, |place| act(book, place, available_since)).map(drop)
 }
 
 /// Does what is due for one job.
-fn act(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
+fn act(book: &mut Book<'_>, place: Place, available_since: Timestamp) -> Result<(), Halt> {
     let now = book.now();
     // What was done for another may have changed this one.
     let Some(slot) = book.slot(place)?.filter(|slot| slot.due().is_some_and(|due| due <= now)) else {
@@ -80,7 +80,11 @@ fn act(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
             end::ready(book, place)
         }
         State::Pending => call_off_doomed(book, place),
-        State::Running | State::Cancelling => take_back(book, place),
+        State::Running | State::Cancelling => {
+            let policy = book.policy;
+            machine::renew_after_gap(book.slot_mut(place)?, available_since, &policy);
+            take_back(book, place)
+        }
         _ => forget(book, place),
     }
 }

@@ -14,6 +14,7 @@ use baton_env::Stopwatch;
 use baton_store::{BoxFuture, run};
 use baton_types::PartitionId;
 
+use crate::availability::Availability;
 use crate::cluster::orphan::{Balance, Orphans};
 use crate::compact::compact;
 use crate::due;
@@ -96,8 +97,8 @@ pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
 
 async fn take(shared: &Arc<Shared>) -> Option<Term> {
     let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
-    let life = shared.options.times.term;
-    let taken = run(&*shared.store, move |tx| leader::take(tx, &node, sole, life));
+    let (life, known) = (shared.options.times.term, shared.availability());
+    let taken = run(&*shared.store, move |tx| leader::take(tx, &node, sole, life, known));
     match within(shared.options.duty_limit, taken).await? {
         Ok(term) => term,
         Err(error) => {
@@ -124,7 +125,8 @@ async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term, re
         }
         Ended::Given if shared.standing.is_abandoned() => {}
         Ended::Given => {
-            if let Err(error) = run(&*shared.store, move |tx| leader::resign(tx, &term)).await {
+            let known = shared.availability_in(&term);
+            if let Err(error) = run(&*shared.store, move |tx| leader::resign(tx, &term, known)).await {
                 tracing::debug!(%error, "the lease for the duties of jobs was not given back");
             }
         }
@@ -213,16 +215,20 @@ impl Duty for Clock {
 
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
-            let term = term.clone();
+            let (number, known) = (term.number, shared.availability_in(term));
             // Whatever becomes due from here on rings, until it is known when to look again.
             shared.next_due.store(i64::MAX, Ordering::SeqCst);
-            let (swept, now) = shared
-                .decide_guarded(term, |book| {
-                    let swept = due::sweep(book)?;
-                    Ok((swept, book.now()))
+            let (swept, availability) = shared
+                .decide_guarded(term.clone(), move |book| {
+                    let availability = Availability::extend(known, book)?;
+                    Ok((due::sweep(book, availability.since)?, availability))
                 })
                 .await?;
-            let pause = due::pause(now, swept.next, TICK);
+            shared.note_availability(number, availability);
+            let now = availability.until;
+            // Often enough that two looks show no gap where there is none.
+            let longest = TICK.min(Availability::tolerated(&shared.options.policy) / 4);
+            let pause = due::pause(now, swept.next, longest);
             shared.next_due.store(now.after(pause).micros(), Ordering::SeqCst);
             Ok(pause)
         })

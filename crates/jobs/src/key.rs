@@ -8,6 +8,8 @@ use crate::id::{JobId, Place};
 pub const DUE: &str = "jobs/due/";
 pub const LEADER: &str = "jobs/leader";
 pub const TERM: &str = "jobs/term";
+/// Since when the duties have run without a gap.
+pub const AVAILABILITY: &str = "jobs/availability";
 pub const OWNERS: &str = "jobs/owners";
 pub const EVENTS: &str = "jobs/event/";
 pub const EVENTS_END: &str = "jobs/events";

@@ -10,6 +10,7 @@ use baton_store::{Stop, Tx};
 use baton_types::Timestamp;
 use serde_json::json;
 
+use crate::availability::Availability;
 use crate::cluster::event::Log;
 use crate::key;
 
@@ -32,7 +33,14 @@ impl Term {
 }
 
 /// Takes the lease for a node, or renews it; `None` when another node has it. `sole` says that there can be no other.
-pub fn take(tx: &mut dyn Tx, node: &str, sole: bool, life: Duration) -> Result<Option<Term>, Stop> {
+/// A renewal writes down what the leader knows of its availability in its term.
+pub fn take(
+    tx: &mut dyn Tx,
+    node: &str,
+    sole: bool,
+    life: Duration,
+    known: Option<(u64, Availability)>,
+) -> Result<Option<Term>, Stop> {
     let (last, log) = (term(tx)?, Log::open(tx)?);
     if sole && let Some(holder) = look(tx)?.filter(|holder| holder.owner != node) {
         lease::release(tx, key::LEADER, holder.token)?;
@@ -44,7 +52,12 @@ pub fn take(tx: &mut dyn Tx, node: &str, sole: bool, life: Duration) -> Result<O
             log.write(tx, vec![("leader", json!({"node": node, "term": number}))])?;
             Some(Term { number, token: holder.token, since: holder.since })
         }
-        Acquired::Already(holder) => Some(Term { number: last, token: holder.token, since: holder.since }),
+        Acquired::Already(holder) => {
+            if let Some((_, availability)) = known.filter(|(number, _)| *number == last) {
+                availability.keep(tx)?;
+            }
+            Some(Term { number: last, token: holder.token, since: holder.since })
+        }
         Acquired::Held(_) => None,
     })
 }
@@ -56,7 +69,12 @@ pub fn term(tx: &mut dyn Tx) -> Result<u64, Stop> {
 }
 
 /// Gives the lease back, so that another node need not wait for its end.
-pub fn resign(tx: &mut dyn Tx, term: &Term) -> Result<(), Stop> {
+pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Result<(), Stop> {
+    if let Some(availability) = known
+        && term.guard(tx)?
+    {
+        availability.keep(tx)?;
+    }
     lease::release(tx, key::LEADER, term.token).map(drop)
 }
 

@@ -55,6 +55,7 @@
 //! `jobs/leader`, in `duties`; each such commit is guarded by the lease's token.
 
 mod audit;
+mod availability;
 pub mod beat;
 pub mod book;
 mod bulk;

@@ -162,6 +162,17 @@ pub enum Overdue {
     NotStopped,
 }
 
+/// Grants a full term to an execution that began before `available_since`, when a gap ended in which its worker could
+/// not be heard. So neither the worker's silence nor a late report counts.
+pub fn renew_after_gap(slot: &mut Slot, available_since: Timestamp, policy: &Policy) {
+    let term = if slot.state == State::Cancelling { policy.cancel_grace } else { policy.lease };
+    if slot.started_at < available_since {
+        let until = available_since.after(term);
+        slot.lease_until = slot.lease_until.max(until);
+        slot.deadline = slot.deadline.max(until);
+    }
+}
+
 /// What is overdue about a job that a worker has.
 pub fn overdue(slot: &Slot, now: Timestamp) -> Option<Overdue> {
     match slot.state {
@@ -340,6 +351,20 @@ mod tests {
             assert_eq!(verdict == Verdict::Ended(State::Failed), loss == 3);
         }
         assert_eq!(slot.attempts, 0);
+    }
+
+    #[test]
+    fn only_an_execution_from_before_a_gap_is_granted_a_term_after_it() {
+        let mut slot = running();
+        let before = slot.clone();
+        renew_after_gap(&mut slot, NOW, &policy());
+        assert_eq!(slot, before);
+        let end = NOW.after(Duration::from_secs(600));
+        renew_after_gap(&mut slot, end, &policy());
+        let until = end.after(policy().lease);
+        assert_eq!((slot.lease_until, slot.deadline, slot.losses), (until, until, 0));
+        assert_eq!(overdue(&slot, until.before(Duration::from_millis(1))), None);
+        assert_eq!(overdue(&slot, until), Some(Overdue::Lost));
     }
 
     #[test]

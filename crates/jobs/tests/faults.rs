@@ -210,8 +210,7 @@ async fn a_slow_and_lying_store_loses_no_job_and_accepts_none_twice() {
     }
     store.heal();
     // What was leased in a decision that was denied runs out, and is given to somebody else.
-    bench.advance(31);
-    bench.settle().await;
+    bench.pass(31).await;
     let worker = bench.worker(&["q"]).await;
     for leased in bench.lease(worker, JOBS).await {
         assert_eq!(bench.report(&leased, Outcome::Succeeded).await, Reported::Accepted(State::Completed));

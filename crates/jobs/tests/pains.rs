@@ -69,13 +69,75 @@ async fn a_killed_worker_does_not_leave_its_jobs_running() {
     let (dead, alive) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
     let id = bench.enqueue(job("q")).await.job_id;
     assert_eq!(bench.lease(dead, 1).await.len(), 1);
-    bench.advance(31);
-    bench.settle().await;
+    bench.pass(31).await;
     let again = bench.lease(alive, 1).await;
     assert_eq!((again[0].id, again[0].execution.fence), (id, 3));
     let detail = bench.jobs.detail(id).await.unwrap();
     assert_eq!(detail.history[0].outcome, Some(Outcome::Lost));
     assert_eq!(detail.job.attempts, 1, "a loss is no attempt");
+}
+
+async fn no_lease_ends_in_a_gap(bench: Bench) {
+    let (alive, dead) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    let short = || {
+        let mut job = job("q");
+        job.spec.timeout_ms = 20_000;
+        job
+    };
+    bench.jobs.enqueue(vec![job("q"), job("q"), short(), job("q")], None).await.unwrap();
+    let kept = bench.lease(alive, 3).await;
+    let lost = bench.lease(dead, 1).await;
+    bench.jobs.cancel(kept[1].id, false, None).await.unwrap();
+    bench.pass(5).await;
+    // More often than a job may be lost. After a restart nothing is remembered but what is stored.
+    let mut jobs = bench.jobs.clone();
+    for seconds in [31, 3600, 60, 60] {
+        bench.advance(seconds);
+        assert!(jobs.sweep().await.unwrap());
+        bench.advance(9);
+        let heard = bench.beat(alive, &kept).await;
+        assert_eq!(
+            (heard.lost.as_slice(), heard.cancel.as_slice()),
+            ([].as_slice(), [kept[1].id].as_slice())
+        );
+        jobs = bench.another_server();
+    }
+    let states = [State::Completed, State::Cancelled, State::Completed];
+    for (leased, state) in kept.iter().zip(states) {
+        let outcome = if state == State::Cancelled { Outcome::Cancelled } else { Outcome::Succeeded };
+        assert_eq!(bench.report(leased, outcome).await, Reported::Accepted(state));
+    }
+    // The silence of the dead worker counts from the last gap on.
+    assert_eq!(bench.state(lost[0].id).await, "running");
+    bench.pass(31).await;
+    assert_eq!(bench.state(lost[0].id).await, "dispatched");
+    let detail = bench.jobs.detail(lost[0].id).await.unwrap();
+    assert_eq!(detail.history.len(), 1, "one loss is charged, and that is the worker's own");
+}
+
+#[tokio::test]
+async fn running_jobs_survive_a_gap_longer_than_their_leases() {
+    no_lease_ends_in_a_gap(Bench::new()).await;
+}
+
+#[tokio::test]
+async fn running_jobs_survive_a_gap_longer_than_their_leases_on_postgres() {
+    let options = baton_jobs::Options { sole: true, duties: false, ..baton_jobs::Options::default() };
+    no_lease_ends_in_a_gap(Bench::on_postgres(options).await).await;
+}
+
+#[tokio::test]
+async fn a_dead_worker_is_found_out_although_leaders_follow_each_other() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let id = bench.enqueue(job("q")).await.job_id;
+    bench.lease(worker, 1).await;
+    for _ in 0..7 {
+        bench.pass(5).await;
+        // Each has only what is stored.
+        assert!(bench.another_server().sweep().await.unwrap());
+    }
+    assert_eq!(bench.state(id).await, "dispatched");
 }
 
 #[tokio::test]
@@ -113,8 +175,7 @@ async fn an_execution_that_comes_too_late_is_told_so_and_the_second_one_stands()
     let (first, second) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
     let id = bench.enqueue(job("q")).await.job_id;
     let old = bench.lease(first, 1).await;
-    bench.advance(31);
-    bench.settle().await;
+    bench.pass(31).await;
     let new = bench.lease(second, 1).await;
     assert_eq!(bench.report(&old[0], Outcome::Succeeded).await, Reported::StaleFence { current: 3 });
     assert_eq!(bench.beat(first, &old).await.lost, [id]);
@@ -159,8 +220,7 @@ async fn a_job_that_kills_its_workers_is_stopped_after_three() {
     let id = bench.enqueue(job("q")).await.job_id;
     for loss in 1..=3 {
         assert_eq!(bench.lease(worker, 1).await.len(), 1, "{loss}");
-        bench.advance(31);
-        bench.settle().await;
+        bench.pass(31).await;
     }
     assert!(bench.lease(worker, 1).await.is_empty());
     let letters = bench.jobs.dead_letters(None, 10).await.unwrap();
@@ -182,8 +242,7 @@ async fn a_cancelled_job_is_stopped_and_one_that_does_not_stop_is_taken_away() {
     }
     assert_eq!(bench.beat(worker, &leased).await.cancel, [good, bad]);
     assert_eq!(bench.report(&leased[0], Outcome::Cancelled).await, Reported::Accepted(State::Cancelled));
-    bench.advance(31);
-    bench.settle().await;
+    bench.pass(31).await;
     assert_eq!(bench.state(bad).await, "cancelled");
     assert!(matches!(bench.report(&leased[1], Outcome::Succeeded).await, Reported::StaleFence { .. }));
     assert_eq!(bench.jobs.cancel(bad, true, None).await.unwrap(), Cancelled::TooLate);
@@ -192,6 +251,7 @@ async fn a_cancelled_job_is_stopped_and_one_that_does_not_stop_is_taken_away() {
 #[tokio::test]
 async fn a_job_that_runs_too_long_is_taken_away_and_tried_again() {
     let bench = Bench::new();
+    bench.settle().await;
     let worker = bench.worker(&["q"]).await;
     let mut slow = job("q");
     slow.spec.timeout_ms = 5_000;
@@ -199,13 +259,11 @@ async fn a_job_that_runs_too_long_is_taken_away_and_tried_again() {
     let id = bench.enqueue(slow).await.job_id;
     for (state, reason) in [("scheduled", Some(WaitReason::Retry)), ("timed_out", None)] {
         let leased = bench.lease(worker, 1).await;
-        bench.advance(6);
-        bench.settle().await;
+        bench.pass(6).await;
         let job = bench.jobs.get(id).await.unwrap();
         assert_eq!((job.state.word(), job.wait_reason), (state, reason));
         assert_eq!(bench.beat(worker, &leased).await.lost, [id]);
-        bench.advance(20);
-        bench.settle().await;
+        bench.pass(20).await;
     }
     assert_eq!(bench.jobs.dead_letters(None, 10).await.unwrap().jobs.len(), 1);
 }
@@ -433,8 +491,7 @@ async fn a_key_limit_holds_over_many_jobs_and_lost_workers() {
             break;
         }
         if round % 5 == 4 {
-            bench.advance(31);
-            bench.settle().await;
+            bench.pass(31).await;
             continue;
         }
         for one in of_key {

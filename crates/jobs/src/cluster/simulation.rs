@@ -197,13 +197,13 @@ impl World {
         let (id, steals) = (Arc::clone(&self.members[at].id), self.broken == Broken::NoToken);
         let believes = self.members[at].term.is_some();
         self.members[at].term =
-            self.decide(move |tx| leader::take(tx, &id, steals && believes, TIMES.term)).await;
+            self.decide(move |tx| leader::take(tx, &id, steals && believes, TIMES.term, None)).await;
     }
 
     async fn resign(&mut self, at: usize) {
         let Some(term) = self.members[at].term.take() else { return };
         self.is_given = true;
-        self.decide(move |tx| leader::resign(tx, &term)).await;
+        self.decide(move |tx| leader::resign(tx, &term, None)).await;
     }
 
     async fn orphans(&mut self, at: usize) {

@@ -1,7 +1,7 @@
 //! What all handles of one store share: running a rule in one commit, waking who waits for it, knowing the queues.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use baton_env::Stopwatch;
 use baton_store::{Stop, Store, Tx, run};
@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Options;
 use super::likely::Likely;
+use crate::availability::Availability;
 use crate::book::{Book, Halt, News};
 use crate::cluster::channel;
 use crate::cluster::follower::Standing;
@@ -51,6 +52,8 @@ pub struct Shared {
     /// Whether somebody watches a channel, as last seen, and whether anybody has looked.
     pub(crate) watched: AtomicBool,
     looked: OnceCell<()>,
+    /// The last term of this node, and what it knows of its availability in it.
+    availability: Mutex<Option<(u64, Availability)>>,
     /// Since when this server is there.
     pub(crate) began: Stopwatch,
     pub(crate) stop: CancellationToken,
@@ -73,6 +76,7 @@ impl Shared {
             standing: Standing::default(),
             watched: AtomicBool::new(false),
             looked: OnceCell::new(),
+            availability: Mutex::default(),
             began: Stopwatch::start(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -89,6 +93,20 @@ impl Shared {
             Self::SCHEDULES => self.rung_for_schedules.swap(false, Ordering::SeqCst),
             _ => false,
         }
+    }
+
+    /// The last term of this node, and what it knows of its availability in it.
+    pub(crate) fn availability(&self) -> Option<(u64, Availability)> {
+        *self.availability.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for one term. What an earlier term knew is no use: another node has led since.
+    pub(crate) fn availability_in(&self, term: &Term) -> Option<Availability> {
+        self.availability().filter(|(number, _)| *number == term.number).map(|(_, known)| known)
+    }
+
+    pub(crate) fn note_availability(&self, term: u64, known: Availability) {
+        *self.availability.lock().unwrap_or_else(PoisonError::into_inner) = Some((term, known));
     }
 
     /// What rules go by now. Whether somebody watches is found out before the first of them: or a server that has just

@@ -17,6 +17,7 @@ pub struct Bench {
     pub jobs: Jobs,
     pub clock: Arc<ManualClock>,
     pub store: Arc<dyn Store>,
+    pub options: Options,
     _directory: Option<tempfile::TempDir>,
 }
 
@@ -55,16 +56,22 @@ impl Bench {
             })
             .unwrap(),
         );
-        let jobs = Jobs::start(Arc::clone(&store), options);
-        Self { jobs, clock, store, _directory: Some(directory) }
+        let jobs = Jobs::start(Arc::clone(&store), options.clone());
+        Self { jobs, clock, store, options, _directory: Some(directory) }
     }
 
     /// The same on a schema of its own in a PostgreSQL that all tests share.
     pub async fn on_postgres(options: Options) -> Self {
         let clock = Arc::new(ManualClock::new(START));
         let store = postgres(&format!("jobs {}", baton_env::fresh_uuid()), Some(clock.clone())).await;
-        let jobs = Jobs::start(Arc::clone(&store), options);
-        Self { jobs, clock, store, _directory: None }
+        let jobs = Jobs::start(Arc::clone(&store), options.clone());
+        Self { jobs, clock, store, options, _directory: None }
+    }
+
+    /// A server that knows only what is stored.
+    pub fn another_server(&self) -> Jobs {
+        let node = format!("{:x}", baton_env::random_u64()).into();
+        Jobs::start(Arc::clone(&self.store), Options { node, ..self.options.clone() })
     }
 
     pub fn advance(&self, seconds: u64) {
@@ -98,6 +105,15 @@ impl Bench {
         let running =
             leased.iter().map(|one| Held { job: one.id, fence: one.execution.fence, progress: None });
         self.jobs.heartbeat(Beat { worker, running: running.collect() }).await.unwrap()
+    }
+
+    /// Lets time go by while the duties run.
+    pub async fn pass(&self, seconds: u64) {
+        self.settle().await;
+        for passed in (0..seconds).step_by(5) {
+            self.advance(5.min(seconds - passed));
+            self.settle().await;
+        }
     }
 
     /// Lets the clock's duty do everything that is due now.
