@@ -32,6 +32,7 @@ mod trace;
 mod transaction;
 mod unreadable;
 mod waiting;
+mod withdrawn;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
 pub use broker::{Broker, Causes, FetchEntry, Fetched, Given, Marks, Numbers, Options, Spool, TracedMessage};

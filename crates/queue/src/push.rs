@@ -1,7 +1,7 @@
 //! Push: where messages come in, and how a repeated one is recognised.
 //!
 //! Always: all messages of a call are stored or none; a transaction id is stored once per partition within the
-//! queue's window; messages of one call to one partition keep their order; nothing is stored in an encrypted queue
+//! queue's window, also when retention removes its message, but not when an operator deletes it; messages of one call to one partition keep their order; nothing is stored in an encrypted queue
 //! that is not encrypted. Not here: bytes on disk
 //! (`baton-store`), who is woken (`waiting`).
 
@@ -9,8 +9,10 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Block, MessageView, NewMessage, Queue, QueueSpec, Stop, Tx, home_of, look_at_all};
-use baton_types::{MessageId, Offset, PartitionId, QueueOptions, limits};
+use baton_store::{
+    Block, MessageView, NewMessage, Partition, Queue, QueueSpec, RememberedId, Stop, Tx, home_of, look_at_all,
+};
+use baton_types::{IdHash, MessageId, Offset, PartitionId, QueueOptions, Timestamp, limits};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
@@ -18,6 +20,7 @@ use crate::Error;
 use crate::maintenance::{self, Detour, Place, PushMode};
 use crate::meter::PushCount;
 use crate::seal::{Sealer, is_sealed};
+use crate::withdrawn;
 
 /// Messages to push, encoded and sorted by partition while they are added.
 #[derive(Clone, Debug, Default)]
@@ -295,10 +298,10 @@ fn repeats_within(block: &Block) -> FxHashMap<usize, Repeat> {
     if block.len() < 2 {
         return repeats;
     }
-    let mut first: FxHashMap<u64, usize> = FxHashMap::default();
-    for (index, hash) in block.hashes().enumerate() {
-        let Some(hash) = hash else { continue };
-        let earlier = *first.entry(hash).or_insert(index);
+    let mut first: FxHashMap<IdHash, usize> = FxHashMap::default();
+    for (index, id) in block.hashes().enumerate() {
+        let Some(id) = id else { continue };
+        let earlier = *first.entry(id).or_insert(index);
         if earlier != index && block.transaction_id(earlier) == block.transaction_id(index) {
             repeats.insert(index, Repeat::Earlier(earlier));
         }
@@ -317,16 +320,40 @@ fn find_stored(
     if options.dedup_window_seconds == 0 {
         return Ok(());
     }
+    let remembered = tx.remembered_all(partition, block)?;
+    if remembered.is_empty() {
+        return Ok(());
+    }
+    let Some(row) = tx.partition_by_id(partition)? else { return Ok(()) };
     let oldest = tx.now().before(window(options));
-    look_at_all(tx.remembered_all(partition, block)?, |(index, offset)| {
-        let same = |message: &MessageView| {
-            message.created_at >= oldest && message.transaction_id.as_deref() == block.transaction_id(index)
-        };
-        if let Some(message) = tx.message(partition, offset)?.filter(same) {
-            repeats.insert(index, Repeat::Stored(offset, message.id()));
+    look_at_all(remembered, |(index, known)| {
+        let Some(id) = block.transaction_id(index) else { return Ok(()) };
+        if let Some(original) = find_original(tx, &row, id, known, oldest)? {
+            repeats.insert(index, Repeat::Stored(known.offset, original));
         }
         Ok(())
     })
+}
+
+/// The message that has this id and counts since `oldest`, as far as it is known. A deleted one does not count; one that
+/// retention has removed does.
+fn find_original(
+    tx: &mut dyn Tx,
+    row: &Partition,
+    id: &[u8],
+    RememberedId { offset, created_at }: RememberedId,
+    oldest: Timestamp,
+) -> Result<Option<MessageId>, Stop> {
+    if offset >= row.start {
+        let same = |message: &MessageView| {
+            message.created_at >= oldest && message.transaction_id.as_deref() == Some(id)
+        };
+        let message = if row.deleted.contains(offset) { None } else { tx.message(row.id, offset)? };
+        return Ok(message.filter(same).map(|message| message.id()));
+    }
+    let Some(created_at) = created_at.filter(|at| *at >= oldest) else { return Ok(None) };
+    let is_withdrawn = withdrawn::is_withdrawn(tx, row.id, IdHash::of(id), offset)?;
+    Ok((!is_withdrawn).then(|| MessageId::new(created_at, row.id, offset)))
 }
 
 /// The queue that would hold more than it may, if there is one.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_store::{MessageView, Store, home_of, run};
-use baton_types::{LeaseId, MessageId, Offset, PartitionId, transaction_hash};
+use baton_types::{IdHash, LeaseId, MessageId, Offset, PartitionId, transaction_hash};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
@@ -135,9 +135,10 @@ pub async fn find_stored(
     let text = transaction_id.to_string();
     let (found, row) = run(&**store, move |tx| {
         let Some(row) = tx.partition_by_id(partition)? else { return Ok((None, None)) };
-        let Some(offset) = tx.remembered(partition, transaction_hash(text.as_bytes()))? else {
+        let Some(known) = tx.remembered(partition, IdHash::of(text.as_bytes()))? else {
             return Ok((None, Some(row)));
         };
+        let offset = known.offset;
         let message = tx.message(partition, offset)?;
         Ok((message.filter(|message| offset >= row.start && message.is_known_as(&text)), Some(row)))
     })

@@ -301,6 +301,77 @@ async fn a_full_queue_refuses_pushes_until_something_is_finished() {
     assert!(bench.try_push("q", "p", &["4"]).await.is_err());
 }
 
+/// Waits until retention has removed all messages of a partition.
+async fn gone(bench: &Bench, partition: baton_types::PartitionId) {
+    loop {
+        let row =
+            baton_store::run(&*bench.store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap();
+        if row.start == row.tail {
+            return;
+        }
+        baton_env::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn quick_retention() -> Options {
+    Options { retention_interval: Duration::from_millis(10), ..Options::default() }
+}
+
+/// Pops everything and finishes it.
+async fn finish_all(bench: &Bench) {
+    let popped = bench.pop(from("q")).await.unwrap();
+    bench.ack(&popped, QUEUE_MODE, AckStatus::Completed).await;
+}
+
+#[tokio::test]
+async fn the_window_of_an_id_goes_on_when_retention_removes_the_message() {
+    let bench = Bench::with(quick_retention());
+    let options = json!({"retentionEnabled": true, "retentionSeconds": 1, "dedupWindowSeconds": 100});
+    bench.configure("q", options).await;
+    let push = async || {
+        let mut batch = PushBatch::default();
+        let message = NewMessage { transaction_id: Some("a"), payload: b"1", ..NewMessage::default() };
+        batch.add("q", "p", &message).unwrap();
+        bench.broker.push(batch).await.unwrap()[0]
+    };
+    let first = push().await;
+    finish_all(&bench).await;
+    bench.clock.advance(50 * SECOND);
+    gone(&bench, first.partition).await;
+    let again = push().await;
+    assert!(again.duplicate, "the message is gone, its id is not");
+    assert_eq!((again.id, again.offset), (first.id, first.offset), "told of the original");
+    assert!(bench.pop(from("q")).await.is_none());
+    bench.clock.advance(51 * SECOND);
+    assert!(!push().await.duplicate, "the window is over");
+}
+
+#[tokio::test]
+async fn the_id_of_a_deleted_message_is_accepted_again() {
+    let bench = Bench::with(quick_retention());
+    let options = json!({"retentionEnabled": true, "retentionSeconds": 10, "dedupWindowSeconds": 100});
+    bench.configure("q", options).await;
+    for goes_in_between in [false, true] {
+        assert!(!bench.push_as("q", "a").await);
+        let popped = bench.pop(from("q")).await.unwrap();
+        let message = &popped.claims[0].messages[0];
+        assert!(bench.broker.delete_message(message.partition, "a").await.unwrap());
+        if goes_in_between {
+            bench.clock.advance(50 * SECOND);
+            gone(&bench, message.partition).await;
+        }
+        assert!(!bench.push_as("q", "a").await, "nothing of that name is there");
+        assert!(bench.push_as("q", "a").await, "now there is");
+        bench.clock.advance(400 * SECOND);
+        gone(&bench, message.partition).await;
+    }
+    // Emptying a queue deletes all that is in it.
+    assert!(!bench.push_as("q", "b").await);
+    bench.broker.clear_queue("q", None).await.unwrap();
+    assert!(!bench.push_as("q", "b").await);
+    assert!(bench.push_as("q", "b").await);
+}
+
 #[tokio::test]
 async fn a_transaction_id_is_remembered_for_its_window() {
     let bench = Bench::new();

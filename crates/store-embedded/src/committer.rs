@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 
 use crate::index::{Index, Row};
 use crate::log::{Indexed, Log, Place, Position};
+use crate::remembered::{self, Packed};
 use crate::store::Shared;
 use crate::tables::{Tables, engine_error};
 use crate::writer::{Group, Write};
@@ -130,7 +131,7 @@ impl Begun {
 
 /// Appends a commit to the log.
 pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
-    let Group { seq, number, mut writes, segments, given_up, .. } = group;
+    let Group { seq, number, mut writes, ids, segments, given_up, .. } = group;
     let gives_up = !given_up.is_empty();
     let about_files = log.make_ready(given_up).map_err(failed)?;
     writes.extend(about_files.into_iter().map(|(key, row)| Write {
@@ -138,9 +139,10 @@ pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Er
         key: key.into(),
         value: Some(row.into()),
     }));
-    let first = log.append(number, &writes, &segments).map_err(failed)?;
-    let bytes = segments.bytes + writes.iter().map(Write::bytes_len).sum::<u64>();
-    Ok(Untold { seq, writes, segments: segments.index, first, gives_up, bytes, end: log.end() })
+    let first = log.append(number, &writes, &ids, &segments).map_err(failed)?;
+    let ids_bytes = ids.iter().map(|packed| packed.value.len() as u64).sum::<u64>();
+    let bytes = segments.bytes + ids_bytes + writes.iter().map(Write::bytes_len).sum::<u64>();
+    Ok(Untold { seq, writes, ids, segments: segments.index, first, gives_up, bytes, end: log.end() })
 }
 
 fn failed(error: io::Error) -> Error {
@@ -155,6 +157,7 @@ pub struct Untold {
     /// Where the log ends after it.
     pub end: Position,
     writes: Vec<Write>,
+    ids: Vec<Packed>,
     segments: Vec<Indexed>,
     first: Place,
     /// Whether segments are removed, or stand elsewhere from now on.
@@ -179,6 +182,7 @@ impl Untold {
             }
         }
         batch.commit().map_err(engine_error)?;
+        remembered::append_to_files(commits.iter().flat_map(|commit| &commit.ids))?;
         commits.iter().try_for_each(|commit| index.keep(commit.rows()))
     }
 

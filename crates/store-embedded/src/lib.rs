@@ -21,6 +21,7 @@ mod dense;
 mod directory;
 mod filling;
 mod hot;
+mod id_files;
 mod index;
 mod leftovers;
 mod loading;

@@ -11,23 +11,38 @@ use fjall::{Database, Keyspace};
 use rustc_hash::FxHashMap;
 
 use crate::hot::Hot;
+use crate::id_files::IdFiles;
 use crate::leftovers::Leftovers;
 use crate::log::{Frame, Log, Place};
-use crate::remembered;
+use crate::remembered::Remembered;
 use crate::store::Options;
 use crate::tables::{
-    COUNTERS_KEY, Counters, LOG_USAGE, TRIM_NOTES, Tables, corrupt, engine_error, number_key, read_cursor,
-    read_group, read_number, read_pair, read_partition, read_queue,
+    COUNTERS_KEY, Counters, IDS_KEY, LOG_USAGE, TRIM_NOTES, Tables, corrupt, engine_error, number_key,
+    read_cursor, read_group, read_number, read_pair, read_partition, read_queue,
 };
 use crate::tails::Tails;
 
-/// Opens the log, and tells the engine what it does not know of it.
-pub fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log, Error> {
-    let now = options.clock.now();
-    let mut named: FxHashMap<Bytes, Option<Keyspace>> = FxHashMap::default();
-    for table in tables.all() {
-        named.insert(Bytes::copy_from_slice(table.name().as_bytes()), Some(table.clone()));
+/// Reads the remembered ids of the last checkpoint.
+pub fn open_remembered(options: &Options, db: &Database, tables: &Tables) -> Result<Remembered, Error> {
+    let (files, now) = (Arc::new(IdFiles::open(&options.directory)?), options.clock.now());
+    let mut remembered = Remembered::load(files.clone(), now, options.remembered_max)?;
+    if let Some(marks) = tables.meta.get(IDS_KEY).map_err(engine_error)? {
+        files.check(&marks)?;
     }
+    remembered.adopt_legacy(db, now)?;
+    Ok(remembered)
+}
+
+/// Opens the log, and tells the engine, and the remembered ids, what they do not know of it.
+pub fn open_log(
+    options: &Options,
+    db: &Database,
+    tables: &Tables,
+    remembered: &mut Remembered,
+) -> Result<Log, Error> {
+    let now = options.clock.now();
+    let named: FxHashMap<&[u8], &Keyspace> =
+        tables.all().into_iter().map(|table| (table.name().as_bytes(), table)).collect();
     let apply = |frame: &Frame, file: u64, at: u64| {
         let mut batch = db.batch();
         for entry in &frame.entries {
@@ -36,14 +51,12 @@ pub fn open_log(options: &Options, db: &Database, tables: &Tables) -> Result<Log
             batch.insert(&tables.segments, Bytes::copy_from_slice(entry.key()), place);
         }
         for row in frame.rows().ok_or_else(|| corrupt("log"))? {
-            if !named.contains_key(&row.table) {
-                let name = std::str::from_utf8(&row.table).map_err(|_| corrupt("log"))?;
-                named.insert(row.table.clone(), remembered::named(db, name, now)?);
-            }
-            let (Some(table), key) = (&named[&row.table], Bytes::copy_from_slice(&row.key)) else { continue };
-            match row.value {
-                Some(value) => batch.insert(table, key, Bytes::copy_from_slice(&value)),
-                None => batch.remove(table, key),
+            let key = Bytes::copy_from_slice(&row.key);
+            match (named.get(&row.table[..]), row.value) {
+                (Some(table), Some(value)) => batch.insert(table, key, Bytes::copy_from_slice(&value)),
+                (Some(table), None) => batch.remove(table, key),
+                (None, Some(value)) if remembered.replay(&row.table, &value, now)? => {}
+                _ => return Err(corrupt("log")),
             }
         }
         batch.commit().map_err(engine_error)

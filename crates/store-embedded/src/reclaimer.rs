@@ -16,12 +16,12 @@ use std::time::Duration;
 use baton_store::{Error, Operation, Stop, Tx};
 use baton_types::{Offset, PartitionId};
 use bytes::{Buf, Bytes};
-use fjall::{Keyspace, PersistMode};
+use fjall::PersistMode;
 use tokio::sync::mpsc::WeakSender;
 
 use crate::log::{Frame, Place, Position, usage_key};
 use crate::store::Shared;
-use crate::tables::{SEGMENT_KEY_BYTES, engine_error};
+use crate::tables::{IDS_KEY, SEGMENT_KEY_BYTES, engine_error};
 use crate::writer::Input;
 
 /// Segments that are written again with one commit, in bytes.
@@ -31,15 +31,8 @@ const FLUSHED_CHECK_EVERY: Duration = Duration::from_millis(2);
 
 /// Asks for care.
 pub struct Reclaimer {
-    requests: SyncSender<Request>,
-}
-
-/// What the engine knew at a moment.
-pub struct Request {
-    /// Up to where in the log.
-    pub end: Position,
-    /// The tables that come and go.
-    pub more_tables: Vec<Keyspace>,
+    /// Up to where in the log the engine knew everything.
+    requests: SyncSender<Position>,
 }
 
 /// Segments to be written again, and who is told when they are on disk.
@@ -61,38 +54,38 @@ pub struct Moved {
 
 impl Reclaimer {
     /// With the other end for [`run`].
-    pub fn new() -> (Self, Receiver<Request>) {
+    pub fn new() -> (Self, Receiver<Position>) {
         let (requests, receiver) = sync_channel(1);
         (Self { requests }, receiver)
     }
 
     /// Asks for care if there is need of it. While more is still `to_clear` away, garbage can wait.
-    pub fn look(&self, shared: &Shared, to_clear: bool, more_tables: impl FnOnce() -> Vec<Keyspace>) {
+    pub fn look(&self, shared: &Shared, to_clear: bool) {
         let index = &shared.messages.index;
         if !index.is_busy() && (shared.log().wants_care(to_clear) || index.is_much()) {
             shared.tell_engine();
             // If one is waiting already, that will do.
-            let _ = self.requests.try_send(Request { end: shared.telling.end(), more_tables: more_tables() });
+            let _ = self.requests.try_send(shared.telling.end());
         }
     }
 }
 
 /// Works whenever asked, until nobody can ask any more.
-pub fn run(shared: &Arc<Shared>, requests: &Receiver<Request>, intake: &WeakSender<Input>, decider: &Thread) {
-    while let Ok(request) = requests.recv() {
-        if let Err(error) = care(shared, &request, intake, decider) {
+pub fn run(
+    shared: &Arc<Shared>,
+    requests: &Receiver<Position>,
+    intake: &WeakSender<Input>,
+    decider: &Thread,
+) {
+    while let Ok(end) = requests.recv() {
+        if let Err(error) = care(shared, end, intake, decider) {
             // Space stays taken; everything else goes on.
             tracing::error!(%error, "disk space could not be taken back");
         }
     }
 }
 
-fn care(
-    shared: &Shared,
-    request: &Request,
-    intake: &WeakSender<Input>,
-    decider: &Thread,
-) -> Result<(), Error> {
+fn care(shared: &Shared, end: Position, intake: &WeakSender<Input>, decider: &Thread) -> Result<(), Error> {
     if let Some(reason) = shared.failure() {
         return Err(Error::Closed(reason));
     }
@@ -100,7 +93,7 @@ fn care(
         shared.messages.index.write()?;
     }
     if shared.log().wants_checkpoint() {
-        checkpoint(shared, request)?;
+        checkpoint(shared, end)?;
     }
     let mut looked_at = BTreeSet::new();
     while let Some(file) = { shared.log().garbage_file(&looked_at) } {
@@ -122,10 +115,12 @@ fn care(
     Ok(())
 }
 
-/// Lets the engine write everything that it knew at the moment of the request to sorted files.
-pub fn checkpoint(shared: &Shared, Request { end, more_tables }: &Request) -> Result<(), Error> {
+/// Writes everything that the engine knew at `end` to sorted files, and syncs the remembered ids.
+pub fn checkpoint(shared: &Shared, end: Position) -> Result<(), Error> {
     shared.messages.index.write()?;
-    let tables = || shared.tables.all().into_iter().chain(more_tables);
+    let ids = shared.id_files.sync()?;
+    shared.tables.meta.insert(IDS_KEY, ids).map_err(engine_error)?;
+    let tables = || shared.tables.all().into_iter();
     for table in tables() {
         table.rotate_memtable().map_err(engine_error)?;
     }
@@ -140,7 +135,7 @@ pub fn checkpoint(shared: &Shared, Request { end, more_tables }: &Request) -> Re
     // What is not on disk may not be taken for covered.
     shared.sync_log()?;
     end.store(shared.directory())?;
-    shared.log().note_checkpoint(*end);
+    shared.log().note_checkpoint(end);
     Ok(())
 }
 

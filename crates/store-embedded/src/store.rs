@@ -18,12 +18,12 @@ use tokio::sync::mpsc;
 
 use crate::committer::{self, Untold};
 use crate::directory::{self, Claimed};
+use crate::id_files::IdFiles;
 use crate::index::Index;
 use crate::loading;
 use crate::log::Log;
 use crate::messages::Messages;
-use crate::reclaimer::{self, Reclaimer, Request};
-use crate::remembered::{self, Remembered};
+use crate::reclaimer::{self, Reclaimer};
 use crate::tables::{COUNTERS_KEY, Counters, Tables, engine_error};
 use crate::telling::Telling;
 use crate::writer::{self, Group, Input, Write, Writer};
@@ -53,7 +53,7 @@ pub struct Options {
     pub cache_bytes: usize,
     /// A file of the log that has become this long is followed by another. Space is given back file by file.
     pub log_file_bytes: u64,
-    /// Transaction ids kept in memory, about 24 bytes each.
+    /// Transaction ids kept in memory, about 40 bytes each.
     pub remembered_max: usize,
     /// Rows that tell where messages are, kept in memory before many are written at once, about 48 bytes each.
     pub index_rows: usize,
@@ -92,6 +92,7 @@ pub struct Shared {
     pub tables: Tables,
     log: Mutex<Log>,
     pub telling: Telling,
+    pub id_files: Arc<IdFiles>,
     pub messages: Messages,
     directory: PathBuf,
     min_free_disk: u64,
@@ -119,7 +120,6 @@ pub struct Shared {
     /// How long the last ones took, the later the more it counts.
     usual_micros: AtomicU64,
     commit_operations: Histogram,
-    commit_number: AtomicU64,
     _claimed: Claimed,
 }
 
@@ -142,7 +142,8 @@ impl EmbeddedStore {
         let db = db.map_err(|_| Error::Corrupt("the storage engine cannot make sense of it".into()))?;
         let db = db.map_err(unusable)?;
         let tables = Tables::open(&db).map_err(unusable)?;
-        let mut log = loading::open_log(&options, &db, &tables)?;
+        let mut remembered = loading::open_remembered(&options, &db, &tables)?;
+        let mut log = loading::open_log(&options, &db, &tables, &mut remembered)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
             None => Counters { next_id: 1, next_version: 1, now: Timestamp::MIN, ..Counters::default() },
@@ -163,13 +164,14 @@ impl EmbeddedStore {
         Untold::tell(&[opened], &db, &index)?;
         let telling = Telling::new(log.end());
         let (hot, tails, leftovers) = loading::load(&tables, now)?;
-        let remembered = Remembered::load(&db, now, options.remembered_max)?;
+        remembered.forget(now)?;
         let messages = Messages { cache: Cache::new(options.cache_bytes), index, log: log.files().clone() };
         let shared = Arc::new(Shared {
             db,
             tables,
             log: Mutex::new(log),
             telling,
+            id_files: remembered.files().clone(),
             messages,
             directory: options.directory,
             min_free_disk: options.min_free_disk,
@@ -193,8 +195,6 @@ impl EmbeddedStore {
             commit_micros: Histogram::new(MICROS),
             usual_micros: AtomicU64::new(0),
             commit_operations: Histogram::new(SIZES),
-            // Unique over restarts: the number of openings in the high half.
-            commit_number: AtomicU64::new(counters.opened << 40),
             _claimed: claimed,
         });
         shared.look_at_space();
@@ -313,7 +313,12 @@ impl Shared {
     fn checkpoint(&self) -> Result<(), Error> {
         self.tell_engine();
         let end = self.telling.end();
-        reclaimer::checkpoint(self, &Request { end, more_tables: remembered::all_tables(&self.db)? })
+        reclaimer::checkpoint(self, end)
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        let log = self.messages.log.bytes.load(Ordering::Relaxed);
+        self.db.disk_space().unwrap_or(0) + log + self.id_files.bytes()
     }
 
     pub fn sync_log(&self) -> Result<(), Error> {
@@ -386,10 +391,6 @@ impl Shared {
     }
 
     /// A number that no other commit has.
-    pub fn next_commit_number(&self) -> u64 {
-        self.commit_number.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// A queue or a group changes.
     pub fn change_structure(&self) {
         self.structure.fetch_add(1, Ordering::Release);
@@ -551,7 +552,7 @@ impl Store for EmbeddedStore {
             commits: load(&self.shared.commits),
             syncs: load(&self.shared.syncs),
             operations: load(&self.shared.operations),
-            disk_bytes: self.shared.db.disk_space().unwrap_or(0) + load(&self.shared.messages.log.bytes),
+            disk_bytes: self.shared.disk_bytes(),
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),
             commit_operations: self.shared.commit_operations.read(),

@@ -282,6 +282,9 @@ fn ranges(row: &mut &[u8]) -> Option<OffsetRanges> {
 /// The key under which the numbers that must not repeat are kept.
 pub const COUNTERS_KEY: &[u8] = b"counters";
 
+/// The key under which it is kept how much of each file of transaction ids was synced.
+pub const IDS_KEY: &[u8] = b"ids";
+
 /// The key of a note that segments before a partition's start are still to be removed.
 pub fn trim_note_key(partition: PartitionId) -> Vec<u8> {
     [TRIM_NOTES, &partition.0.to_be_bytes()].concat()

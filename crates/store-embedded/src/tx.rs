@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use baton_store::{
     Appended, Block, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, MessageView,
-    Partition, Queue, QueueSpec, Record, Segment, SegmentHeader, Start, Stop, Tx,
+    Partition, Queue, QueueSpec, Record, RememberedId, Segment, SegmentHeader, Start, Stop, Tx,
 };
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
+use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::filling::Run;
+use crate::remembered::IdRun;
 use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key, trim_note_key};
 use crate::writer::Writer;
 
@@ -287,26 +288,23 @@ impl Tx for EmbeddedTx<'_> {
         writer.filling.add(partition, first, created_at, block);
         writer.group_bytes += block.bytes().len();
         if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {
-            let db = &writer.shared.db;
-            let inserted = writer.remembered.insert(db, now, remember, (partition, first), block.hashes());
-            if let Err(error) = inserted {
-                writer.shared.fail(&error.to_string());
-            }
+            let run = IdRun { partition, first, created_at: Some(created_at) };
+            writer.remembered.insert(now, remember, run, block.hashes());
         }
         self.write_now();
         Appended { first, created_at }
     }
 
-    fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop> {
+    fn remembered(&mut self, partition: PartitionId, id: IdHash) -> Result<Option<RememberedId>, Stop> {
         self.see(partition);
-        Ok(self.writer.remembered.get(self.now(), partition, hash))
+        Ok(self.writer.remembered.get(self.now(), partition, id))
     }
 
     fn remembered_all(
         &mut self,
         partition: PartitionId,
         block: &Block,
-    ) -> Result<Vec<(usize, Offset)>, Stop> {
+    ) -> Result<Vec<(usize, RememberedId)>, Stop> {
         self.see(partition);
         Ok(self.writer.remembered.get_all(self.now(), partition, block.hashes()))
     }

@@ -28,7 +28,7 @@ use crate::leftovers::Leftovers;
 use crate::log::{Place, Segments};
 use crate::messages::Stored;
 use crate::reclaimer::{Move, Moved, Reclaimer};
-use crate::remembered::Remembered;
+use crate::remembered::{Packed, Remembered};
 use crate::store::Shared;
 use crate::tables::{COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, cursor_value, number_key, pair_key};
 use crate::tails::Tails;
@@ -87,6 +87,8 @@ pub struct Group {
     /// Whether anyone is answered only after a sync.
     pub sync: bool,
     pub writes: Vec<Write>,
+    /// Transaction ids to remember.
+    pub ids: Vec<Packed>,
     pub segments: Segments,
     /// Where segments were that are needed no more.
     pub given_up: Vec<Place>,
@@ -358,7 +360,7 @@ impl Writer {
 
     fn after_commit(&mut self) {
         self.forget_told();
-        self.reclaimer.look(&self.shared, !self.leftovers.is_empty(), || self.remembered.tables());
+        self.reclaimer.look(&self.shared, !self.leftovers.is_empty());
     }
 
     /// Commits the filling group or gives it to the committer, if that is free and there is something to write.
@@ -467,10 +469,7 @@ impl Writer {
             self.in_flight.push_back((self.group.seq, segments));
         }
         self.write_moved();
-        for packed in self.remembered.pack() {
-            let key = number_key(shared.next_commit_number());
-            self.put(&packed.keyspace, key, packed.value);
-        }
+        self.group.ids = self.remembered.pack();
     }
 
     /// Writes segments again, and gives up where they were.
@@ -556,7 +555,7 @@ impl Writer {
         for overlay in [&mut self.records, &mut self.letters, &mut self.letter_times] {
             overlay.forget(told);
         }
-        if let Err(error) = self.remembered.forget(&self.shared.db, self.last_now) {
+        if let Err(error) = self.remembered.forget(self.last_now) {
             self.shared.fail(&error.to_string());
         }
         self.shared.set_remembered(self.remembered.len());

@@ -9,8 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, DeadLetterKey, Event, Partition, Record, Segment, SegmentHeader, Start};
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use baton_store::{
+    DeadLetter, DeadLetterKey, Event, Partition, Record, RememberedId, Segment, SegmentHeader, Start,
+};
+use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::clock::{Hybrid, number_of};
@@ -157,7 +159,7 @@ pub struct Memory {
     pub open: FxHashMap<PartitionId, Open>,
     pub closed: Vec<(PartitionId, Open)>,
     pub runs: Vec<(std::time::Duration, Run)>,
-    pub fresh_ids: FxHashMap<(PartitionId, u64), (Offset, Timestamp)>,
+    pub fresh_ids: FxHashMap<(PartitionId, IdHash), (RememberedId, Timestamp)>,
     pub segments: BTreeMap<(PartitionId, Offset), Segment>,
     pub no_segment: FxHashSet<(PartitionId, Offset)>,
     pub times: FxHashMap<(PartitionId, Offset), Option<Timestamp>>,

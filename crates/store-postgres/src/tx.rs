@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use baton_store::{
     Appended, Block, Cache, Cursor, DeadLetter, DeadLetterKey, Durability, Group, GroupSpec, MessageView,
-    Partition, Queue, QueueSpec, Record, Start, Stop, Tx,
+    Partition, Queue, QueueSpec, Record, RememberedId, Start, Stop, Tx,
 };
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
@@ -183,8 +183,8 @@ impl Tx for PostgresTx<'_> {
         message::append(self, partition, block, remember)
     }
 
-    fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop> {
-        message::remembered(self, partition, hash)
+    fn remembered(&mut self, partition: PartitionId, id: IdHash) -> Result<Option<RememberedId>, Stop> {
+        message::remembered(self, partition, id)
     }
 
     fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop> {

@@ -15,7 +15,7 @@ use baton_store::{
 };
 use baton_store_postgres::{Options, PostgresStore, Standing, check};
 use baton_testing_postgres::Postgres;
-use baton_types::{GroupId, Offset, PartitionId, QueueOptions};
+use baton_types::{GroupId, IdHash, Offset, PartitionId, QueueOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -76,10 +76,10 @@ fn any_home() -> Option<u64> {
 /// recognised by its transaction id, so repeating it is safe.
 async fn push(store: &dyn Store, partition: PartitionId, payload: String) -> Offset {
     loop {
-        let (block, hash) = (block(&payload), baton_types::transaction_hash(payload.as_bytes()));
+        let (block, id) = (block(&payload), IdHash::of(payload.as_bytes()));
         let pushed = run_at(store, any_home(), move |tx| {
-            if let Some(offset) = tx.remembered(partition, hash)? {
-                return Ok(offset);
+            if let Some(known) = tx.remembered(partition, id)? {
+                return Ok(known.offset);
             }
             Ok(tx.append(partition, &block, Duration::from_secs(3600)).first)
         });

@@ -34,4 +34,4 @@ pub use offsets::OffsetRanges;
 pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
 pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};
 pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, begin, home_of, run, run_at};
-pub use tx::{Appended, Durability, GroupSpec, Stop, Tx, look_at_all};
+pub use tx::{Appended, Durability, GroupSpec, RememberedId, Stop, Tx, look_at_all};

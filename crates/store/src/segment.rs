@@ -10,7 +10,7 @@
 //! length u32, xxh3-64 of everything else u64; then `count` messages, each: flags u8, \[transaction id: u16
 //! length and bytes\], \[trace id: 16 bytes\], \[producer: u16 length and bytes\], payload: u32 length and bytes.
 
-use baton_types::{MessageId, Offset, PartitionId, Timestamp, transaction_hash};
+use baton_types::{IdHash, MessageId, Offset, PartitionId, Timestamp};
 use bytes::{BufMut, Bytes};
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
@@ -46,7 +46,7 @@ pub struct Block {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     end: usize,
-    hash: Option<u64>,
+    hash: Option<IdHash>,
 }
 
 impl Block {
@@ -68,7 +68,7 @@ impl Block {
         }
         self.bytes.put_u32_le(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
         self.bytes.put_slice(message.payload);
-        let hash = message.transaction_id.map(|id| transaction_hash(id.as_bytes()));
+        let hash = message.transaction_id.map(|id| IdHash::of(id.as_bytes()));
         self.entries.push(Entry { end: self.bytes.len(), hash });
     }
 
@@ -109,7 +109,7 @@ impl Block {
     }
 
     /// For each message the hash of its transaction id, if the producer gave one.
-    pub fn hashes(&self) -> impl ExactSizeIterator<Item = Option<u64>> + Clone + '_ {
+    pub fn hashes(&self) -> impl ExactSizeIterator<Item = Option<IdHash>> + Clone + '_ {
         self.entries.iter().map(|e| e.hash)
     }
 

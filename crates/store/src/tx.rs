@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
+use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
 
 use crate::{
@@ -61,6 +61,16 @@ pub struct Appended {
     pub first: Offset,
     /// When they count as stored: now, or the moment of messages that share a segment with them.
     pub created_at: Timestamp,
+}
+
+/// What is remembered of a transaction id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RememberedId {
+    /// Where its message is, or was.
+    pub offset: Offset,
+    /// When that was stored, to the millisecond at least. An earlier version did not write it, and fewer bits of the
+    /// hash: then only the message itself tells whether it has this id.
+    pub created_at: Option<Timestamp>,
 }
 
 /// What a caller says of a group.
@@ -172,9 +182,9 @@ pub trait Tx {
     /// long), and tells where they now are.
     fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended;
 
-    /// The newest message stored under a transaction id with this hash that is still remembered. The hash may
-    /// lie: compare with [`message`](Tx::message).
-    fn remembered(&mut self, partition: PartitionId, hash: u64) -> Result<Option<Offset>, Stop>;
+    /// The newest message stored under a transaction id with this hash that is still remembered, also when retention
+    /// has removed the message.
+    fn remembered(&mut self, partition: PartitionId, id: IdHash) -> Result<Option<RememberedId>, Stop>;
 
     /// The same for all messages of a block that have an id: which of them, and where the other is. To look for many at
     /// once takes a backend less time than one after the other.
@@ -182,11 +192,11 @@ pub trait Tx {
         &mut self,
         partition: PartitionId,
         block: &Block,
-    ) -> Result<Vec<(usize, Offset)>, Stop> {
+    ) -> Result<Vec<(usize, RememberedId)>, Stop> {
         let mut found = Vec::new();
-        look_at_all(block.hashes().enumerate(), |(index, hash)| {
-            let Some(hash) = hash else { return Ok(()) };
-            found.extend(self.remembered(partition, hash)?.map(|offset| (index, offset)));
+        look_at_all(block.hashes().enumerate(), |(index, id)| {
+            let Some(id) = id else { return Ok(()) };
+            found.extend(self.remembered(partition, id)?.map(|known| (index, known)));
             Ok(())
         })?;
         Ok(found)

@@ -11,7 +11,7 @@ mod options;
 mod time;
 pub mod wire;
 
-pub use id::{GroupId, LeaseId, MessageId, Offset, PartitionId, QueueId, transaction_hash};
+pub use id::{GroupId, IdHash, LeaseId, MessageId, Offset, PartitionId, QueueId, transaction_hash};
 pub use options::{OptionsError, QueueOptions};
 pub use time::{ParseTimestampError, Timestamp};
 

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use baton_store::{Queue, Segment};
-use baton_types::{Offset, PartitionId, Timestamp, limits};
+use baton_types::{IdHash, Offset, PartitionId, Timestamp, limits};
 use bytes::Bytes;
 
 use super::dead_letters::{find_letter, letters_of};
 use super::{Broker, PAGE};
 use crate::inspect::Views;
+use crate::withdrawn::Withdrawal;
 use crate::{Error, MessageDetail, MessageFilter, MessageSummary, resolve};
 
 /// Partitions whose newest messages a listing looks at.
@@ -126,7 +127,10 @@ impl Broker {
     /// Deletes a message for every group, with its dead letters; whether there was one.
     pub async fn delete_message(&self, partition: PartitionId, transaction_id: &str) -> Result<bool, Error> {
         let found = resolve::find_stored(&self.shared.store, partition, transaction_id).await?;
-        let (offset, transaction_id) = (found.map(|message| message.offset), transaction_id.to_string());
+        let offset = found.as_ref().map(|message| message.offset);
+        let own_id = found.and_then(|message| message.transaction_id);
+        let own_id = own_id.unwrap_or_else(|| Bytes::copy_from_slice(transaction_id.as_bytes()));
+        let transaction_id = transaction_id.to_string();
         self.run(move |tx| {
             let Some(row) = tx.partition_by_id(partition)? else { return Ok(false) };
             let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(false) };
@@ -135,11 +139,20 @@ impl Broker {
                 Some(offset) => letters_of(tx, &queue, partition, offset)?,
                 None => find_letter(tx, &queue, partition, &transaction_id)?.into_iter().collect(),
             };
+            let deletes = kept.is_some() || !letters.is_empty();
+            let known = if deletes { tx.remembered(partition, IdHash::of(&own_id))? } else { None };
+            let withdrawal = match known {
+                Some(known) => Withdrawal::of_id(tx, &queue, partition, &own_id, known.offset.plus(1))?,
+                None => None,
+            };
             if let Some(offset) = kept {
                 tx.delete_message(partition, offset);
             }
+            if let Some(withdrawal) = withdrawal {
+                withdrawal.write(tx)?;
+            }
             letters.iter().for_each(|letter| tx.remove_dead_letter(&letter.key));
-            Ok(kept.is_some() || !letters.is_empty())
+            Ok(deletes)
         })
         .await
     }

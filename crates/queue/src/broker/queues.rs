@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use baton_store::Queue;
+use baton_store::{Partition, Queue, look_at_all};
 
 use super::{Broker, PAGE};
 use crate::inspect::{self, Counts};
 use crate::maintenance;
 use crate::news::News;
+use crate::withdrawn::Withdrawal;
 use crate::{Error, PartitionSummary, QueueSummary};
 
 impl Broker {
@@ -128,13 +129,19 @@ impl Broker {
             let (count, last) = self
                 .run(move |tx| {
                     let page = tx.partitions(id, after, PAGE)?;
-                    let mut count = 0;
-                    for partition in &page {
-                        if only.as_deref().is_none_or(|only| *partition.name == *only) {
-                            tx.trim(partition.id, partition.tail)?;
-                            count += 1;
-                        }
+                    let Some(queue) = tx.queue_by_id(id)? else { return Ok((0, None)) };
+                    let wanted =
+                        |partition: &&Partition| only.as_deref().is_none_or(|only| *partition.name == *only);
+                    let (mut count, mut withdrawals) = (0, Vec::new());
+                    look_at_all(page.iter().filter(wanted), |partition| {
+                        withdrawals.extend(Withdrawal::of_all(tx, &queue, partition.id, partition.tail)?);
+                        Ok(())
+                    })?;
+                    for partition in page.iter().filter(wanted) {
+                        tx.trim(partition.id, partition.tail)?;
+                        count += 1;
                     }
+                    withdrawals.into_iter().try_for_each(|withdrawal| withdrawal.write(tx))?;
                     Ok((count, page.last().map(|partition| partition.id)))
                 })
                 .await?;

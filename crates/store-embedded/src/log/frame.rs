@@ -12,6 +12,7 @@ use bytes::{Buf, BufMut, Bytes};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::{Place, Segments};
+use crate::remembered::Packed;
 use crate::tables::{SEGMENT_KEY_BYTES, read_pair};
 use crate::writer::Write;
 
@@ -22,21 +23,21 @@ const HEAD_BYTES: usize = SUM_AT + 8;
 const REMOVED: u32 = u32::MAX;
 
 /// The frame of a commit, up to its entries, written when the commits up to `synced` were.
-pub fn encode(number: u64, synced: u64, writes: &[Write], segments: &Segments) -> Vec<u8> {
+pub fn encode(number: u64, synced: u64, writes: &[Write], ids: &[Packed], segments: &Segments) -> Vec<u8> {
     let payload = |write: &Write| 8 + write.key.len() + write.value.as_ref().map_or(0, |value| value.len());
-    let mut bytes = Vec::with_capacity(HEAD_BYTES + 64 + writes.iter().map(payload).sum::<usize>());
+    let ids_bytes = ids.iter().map(|packed| 64 + packed.value.len()).sum::<usize>();
+    let mut bytes =
+        Vec::with_capacity(HEAD_BYTES + 64 + writes.iter().map(payload).sum::<usize>() + ids_bytes);
     bytes.resize(HEAD_BYTES, 0);
     for table in writes.chunk_by(|one, next| one.table.name() == next.table.name()) {
-        let name = table[0].table.name().as_bytes();
-        bytes.put_u8(u8::try_from(name.len()).unwrap_or(u8::MAX));
-        bytes.put_slice(name);
-        bytes.put_u32_le(length(table.len()));
+        put_table(&mut bytes, table[0].table.name(), table.len());
         for Write { key, value, .. } in table {
-            bytes.put_u32_le(length(key.len()));
-            bytes.put_u32_le(value.as_ref().map_or(REMOVED, |value| length(value.len())));
-            bytes.put_slice(key);
-            bytes.put_slice(value.as_deref().unwrap_or_default());
+            put_row(&mut bytes, key, value.as_deref());
         }
+    }
+    for packed in ids {
+        put_table(&mut bytes, &packed.name(), 1);
+        put_row(&mut bytes, &[], Some(&packed.value));
     }
     let (head, rows) = bytes.split_at_mut(HEAD_BYTES);
     let mut fields = &mut head[..];
@@ -49,6 +50,19 @@ pub fn encode(number: u64, synced: u64, writes: &[Write], segments: &Segments) -
     let sum = checksum(&head[..SUM_AT], rows);
     head[SUM_AT..].copy_from_slice(&sum.to_le_bytes());
     bytes
+}
+
+fn put_table(bytes: &mut Vec<u8>, name: &str, rows: usize) {
+    bytes.put_u8(u8::try_from(name.len()).unwrap_or(u8::MAX));
+    bytes.put_slice(name.as_bytes());
+    bytes.put_u32_le(length(rows));
+}
+
+fn put_row(bytes: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
+    bytes.put_u32_le(length(key.len()));
+    bytes.put_u32_le(value.map_or(REMOVED, |value| length(value.len())));
+    bytes.put_slice(key);
+    bytes.put_slice(value.unwrap_or_default());
 }
 
 fn length(of: usize) -> u32 {
@@ -218,7 +232,7 @@ mod tests {
             let segment = Segment::encode(&SegmentHeader { base, count: 1, created_at }, block.bytes());
             segments.add(key, [&key[..], &segment].concat().into());
         }
-        [encode(5, 3, &rows.map(write), &segments), segments.pieces.concat()].concat()
+        [encode(5, 3, &rows.map(write), &[], &segments), segments.pieces.concat()].concat()
     }
 
     #[test]

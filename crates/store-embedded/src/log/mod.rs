@@ -33,6 +33,7 @@ pub use checkpoint::Position;
 pub use files::{Files, Place};
 pub use frame::Frame;
 
+use crate::remembered::Packed;
 use crate::tables::{LOG_USAGE, SEGMENT_KEY_BYTES, corrupt, read_number};
 use crate::writer::Write;
 
@@ -264,9 +265,15 @@ impl Log {
     }
 
     /// Appends a commit, which is not on disk before [`sync`](Self::sync); tells where its segments begin.
-    pub fn append(&mut self, number: u64, writes: &[Write], segments: &Segments) -> io::Result<Place> {
+    pub fn append(
+        &mut self,
+        number: u64,
+        writes: &[Write],
+        ids: &[Packed],
+        segments: &Segments,
+    ) -> io::Result<Place> {
         self.check_whole()?;
-        let head = frame::encode(number, self.synced, writes, segments);
+        let head = frame::encode(number, self.synced, writes, ids, segments);
         let mut slices = Vec::with_capacity(1 + segments.pieces.len());
         slices.push(IoSlice::new(&head));
         slices.extend(segments.pieces.iter().map(|piece| IoSlice::new(piece)));
@@ -439,17 +446,17 @@ mod tests {
     fn after_a_sync_that_failed_nothing_is_taken_for_synced() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
-        log.append(1, &[], &Segments::default()).unwrap();
+        log.append(1, &[], &[], &Segments::default()).unwrap();
         log.sync().unwrap();
         // It takes what is written and cannot be synced.
         let null = File::options().write(true).open("/dev/null").unwrap();
         let file = std::mem::replace(&mut log.file, null);
-        log.append(2, &[], &Segments::default()).unwrap();
+        log.append(2, &[], &[], &Segments::default()).unwrap();
         log.sync().unwrap_err();
         log.file = file;
         log.sync().unwrap_err();
         log.end_file().unwrap_err();
-        log.append(3, &[], &Segments::default()).unwrap_err();
+        log.append(3, &[], &[], &Segments::default()).unwrap_err();
         assert_eq!(log.synced, 1);
     }
 
@@ -461,7 +468,7 @@ mod tests {
         let mut commit = |bytes: usize| {
             let mut segments = Segments::default();
             segments.add([0; SEGMENT_KEY_BYTES], vec![1; bytes].into());
-            log.append(log.end().commits + 1, &[], &segments).unwrap();
+            log.append(log.end().commits + 1, &[], &[], &segments).unwrap();
             log.file.metadata().unwrap().len() - log.end().at
         };
         for large in [200 << 10, ZEROS.len()] {

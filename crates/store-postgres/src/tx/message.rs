@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use baton_store::{
-    Appended, Block, Durability, Error, Event, MessageView, Segment, SegmentHeader, Start, Stop, Tx,
+    Appended, Block, Durability, Error, Event, MessageView, RememberedId, Segment, SegmentHeader, Start,
+    Stop, Tx,
 };
-use baton_types::{Offset, PartitionId, Timestamp};
+use baton_types::{IdHash, Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 
 use super::PostgresTx;
 use crate::memory::Open;
-use crate::remembered::Run;
+use crate::remembered::{Run, RunId};
 
 pub fn append(
     tx: &mut PostgresTx<'_>,
@@ -70,7 +71,7 @@ pub fn append(
             open.bytes.truncate(length);
         }
     });
-    note_ids(tx, partition, first, block, remember);
+    note_ids(tx, partition, Appended { first, created_at }, block, remember);
     tx.memory.tell(Event::Appended { queue, partition });
     Appended { first, created_at }
 }
@@ -78,14 +79,14 @@ pub fn append(
 pub fn remembered(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
-    hash: u64,
-) -> Result<Option<Offset>, Stop> {
+    id: IdHash,
+) -> Result<Option<RememberedId>, Stop> {
     if tx.row(partition)?.is_none() {
         return Ok(None);
     }
-    let fresh = tx.memory.fresh_ids.get(&(partition, hash));
-    if let Some((offset, _)) = fresh.filter(|(_, until)| *until > tx.memory.now) {
-        return Ok(Some(*offset));
+    let fresh = tx.memory.fresh_ids.get(&(partition, id));
+    if let Some((known, _)) = fresh.filter(|(_, until)| *until > tx.memory.now) {
+        return Ok(Some(*known));
     }
     let Some(entry) = tx.memory.entry(partition) else { return Ok(None) };
     if entry.original.tail > Offset(0)
@@ -94,7 +95,7 @@ pub fn remembered(
         tx.memory.wanted.remembered.insert(partition, from);
         return Err(Stop::Load);
     }
-    Ok(tx.remembered.get(partition, hash, tx.memory.now))
+    Ok(tx.remembered.get(partition, id, tx.memory.now))
 }
 
 pub fn get(
@@ -230,36 +231,54 @@ fn time_of(
 }
 
 /// Remembers the transaction ids of messages.
-fn note_ids(tx: &mut PostgresTx<'_>, partition: PartitionId, first: Offset, block: &Block, window: Duration) {
+fn note_ids(
+    tx: &mut PostgresTx<'_>,
+    partition: PartitionId,
+    Appended { first, created_at }: Appended,
+    block: &Block,
+    window: Duration,
+) {
     let until = tx.memory.now.after(window);
-    let ids: Vec<(u64, u32)> =
-        block.hashes().zip(0u32..).filter_map(|(hash, at)| Some((hash?, at))).collect();
+    let ids: Vec<(IdHash, u32)> = block.hashes().zip(0u32..).filter_map(|(id, at)| Some((id?, at))).collect();
     if window.is_zero() || ids.is_empty() {
         return;
     }
-    for (hash, distance) in &ids {
-        let key = (partition, *hash);
-        let old = tx.memory.fresh_ids.insert(key, (first.plus((*distance).into()), until));
+    for (id, distance) in &ids {
+        let key = (partition, *id);
+        let known = RememberedId { offset: first.plus((*distance).into()), created_at: Some(created_at) };
+        let old = tx.memory.fresh_ids.insert(key, (known, until));
         tx.memory.undo(move |memory| match old {
             Some(old) => drop(memory.fresh_ids.insert(key, old)),
             None => drop(memory.fresh_ids.remove(&key)),
         });
     }
+    let at = |shift: u32| {
+        move |(IdHash { hash, check }, distance): (IdHash, u32)| RunId {
+            hash,
+            check,
+            distance: shift.saturating_add(distance),
+        }
+    };
     // What one group appends to a partition for the same window is one row.
     let last = tx.memory.runs.iter().rposition(|(_, run)| run.partition == partition);
-    let joins = last.filter(|last| tx.memory.runs[*last].0 == window);
+    let joins = last.filter(|last| {
+        let (of, run) = &tx.memory.runs[*last];
+        *of == window && run.created_at == Some(created_at)
+    });
     if let Some(index) = joins {
         let run = &mut tx.memory.runs[index].1;
         let (before, was_until) = (run.ids.len(), run.until);
         let shift = u32::try_from(first.since(run.first)).unwrap_or(u32::MAX);
-        run.ids.extend(ids.into_iter().map(|(hash, distance)| (hash, shift.saturating_add(distance))));
+        run.ids.extend(ids.into_iter().map(at(shift)));
         run.until = until;
         tx.memory.undo(move |memory| {
             memory.runs[index].1.ids.truncate(before);
             memory.runs[index].1.until = was_until;
         });
     } else {
-        tx.memory.runs.push((window, Run { partition, first, until, ids }));
+        let ids = ids.into_iter().map(at(0)).collect();
+        let run = Run { partition, first, until, created_at: Some(created_at), ids };
+        tx.memory.runs.push((window, run));
         tx.memory.undo(|memory| drop(memory.runs.pop()));
     }
 }

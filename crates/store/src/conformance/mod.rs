@@ -113,6 +113,7 @@ macro_rules! conformance {
                 the_newest_of_two_messages_with_one_id_is_told
                 the_newest_is_told_also_when_its_window_is_shorter
                 a_transaction_id_belongs_to_its_partition
+                an_id_is_remembered_also_when_its_message_is_gone
                 without_a_window_nothing_is_remembered
                 what_is_remembered_outlives_a_restart;
             group:

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_types::{Offset, PartitionId, transaction_hash};
+use baton_types::{IdHash, Offset, PartitionId};
 
 use super::{Backend, Bench, Restart, WINDOW, named_block, seconds};
 
@@ -17,14 +17,16 @@ async fn push<B: Backend>(
 }
 
 async fn find<B: Backend>(bench: &Bench<B>, partition: PartitionId, id: &'static str) -> Option<u64> {
-    let hash = transaction_hash(id.as_bytes());
+    let hash = IdHash::of(id.as_bytes());
+    let other = IdHash { check: hash.check ^ 1, ..hash };
     let found = bench.run(move |tx| {
         let among = tx.remembered_all(partition, &named_block(&["nobody's", id]))?;
+        assert_eq!(tx.remembered(partition, other)?, None, "all bits of a hash count");
         Ok((tx.remembered(partition, hash)?, among))
     });
     let (found, among) = found.await;
-    assert_eq!(among, found.map(|offset| (1, offset)).into_iter().collect::<Vec<_>>());
-    found.map(|offset| offset.0)
+    assert_eq!(among, found.map(|known| (1, known)).into_iter().collect::<Vec<_>>());
+    found.map(|known| known.offset.0)
 }
 
 pub async fn a_transaction_id_is_remembered_for_its_window<B: Backend>() {
@@ -38,10 +40,10 @@ pub async fn a_transaction_id_is_remembered_for_its_window<B: Backend>() {
         bench.restart(restart).await;
         push(&bench, partition, &["other"], WINDOW).await;
         assert_eq!(find(&bench, partition, "c").await, Some(2));
-        let hash = transaction_hash(b"e");
+        let id = IdHash::of(b"e");
         let seen = bench.run(move |tx| {
             let first = tx.append(partition, &named_block(&["d", "e"]), WINDOW).first;
-            Ok(tx.remembered(partition, hash)? == Some(first.plus(1)))
+            Ok(tx.remembered(partition, id)?.map(|known| known.offset) == Some(first.plus(1)))
         });
         assert!(seen.await, "a decision sees what it remembered itself");
     }
@@ -115,6 +117,26 @@ pub async fn without_a_window_nothing_is_remembered<B: Backend>() {
     assert_eq!(bench.store().statistics().remembered, 0);
 }
 
+pub async fn an_id_is_remembered_also_when_its_message_is_gone<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let (_, partition) = bench.lane().await;
+    let block = named_block(&["a", "b"]);
+    let appended = bench.run(move |tx| Ok(tx.append(partition, &block, WINDOW))).await;
+    bench.run(move |tx| tx.trim(partition, Offset(2))).await;
+    bench.clock.advance(WINDOW - seconds(1));
+    for restart in Restart::ALL {
+        let known = bench.run(move |tx| {
+            assert_eq!(tx.message(partition, Offset(1))?, None);
+            tx.remembered(partition, IdHash::of(b"b"))
+        });
+        let known = known.await.unwrap();
+        assert_eq!(known.offset, Offset(1), "before {restart:?}");
+        let millis = known.created_at.map(|at| at.millis());
+        assert_eq!(millis, Some(appended.created_at.millis()), "its message's id can be told");
+        bench.restart(restart).await;
+    }
+}
+
 pub async fn what_is_remembered_outlives_a_restart<B: Backend>() {
     let mut bench = Bench::<B>::new().await;
     let (_, partition) = bench.lane().await;
@@ -135,7 +157,7 @@ pub async fn what_is_remembered_outlives_a_restart<B: Backend>() {
         let found = bench.run(move |tx| {
             let mut found = Vec::new();
             for id in &ids {
-                found.push(tx.remembered(partition, transaction_hash(id.as_bytes()))?);
+                found.push(tx.remembered(partition, IdHash::of(id.as_bytes()))?.map(|known| known.offset));
             }
             Ok(found)
         });
