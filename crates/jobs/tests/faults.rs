@@ -36,6 +36,8 @@ enum Fate {
 struct Faulty {
     inner: Arc<dyn Store>,
     is_ill: Arc<AtomicBool>,
+    /// Reads that will fail.
+    unread: AtomicUsize,
     /// Out of a hundred decisions: slow, refused, denied, swallowed.
     shares: [u64; 4],
     chance: AtomicU64,
@@ -48,6 +50,7 @@ impl Faulty {
         Arc::new(Self {
             inner,
             is_ill: Arc::new(AtomicBool::new(true)),
+            unread: AtomicUsize::new(0),
             shares,
             chance: AtomicU64::new(23),
             suffered: Default::default(),
@@ -122,6 +125,10 @@ impl Store for Faulty {
         to: Offset,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, StoreError>> {
+        let fails = |left: usize| left.checked_sub(1);
+        if self.unread.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+            return Box::pin(async { Err(StoreError::Busy(Duration::from_millis(1))) });
+        }
         self.inner.read(partition, from, to, bytes_max)
     }
 
@@ -225,6 +232,57 @@ async fn a_slow_and_lying_store_loses_no_job_and_accepts_none_twice() {
     for fate in [Fate::Slow, Fate::Refused, Fate::Denied] {
         assert!(store.suffered(fate) > 0, "the test shows nothing");
     }
+}
+
+/// A lease whose jobs could not be read answered 503 and kept them for half a minute, and that counted as a loss.
+#[tokio::test]
+async fn a_lease_that_cannot_read_its_jobs_gives_them_back() {
+    let bench = Bench::new();
+    // Of ten decisions four fail as well, so that giving back has to be repeated.
+    let store = Faulty::new(Arc::clone(&bench.store), [0, 40, 0, 0]);
+    let jobs = Jobs::start(store.clone(), Options { sole: true, duties: false, ..Options::default() });
+    let new = || (0..10).map(|number| NewJob::new("q", "t", number.to_string())).collect();
+    bench.jobs.enqueue(new(), None).await.unwrap();
+    let told = NewWorker { name: "w".into(), queues: vec!["q".into()], ..NewWorker::default() };
+    let worker = surely(|| jobs.register(told.clone())).await.worker;
+    for _ in 0..20 {
+        store.unread.store(1, Ordering::SeqCst);
+        while store.unread.load(Ordering::SeqCst) > 0 {
+            assert!(jobs.lease(worker, 10, Duration::ZERO).await.is_err());
+        }
+        all_wait(&bench, 10).await;
+    }
+    assert!(store.suffered(Fate::Refused) > 20, "the test shows nothing");
+    store.heal();
+    let leased = jobs.lease(worker, 10, Duration::ZERO).await.unwrap().jobs;
+    assert_eq!(leased.iter().map(|one| one.attempt).collect::<Vec<_>>(), [1; 10], "it cost them nothing");
+    // Another fault after the grant: the caller has gone.
+    for one in &leased {
+        bench.report(one, Outcome::Released).await;
+    }
+    store.is_ill.store(true, Ordering::SeqCst);
+    for _ in 0..20 {
+        let mut call = Box::pin(jobs.lease(worker, 10, Duration::ZERO));
+        let _ = begin(&mut call).await;
+        drop(call);
+        all_wait(&bench, 10).await;
+    }
+}
+
+/// Returns when so many jobs wait for a worker.
+async fn all_wait(bench: &Bench, jobs: u64) {
+    for _ in 0..3_000 {
+        if jobs_in(bench, &["dispatched"]).await == jobs {
+            return;
+        }
+        baton_env::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("jobs were not given back");
+}
+
+/// Polls a call once, so that it begins.
+async fn begin<T>(call: &mut std::pin::Pin<Box<impl Future<Output = T>>>) -> bool {
+    std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx).is_ready())).await
 }
 
 async fn jobs_in(bench: &Bench, states: &[&str]) -> u64 {

@@ -19,6 +19,11 @@ use crate::report::Report;
 use crate::state::Outcome;
 use crate::worker::Desired;
 
+/// How long an answer waits for jobs that go back.
+const ANSWER_AFTER: Duration = Duration::from_secs(1);
+/// The pause between attempts to give jobs back.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(100);
+
 /// A job as a worker gets it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leased {
@@ -65,17 +70,38 @@ impl Jobs {
         max: usize,
         wait: Duration,
     ) {
-        let leases = match self.granted(&mut caller, worker, max, wait).await {
+        let (leases, back) = match self.granted(&mut caller, worker, max, wait).await {
             Ok(grant) => self.deliver(grant).await,
-            Err(error) => Err(error),
+            Err(error) => (Err(error), Vec::new()),
         };
-        if let Err(Ok(unheard)) = caller.send(leases) {
-            let back = |leased: &Leased| Report::new(leased.id, leased.execution.fence, Outcome::Released);
-            let reports: Vec<_> = unheard.jobs.iter().map(back).collect();
-            if !reports.is_empty()
-                && let Err(error) = self.report(reports).await
-            {
-                tracing::debug!(%error, "jobs that nobody took were not given back");
+        let mut giving_back = Box::pin(self.give_back(back));
+        // An error says that nothing was changed, which is true once the jobs are back.
+        let is_back = tokio::select! {
+            () = &mut giving_back => true,
+            () = baton_env::sleep(ANSWER_AFTER) => false,
+        };
+        let unheard = caller.send(leases).err().and_then(Result::ok);
+        if !is_back {
+            giving_back.await;
+        }
+        let back = |leased: &Leased| Report::new(leased.id, leased.execution.fence, Outcome::Released);
+        self.give_back(unheard.unwrap_or_default().jobs.iter().map(back).collect()).await;
+    }
+
+    /// Gives jobs back that their worker has not heard of, for free. Tries until it is done, the leases are over or the
+    /// server stops.
+    async fn give_back(&self, reports: Vec<Report>) {
+        let watch = Stopwatch::start();
+        while !reports.is_empty()
+            && let Err(error) = self.report(reports.clone()).await
+        {
+            if watch.elapsed() > self.shared.options.policy.lease || self.shared.stop.is_cancelled() {
+                tracing::warn!(%error, jobs = reports.len(), "jobs were not given back; their leases run out");
+                return;
+            }
+            tokio::select! {
+                () = baton_env::sleep(GIVE_BACK_EVERY) => {}
+                () = self.shared.stop.cancelled() => {}
             }
         }
     }
@@ -131,30 +157,40 @@ impl Jobs {
         }
     }
 
-    /// Reads what was granted.
-    async fn deliver(&self, grant: Grant) -> Result<Leases, Error> {
+    /// Reads what was granted; also tells what has to go back: jobs that do not fit, or all when they cannot be read.
+    async fn deliver(&self, grant: Grant) -> (Result<Leases, Error>, Vec<Report>) {
         for partition in &grant.more {
             self.shared.bells.ready(*partition, 1);
         }
-        let payloads = self.payloads(grant.jobs.iter().map(|job| (job.place.partition, job.spec))).await?;
+        let given_back =
+            |job: &Granted| Report::new(JobId::new(job.created_at, job.place), job.fence, Outcome::Released);
+        let places = grant.jobs.iter().map(|job| (job.place.partition, job.spec));
+        let payloads = match self.payloads(places).await {
+            Ok(payloads) => payloads,
+            // Damaged jobs stay leased and end as poison. Given back, they would be the first of every lease for ever.
+            Err(error @ Error::Store(baton_store::Error::Corrupt(_))) => return (Err(error), Vec::new()),
+            Err(error) => return (Err(error), grant.jobs.iter().map(given_back).collect()),
+        };
         let policy = self.shared.options.policy;
         let (mut jobs, mut bytes, mut back) = (Vec::with_capacity(grant.jobs.len()), 0, Vec::new());
         for (job, payload) in grant.jobs.iter().zip(payloads) {
-            let id = JobId::new(job.created_at, job.place);
             let fits = jobs.is_empty() || bytes <= LEASE_BYTES_MAX;
             let Some(payload) = payload.filter(|_| fits) else {
-                back.push(Report::new(id, job.fence, Outcome::Released));
+                back.push(given_back(job));
                 continue;
             };
             let like = jobs.last().map(|leased: &Leased| &leased.spec.job_type);
-            let (spec, args) = payload::brief(&payload, like)?;
-            bytes += args.len();
-            jobs.push(leased(id, job, spec, args, &policy));
+            let id = JobId::new(job.created_at, job.place);
+            match payload::brief(&payload, like) {
+                Ok((spec, args)) => {
+                    bytes += args.len();
+                    jobs.push(leased(id, job, spec, args, &policy));
+                }
+                // As above.
+                Err(error) => tracing::error!(%error, job = %id, "a job cannot be read"),
+            }
         }
-        if !back.is_empty() {
-            self.report(back).await?;
-        }
-        Ok(Leases { jobs, desired: grant.desired })
+        (Ok(Leases { jobs, desired: grant.desired }), back)
     }
 
     /// What is kept of jobs, one for each place, read in runs; `None` for what is not kept any more.
