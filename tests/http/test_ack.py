@@ -238,8 +238,9 @@ def test_a_dlq_ack_gives_up_at_once(server, queue):
     server.push(queue, 1, 2)
     messages = server.pop(queue, batch=2)
     result = ack(server, messages[0], "dlq", error="unreadable")
-    assert (result["success"], result["dlq"], result["leaseReleased"]) == (True, True, False)
-    assert ack(server, messages[1])["leaseReleased"] is True
+    assert (result["success"], result["dlq"], result["leaseReleased"]) == (True, True, True)
+    assert ack(server, messages[1])["error"] == "Invalid or expired lease"
+    assert data_of(server.pop(queue, batch=2)) == [2], "the rest comes again at once"
     (letter,) = server.get(f"/api/v1/dlq?queue={queue}").json["messages"]
     assert (letter["data"], letter["errorMessage"]) == (1, "unreadable")
 

@@ -50,9 +50,10 @@ def test_a_listing_is_newest_first_with_every_field(server, queue):
 
 def test_a_listing_tells_what_became_of_each_message(server, queue):
     server.push(queue, *range(4), partition="p", ids=["done", "dead", "held", "more"])
-    messages = server.pop(queue, batch=3)
+    messages = server.pop(queue, batch=2)
     server.ack(messages[:1])
     server.ack(messages[1:2], status="dlq")
+    server.pop(queue)
     status = {row["transactionId"]: row["status"] for row in listed(server, queue=queue)["messages"]}
     assert status["done"] == "completed"
     assert status["dead"] == "dead_letter"

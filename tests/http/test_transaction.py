@@ -280,3 +280,120 @@ def test_a_position_that_cannot_be_undoes_everything(server, queue, change, reas
 def test_a_position_that_cannot_be_read_is_refused(server, queue, change):
     place = {"queue": queue, "consumerGroup": "g", "offset": 0, **change}
     assert server.post("/api/v1/transaction", {"positions": [place]}).status == 400
+
+
+def push_to(queue, *payloads):
+    return {"type": "push", "items": [{"queue": queue, "payload": payload} for payload in payloads]}
+
+
+def jobs_of(server, queue):
+    return server.get(f"/api/v1/jobs?queue={queue}").json["jobs"]
+
+
+@pytest.mark.parametrize("form", ["own lease", "requiredLeases", "no lease"])
+def test_a_transaction_that_acks_takes_effect_once(server, queue, form):
+    """Two messages are held, so that the lease outlives the first transaction."""
+    message, other = leased(server, queue, 1, 2)
+    ack = ack_of(message)
+    fields = {"jobs": [{"jobType": "t", "queue": f"{queue}-jobs"}]}
+    if form != "own lease":
+        del ack["leaseId"]
+    if form == "requiredLeases":
+        fields["requiredLeases"] = [message["leaseId"]]
+    operations = [push_to(f"{queue}-next", 2), {"type": "ack", **ack}]
+    assert commit(server, *operations, **fields).json["success"] is True
+    for _ in range(3):
+        body = commit(server, *operations, **fields).json
+        assert (body["success"], body["reason"], body["failedIndex"]) == (False, "ack_conflict", 1)
+        assert "Message is finished already" in body["error"]
+    assert data_of(server.pop(f"{queue}-next", batch=10)) == [2]
+    assert len(jobs_of(server, f"{queue}-jobs")) == 1
+    assert server.ack([other])[0]["success"] is True, "the lease is untouched"
+
+
+def test_a_late_transaction_cannot_finish_what_another_consumer_has_finished(server, queue):
+    server.push(queue, 1, 2)
+    (late, _) = server.pop(queue, batch=2, leaseSeconds=1)
+    (second, _) = server.pop(queue, batch=2, wait=True, timeout=10000)
+    assert server.ack([second])[0]["success"] is True
+    body = commit(server, {"type": "ack", **ack_of(late)}, push_to(f"{queue}-next", 2)).json
+    assert (body["success"], body["reason"], body["failedIndex"]) == (False, "ack_conflict", 0)
+    assert server.pop(f"{queue}-next") == []
+
+
+def commit_under(server, key, *operations, **fields):
+    body = {"operations": list(operations), **fields}
+    return server.post("/api/v1/transaction", body, headers={"Idempotency-Key": key})
+
+
+def test_a_transaction_repeated_under_its_key_gets_the_first_answer(server, queue):
+    (message,) = leased(server, queue, 1)
+    operations = [{"type": "ack", **ack_of(message)}, push_to(f"{queue}-next", *range(5))]
+    fields = {
+        "kv": [{"op": "incr", "ns": queue, "key": "n", "delta": 1, "forever": True}],
+        "timers": [timer(queue, "t")],
+        "jobs": [{"jobType": "t", "queue": f"{queue}-jobs"}],
+    }
+    first = commit_under(server, queue, *operations, **fields)
+    assert (first.status, first.json["success"], len(first.json["results"])) == (200, True, 9)
+    for _ in range(3):
+        again = commit_under(server, queue, *operations, **fields)
+        assert (again.status, again.json) == (200, first.json)
+    assert data_of(server.pop(f"{queue}-next", batch=10)) == [0, 1, 2, 3, 4]
+    assert record(server, queue, "n")["value"] == 1
+    assert len(jobs_of(server, f"{queue}-jobs")) == 1
+
+
+def test_a_key_with_another_transaction_is_a_conflict(server, queue):
+    assert commit_under(server, queue, push_to(queue, 1)).json["success"] is True
+    answer = commit_under(server, queue, push_to(queue, 2))
+    assert (answer.status, answer.json["reason"]) == (409, "idempotency_key_reused")
+    assert data_of(server.pop(queue, batch=10)) == [1]
+
+
+def test_a_refused_transaction_is_decided_anew_under_its_key(server, queue):
+    server.push(queue, 1)
+    operations = [push_to(queue, 2), {"type": "ack", "transactionId": "t", "partitionId": "1"}]
+    for _ in range(2):
+        assert commit_under(server, queue, *operations).json["reason"] == "rejected_ack"
+    gate = put(queue, "gate", 1, expect=0, required=True)
+    server.post("/api/v1/kv", {"operations": [put(queue, "gate", 0)]})
+    assert commit_under(server, f"{queue}-2", push_to(queue, 2), kv=[gate]).json["success"] is False
+    server.post("/api/v1/kv", {"operations": [{"op": "delete", "ns": queue, "key": "gate"}]})
+    assert commit_under(server, f"{queue}-2", push_to(queue, 2), kv=[gate]).json["success"] is True
+
+
+def test_a_long_answer_is_kept_too(server, queue):
+    """Longer than what the store keeps in one record."""
+    operations = [push_to(queue, *range(9000))]
+    first = commit_under(server, queue, *operations).json
+    assert len(first["results"]) == 9000
+    assert commit_under(server, queue, *operations).json == first
+
+
+def test_a_key_has_a_bound(server, queue):
+    assert commit_under(server, "k" * 256, push_to(queue, 1)).status == 400
+
+
+def test_a_refusal_names_the_culprit(server, queue):
+    """Among acks and messages, records, timers and positions, in this order."""
+    (message,) = leased(server, queue, 1)
+    server.push(queue, 2, ids=["t2"])
+    fine = {"type": "ack", **ack_of(message)}
+    ghost = {**fine, "transactionId": "ghost"}
+
+    def failed(*operations, **fields):
+        body = commit(server, *operations, **fields).json
+        assert body["success"] is False
+        return body
+
+    body = failed(push_to(f"{queue}-next", 1, 2), fine, ghost)
+    assert (body["reason"], body["failedIndex"]) == ("rejected_ack", 3)
+    assert [(r["index"], r["success"]) for r in body["results"]] == [(2, True), (3, False)]
+    duplicate = {"type": "push", "items": [{"queue": queue, "transactionId": "t2", "payload": 1}]}
+    body = failed(push_to(f"{queue}-next", 1), fine, push_to(queue, 5), duplicate)
+    assert (body["reason"], body["failedIndex"], body["results"]) == ("duplicate", 3, [])
+    riders = {"kv": [put(queue, "a", 1)], "timers": [timer(queue, "t")]}
+    place = {"queue": queue, "consumerGroup": "g", "offset": 0}
+    body = failed(push_to(queue, 1), positions=[place, {**place, "offset": 99}], **riders)
+    assert (body["reason"], body["failedIndex"]) == ("bad_request", 4)

@@ -1,11 +1,13 @@
 //! Acks and pushes that happen together or not at all.
 
 use baton_types::limits;
-use http::Method;
 use http::uri::PathAndQuery;
+use http::{HeaderValue, Method};
 use serde::Serialize;
 
+use crate::connection::Call;
 use crate::push::{item, item_head};
+use crate::retry::Repeat;
 use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, TransactionResponse};
 
 /// A transaction under construction, sent by [`commit`](Self::commit).
@@ -24,8 +26,8 @@ use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, Transacti
 /// # }
 /// ```
 ///
-/// A commit whose answer was lost is sent again. It cannot act twice, because the pushes carry transaction ids and
-/// the acks their lease, but it then ends in [`Error::Conflict`] although the first one took effect.
+/// A commit whose answer was lost is sent again under the same idempotency key: it acts once, and gets the first
+/// answer.
 #[derive(Debug)]
 #[must_use = "nothing happens until it is committed"]
 pub struct Transaction {
@@ -105,8 +107,11 @@ impl Transaction {
         body.push(b'}');
         let path = PathAndQuery::from_static("/api/v1/transaction");
         let key = self.key.unwrap_or_default();
-        let response: TransactionResponse =
-            self.client.call(Method::POST, path, body.into(), &key).await?.read()?;
+        let connection = self.client.connection();
+        let once = HeaderValue::try_from(connection.ids.fresh().to_string()).ok();
+        let (timeout, repeat, key) = (connection.timeout, Repeat::Always, key.as_str());
+        let call = Call { method: Method::POST, path, body: body.into(), timeout, repeat, key, once };
+        let response: TransactionResponse = connection.call(call).await?.read()?;
         if response.success {
             return Ok(response);
         }

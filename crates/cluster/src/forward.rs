@@ -30,6 +30,8 @@ pub const SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
 pub const FALLBACK: HeaderName = HeaderName::from_static("x-fallback");
 /// On a request that was passed on: in which cluster, and for a pop the lease to take, separated by a space.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("x-forwarded-attempt");
+/// Under which key a call may be repeated.
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// On the answer to a pop that was passed on: the partitions it took, each with the hash of its queue's name.
 pub const CLAIMS: HeaderName = HeaderName::from_static("x-claims");
 
@@ -45,6 +47,8 @@ pub struct Outbound {
     pub target: String,
     /// Its token, as it came.
     pub authorization: Option<HeaderValue>,
+    /// Its idempotency key, as it came.
+    pub idempotency_key: Option<HeaderValue>,
     /// Its body.
     pub body: Bytes,
     /// The lease that a pop takes.
@@ -156,6 +160,9 @@ impl Cluster {
             .header(ATTEMPT, attempt);
         if let Some(token) = &outbound.authorization {
             request = request.header(AUTHORIZATION, token.clone());
+        }
+        if let Some(key) = &outbound.idempotency_key {
+            request = request.header(IDEMPOTENCY_KEY, key.clone());
         }
         if !outbound.body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");

@@ -1,8 +1,9 @@
 //! Ack: what a consumer says of its messages, and what follows.
 //!
 //! Always: a message never mentioned is never finished; the cursor moves over the finished prefix only and
-//! never back; an ack that shows a lease changes nothing unless that lease is live; a call charges at most one
-//! retry per partition and group, and when the budget is spent the first failed message becomes a dead letter.
+//! never back; an ack that shows a lease changes nothing unless that lease is live; only an ack that shows the live lease
+//! ends it early. Each message has its own retry budget. A call charges one retry per partition and group, to the
+//! first failed message, which becomes a dead letter when its budget is spent.
 //! Not here: finding a message by its transaction id (`resolve`).
 
 use std::collections::BTreeMap;
@@ -78,8 +79,34 @@ pub struct Acked {
 pub struct Resolved {
     pub item: AckItem,
     pub offset: Option<Offset>,
-    /// Whether a dead letter is kept even where the queue keeps none.
-    pub keep: bool,
+    /// Later messages of the same delivery with the same transaction id.
+    pub namesakes: Vec<Offset>,
+    /// Whether the server itself gives up on the message: the dead letter is kept even where the queue keeps none, and
+    /// the lease stays, as its holder has not spoken.
+    pub by_server: bool,
+}
+
+/// What is said about one message.
+struct Verdict<'a> {
+    status: AckStatus,
+    error: Option<&'a str>,
+    /// Whether the holder of the live lease says so.
+    by_holder: bool,
+}
+
+impl Verdict<'_> {
+    fn is_nack(&self) -> bool {
+        self.status != AckStatus::Completed
+    }
+}
+
+/// Whether an ack of a finished message succeeds without effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepeatedAck {
+    /// Yes, so that a call can be repeated.
+    Succeeds,
+    /// No, so that what happens in the same commit happens once.
+    Fails,
 }
 
 /// Acks of one call that were decided and can no longer fail.
@@ -97,7 +124,7 @@ struct Change {
 }
 
 /// Decides all acks of a call against the tables without writing.
-pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved]) -> Result<Prepared, Stop> {
+pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved], repeated: RepeatedAck) -> Result<Prepared, Stop> {
     let mut results: Vec<Acked> = vec![Acked::default(); acks.len()];
     let mut places: BTreeMap<(PartitionId, &str), Vec<usize>> = BTreeMap::new();
     for (index, ack) in acks.iter().enumerate() {
@@ -108,7 +135,7 @@ pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved]) -> Result<Prepared, Stop> {
     }
     let mut changes = Vec::new();
     look_at_all(places, |((partition, group), indexes)| {
-        changes.extend(prepare_place(tx, acks, partition, group, &indexes, &mut results)?);
+        changes.extend(prepare_place(tx, acks, repeated, partition, group, &indexes, &mut results)?);
         Ok(())
     })?;
     Ok(Prepared { results, changes })
@@ -128,6 +155,7 @@ pub fn write(tx: &mut dyn Tx, prepared: Prepared) -> Vec<Acked> {
 fn prepare_place(
     tx: &mut dyn Tx,
     acks: &[Resolved],
+    repeated: RepeatedAck,
     partition: PartitionId,
     group: &str,
     indexes: &[usize],
@@ -151,30 +179,42 @@ fn prepare_place(
     };
     let cursor = current_cursor(tx, &group, &partition)?;
     let live = cursor.lease.as_ref().filter(|lease| lease.until > tx.now()).cloned();
-    let mut verdicts: BTreeMap<Offset, (AckStatus, Option<&str>)> = BTreeMap::new();
+    let is_finished = |offset: Offset| {
+        offset < cursor.next || cursor.finished.as_ref().is_some_and(|finished| finished.contains(offset))
+    };
+    let mut verdicts: BTreeMap<Offset, Verdict<'_>> = BTreeMap::new();
+    // For each ack its message.
+    let mut chosen = Vec::with_capacity(indexes.len());
     for index in indexes {
         let (ack, result) = (&acks[*index], &mut results[*index]);
         result.queue = Some(queue.spec.name.clone());
         result.partition_name = Some(partition.name.clone());
-        let Some(offset) = ack.offset.filter(|offset| *offset < partition.tail) else {
+        // Of messages with the same id an ack means the first that nothing was said about.
+        let mut candidates = ack.offset.iter().chain(&ack.namesakes).copied();
+        let is_open = |offset: &Offset| !is_finished(*offset) && !verdicts.contains_key(offset);
+        let first = if ack.namesakes.is_empty() { None } else { candidates.find(is_open) };
+        let Some(offset) = first.or(ack.offset).filter(|offset| *offset < partition.tail) else {
             result.error = Some(NOT_FOUND);
             continue;
         };
-        let is_finished = offset < cursor.next
-            || cursor.finished.as_ref().is_some_and(|finished| finished.contains(offset));
+        let is_finished = is_finished(offset);
         let held = match ack.item.lease {
             LeaseClaim::None => true,
             LeaseClaim::Held(id) => live.as_ref().is_some_and(|lease| lease.id == id && offset < lease.end),
             LeaseClaim::Unknown => false,
         };
         match ack.item.status {
-            AckStatus::Completed if is_finished => result.noop = true,
+            AckStatus::Completed if is_finished && repeated == RepeatedAck::Succeeds => result.noop = true,
             _ if !held => result.error = Some(BAD_LEASE),
             _ if is_finished => result.error = Some(FINISHED),
             status => {
-                let entry = verdicts.entry(offset).or_insert((status, None));
-                if rank(status) >= rank(entry.0) {
-                    *entry = (status, ack.item.error.as_deref().or(entry.1));
+                chosen.push((*index, offset));
+                let by_holder = ack.item.lease != LeaseClaim::None && !ack.by_server;
+                let verdict = verdicts.entry(offset).or_insert(Verdict { status, error: None, by_holder });
+                verdict.by_holder |= by_holder;
+                if rank(status) >= rank(verdict.status) {
+                    verdict.status = status;
+                    verdict.error = ack.item.error.as_deref().or(verdict.error);
                 }
             }
         }
@@ -187,7 +227,7 @@ fn prepare_place(
     let mut letters = Vec::new();
     let keeps = |offset: Offset| {
         queue.spec.options.keeps_dead_letters()
-            || indexes.iter().any(|index| acks[*index].keep && acks[*index].offset == Some(offset))
+            || chosen.iter().any(|(index, meant)| acks[*index].by_server && *meant == offset)
     };
     for (offset, error, retries) in decision.dead.iter().filter(|(offset, ..)| keeps(*offset)) {
         if let Some(message) = tx.message(partition.id, *offset)? {
@@ -200,9 +240,11 @@ fn prepare_place(
             continue;
         }
         result.lease_released = decision.released;
-        let newest = acks[*index].offset.filter(|offset| group.conflation && decision.cursor.next > *offset);
-        result.conflated = newest.map_or(0, |newest| newest.since(next));
-        result.dead_lettered = letters.iter().any(|letter| acks[*index].offset == Some(letter.key.offset));
+    }
+    for (index, offset) in chosen {
+        let is_newest = group.conflation && decision.cursor.next > offset;
+        results[index].conflated = if is_newest { offset.since(next) } else { 0 };
+        results[index].dead_lettered = letters.iter().any(|letter| letter.key.offset == offset);
     }
     Ok(Some(Change { group, partition: partition.id, cursor: decision.cursor, letters }))
 }
@@ -224,30 +266,30 @@ struct Decision {
     dead: Vec<(Offset, Option<String>, u32)>,
 }
 
-/// The rule: what the verdicts on one partition do to a group's cursor.
+/// The rule: what the verdicts on one partition do to a group's cursor. `leased` says that its lease is live.
 fn decide(
     queue: &Queue,
     conflation: bool,
     mut cursor: Cursor,
     leased: bool,
-    verdicts: &BTreeMap<Offset, (AckStatus, Option<&str>)>,
+    verdicts: &BTreeMap<Offset, Verdict<'_>>,
     now: Timestamp,
 ) -> Decision {
     let options = &queue.spec.options;
-    let of = |wanted: AckStatus| verdicts.iter().filter(move |(_, (status, _))| *status == wanted);
-    let mut dead: Vec<(Offset, Option<String>, u32)> =
-        of(AckStatus::Dlq).map(|(o, (_, e))| (*o, e.map(String::from), cursor.retries)).collect();
-    let mut come_back = of(AckStatus::Retry).count() + of(AckStatus::Failed).count();
+    let of = |wanted: AckStatus| verdicts.iter().filter(move |(_, verdict)| verdict.status == wanted);
+    let retries = cursor.retries.get_or_insert_default();
+    let mut dead: Vec<(Offset, Option<String>, u32)> = of(AckStatus::Dlq)
+        .map(|(offset, verdict)| (*offset, verdict.error.map(String::from), retries.of(*offset)))
+        .collect();
     let mut wait = false;
-    if let Some((offset, (_, error))) = of(AckStatus::Failed).next() {
-        if cursor.retries < options.retry_limit {
-            cursor.retries += 1;
+    if let Some((offset, verdict)) = of(AckStatus::Failed).next() {
+        let spent = retries.of(*offset);
+        if spent < options.retry_limit {
+            retries.spend(*offset);
             wait = true;
         } else {
-            let error = error.unwrap_or("Retries exhausted").to_string();
-            dead.push((*offset, Some(error), cursor.retries));
-            cursor.retries = 0;
-            come_back -= 1;
+            let error = verdict.error.unwrap_or("Retries exhausted").to_string();
+            dead.push((*offset, Some(error), spent));
         }
     }
     let finished = cursor.finished.get_or_insert_default();
@@ -264,14 +306,15 @@ fn decide(
         (Some(lease), None) => cursor.next >= lease.end,
         (None, _) => false,
     };
-    let released = leased && (come_back > 0 || whole);
-    if come_back > 0 || whole {
+    let nacked = verdicts.values().any(|verdict| verdict.is_nack() && (verdict.by_holder || !leased));
+    let released = leased && (nacked || whole);
+    if nacked || whole {
         cursor.lease = None;
         let delay = std::time::Duration::from_millis(options.retry_delay.into());
         cursor.available_at = if wait { now.after(delay) } else { now };
     }
-    if whole && come_back == 0 {
-        (cursor.retries, cursor.attempts) = (0, 0);
+    if whole {
+        cursor.attempts = 0;
     }
     Decision { cursor, released, dead }
 }

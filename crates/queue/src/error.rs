@@ -37,6 +37,9 @@ pub enum Error {
     /// The queue is encrypted and the messages for it were not; the broker encrypts them and tries again.
     #[error("messages for the encrypted queue {0:?} must be encrypted")]
     Unsealed(String),
+    /// The idempotency key came with another request before; nothing was changed.
+    #[error("this idempotency key came with another request before; use a new key for a new request")]
+    KeyReused,
     /// The server is stopping; nothing was changed.
     #[error("the server is shutting down")]
     ShuttingDown,

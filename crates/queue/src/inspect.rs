@@ -238,7 +238,7 @@ pub fn summarise(
         }
         counts.pending = unfinished - counts.processing;
         counts.completed = total - unfinished;
-        counts.failed = if cursor.retries > 0 { counts.processing } else { 0 };
+        counts.failed = cursor.retries.as_ref().map_or(0, |retries| retries.len() as u64);
     }
     let has_messages = partition.tail > partition.start;
     Ok(PartitionSummary {

@@ -55,5 +55,7 @@ pub use stream::{
     VALUE_BYTES_MAX, Wanted,
 };
 pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
-pub use transaction::{Place, Refusal, Ridden, Rider, Step, StepResult, Transaction, TransactionResult};
+pub use transaction::{
+    Place, Refusal, Repeatable, Ridden, Rider, Step, StepResult, Transaction, TransactionResult, WriteAnswer,
+};
 pub use waiting::WaitStatistics;

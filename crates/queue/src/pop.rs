@@ -404,14 +404,19 @@ fn skip_to(cursor: &mut Cursor, next: Offset) {
     settle(cursor);
 }
 
-/// Moves the cursor over its finished prefix.
+/// Moves the cursor over its finished prefix, and drops what was kept about finished messages.
 pub fn settle(cursor: &mut Cursor) {
-    let Some(finished) = &mut cursor.finished else { return };
-    cursor.next = finished.first_missing(cursor.next);
-    finished.remove_below(cursor.next);
-    if finished.is_empty() {
-        cursor.finished = None;
+    if let Some(finished) = &mut cursor.finished {
+        cursor.next = finished.first_missing(cursor.next);
+        finished.remove_below(cursor.next);
     }
+    let (next, finished) = (cursor.next, cursor.finished.take_if(|finished| !finished.is_empty()));
+    if let Some(retries) = &mut cursor.retries {
+        let is_finished = |offset| finished.as_ref().is_some_and(|finished| finished.contains(offset));
+        retries.retain(|offset| offset >= next && !is_finished(offset));
+    }
+    cursor.finished = finished;
+    cursor.retries.take_if(|retries| retries.is_empty());
 }
 
 enum Visible {
@@ -491,7 +496,7 @@ pub fn finish_before(
             let (_, count) =
                 cursor.finished.as_deref().cloned().unwrap_or_default().advance(cursor.next, *end, u64::MAX);
             cursor.consumed += count;
-            (cursor.attempts, cursor.retries) = (0, 0);
+            cursor.attempts = 0;
             skip_to(&mut cursor, *end);
         }
         tx.put_cursor(group, partition, cursor, Durability::Now);

@@ -243,9 +243,13 @@ enum Repeat {
 pub struct Prepared(Vec<Plan>);
 
 impl Prepared {
-    /// Whether some message repeats one that is stored.
-    pub fn repeats_stored(&self) -> bool {
-        self.0.iter().any(|plan| plan.repeats.values().any(|repeat| matches!(repeat, Repeat::Stored(..))))
+    /// The number of the first message of the batch that repeats one that is stored.
+    pub fn first_repeat_of_stored(&self, batch: &PushBatch) -> Option<usize> {
+        let is_stored = |repeat: &Repeat| matches!(repeat, Repeat::Stored(..));
+        if !self.0.iter().any(|plan| plan.repeats.values().any(is_stored)) {
+            return None;
+        }
+        batch.places.iter().position(|(part, index)| self.0[*part].repeats.get(index).is_some_and(is_stored))
     }
 }
 

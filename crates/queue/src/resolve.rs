@@ -2,17 +2,18 @@
 //!
 //! An ack names a message by its partition and transaction id. Most acks are for messages delivered a moment
 //! ago, so each delivery is remembered by lease; the rest is found from the id itself, from the remembered ids,
-//! or by reading the partition.
+//! or by reading what the group may hold ([`find_held`]). Always: what acks read is bounded, and read once per call.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_store::{MessageView, Store, home_of, run};
-use baton_types::{IdHash, LeaseId, MessageId, Offset, PartitionId, transaction_hash};
+use baton_store::{Error as StoreError, MessageView, Store, home_of, run};
+use baton_types::{IdHash, LeaseId, MessageId, Offset, PartitionId, limits, transaction_hash};
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::ack::{AckItem, LeaseClaim};
+use crate::ack::{AckItem, LeaseClaim, Resolved};
+use crate::pop::current_cursor;
 
 /// Delivered messages that are remembered; beyond that the oldest deliveries are forgotten and looked up anew.
 const DELIVERED_MAX: usize = 1_000_000;
@@ -20,6 +21,10 @@ const DELIVERED_MAX: usize = 1_000_000;
 const SCAN_BYTES: usize = 4 << 20;
 /// Messages looked through before giving up.
 const SCAN_MAX: u64 = 1_000_000;
+/// Messages before and behind a group's place that acks without a known lease are looked for among.
+const HELD_MAX: u64 = limits::POP_BATCH_MAX as u64;
+/// Bytes of them that are read.
+const HELD_BYTES_MAX: usize = 2 * limits::POP_BYTES_MAX;
 
 /// What was delivered under which lease.
 #[derive(Default)]
@@ -43,33 +48,44 @@ struct Delivered {
 impl Deliveries {
     /// Remembers what was delivered of one partition.
     pub fn add(&self, lease: LeaseId, queue: &str, partition: PartitionId, messages: &[MessageView]) {
-        let hash = |message: &MessageView| match &message.transaction_id {
-            Some(id) => transaction_hash(id),
-            None => message.id().as_transaction_hash(),
-        };
         let mut delivered: Vec<_> = messages.iter().map(|message| (hash(message), message.offset)).collect();
         delivered.sort_unstable();
         let mut inner = self.lock();
-        inner.messages += delivered.len();
-        let parts = inner.by_lease.entry(lease).or_default();
-        let is_new = parts.is_empty();
+        let Inner { by_lease, order, messages: count } = &mut *inner;
+        *count += delivered.len();
+        let parts = by_lease.entry(lease).or_insert_with(|| {
+            order.push_back(lease);
+            Vec::new()
+        });
         parts.push(Delivered { partition, home: home_of(queue), messages: delivered });
-        if is_new {
-            inner.order.push_back(lease);
-        }
         while inner.messages > DELIVERED_MAX {
             let Some(oldest) = inner.order.pop_front() else { break };
             inner.forget(oldest);
         }
     }
 
-    /// Where the message was when it was delivered.
-    pub fn find(&self, lease: LeaseId, partition: PartitionId, transaction_id: &str) -> Option<Offset> {
-        let hash = transaction_hash(transaction_id.as_bytes());
+    /// The message that an ack means, with its namesakes, if it is known here.
+    pub fn find(&self, item: AckItem) -> Resolved {
+        let mut resolved = Resolved { item, offset: None, namesakes: Vec::new(), by_server: false };
+        let item = &resolved.item;
+        let (LeaseClaim::Held(lease), Some(partition)) = (item.lease, item.partition) else {
+            return resolved;
+        };
+        let hash = transaction_hash(item.transaction_id.as_bytes());
         let inner = self.lock();
-        let part = inner.by_lease.get(&lease)?.iter().find(|part| part.partition == partition)?;
-        let at = part.messages.partition_point(|(other, _)| *other < hash);
-        part.messages.get(at).filter(|(other, _)| *other == hash).map(|(_, offset)| *offset)
+        let mut parts = inner.by_lease.get(&lease).into_iter().flatten();
+        if let Some(part) = parts.find(|part| part.partition == partition) {
+            let at = part.messages.partition_point(|(other, _)| *other < hash);
+            let mut offsets = part.messages[at..].iter().take_while(|(other, _)| *other == hash);
+            resolved.offset = offsets.next().map(|(_, offset)| *offset);
+            resolved.namesakes.extend(offsets.map(|(_, offset)| *offset));
+        }
+        resolved
+    }
+
+    /// Whether it is known what was delivered of a partition.
+    fn knows(&self, lease: LeaseId, partition: PartitionId) -> bool {
+        self.lock().by_lease.get(&lease).is_some_and(|parts| parts.iter().any(|p| p.partition == partition))
     }
 
     /// Where decisions about what was delivered are made best, if that is one place and known here.
@@ -118,8 +134,36 @@ impl Inner {
     }
 }
 
-/// Finds a message that was not delivered lately.
+fn hash(message: &MessageView) -> u64 {
+    match &message.transaction_id {
+        Some(id) => transaction_hash(id),
+        None => message.id().as_transaction_hash(),
+    }
+}
+
+/// Finds a kept message, reading through the partition if need be.
 pub async fn find_stored(
+    store: &Arc<dyn Store>,
+    partition: PartitionId,
+    transaction_id: &str,
+) -> Result<Option<MessageView>, Error> {
+    if let Some(found) = find_indexed(store, partition, transaction_id).await? {
+        return Ok(Some(found));
+    }
+    let Some(row) = run(&**store, move |tx| tx.partition_by_id(partition)).await? else { return Ok(None) };
+    let from = row.start.max(Offset(row.tail.0.saturating_sub(SCAN_MAX)));
+    let mut found = None;
+    scan(store, partition, (from, row.tail), usize::MAX, |message| {
+        if message.is_known_as(transaction_id) {
+            found = Some(message);
+        }
+    })
+    .await?;
+    Ok(found)
+}
+
+/// Finds a message by its own id, or by a transaction id that is still remembered.
+pub async fn find_indexed(
     store: &Arc<dyn Store>,
     partition: PartitionId,
     transaction_id: &str,
@@ -133,25 +177,89 @@ pub async fn find_stored(
         }
     }
     let text = transaction_id.to_string();
-    let (found, row) = run(&**store, move |tx| {
-        let Some(row) = tx.partition_by_id(partition)? else { return Ok((None, None)) };
+    let found = run(&**store, move |tx| {
+        let Some(row) = tx.partition_by_id(partition)? else { return Ok(None) };
         let Some(known) = tx.remembered(partition, IdHash::of(text.as_bytes()))? else {
-            return Ok((None, Some(row)));
+            return Ok(None);
         };
         let offset = known.offset;
         let message = tx.message(partition, offset)?;
-        Ok((message.filter(|message| offset >= row.start && message.is_known_as(&text)), Some(row)))
-    })
-    .await?;
-    let Some(row) = row.filter(|_| found.is_none()) else { return Ok(found) };
-    scan(
-        store,
-        partition,
-        row.start.max(Offset(row.tail.0.saturating_sub(SCAN_MAX))),
-        row.tail,
-        transaction_id,
-    )
-    .await
+        Ok(message.filter(|message| offset >= row.start && message.is_known_as(&text)))
+    });
+    Ok(found.await?)
+}
+
+/// Finds the messages that acks mean whose ids nobody remembers: among those that the live lease holds, then among
+/// those around the group's place.
+pub async fn find_held(
+    store: &Arc<dyn Store>,
+    deliveries: &Deliveries,
+    acks: &mut [Resolved],
+) -> Result<(), Error> {
+    let mut places: BTreeMap<(PartitionId, String), Vec<usize>> = BTreeMap::new();
+    for (index, ack) in acks.iter().enumerate().filter(|(_, ack)| ack.offset.is_none()) {
+        let Some(partition) = ack.item.partition else { continue };
+        places.entry((partition, ack.item.group.clone())).or_default().push(index);
+    }
+    for ((partition, group), mut wanted) in places {
+        let Some(held) = held(store, partition, group).await? else { continue };
+        if let Some((lease, queue)) = held.lease.filter(|(lease, _)| !deliveries.knows(*lease, partition)) {
+            let mut messages = Vec::new();
+            scan(store, partition, held.range, HELD_BYTES_MAX, |message| messages.push(message)).await?;
+            deliveries.add(lease, &queue, partition, &messages);
+            for index in &wanted {
+                acks[*index] = deliveries.find(acks[*index].item.clone());
+            }
+            wanted.retain(|index| acks[*index].offset.is_none());
+        }
+        let mut by_hash: FxHashMap<u64, Vec<usize>> = FxHashMap::default();
+        for index in wanted {
+            let hash = transaction_hash(acks[index].item.transaction_id.as_bytes());
+            by_hash.entry(hash).or_default().push(index);
+        }
+        if by_hash.is_empty() {
+            continue;
+        }
+        scan(store, partition, held.around, HELD_BYTES_MAX, |message| {
+            for index in by_hash.get(&hash(&message)).into_iter().flatten() {
+                if message.is_known_as(&acks[*index].item.transaction_id) {
+                    acks[*index].offset = Some(message.offset);
+                }
+            }
+        })
+        .await?;
+    }
+    Ok(())
+}
+
+/// What a group may hold of a partition.
+struct HeldRange {
+    /// The live lease, with the queue's name.
+    lease: Option<(LeaseId, Arc<str>)>,
+    /// What it holds.
+    range: (Offset, Offset),
+    /// What was or will be held about now.
+    around: (Offset, Offset),
+}
+
+async fn held(
+    store: &Arc<dyn Store>,
+    partition: PartitionId,
+    group: String,
+) -> Result<Option<HeldRange>, Error> {
+    let held = run(&**store, move |tx| {
+        let Some(row) = tx.partition_by_id(partition)? else { return Ok(None) };
+        let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(None) };
+        let Some(group) = tx.group(queue.id, &group)? else { return Ok(None) };
+        let cursor = current_cursor(tx, &group, &row)?;
+        let live = cursor.lease.as_ref().filter(|lease| lease.until > tx.now());
+        let end = live.map_or(cursor.next, |lease| lease.end);
+        let from = Offset(cursor.next.0.saturating_sub(HELD_MAX)).max(row.start);
+        let around = (from, end.max(cursor.next.plus(HELD_MAX)).min(row.tail));
+        let lease = live.map(|lease| (lease.id, queue.spec.name.clone()));
+        Ok(Some(HeldRange { lease, range: (cursor.next, end.min(row.tail)), around }))
+    });
+    Ok(held.await?)
 }
 
 /// The message at a place, if it is kept.
@@ -167,26 +275,26 @@ pub async fn read_one(
     }
 }
 
-/// Reads a range for a message; the last one of that id counts.
+/// Reads a range, or about `bytes_max` of it, message by message.
 async fn scan(
     store: &Arc<dyn Store>,
     partition: PartitionId,
-    mut from: Offset,
-    to: Offset,
-    transaction_id: &str,
-) -> Result<Option<MessageView>, Error> {
-    let start = from;
-    let mut found = None;
-    while from < to {
-        let segments = store.read(partition, from, to, SCAN_BYTES).await?;
+    (start, end): (Offset, Offset),
+    bytes_max: usize,
+    mut each: impl FnMut(MessageView),
+) -> Result<(), Error> {
+    let (mut from, mut bytes) = (start, 0);
+    while from < end && bytes < bytes_max {
+        let segments = store.read(partition, from, end, SCAN_BYTES).await?;
         let Some(last) = segments.last() else { break };
         from = last.end();
         for message in segments.iter().flat_map(|segment| segment.messages()) {
-            let message = message.map_err(baton_store::Error::from)?;
-            if message.offset >= start && message.is_known_as(transaction_id) {
-                found = Some(message);
+            let message = message.map_err(StoreError::from)?;
+            bytes += message.payload.len();
+            if message.offset >= start && message.offset < end {
+                each(message);
             }
         }
     }
-    Ok(found)
+    Ok(())
 }

@@ -17,7 +17,7 @@ use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::ack::{self, BAD_LEASE, FINISHED, NOT_FOUND, Resolved};
+use crate::ack::{self, BAD_LEASE, FINISHED, NOT_FOUND, RepeatedAck, Resolved};
 use crate::pop::{current_cursor, settle};
 use crate::push::{self, PushBatch, Pushed};
 use crate::{AckItem, Error, LeaseClaim};
@@ -407,7 +407,11 @@ fn prepare_ack(
         status: ack.status,
         error: ack.error.clone(),
     };
-    let prepared = ack::prepare(tx, &[Resolved { item, offset, keep: false }])?;
+    let prepared = ack::prepare(
+        tx,
+        &[Resolved { item, offset, namesakes: Vec::new(), by_server: false }],
+        RepeatedAck::Fails,
+    )?;
     Ok(match prepared.results.iter().find_map(|acked| acked.error) {
         Some(error) => Err(error),
         None => Ok(Finish::One(prepared)),
@@ -444,7 +448,7 @@ fn prepare_prefix(
     if released {
         cursor.lease = None;
         cursor.available_at = now;
-        (cursor.retries, cursor.attempts) = (0, 0);
+        cursor.attempts = 0;
     }
     let acked = CycleAcked { finished: count, lease_released: released, dead_lettered: false };
     Ok(Ok(Finish::Prefix { group, cursor: Box::new(cursor), acked }))

@@ -154,22 +154,23 @@ pub struct Way {
 /// For each operation: the timer that is there, and the payload as it is to be kept.
 pub struct Prepared(Vec<(Option<Timer>, Bytes)>);
 
-/// Reads what is needed, without writing. The inner error is that a payload must be encrypted and cannot be.
+/// Reads what is needed, without writing. The inner error is that the payload of the operation with this number must be
+/// encrypted and cannot be.
 pub fn prepare(
     tx: &mut dyn Tx,
     operations: &[Operation],
     sealer: &Sealer,
-) -> Result<Result<Prepared, crate::Error>, Stop> {
+) -> Result<Result<Prepared, (usize, crate::Error)>, Stop> {
     if operations.iter().any(|operation| matches!(operation, Operation::Schedule { .. })) {
         tx.admit(0)?;
     }
     let mut timers = Vec::with_capacity(operations.len());
-    for operation in operations {
+    for (number, operation) in operations.iter().enumerate() {
         let (queue, key) = operation.place();
         let payload = match operation {
             Operation::Schedule { payload, .. } => match sealed(tx, queue, payload, sealer)? {
                 Ok(payload) => payload,
-                Err(error) => return Ok(Err(error)),
+                Err(error) => return Ok(Err((number, error))),
             },
             Operation::Cancel { .. } => Bytes::new(),
         };

@@ -1,12 +1,17 @@
 //! Transactions: acks, pushes, operations on records and timers, and positions that happen together or not at all, along
 //! with whatever else a [`Rider`] brings.
+//!
+//! Always: every ack finishes a message that was unfinished and, where it names a lease, still held under it, so a
+//! transaction that acks takes effect once. One without acks takes effect once under an idempotency key
+//! ([`Repeatable`]), which also keeps the first answer. Start at [`transact`].
 
 use std::sync::Arc;
 
-use baton_store::{Stop, Tx};
+use baton_store::{Earlier, IdempotencyKey, Stop, Tx};
 use baton_types::{LeaseId, Offset};
+use bytes::Bytes;
 
-use crate::ack::{self, BAD_LEASE, Resolved};
+use crate::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
 use crate::pop;
 use crate::seal::Sealer;
 use crate::{AckItem, Acked, Error, PushBatch, Pushed, group, kv, push, timer};
@@ -50,6 +55,26 @@ pub struct Transaction {
     pub rider: Option<Arc<dyn Rider>>,
     /// Where groups go on.
     pub positions: Vec<Place>,
+    /// Under which key it may be repeated.
+    pub repeatable: Option<Repeatable>,
+}
+
+/// Writes the answer to a transaction that was done.
+pub type WriteAnswer = dyn Fn(&TransactionResult) -> Vec<u8> + Send + Sync;
+
+/// Lets a transaction be repeated. Its answer is kept in its commit, and a repetition gets it.
+#[derive(Clone)]
+pub struct Repeatable {
+    /// The caller's key, with the request that came with it.
+    pub key: IdempotencyKey,
+    /// Writes the answer.
+    pub write: Arc<WriteAnswer>,
+}
+
+impl std::fmt::Debug for Repeatable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Repeatable").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 /// Where a group goes on in a partition.
@@ -81,7 +106,9 @@ pub struct TransactionResult {
     pub error: Option<String>,
     /// The reason in a word.
     pub reason: Option<&'static str>,
-    /// One per step; of a transaction that was not done those of its acks that were looked at.
+    /// The culprit among all steps and operations, in the order acks and messages, records, timers, positions.
+    pub failed_index: Option<usize>,
+    /// One per step. After a rejected ack only acks have results; other refusals have none at all.
     pub results: Vec<StepResult>,
     /// One per operation on records.
     pub kv: Vec<kv::Outcome>,
@@ -89,16 +116,20 @@ pub struct TransactionResult {
     pub timers: Vec<timer::Outcome>,
     /// The required operation on a record that undid everything.
     pub precondition: Option<kv::Precondition>,
+    /// The answer that is kept under the idempotency key.
+    pub answer: Option<Bytes>,
+    /// Whether that is the answer to an earlier call, so that nothing was done.
+    pub repeated: bool,
 }
 
 impl TransactionResult {
-    fn refused(reason: &'static str, error: impl Into<String>, results: Vec<StepResult>) -> Self {
-        Self { error: Some(error.into()), reason: Some(reason), results, ..Self::default() }
-    }
-
     /// Nothing was done, because of `error`, for which `reason` stands.
     pub fn not_done(reason: &'static str, error: impl Into<String>) -> Self {
-        Self::refused(reason, error, Vec::new())
+        Self { error: Some(error.into()), reason: Some(reason), ..Self::default() }
+    }
+
+    fn at(self, index: usize) -> Self {
+        Self { failed_index: Some(index), ..self }
     }
 }
 
@@ -112,54 +143,100 @@ pub struct Ready {
     pub timers: Vec<timer::Operation>,
     pub rider: Option<Arc<dyn Rider>>,
     pub positions: Vec<Place>,
+    pub repeatable: Option<Repeatable>,
 }
 
-/// Decides a transaction; an error is only ever that messages have to be encrypted first.
+impl Ready {
+    /// How many acks and messages there are.
+    fn steps(&self) -> usize {
+        self.shape.iter().map(|messages| messages.unwrap_or(1)).sum()
+    }
+
+    /// The place of the ack or message with this number among all acks and messages.
+    fn index_of(&self, kind: StepKind, number: usize) -> usize {
+        let (mut index, mut left) = (0, number);
+        for messages in &self.shape {
+            let len = messages.unwrap_or(1);
+            if messages.is_none() == (kind == StepKind::Ack) {
+                if left < len {
+                    return index + left;
+                }
+                left -= len;
+            }
+            index += len;
+        }
+        index
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum StepKind {
+    Ack,
+    Message,
+}
+
+/// The names of the records that keep answers begin so.
+const ANSWERS: &str = "transaction/";
+
+/// Decides a transaction. An error is that messages have to be encrypted first, or that the idempotency key came with
+/// another request.
 pub fn transact(
     tx: &mut dyn Tx,
     ready: &Ready,
     pushes: &PushBatch,
     sealer: &Sealer,
 ) -> Result<Result<TransactionResult, Error>, Stop> {
+    if let Some(repeatable) = &ready.repeatable {
+        match repeatable.key.earlier(tx, ANSWERS)? {
+            Earlier::None => {}
+            Earlier::Answered(answer) => {
+                let answer = Some(answer);
+                return Ok(Ok(TransactionResult { answer, repeated: true, ..TransactionResult::default() }));
+            }
+            Earlier::Different => return Ok(Err(Error::KeyReused)),
+        }
+    }
     for lease in &ready.required_leases {
         if !is_live(tx, *lease)? {
-            return Ok(Ok(TransactionResult::refused("lease", BAD_LEASE, Vec::new())));
+            return Ok(Ok(TransactionResult::not_done("lease", BAD_LEASE)));
         }
     }
-    let acks = ack::prepare(tx, &ready.acks)?;
-    if let Some(error) = acks.results.iter().find_map(|ack| ack.error) {
-        let seen = acks.results.into_iter().map(StepResult::Ack).collect();
-        let error = format!("ACK operation failed: {error}");
-        return Ok(Ok(TransactionResult::refused("rejected_ack", error, seen)));
+    let acks = ack::prepare(tx, &ready.acks, RepeatedAck::Fails)?;
+    if let Some((number, error)) = acks.results.iter().enumerate().find_map(|(i, ack)| Some((i, ack.error?)))
+    {
+        let reason = if matches!(error, BAD_LEASE | FINISHED) { "ack_conflict" } else { "rejected_ack" };
+        let refused = TransactionResult::not_done(reason, format!("ACK operation failed: {error}"));
+        let results = in_order(&ready.shape, acks.results, Vec::new());
+        let refused = TransactionResult { results, ..refused };
+        return Ok(Ok(refused.at(ready.index_of(StepKind::Ack, number))));
     }
     let prepared = match push::prepare(tx, pushes)? {
-        Ok(prepared) if prepared.repeats_stored() => {
-            let error = "a pushed transactionId exists already";
-            return Ok(Ok(TransactionResult::refused("duplicate", error, Vec::new())));
-        }
         Ok(prepared) => prepared,
         Err(error @ Error::QueueFull { .. }) => {
-            return Ok(Ok(TransactionResult::refused("queue_full", error.to_string(), Vec::new())));
+            return Ok(Ok(TransactionResult::not_done("queue_full", error.to_string())));
         }
         Err(error @ Error::Unsealed(_)) => return Ok(Err(error)),
-        Err(error) => {
-            return Ok(Ok(TransactionResult::refused("bad_request", error.to_string(), Vec::new())));
-        }
+        Err(error) => return Ok(Ok(TransactionResult::not_done("bad_request", error.to_string()))),
     };
+    if let Some(number) = prepared.first_repeat_of_stored(pushes) {
+        let refused = TransactionResult::not_done("duplicate", "a pushed transactionId exists already");
+        return Ok(Ok(refused.at(ready.index_of(StepKind::Message, number))));
+    }
+    let first_timer = ready.steps() + ready.kv.len();
     let mut places = Vec::with_capacity(ready.positions.len());
-    for position in &ready.positions {
+    for (index, position) in (first_timer + ready.timers.len()..).zip(&ready.positions) {
         let Some(queue) = tx.queue(&position.queue)? else {
             let error = format!("there is no queue {:?}", position.queue);
-            return Ok(Ok(TransactionResult::not_done("queue_not_found", error)));
+            return Ok(Ok(TransactionResult::not_done("queue_not_found", error).at(index)));
         };
         let Some(partition) = tx.partition(queue.id, &position.partition)? else {
             let error = format!("there is no partition {:?} in {:?}", position.partition, position.queue);
-            return Ok(Ok(TransactionResult::not_done("queue_not_found", error)));
+            return Ok(Ok(TransactionResult::not_done("queue_not_found", error).at(index)));
         };
         if position.next.is_some_and(|next| next < partition.start || next > partition.tail) {
             let kept = format!("{} to {}", partition.start, partition.tail);
             let error = format!("an offset of {:?} must be from {kept}", position.partition);
-            return Ok(Ok(TransactionResult::not_done("bad_request", error)));
+            return Ok(Ok(TransactionResult::not_done("bad_request", error).at(index)));
         }
         let known = tx.group(queue.id, &position.group)?;
         let next = match (position.next, known) {
@@ -174,13 +251,15 @@ pub fn transact(
         Err(lost) => {
             let refused =
                 TransactionResult::not_done("kv_precondition", "a required record is not as expected");
+            let refused = refused.at(ready.steps() + lost.index);
             return Ok(Ok(TransactionResult { precondition: Some(lost), ..refused }));
         }
     };
     let timers = match timer::prepare(tx, &ready.timers, sealer)? {
         Ok(timers) => timers,
-        Err(error) => {
-            return Ok(Ok(TransactionResult::not_done("encryption_key_missing", error.to_string())));
+        Err((number, error)) => {
+            let refused = TransactionResult::not_done("encryption_key_missing", error.to_string());
+            return Ok(Ok(refused.at(first_timer + number)));
         }
     };
     let ridden = match ready.rider.as_ref().map(|rider| rider.prepare(tx)).transpose()? {
@@ -199,7 +278,13 @@ pub fn transact(
         ridden.write(tx)?;
     }
     let results = in_order(&ready.shape, acked, pushed);
-    Ok(Ok(TransactionResult { results, kv, timers, ..TransactionResult::default() }))
+    let mut done = TransactionResult { results, kv, timers, ..TransactionResult::default() };
+    if let Some(repeatable) = &ready.repeatable {
+        let answer = (repeatable.write)(&done);
+        repeatable.key.keep(tx, ANSWERS, &answer)?;
+        done.answer = Some(answer.into());
+    }
+    Ok(Ok(done))
 }
 
 fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, Stop> {

@@ -8,7 +8,7 @@ use baton_store::{Stop, Tx};
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId};
 
-use crate::ack::{self, AckItem, LeaseClaim, Resolved};
+use crate::ack::{self, AckItem, LeaseClaim, RepeatedAck, Resolved};
 
 /// A message that nobody can read.
 #[derive(Clone, Debug)]
@@ -38,10 +38,11 @@ pub fn bury(
                 error: Some(message.reason.clone()),
             },
             offset: Some(message.offset),
-            keep: true,
+            namesakes: Vec::new(),
+            by_server: true,
         })
         .collect();
-    let prepared = ack::prepare(tx, &acks)?;
+    let prepared = ack::prepare(tx, &acks, RepeatedAck::Fails)?;
     ack::write(tx, prepared);
     Ok(())
 }

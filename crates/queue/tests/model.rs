@@ -11,8 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::ManualClock;
-use baton_queue::{AckItem, Broker, Claim, LeaseClaim, Options, PopRequest, PushBatch, Subscription, Target};
-use baton_store::{NewMessage, Store};
+use baton_queue::{
+    AckItem, Broker, Claim, LeaseClaim, Options, PopRequest, PushBatch, Repeatable, Step, Subscription,
+    Target, Transaction,
+};
+use baton_store::{IdempotencyKey, NewMessage, Store};
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
 use baton_testing_postgres::Postgres;
@@ -65,7 +68,7 @@ struct Model {
 struct Progress {
     finished: BTreeSet<usize>,
     lease: Option<(LeaseId, Duration, BTreeSet<usize>)>,
-    retries: u32,
+    retries: BTreeMap<usize, u32>,
 }
 
 impl Progress {
@@ -114,7 +117,7 @@ impl Model {
             Some(lease) => progress.lease = Some((lease, self.now + LEASE, due.into_iter().collect())),
             None => {
                 progress.finished.extend(due);
-                (progress.lease, progress.retries) = (None, 0);
+                progress.lease = None;
             }
         }
         Ok(())
@@ -125,11 +128,13 @@ impl Model {
         partition: &str,
         group: &str,
         items: &[(usize, AckStatus, Option<LeaseId>)],
+        in_transaction: bool,
     ) -> Vec<bool> {
         let now = self.now;
         let progress = self.groups.entry((partition.into(), group.into())).or_default();
         let before = progress.clone();
-        let mut verdicts: BTreeMap<usize, AckStatus> = BTreeMap::new();
+        let is_live = before.live(now).is_some();
+        let (mut verdicts, mut ends_lease) = (BTreeMap::<usize, AckStatus>::new(), false);
         let mut answers = Vec::new();
         for (index, status, lease) in items {
             let is_finished = before.finished.contains(index);
@@ -139,10 +144,11 @@ impl Model {
                 })
             });
             let ok = match status {
-                AckStatus::Completed if is_finished => true,
+                AckStatus::Completed if is_finished => !in_transaction,
                 _ => held && !is_finished,
             };
             answers.push(ok);
+            ends_lease |= ok && *status != AckStatus::Completed && (lease.is_some() || !is_live);
             if ok && !is_finished {
                 let grave = |s: &AckStatus| match s {
                     AckStatus::Completed => 0,
@@ -156,20 +162,18 @@ impl Model {
                 }
             }
         }
-        if verdicts.is_empty() {
+        if verdicts.is_empty() || (in_transaction && answers.contains(&false)) {
             return answers;
         }
         let of =
             |wanted| verdicts.iter().filter(move |(_, s)| **s == wanted).map(|(i, _)| *i).collect::<Vec<_>>();
         let mut dead = of(AckStatus::Dlq);
-        let mut come_back = of(AckStatus::Failed).len() + of(AckStatus::Retry).len();
         if let Some(first) = of(AckStatus::Failed).first() {
-            if progress.retries < RETRY_LIMIT {
-                progress.retries += 1;
+            let spent = progress.retries.entry(*first).or_default();
+            if *spent < RETRY_LIMIT {
+                *spent += 1;
             } else {
                 dead.push(*first);
-                progress.retries = 0;
-                come_back -= 1;
             }
         }
         progress.finished.extend(of(AckStatus::Completed));
@@ -178,11 +182,8 @@ impl Model {
             .lease
             .as_ref()
             .is_some_and(|(_, _, range)| range.iter().all(|index| progress.finished.contains(index)));
-        if come_back > 0 || whole {
+        if ends_lease || whole {
             progress.lease = None;
-        }
-        if whole && come_back == 0 {
-            progress.retries = 0;
         }
         self.dead.extend(dead.into_iter().map(|index| (partition.into(), group.into(), index)));
         answers
@@ -287,7 +288,8 @@ impl Run<'_> {
         match self.dice.roll(100) {
             0..30 => self.push().await,
             30..60 => self.pop().await,
-            60..85 => self.ack().await,
+            60..80 => self.ack().await,
+            80..85 => self.transaction().await,
             85..93 => {
                 // Never a whole number of seconds in sum: a lease that ends at this very moment is a tie, and
                 // the store's time runs a few microseconds ahead of a clock that stands still.
@@ -387,9 +389,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn ack(&mut self) -> Result<(), String> {
+    /// Some acks of messages that were given out together.
+    fn choose_acks(&mut self) -> Vec<(Given, AckStatus, bool)> {
         if self.given.is_empty() {
-            return Ok(());
+            return Vec::new();
         }
         let at = usize::try_from(self.dice.roll(self.given.len() as u64)).unwrap();
         let first = self.given[at].clone();
@@ -411,14 +414,21 @@ impl Run<'_> {
                 items.push((given, status, self.dice.roll(6) > 0));
             }
         }
-        if items.is_empty() {
-            return Ok(());
-        }
-        let told: Vec<_> = items
-            .iter()
-            .map(|(given, status, fenced)| (given.index, *status, fenced.then_some(given.lease)))
-            .collect();
-        let expected = self.model.ack(&first.name, &first.group, &told);
+        items
+    }
+
+    fn told(items: &[(Given, AckStatus, bool)]) -> Vec<(usize, AckStatus, Option<LeaseId>)> {
+        let told = |(given, status, fenced): &(Given, AckStatus, bool)| {
+            (given.index, *status, fenced.then_some(given.lease))
+        };
+        items.iter().map(told).collect()
+    }
+
+    async fn ack(&mut self) -> Result<(), String> {
+        let mut items = self.choose_acks();
+        let Some((first, ..)) = items.first().cloned() else { return Ok(()) };
+        let told = Self::told(&items);
+        let expected = self.model.ack(&first.name, &first.group, &told, false);
         if self.fault == Fault::SwallowsFailures {
             items.iter_mut().for_each(|item| item.1 = AckStatus::Completed);
         }
@@ -441,16 +451,60 @@ impl Run<'_> {
         }
     }
 
-    async fn send(&self, items: &[(Given, AckStatus, bool)]) -> Vec<bool> {
-        let item = |(given, status, fenced): &(Given, AckStatus, bool)| AckItem {
+    /// Acks and pushes together, and again, and under an idempotency key.
+    async fn transaction(&mut self) -> Result<(), String> {
+        let (items, partition) = (self.choose_acks(), self.partition());
+        let key = (self.dice.roll(2) == 0).then(|| {
+            let key = IdempotencyKey::new(format!("{}-{}", self.queue, self.pushed), "transaction", b"");
+            Repeatable { key, write: Arc::new(|_| b"answer".to_vec()) }
+        });
+        for is_repeated in [false, true] {
+            self.pushed += 1;
+            let id = format!("m{}", self.pushed);
+            let mut batch = PushBatch::default();
+            let message = NewMessage { transaction_id: Some(&id), payload: b"{}", ..NewMessage::default() };
+            batch.add(&self.queue, &partition, &message).unwrap();
+            let steps = items.iter().map(|item| Step::Ack(Self::item(item))).chain([Step::Push(batch)]);
+            let transaction =
+                Transaction { steps: steps.collect(), repeatable: key.clone(), ..Transaction::default() };
+            let result = self.subject.broker().transaction(transaction).await.unwrap();
+            if result.repeated {
+                if !is_repeated || result.answer.as_deref() != Some(b"answer") {
+                    return Err(format!("an answer that was not kept: {:?}", result.answer));
+                }
+                continue;
+            }
+            let done = match items.first().cloned() {
+                Some((first, ..)) => {
+                    let told = Self::told(&items);
+                    !self.model.ack(&first.name, &first.group, &told, true).contains(&false)
+                }
+                None => true,
+            };
+            if done {
+                self.model.push(&partition, &id);
+            }
+            let is_kept = is_repeated && key.is_some() && done;
+            if done != result.error.is_none() || is_kept {
+                return Err(format!("a transaction ended with {:?}, expected success {done}", result.error));
+            }
+        }
+        Ok(())
+    }
+
+    fn item((given, status, fenced): &(Given, AckStatus, bool)) -> AckItem {
+        AckItem {
             partition: Some(given.partition),
             transaction_id: given.id.clone(),
             group: given.group.clone(),
             lease: if *fenced { LeaseClaim::Held(given.lease) } else { LeaseClaim::None },
             status: *status,
             error: None,
-        };
-        let results = self.subject.broker().ack(items.iter().map(item).collect()).await.unwrap();
+        }
+    }
+
+    async fn send(&self, items: &[(Given, AckStatus, bool)]) -> Vec<bool> {
+        let results = self.subject.broker().ack(items.iter().map(Self::item).collect()).await.unwrap();
         results.iter().map(|result| result.error.is_none()).collect()
     }
 

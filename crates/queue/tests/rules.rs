@@ -495,6 +495,109 @@ async fn a_transaction_does_everything_or_nothing() {
     assert!(bench.pop(from("in")).await.is_none());
 }
 
+/// Says `status` about one message that was popped.
+async fn say(bench: &Bench, popped: &Popped, index: usize, status: AckStatus) -> Acked {
+    bench.broker.ack(vec![items(popped, QUEUE_MODE, status).swap_remove(index)]).await.unwrap().remove(0)
+}
+
+#[tokio::test]
+async fn each_message_has_a_retry_budget_of_its_own() {
+    let bench = Bench::new();
+    bench.configure("q", json!({"retryLimit": 2})).await;
+    bench.push("q", "p", &["1", "2", "3"]).await;
+    for index in [0, 1, 2, 0, 1, 2] {
+        let popped = bench.pop(from("q")).await.unwrap();
+        assert_eq!(texts(&popped), ["1", "2", "3"]);
+        let acked = say(&bench, &popped, index, AckStatus::Failed).await;
+        assert_eq!((acked.error, acked.dead_lettered), (None, false));
+    }
+    let popped = bench.pop(from("q")).await.unwrap();
+    assert!(say(&bench, &popped, 1, AckStatus::Failed).await.dead_lettered);
+    let popped = bench.pop(from("q")).await.unwrap();
+    assert_eq!(texts(&popped), ["1", "3"]);
+    say(&bench, &popped, 0, AckStatus::Completed).await;
+    assert!(say(&bench, &popped, 1, AckStatus::Failed).await.dead_lettered);
+    bench.push("q", "p", &["4"]).await;
+    let popped = bench.pop(from("q")).await.unwrap();
+    assert!(
+        !say(&bench, &popped, 0, AckStatus::Failed).await.dead_lettered,
+        "a fresh message has its budget"
+    );
+}
+
+#[tokio::test]
+async fn a_dead_letter_ends_the_lease_so_that_the_rest_comes_at_once() {
+    for (status, limit) in [(AckStatus::Failed, 0), (AckStatus::Dlq, 3)] {
+        let bench = Bench::new();
+        bench.configure("q", json!({"retryLimit": limit})).await;
+        bench.push("q", "p", &["1", "2", "3"]).await;
+        let popped = bench.pop(from("q")).await.unwrap();
+        let acked = say(&bench, &popped, 0, status).await;
+        assert_eq!((acked.dead_lettered, acked.lease_released), (true, true), "{status:?}");
+        assert_eq!(bench.texts(from("q")).await, ["2", "3"]);
+    }
+}
+
+#[tokio::test]
+async fn an_ack_without_a_lease_leaves_the_lease_of_another_consumer() {
+    let bench = Bench::new();
+    bench.push("q", "p", &["1", "2"]).await;
+    let first = bench.pop(PopRequest { lease: Some(SECOND), ..from("q") }).await.unwrap();
+    bench.clock.advance(2 * SECOND);
+    let second = bench.pop(from("q")).await.unwrap();
+    let unfenced = Popped { lease: None, ..first.clone() };
+    for status in [AckStatus::Failed, AckStatus::Retry, AckStatus::Dlq] {
+        let acked = say(&bench, &unfenced, 0, status).await;
+        assert_eq!((acked.error, acked.lease_released), (None, false), "{status:?}");
+        assert!(bench.pop(from("q")).await.is_none());
+    }
+    assert_eq!(say(&bench, &second, 1, AckStatus::Completed).await.error, None, "the lease is live");
+}
+
+#[tokio::test]
+async fn acks_of_two_messages_with_one_transaction_id_finish_both() {
+    for together in [true, false] {
+        let bench = Bench::new();
+        bench.configure("q", json!({"dedupWindowSeconds": 0})).await;
+        bench.push_as("q", "same").await;
+        bench.push_as("q", "same").await;
+        let popped = bench.pop(from("q")).await.unwrap();
+        if together {
+            bench.ack(&popped, QUEUE_MODE, AckStatus::Completed).await;
+        } else {
+            say(&bench, &popped, 0, AckStatus::Completed).await;
+            say(&bench, &popped, 1, AckStatus::Completed).await;
+        }
+        bench.clock.advance(3600 * SECOND);
+        assert!(bench.pop(from("q")).await.is_none(), "together: {together}");
+    }
+}
+
+#[tokio::test]
+async fn acks_after_a_restart_read_what_is_held_once() {
+    let bench = Bench::new();
+    bench.configure("q", json!({"dedupWindowSeconds": 0})).await;
+    for round in 0..20 {
+        let mut batch = PushBatch::default();
+        for number in 0..1000 {
+            let id = format!("{round}-{number}");
+            let message =
+                NewMessage { transaction_id: Some(&id), payload: &[b'1'; 1000], ..NewMessage::default() };
+            batch.add("q", "p", &message).unwrap();
+        }
+        bench.broker.push(batch).await.unwrap();
+    }
+    let popped = bench.pop(PopRequest { batch: 1000, ..from("q") }).await.unwrap();
+    // Another broker on the same store knows nothing of the delivery.
+    let restarted = Broker::start(bench.store.clone(), Options::default());
+    let mut acks = items(&popped, QUEUE_MODE, AckStatus::Completed);
+    let last = acks.split_off(999);
+    let watch = Stopwatch::start();
+    assert!(restarted.ack(acks).await.unwrap().iter().all(|acked| acked.error.is_none() && !acked.noop));
+    assert!(restarted.ack(last).await.unwrap()[0].lease_released);
+    assert!(watch.elapsed() < 60 * SECOND, "{:?}", watch.elapsed());
+}
+
 #[tokio::test]
 async fn a_deleted_message_is_passed_over() {
     let bench = Bench::new();

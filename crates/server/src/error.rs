@@ -492,6 +492,7 @@ impl From<baton_queue::Error> for Error {
                 Self { retry_after: Some(after), ..Self::new(Kind::Overloaded, message) }
             }
             Queue::KeyMissing(_) | Queue::Unsealed(_) => Self::new(Kind::EncryptionKeyMissing, message),
+            Queue::KeyReused => Self::refused(Kind::Conflict, "idempotency_key_reused", message),
             Queue::ShuttingDown => {
                 Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::ShuttingDown, message) }
             }

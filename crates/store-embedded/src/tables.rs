@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Cursor, Error, Group, Lease, OffsetRanges, Partition, Queue};
+use baton_store::{Cursor, Error, Group, Lease, OffsetRanges, Partition, Queue, Retries};
 use baton_types::{LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::{Buf, BufMut, Bytes};
 use fjall::compaction::Leveled;
@@ -212,7 +212,8 @@ pub fn cursor_value(cursor: &Cursor) -> Bytes {
     let mut row = Vec::with_capacity(64);
     row.put_u64_le(cursor.next.0);
     row.put_i64_le(cursor.available_at.micros());
-    row.put_u32_le(cursor.retries);
+    // Older servers kept one count per cursor here.
+    row.put_u32_le(0);
     row.put_u32_le(cursor.attempts);
     row.put_u64_le(cursor.consumed);
     row.put_i64_le(cursor.last_pop_at.micros());
@@ -227,13 +228,17 @@ pub fn cursor_value(cursor: &Cursor) -> Bytes {
         }
     }
     put_ranges(&mut row, cursor.finished.as_deref().unwrap_or(&OffsetRanges::default()));
+    for (offset, spent) in cursor.retries.iter().flat_map(|retries| retries.entries()) {
+        row.put_u64_le(*offset);
+        row.put_u32_le(*spent);
+    }
     row.into()
 }
 
 pub fn read_cursor(mut row: &[u8]) -> Result<Cursor, Error> {
     let read = |row: &mut &[u8]| -> Option<Cursor> {
         let (next, available_at) = (Offset(number(row)?), time(row)?);
-        let (retries, attempts) = (row.try_get_u32_le().ok()?, row.try_get_u32_le().ok()?);
+        let (of_next, attempts) = (row.try_get_u32_le().ok()?, row.try_get_u32_le().ok()?);
         let (consumed, last_pop_at) = (number(row)?, time(row)?);
         let lease = match row.try_get_u8().ok()? {
             0 => None,
@@ -245,6 +250,11 @@ pub fn read_cursor(mut row: &[u8]) -> Result<Cursor, Error> {
             })),
         };
         let finished = Some(ranges(row)?).filter(|r| !r.is_empty()).map(Box::new);
+        let mut retries: Vec<_> = (of_next > 0).then_some((next.0, of_next)).into_iter().collect();
+        while !row.is_empty() {
+            retries.push((number(row)?, row.try_get_u32_le().ok()?));
+        }
+        let retries = (!retries.is_empty()).then(|| Box::new(Retries::from_entries(retries)));
         Some(Cursor { next, available_at, lease, finished, retries, attempts, consumed, last_pop_at })
     };
     read(&mut row).filter(|_| row.is_empty()).ok_or_else(|| corrupt("cursor"))
@@ -362,13 +372,17 @@ mod tests {
             available_at: Timestamp::from_micros(5),
             lease: Some(Box::new(lease)),
             finished: Some(Box::new(OffsetRanges::from_ranges([(6, 8)]))),
-            retries: 1,
+            retries: Some(Box::new(Retries::from_entries([(4, 1), (9, 3)]))),
             attempts: 2,
             consumed: 3,
             last_pop_at: Timestamp::from_micros(6),
         };
         assert_eq!(read_cursor(&cursor_value(&cursor)).unwrap(), cursor);
         assert_eq!(read_cursor(&cursor_value(&Cursor::default())).unwrap(), Cursor::default());
+        let mut older = cursor_value(&Cursor { next: Offset(4), ..Cursor::default() }).to_vec();
+        older[16] = 2;
+        let retries = read_cursor(&older).unwrap().retries.unwrap();
+        assert_eq!(retries.entries(), [(4, 2)], "the count of an older server is that of the first message");
         let counters = Counters {
             next_id: 1,
             next_version: 2,

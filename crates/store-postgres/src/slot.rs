@@ -4,7 +4,7 @@
 //! in line is the moment from which it stands there. So one index answers what is ready, in which order, and
 //! when the next one will be.
 
-use baton_store::{Cursor, Error, Lease, OffsetRanges, Partition, Start};
+use baton_store::{Cursor, Error, Lease, OffsetRanges, Partition, Retries, Start};
 use baton_types::{LeaseId, Offset, Timestamp};
 use bytes::{Buf, BufMut, Bytes};
 use uuid::Uuid;
@@ -12,6 +12,7 @@ use uuid::Uuid;
 const WRITTEN: u8 = 1;
 const PLACED: u8 = 2;
 const LEASED: u8 = 4;
+const RETRIED: u8 = 8;
 
 /// One partition as one group sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,16 +77,25 @@ impl Slot {
         let mut body = Vec::with_capacity(64);
         let flag = |set: bool, flag: u8| if set { flag } else { 0 };
         let leased = flag(cursor.lease.is_some(), LEASED);
-        body.put_u8(flag(self.written, WRITTEN) | flag(self.placed, PLACED) | leased);
+        let retried = flag(cursor.retries.is_some(), RETRIED);
+        body.put_u8(flag(self.written, WRITTEN) | flag(self.placed, PLACED) | leased | retried);
         body.put_i64(cursor.available_at.micros());
         body.put_i64(cursor.last_pop_at.micros());
-        body.put_u32(cursor.retries);
+        // Older servers kept one count per cursor here.
+        body.put_u32(0);
         body.put_u32(cursor.attempts);
         body.put_u64(cursor.consumed);
         if let Some(lease) = &cursor.lease {
             body.put_u64(lease.token);
             body.put_i64(lease.until.micros());
             body.put_u64(lease.end.0);
+        }
+        if let Some(retries) = &cursor.retries {
+            body.put_u32(u32::try_from(retries.len()).unwrap_or(u32::MAX));
+            for (offset, spent) in retries.entries() {
+                body.put_u64(*offset);
+                body.put_u32(*spent);
+            }
         }
         body.extend(ranges_value(cursor.finished.as_deref()));
         body
@@ -106,7 +116,7 @@ impl Slot {
         let flags = body.try_get_u8().ok()?;
         let available_at = Timestamp::from_micros(body.try_get_i64().ok()?);
         let last_pop_at = Timestamp::from_micros(body.try_get_i64().ok()?);
-        let (retries, attempts) = (body.try_get_u32().ok()?, body.try_get_u32().ok()?);
+        let (of_next, attempts) = (body.try_get_u32().ok()?, body.try_get_u32().ok()?);
         let consumed = body.try_get_u64().ok()?;
         let lease = if flags & LEASED == 0 {
             None
@@ -116,6 +126,12 @@ impl Slot {
             let end = Offset(body.try_get_u64().ok()?);
             Some(Box::new(Lease { id: LeaseId(lease_id?), token, until, end }))
         };
+        let mut retries: Vec<_> = (of_next > 0).then_some((next.0, of_next)).into_iter().collect();
+        let entries = if flags & RETRIED == 0 { 0 } else { body.try_get_u32().ok()? };
+        for _ in 0..entries {
+            retries.push((body.try_get_u64().ok()?, body.try_get_u32().ok()?));
+        }
+        let retries = (!retries.is_empty()).then(|| Box::new(Retries::from_entries(retries)));
         let finished = Some(read_ranges(body)?).filter(|ranges| !ranges.is_empty()).map(Box::new);
         let cursor = Cursor { next, available_at, lease, finished, retries, attempts, consumed, last_pop_at };
         Some(Self { cursor, written: flags & WRITTEN != 0, placed: flags & PLACED != 0, line })
@@ -155,13 +171,17 @@ mod tests {
             available_at: until,
             lease: Some(Box::new(Lease { id: LeaseId(id), token: u64::MAX, until, end: Offset(9) })),
             finished: Some(Box::new(OffsetRanges::from_ranges([(5, 6), (8, 9)]))),
-            retries: 1,
+            retries: Some(Box::new(Retries::from_entries([(4, 1), (9, 3)]))),
             attempts: 2,
             consumed: 3,
             last_pop_at: Timestamp::MIN,
         };
         let slot = Slot { cursor, written: true, placed: false, line: Some(9) };
         assert_eq!(Slot::read(Offset(4), Some(9), Some(id), slot.body()).unwrap(), slot);
+        let mut older = Slot::default().body();
+        older[20] = 2;
+        let retries = Slot::read(Offset(4), None, None, older).unwrap().cursor.retries.unwrap();
+        assert_eq!(retries.entries(), [(4, 2)], "the count of an older server is that of the first message");
         let plain = Slot { placed: true, ..Slot::default() };
         assert_eq!(Slot::read(Offset(0), None, None, plain.body()).unwrap(), plain);
         assert!(Slot::read(Offset(0), None, None, plain.body()[..9].to_vec()).is_err());

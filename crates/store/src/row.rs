@@ -7,7 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::OffsetRanges;
+use crate::{OffsetRanges, Retries};
 
 /// A versioned value under a key. The version rises with every write of the key and never repeats, so whoever
 /// holds an old one can change nothing.
@@ -107,8 +107,8 @@ pub struct Cursor {
     pub lease: Option<Box<Lease>>,
     /// Finished messages beyond `next`.
     pub finished: Option<Box<OffsetRanges>>,
-    /// Failed acks since the last clean batch.
-    pub retries: u32,
+    /// Failed tries of unfinished messages.
+    pub retries: Option<Box<Retries>>,
     /// Deliveries since a batch was last finished as a whole.
     pub attempts: u32,
     /// Messages finished in all.

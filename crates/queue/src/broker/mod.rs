@@ -36,7 +36,7 @@ pub use self::pops::Given;
 pub use self::reads::{FetchEntry, Fetched, Marks};
 pub use self::trace::TracedMessage;
 use crate::Error;
-use crate::ack::{self, AckItem, Acked, LeaseClaim, Resolved};
+use crate::ack::{self, AckItem, Acked, LeaseClaim, RepeatedAck, Resolved};
 use crate::meter::{Kind, Meters};
 use crate::news::{News, Relay};
 use crate::parking::{GiveBack, Parking};
@@ -379,7 +379,7 @@ impl Broker {
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
         let results = self
             .run_at(home, move |tx| {
-                let prepared = ack::prepare(tx, &acks)?;
+                let prepared = ack::prepare(tx, &acks, RepeatedAck::Succeeds)?;
                 Ok(ack::write(tx, prepared))
             })
             .await?;
@@ -405,23 +405,15 @@ impl Broker {
 
     /// Finds the message that each ack means.
     async fn resolve(&self, items: Vec<AckItem>) -> Result<Vec<Resolved>, Error> {
-        let mut acks = Vec::with_capacity(items.len());
-        for item in items {
-            let delivered = match (item.lease, item.partition) {
-                (LeaseClaim::Held(lease), Some(partition)) => {
-                    self.shared.deliveries.find(lease, partition, &item.transaction_id)
-                }
-                _ => None,
-            };
-            let offset = match (delivered, item.partition) {
-                (Some(offset), _) => Some(offset),
-                (None, Some(partition)) => {
-                    let found = resolve::find_stored(&self.shared.store, partition, &item.transaction_id);
-                    Box::pin(found).await?.map(|message| message.offset)
-                }
-                (None, None) => None,
-            };
-            acks.push(Resolved { item, offset, keep: false });
+        let (store, deliveries) = (&self.shared.store, &self.shared.deliveries);
+        let mut acks: Vec<_> = items.into_iter().map(|item| deliveries.find(item)).collect();
+        for ack in acks.iter_mut().filter(|ack| ack.offset.is_none()) {
+            let Some(partition) = ack.item.partition else { continue };
+            let found = resolve::find_indexed(store, partition, &ack.item.transaction_id);
+            ack.offset = Box::pin(found).await?.map(|message| message.offset);
+        }
+        if acks.iter().any(|ack| ack.offset.is_none() && ack.item.partition.is_some()) {
+            Box::pin(resolve::find_held(store, deliveries, &mut acks)).await?;
         }
         Ok(acks)
     }
@@ -455,6 +447,7 @@ impl Broker {
             timers: transaction.timers,
             positions: transaction.positions,
             rider: transaction.rider,
+            repeatable: transaction.repeatable,
         });
         let sealer = Arc::clone(&self.shared.sealer);
         let decide =
@@ -466,6 +459,9 @@ impl Broker {
             }
             other => other?,
         };
+        if result.repeated {
+            return Ok(result);
+        }
         if sets_timers {
             self.shared.alarm.notify_one();
         }

@@ -36,7 +36,7 @@ impl Broker {
         let sealer = Arc::clone(&self.shared.sealer);
         let outcomes = self.run(move |tx| match timer::prepare(tx, &operations, &sealer)? {
             Ok(prepared) => timer::write(tx, &operations, prepared).map(Ok),
-            Err(error) => Ok(Err(error)),
+            Err((_, error)) => Ok(Err(error)),
         });
         let outcomes = outcomes.await??;
         self.shared.alarm.notify_one();

@@ -14,6 +14,8 @@ pub struct Origin {
     pub target: String,
     /// Its token, as it came.
     pub authorization: Option<HeaderValue>,
+    /// Its idempotency key, as it came.
+    pub idempotency_key: Option<HeaderValue>,
     /// Who passed it on.
     pub forwarded: Option<Forwarded>,
 }
@@ -43,8 +45,9 @@ impl Origin {
             target.push('?');
             target.push_str(head.query);
         }
-        let authorization = head.authorization.and_then(|token| HeaderValue::from_bytes(token).ok());
-        Ok(Some(Box::new(Self { target, authorization, forwarded })))
+        let header = |value: Option<&[u8]>| value.and_then(|value| HeaderValue::from_bytes(value).ok());
+        let (authorization, idempotency_key) = (header(head.authorization), header(head.idempotency_key));
+        Ok(Some(Box::new(Self { target, authorization, idempotency_key, forwarded })))
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! Always: what another server did not answer is tried on the next best and then here, if doing it twice does no
 //! harm. A pop does none, for its attempt is given back; nor does a push, for its messages get transaction ids before
-//! they are passed on; nor an ack that a lease fences or that only says that a message is done. A transaction might, so
-//! if it may have happened the caller is told that nobody knows. Start at [`Routed::pop`].
+//! they are passed on; nor an ack that a lease fences or that only says that a message is done. A transaction
+//! without an idempotency key might, so if it may have happened the answer is `outcome_unknown`. Start at [`Routed::pop`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -187,12 +187,14 @@ impl Routed {
         }
     }
 
-    /// Leads a transaction that pushes to `queue` or acks a message of `partition`, whose body this is.
+    /// Leads a transaction that pushes to `queue` or acks a message of `partition`, whose body this is. It is sent again
+    /// after an unknown outcome only if it has an idempotency key.
     pub async fn transaction(
         self: Box<Self>,
         queue: Option<&str>,
         partition: Option<PartitionId>,
         body: &[u8],
+        repeats: bool,
     ) -> Result<Way, Error> {
         let found = match (queue, partition) {
             _ if self.is_served_here() => None,
@@ -202,10 +204,12 @@ impl Routed {
         };
         let Some((name, server)) = found else { return Ok(self.here(Kind::Transaction, false)) };
         let outbound = self.outbound(Bytes::copy_from_slice(body));
-        match self.ask(server, name, &outbound, false).await {
+        match self.ask(server, name, &outbound, repeats).await {
             Asked::Answered(reply) => Ok(self.answered(Kind::Transaction, reply)),
-            Asked::Failed { unknown: true } => Err(outcome_unknown("a transaction is not repeated")),
-            Asked::Failed { unknown: false } => Ok(self.here(Kind::Transaction, true)),
+            Asked::Failed { unknown: true } if !repeats => {
+                Err(outcome_unknown("a transaction without an Idempotency-Key is not repeated"))
+            }
+            Asked::Failed { .. } => Ok(self.here(Kind::Transaction, true)),
         }
     }
 
@@ -259,6 +263,7 @@ impl Routed {
             method: Method::POST,
             target: self.origin.target.clone(),
             authorization: self.origin.authorization.clone(),
+            idempotency_key: self.origin.idempotency_key.clone(),
             body,
             attempt: None,
             wait: Duration::ZERO,

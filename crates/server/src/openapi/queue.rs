@@ -21,7 +21,10 @@ pub(super) fn operations() -> Vec<Operation> {
             text("namespace", "Queues with this namespace; this or `task` is needed."),
             text("task", "Queues with this task."),
         ]),
-        post("/api/v1/transaction").body(transaction()).answers(
+        post("/api/v1/transaction")
+            .body(transaction())
+            .query([text("idempotencyKey", "A repeated call with the same key gets the first answer; also a header.")])
+            .answers(
             200,
             "All was done, or, with `success` false and a `reason`, nothing.",
             shape(json!({

@@ -72,6 +72,17 @@ impl<'a> RawItem<'a> {
 }
 
 impl Item<'_> {
+    /// What an answer needs to know.
+    pub(super) fn without_payload(&self) -> Item<'static> {
+        Item {
+            queue: self.queue.clone().into_owned().into(),
+            partition: Cow::Borrowed(""),
+            transaction_id: self.transaction_id.clone().map(|id| id.into_owned().into()),
+            trace_id: self.trace_id,
+            payload: "",
+        }
+    }
+
     /// Adds the message to a batch, pushed by `producer`.
     pub(super) fn add_to(&self, batch: &mut PushBatch, producer: Option<&str>) -> Result<(), Error> {
         let message = NewMessage {

@@ -53,7 +53,7 @@ lenient! {
 }
 
 /// An operation with what its answer repeats when there is no timer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Named {
     operation: Operation,
     transaction_id: Option<String>,

@@ -3,23 +3,26 @@
 //!
 //! Always: a rollback is status 200 with `success: false` and the reason, as clients expect; only a request that
 //! cannot be read is an error. An ack that names no lease is fenced by the one lease that the rest of the request
-//! names. Start at [`transaction`], then [`Plan::read`].
+//! names. Under an `Idempotency-Key` the first answer is kept in the same commit, and a repetition gets it. Start at
+//! [`transaction`], then [`Plan::read`].
 
 use std::sync::Arc;
 
 use baton_jobs::{Enqueued, NewJob};
 use baton_queue::{
-    AckItem, LeaseClaim, Place, PushBatch, Rider, Step, StepResult, Transaction, TransactionResult,
+    AckItem, LeaseClaim, Place, PushBatch, Repeatable, Rider, Step, StepResult, Transaction,
+    TransactionResult, WriteAnswer,
 };
 use baton_types::limits::BATCH_ITEMS_MAX;
 use baton_types::{LeaseId, Offset, PartitionId};
 use http::StatusCode;
 use serde_json::value::RawValue;
+use uuid::Uuid;
 
 use super::ack::{self, RawAck};
 use super::jobs::rider::JobRider;
 use super::push::{Item, RawItem};
-use super::{jobs, kv, timers};
+use super::{idempotency, jobs, kv, timers};
 use crate::call::{Answer, Call};
 use crate::cluster::{Mark, Way};
 use crate::error::{Error, Kind};
@@ -157,6 +160,26 @@ impl<'a> Plan<'a> {
             timers: self.timers.iter().map(|named| named.by(producer)).collect(),
             rider: None,
             positions: self.positions.clone(),
+            repeatable: None,
+        })
+    }
+
+    /// What writes the answer to this transaction, also when the body is gone.
+    fn writer(&self, id: Uuid, rider: Option<Arc<JobRider>>) -> Arc<WriteAnswer> {
+        let step = |planned: &Planned<'_>| match planned {
+            Planned::Ack(item) => Planned::Ack(item.clone()),
+            Planned::Push(items) => Planned::Push(items.iter().map(Item::without_payload).collect()),
+        };
+        let plan = Plan {
+            steps: self.steps.iter().map(step).collect(),
+            kv: self.kv.clone(),
+            timers: self.timers.clone(),
+            positions: self.positions.clone(),
+            ..Plan::default()
+        };
+        Arc::new(move |result: &TransactionResult| {
+            let enqueued = rider.as_ref().map(|rider| rider.came_to().0).unwrap_or_default();
+            write(&plan, id, result, &enqueued)
         })
     }
 
@@ -249,11 +272,12 @@ fn items<'a>(listed: List<RawItem<'a>>, operation: &'a [u8]) -> Result<Vec<Item<
 pub(super) fn transaction(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
+        let key = idempotency::key(&call, "transaction", &body)?;
         let mut plan = Plan::read(&body)?;
         let mut mark = Mark::default();
         if let Some(routed) = call.routed() {
             let (queue, partition) = plan.place();
-            match Box::pin(routed.transaction(queue, partition, &body)).await? {
+            match Box::pin(routed.transaction(queue, partition, &body, key.is_some())).await? {
                 Way::Answered(reply) => return Ok(reply),
                 Way::Here(here) => mark = here,
             }
@@ -262,30 +286,37 @@ pub(super) fn transaction(mut call: Call) -> Answer {
             jobs if jobs.is_empty() => None,
             jobs => Some(Arc::new(JobRider::new(call.jobs(), jobs).await?)),
         };
-        let result = match &plan.unknown {
+        let id = baton_env::fresh_uuid();
+        let mut result = match &plan.unknown {
             Some(kind) => {
                 TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
             }
             None => {
                 let mut transaction = plan.transaction(call.caller())?;
                 transaction.rider = rider.clone().map(|rider| rider as Arc<dyn Rider>);
+                transaction.repeatable =
+                    key.map(|key| Repeatable { key, write: plan.writer(id, rider.clone()) });
                 call.broker().transaction(transaction).await?
             }
         };
         let mut enqueued = Vec::new();
-        if let Some(rider) = rider.filter(|_| result.error.is_none()) {
+        if let Some(rider) = rider.filter(|_| result.error.is_none() && !result.repeated) {
             let news;
             (enqueued, news) = rider.came_to();
             call.jobs().spread(&news);
         }
-        Ok(mark.on(Reply::json(StatusCode::OK, write(&plan, &result, &enqueued))))
+        let answer = match result.answer.take() {
+            Some(answer) => answer,
+            None => write(&plan, id, &result, &enqueued).into(),
+        };
+        Ok(mark.on(Reply::json(StatusCode::OK, answer)))
     })
 }
 
-fn write(plan: &Plan<'_>, result: &TransactionResult, enqueued: &[Enqueued]) -> Vec<u8> {
+fn write(plan: &Plan<'_>, id: Uuid, result: &TransactionResult, enqueued: &[Enqueued]) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + plan.steps.len() * 256);
     out.extend_from_slice(b"{\"transactionId\":");
-    json::uuid(&mut out, baton_env::fresh_uuid());
+    json::uuid(&mut out, id);
     out.extend_from_slice(b",\"success\":");
     json::boolean(&mut out, result.error.is_none());
     if let Some(error) = &result.error {
@@ -293,8 +324,13 @@ fn write(plan: &Plan<'_>, result: &TransactionResult, enqueued: &[Enqueued]) -> 
         json::string(&mut out, error);
         out.extend_from_slice(b",\"reason\":");
         json::string_or_null(&mut out, result.reason);
-        if let Some(lost) = &result.precondition {
-            kv::write_precondition(&mut out, lost, plan.len() + lost.index);
+        match (&result.precondition, result.failed_index) {
+            (Some(lost), index) => kv::write_precondition(&mut out, lost, index.unwrap_or_default()),
+            (None, Some(index)) => {
+                out.extend_from_slice(b",\"failedIndex\":");
+                json::number(&mut out, index as u64);
+            }
+            (None, None) => {}
         }
     }
     out.extend_from_slice(b",\"results\":[");
@@ -348,6 +384,7 @@ fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome
             out.push(b'}');
         }
         (Planned::Push(items), StepResult::Push(pushed)) => {
+            let next = *index + items.len() as u64;
             for (item, pushed) in items.iter().zip(pushed) {
                 begin(out, index, "push");
                 out.extend_from_slice(b",\"success\":true");
@@ -372,6 +409,7 @@ fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome
                 json::boolean(out, pushed.duplicate);
                 out.push(b'}');
             }
+            *index = next;
         }
         // The broker answers each step in kind.
         _ => tracing::error!(?outcome, "a transaction step was answered as another kind of step"),
@@ -379,7 +417,7 @@ fn write_step(out: &mut Vec<u8>, index: &mut u64, planned: &Planned<'_>, outcome
 }
 
 fn begin(out: &mut Vec<u8>, index: &mut u64, kind: &'static str) {
-    if *index > 0 {
+    if !out.ends_with(b"[") {
         out.push(b',');
     }
     out.extend_from_slice(b"{\"index\":");
@@ -469,7 +507,7 @@ mod tests {
             Pushed { duplicate: false, buffered: false, partition: PartitionId(1), offset: Offset(0), id };
         let results = vec![StepResult::Ack(Acked::default()), StepResult::Push(vec![pushed, pushed])];
         let result = TransactionResult { results, ..TransactionResult::default() };
-        let answer: Value = serde_json::from_slice(&write(&plan, &result, &[])).unwrap();
+        let answer: Value = serde_json::from_slice(&write(&plan, Uuid::nil(), &result, &[])).unwrap();
         let summary: Vec<_> = answer["results"]
             .as_array()
             .unwrap()
@@ -489,7 +527,7 @@ mod tests {
         let refused = (Some("no".into()), Some("duplicate"));
         let result =
             TransactionResult { error: refused.0, reason: refused.1, ..TransactionResult::default() };
-        let answer: Value = serde_json::from_slice(&write(&plan, &result, &[])).unwrap();
+        let answer: Value = serde_json::from_slice(&write(&plan, Uuid::nil(), &result, &[])).unwrap();
         assert_eq!((&answer["success"], &answer["error"]), (&false.into(), &"no".into()));
         assert_eq!((&answer["reason"], &answer["results"]), (&"duplicate".into(), &Value::Array(vec![])));
     }

@@ -6,7 +6,7 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, Timestamp};
 use uuid::Uuid;
 
 use super::{BEGIN, Backend, Bench, Restart, at, seconds};
-use crate::{Cursor, Durability, Lease, OffsetRanges, Start, Tx};
+use crate::{Cursor, Durability, Lease, OffsetRanges, Retries, Start, Tx};
 
 /// A cursor at `next` with everything before `end` leased for a minute.
 pub(super) fn leased_cursor(id: LeaseId, next: u64, end: u64) -> Cursor {
@@ -80,7 +80,7 @@ pub async fn a_cursor_is_read_as_it_was_written<B: Backend>() {
     let group = bench.group(queue, "g", Start::Oldest).await;
     let cursor = Cursor {
         finished: Some(Box::new(OffsetRanges::from_ranges([(4, 5), (6, 8)]))),
-        retries: 1,
+        retries: Some(Box::new(Retries::from_entries([(4, 1), (8, 2)]))),
         attempts: 2,
         consumed: 3,
         last_pop_at: BEGIN.before(seconds(1)),

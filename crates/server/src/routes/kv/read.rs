@@ -22,7 +22,7 @@ const NAMESPACE_BYTES_MAX: usize = 64;
 const DEFAULT_ROWS: usize = 100;
 
 /// An operation with the name that it was asked by.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Named {
     /// That name.
     pub name: &'static str,

@@ -1,0 +1,73 @@
+//! How often messages of a partition have failed.
+
+use baton_types::Offset;
+
+/// The retries spent on unfinished messages, sorted by offset. Messages that have not failed have no entry.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retries(Vec<(u64, u32)>);
+
+impl Retries {
+    /// Whether no message has failed.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many messages have failed.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The entries, each an offset with its retries.
+    pub fn entries(&self) -> &[(u64, u32)] {
+        &self.0
+    }
+
+    /// From entries as [`entries`](Self::entries) gives them; anything out of order is put in order.
+    pub fn from_entries(entries: impl IntoIterator<Item = (u64, u32)>) -> Self {
+        let mut retries = Self::default();
+        for (offset, spent) in entries {
+            *retries.entry(Offset(offset)) = spent;
+        }
+        retries
+    }
+
+    /// The retries spent on a message.
+    pub fn of(&self, offset: Offset) -> u32 {
+        self.0.binary_search_by_key(&offset.0, |entry| entry.0).map_or(0, |at| self.0[at].1)
+    }
+
+    /// Spends one more on a message.
+    pub fn spend(&mut self, offset: Offset) {
+        let spent = self.entry(offset);
+        *spent = spent.saturating_add(1);
+    }
+
+    /// Keeps only the entries of messages for which `keep` says so.
+    pub fn retain(&mut self, keep: impl Fn(Offset) -> bool) {
+        self.0.retain(|(offset, _)| keep(Offset(*offset)));
+    }
+
+    fn entry(&mut self, offset: Offset) -> &mut u32 {
+        let at = self.0.binary_search_by_key(&offset.0, |entry| entry.0).unwrap_or_else(|at| {
+            self.0.insert(at, (offset.0, 0));
+            at
+        });
+        &mut self.0[at].1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_message_has_a_count_of_its_own() {
+        let mut retries = Retries::from_entries([(9, 2), (4, 1)]);
+        retries.spend(Offset(4));
+        retries.spend(Offset(6));
+        assert_eq!(retries.entries(), [(4, 2), (6, 1), (9, 2)]);
+        assert_eq!((retries.of(Offset(6)), retries.of(Offset(7)), retries.len()), (1, 0, 3));
+        retries.retain(|offset| offset.0 > 4);
+        assert_eq!(retries.entries(), [(6, 1), (9, 2)]);
+    }
+}
