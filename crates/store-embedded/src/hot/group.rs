@@ -1,4 +1,7 @@
 //! A consumer group in memory: where it is in each partition, and which of them have work for it.
+//!
+//! Always: a partition takes memory in a group only once the group was offered it, or once its place differs from where
+//! the group starts. So a group that reads little of a queue with very many partitions costs little.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,6 +14,8 @@ use crate::dense::DenseMap;
 
 pub struct GroupState {
     pub row: Arc<Group>,
+    /// Partitions from this one on were never offered to the group, and stand in no line unless they have a slot.
+    unseen_from: PartitionId,
     pub slots: DenseMap<PartitionId, Slot>,
     pub ready: VecDeque<PartitionId>,
     pub later: BTreeSet<(Timestamp, PartitionId)>,
@@ -69,28 +74,130 @@ impl Slot {
 
 impl GroupState {
     pub fn new(row: Arc<Group>) -> Self {
-        Self { row, slots: DenseMap::default(), ready: VecDeque::new(), later: BTreeSet::new(), backlog: 0 }
+        Self {
+            row,
+            unseen_from: PartitionId(0),
+            slots: DenseMap::default(),
+            ready: VecDeque::new(),
+            later: BTreeSet::new(),
+            backlog: 0,
+        }
     }
 
-    /// Counts and lines up the partitions that the group has no cursor on.
-    pub fn begin(
+    /// Counts the backlog anew and offers every partition again, as for a group whose start has changed.
+    pub fn restart(
         &mut self,
         members: &[PartitionId],
         partitions: &DenseMap<PartitionId, PartitionState>,
         now: Timestamp,
     ) {
+        (self.backlog, self.unseen_from) = (0, PartitionId(0));
         for id in members {
             let Some(partition) = partitions.get(id) else { continue };
-            if self.slots.get(id).is_some_and(|slot| slot.written) {
-                continue;
+            if let Some(slot) = self.slots.get_mut(id).filter(|slot| !slot.written) {
+                slot.placed = false;
             }
-            let slot = Slot::default();
-            if slot.has_work(self.row.start, partition) {
-                self.backlog += slot.unfinished(self.row.start, partition);
-                self.slots.get_or_insert(*id, slot);
-                self.place(*id, partition, now);
+            self.backlog += self.unfinished(*id, partition);
+            self.place(*id, partition, now);
+        }
+    }
+
+    fn unfinished(&self, id: PartitionId, partition: &PartitionState) -> u64 {
+        let start = self.row.start;
+        self.slots
+            .get(&id)
+            .map_or_else(|| Slot::default().unfinished(start, partition), |s| s.unfinished(start, partition))
+    }
+
+    /// Counts messages that were appended to a partition, from `first` on, and lines the partition up unless the group
+    /// will be offered it anyway.
+    pub fn append(
+        &mut self,
+        id: PartitionId,
+        partition: &PartitionState,
+        first: Offset,
+        was_last_at: Timestamp,
+        now: Timestamp,
+    ) {
+        let slot = self.slots.get(&id);
+        let (has_slot, is_known) = (slot.is_some(), slot.is_some_and(|slot| slot.written || slot.placed));
+        let mut place = None;
+        if let Start::At(at) = self.row.start
+            && !is_known
+        {
+            if partition.last_at < at {
+                return;
+            }
+            // If everything before is older than where the group begins, it begins exactly here.
+            place = Some(first).filter(|first| was_last_at < at && *first > partition.start);
+        }
+        self.backlog += partition.tail.since(first);
+        if !has_slot && place.is_none() && id >= self.unseen_from {
+            return;
+        }
+        let slot = self.slots.get_or_insert(id, Slot::default());
+        if let Some(place) = place {
+            (slot.placed, slot.cursor.next) = (true, place);
+        }
+        self.place(id, partition, now);
+    }
+
+    /// Up to `limit` partitions with work that is available: those never offered first, then those offered longest ago.
+    pub fn candidates(
+        &mut self,
+        members: &[PartitionId],
+        partitions: &DenseMap<PartitionId, PartitionState>,
+        now: Timestamp,
+        limit: usize,
+    ) -> Vec<PartitionId> {
+        while let Some((_, id)) = self.later.first().copied().filter(|(at, _)| *at <= now) {
+            self.later.pop_first();
+            if let Some(partition) = partitions.get(&id) {
+                self.place(id, partition, now);
             }
         }
+        let offered_before = self.ready.len();
+        let mut found = self.unseen(members, partitions, limit);
+        for _ in 0..offered_before {
+            if found.len() >= limit {
+                break;
+            }
+            let Some(id) = self.ready.pop_front() else { break };
+            let (Some(slot), Some(partition)) = (self.slots.get_mut(&id), partitions.get(&id)) else {
+                continue;
+            };
+            if slot.cursor.available_at > now || !slot.has_work(self.row.start, partition) {
+                slot.queued = false;
+                continue;
+            }
+            self.ready.push_back(id);
+            found.push(id);
+        }
+        found
+    }
+
+    /// Up to `limit` partitions with work that were never offered. From now on they stand in the line.
+    fn unseen(
+        &mut self,
+        members: &[PartitionId],
+        partitions: &DenseMap<PartitionId, PartitionState>,
+        limit: usize,
+    ) -> Vec<PartitionId> {
+        let mut found = Vec::new();
+        let first = members.partition_point(|id| *id < self.unseen_from);
+        for id in &members[first..] {
+            if found.len() >= limit {
+                break;
+            }
+            self.unseen_from = PartitionId(id.0 + 1);
+            let has_work = partitions.get(id).is_some_and(|p| Slot::default().has_work(self.row.start, p));
+            if has_work && !self.slots.contains_key(id) {
+                self.slots.get_or_insert(*id, Slot { queued: true, ..Slot::default() });
+                self.ready.push_back(*id);
+                found.push(*id);
+            }
+        }
+        found
     }
 
     /// Puts a partition into the line it belongs to after something about it changed; tells whether it is
@@ -111,5 +218,85 @@ impl GroupState {
             self.ready.push_back(id);
         }
         newly
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_store::{Partition, Queue, QueueSpec};
+    use baton_types::{GroupId, QueueId};
+
+    use super::super::Hot;
+    use super::*;
+
+    const QUEUE: QueueId = QueueId(1);
+
+    fn partitions(hot: &mut Hot, ids: std::ops::Range<u64>) {
+        for id in ids.map(PartitionId) {
+            let created_at = Timestamp::from_micros(0);
+            assert!(hot.put_partition(Partition {
+                id,
+                queue: QUEUE,
+                name: id.0.to_string().into(),
+                start: Offset(0),
+                tail: Offset(0),
+                created_at,
+                first_at: created_at,
+                last_at: Timestamp::MIN,
+                deleted: Default::default(),
+            }));
+        }
+    }
+
+    fn append(hot: &mut Hot, ids: std::ops::Range<u64>, at: i64) {
+        let at = Timestamp::from_micros(at);
+        for id in ids {
+            hot.append(PartitionId(id), 2, at, at, 0, |_| ());
+        }
+    }
+
+    fn group(hot: &mut Hot, id: u64, start: Start) -> GroupId {
+        let (id, name) = (GroupId(id), id.to_string().into());
+        let subscribed_at = Timestamp::from_micros(10);
+        let row = Group { id, queue: QUEUE, name, start, subscribed_at, conflation: false };
+        hot.put_group(Arc::new(row), subscribed_at);
+        id
+    }
+
+    #[test]
+    fn a_group_takes_memory_only_for_partitions_that_it_was_offered() {
+        let mut hot = Hot::default();
+        let spec = QueueSpec {
+            name: "q".into(),
+            namespace: "".into(),
+            task: "".into(),
+            options: Default::default(),
+        };
+        let created_at = Timestamp::from_micros(0);
+        hot.put_queue(Arc::new(Queue { id: QUEUE, created_at, spec }));
+        partitions(&mut hot, 0..1000);
+        append(&mut hot, 0..1000, 5);
+        let all = group(&mut hot, 1, Start::Oldest);
+        let new = group(&mut hot, 2, Start::At(Timestamp::from_micros(10)));
+        let slots = |hot: &Hot, group: GroupId| hot.groups[&group].slots.len();
+        let now = Timestamp::from_micros(20);
+        assert_eq!((hot.backlog(all), hot.backlog(new)), (2000, 0));
+        assert_eq!(hot.candidates(all, now, 3), [0, 1, 2].map(PartitionId));
+        assert_eq!(hot.candidates(new, now, 3), []);
+        assert_eq!((slots(&hot, all), slots(&hot, new)), (3, 0));
+        partitions(&mut hot, 1000..2000);
+        append(&mut hot, 500..2000, 20);
+        assert_eq!((hot.backlog(all), hot.backlog(new)), (5000, 3000));
+        // Of partitions that the new group was past, it begins in the middle.
+        assert_eq!((slots(&hot, all), slots(&hot, new)), (3, 500));
+        let mut seen = BTreeSet::new();
+        while seen.len() < 2000 {
+            let found = hot.candidates(all, now, 300);
+            assert!(!found.is_empty(), "{} of 2000 were offered", seen.len());
+            seen.extend(found);
+        }
+        assert_eq!(hot.candidates(new, now, 5000).len(), 1500);
+        hot.remove_group(all);
+        assert!(!hot.groups.contains_key(&all) && hot.candidates(all, now, 1).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! What is kept in memory: every queue, partition, group and cursor, and which partitions have work for whom.
 //!
 //! Only the deciding thread touches it, so it needs no lock. Always: a group's `ready` line holds every
-//! partition that has messages for it and is available, and perhaps some that no longer are; its `later` set
+//! partition that was offered to it before, has messages for it and is available, and perhaps some that no longer are; its `later` set
 //! holds exactly those that have messages and whose cursor says "not before"; its `backlog` is the sum of what
 //! is unfinished in each partition. Not here: what is on disk (`tables`), what a lease
 //! means (`baton-queue`).
@@ -281,22 +281,7 @@ impl Hot {
         queue.kept += count;
         for group in queue.groups.values() {
             let Some(group) = self.groups.get_mut(group) else { continue };
-            let slot = group.slots.get(&id);
-            if let Start::At(at) = group.row.start
-                && !slot.is_some_and(|slot| slot.written || slot.placed)
-            {
-                if created_at < at {
-                    continue;
-                }
-                if was_last_at < at {
-                    // Everything before is older than where the group begins, so it begins exactly here.
-                    let slot = group.slots.get_or_insert(id, Slot::default());
-                    (slot.placed, slot.cursor.next) = (true, first);
-                }
-            }
-            group.slots.get_or_insert(id, Slot::default());
-            group.backlog += count;
-            group.place(id, partition, now);
+            group.append(id, partition, first, was_last_at, now);
         }
         notify(Event::Appended { queue: partition.queue, partition: id });
         first
@@ -366,12 +351,14 @@ impl Hot {
     pub fn put_group(&mut self, row: Arc<Group>, now: Timestamp) -> (bool, Option<GroupId>) {
         let Some(queue) = self.queues.get_mut(&row.queue) else { return (false, None) };
         let replaced = queue.groups.insert(row.name.clone(), row.id);
-        let members = queue.members.clone();
+        let mut group = GroupState::new(row.clone());
+        match row.start {
+            Start::Oldest => group.backlog = queue.kept,
+            Start::At(_) => group.restart(&queue.members, &self.partitions, now),
+        }
         if let Some(replaced) = replaced {
             self.drop_group(replaced);
         }
-        let mut group = GroupState::new(row.clone());
-        group.begin(&members, &self.partitions, now);
         self.groups.insert(row.id, group);
         (true, replaced)
     }
@@ -380,17 +367,8 @@ impl Hot {
     pub fn change_group(&mut self, row: Arc<Group>, now: Timestamp) {
         let Some(group) = self.groups.get_mut(&row.id) else { return };
         let Some(queue) = self.queues.get(&row.queue) else { return };
-        for id in &queue.members {
-            let (Some(slot), Some(partition)) = (group.slots.get_mut(id), self.partitions.get(id)) else {
-                continue;
-            };
-            if !slot.written {
-                group.backlog = group.backlog.saturating_sub(slot.unfinished(group.row.start, partition));
-                slot.placed = false;
-            }
-        }
         group.row = row;
-        group.begin(&queue.members, &self.partitions, now);
+        group.restart(&queue.members, &self.partitions, now);
     }
 
     pub fn remove_group(&mut self, id: GroupId) {
@@ -460,32 +438,11 @@ impl Hot {
         }
     }
 
-    /// Up to `limit` partitions with work that is available, those offered longest ago first.
+    /// Up to `limit` partitions with work that is available: those never offered first, then those offered longest ago.
     pub fn candidates(&mut self, group: GroupId, now: Timestamp, limit: usize) -> Vec<PartitionId> {
         let Some(group) = self.groups.get_mut(&group) else { return Vec::new() };
-        while let Some((_, id)) = group.later.first().copied().filter(|(at, _)| *at <= now) {
-            group.later.pop_first();
-            if let Some(partition) = self.partitions.get(&id) {
-                group.place(id, partition, now);
-            }
-        }
-        let mut found = Vec::new();
-        for _ in 0..group.ready.len() {
-            if found.len() >= limit {
-                break;
-            }
-            let Some(id) = group.ready.pop_front() else { break };
-            let (Some(slot), Some(partition)) = (group.slots.get_mut(&id), self.partitions.get(&id)) else {
-                continue;
-            };
-            if slot.cursor.available_at > now || !slot.has_work(group.row.start, partition) {
-                slot.queued = false;
-                continue;
-            }
-            group.ready.push_back(id);
-            found.push(id);
-        }
-        found
+        let Some(queue) = self.queues.get(&group.row.queue) else { return Vec::new() };
+        group.candidates(&queue.members, &self.partitions, now, limit)
     }
 
     pub fn next_available(&self, group: GroupId, now: Timestamp) -> Option<Timestamp> {
