@@ -27,6 +27,14 @@ while :; do sleep 0.1; done
 """
 
 
+# It ends at once when asked; what it started ignores that.
+LEAVING = """
+sh -c 'trap "" TERM; echo $$ >> "$OUT.pids"; echo "$WHO goes on" >> "$OUT"; exec sleep 600' &
+echo "$WHO begins under $BATON_ELECTION_TOKEN" >> "$OUT"
+wait
+"""
+
+
 class Elected:
     """Processes of `baton elect` on one directory, and what their commands wrote down."""
 
@@ -128,6 +136,19 @@ def test_a_command_that_does_not_end_is_killed(elected):
     assert process.wait(20) == 0
     assert not is_alive(command)
     assert "a is asked to end" in elected.wrote()
+
+
+def test_what_a_command_started_ends_with_the_term(elected):
+    process = elected.start("a", LEAVING, "--grace", "0.3")
+    elected.wait_for("a goes on")
+    [command] = elected.commands()
+    process.terminate()
+    assert process.wait(20) == 0
+    assert not is_alive(command)
+    # A command that ends by itself leaves nothing behind either, which would work beside the next coordinator's.
+    ending = elected.start("b", LEAVING.replace("wait", 'until grep -q "b goes on" "$OUT"; do sleep 0.1; done'))
+    assert ending.wait(30) == 0
+    eventually(lambda: not any(is_alive(pid) for pid in elected.commands()), 20)
 
 
 def test_the_exit_code_of_the_command_is_passed_on(elected):

@@ -62,6 +62,22 @@ def test_a_cancelled_job_ends_its_command(jobs, programs, name, tmp_path):
     assert out.read_text().split() == ["begun", "ended"]
 
 
+def test_a_job_ends_only_when_all_processes_of_its_command_have(jobs, programs, name, tmp_path):
+    """The shell ended at TERM, its child ignored it, and the next job began beside that."""
+    out = tmp_path / "out"
+    child = f"sh -c 'trap \"\" TERM; echo $$ >> {out}; exec sleep 600' &"
+    command = f"[ -e {out} ] && exit 0; echo $$ >> {out}; {child} wait"
+    job = jobs.enqueue("t", queue=name)
+    programs.worker(command, "--queue", name)
+    eventually(lambda: out.exists() and len(out.read_text().split()) == 2, 30)
+    shell, child = (int(pid) for pid in out.read_text().split())
+    following = jobs.enqueue("t", queue=name)
+    assert programs.baton("job", "cancel", job)[0] == 0
+    assert jobs.await_state(job)["state"] == "cancelled"
+    eventually(lambda: not is_alive(child) and not is_alive(shell), 10)
+    assert jobs.await_state(following)["state"] == "completed"
+
+
 def test_at_sigterm_a_running_command_may_finish(jobs, programs, name, tmp_path):
     begun = tmp_path / "begun"
     job = jobs.enqueue("t", queue=name)

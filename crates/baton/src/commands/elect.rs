@@ -1,7 +1,8 @@
 //! `baton elect`: runs a command only while this process coordinates a group.
 //!
 //! Always: the command is told to end (TERM) early enough that it can be killed when the lease runs out, so that the
-//! next coordinator's command does not overlap with it; a term is given away only after the command has ended.
+//! next coordinator's command does not overlap with it; a term is given away only after the command has ended, with
+//! every process that it started.
 //! What no supervisor can do is end a command while the supervisor itself is frozen or killed: the command should
 //! hand its token, BATON_ELECTION_TOKEN, to whatever it changes. Start at [`run`].
 
@@ -13,11 +14,12 @@ use anyhow::{Context, bail};
 use baton_election::broadcast::error::RecvError;
 use baton_election::store::{self, HttpStore, Store};
 use baton_election::{Candidate, Elector, Event, Leadership, Options, Reason, Settings};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Mutex, mpsc};
 
+use super::process_group::ProcessGroup;
 use super::target::Target;
 
 /// The exit code when the command could not be started, as in a shell.
@@ -136,14 +138,17 @@ struct Supervisor {
     grace: Duration,
     /// The exit code of a command that ended by itself.
     ended: mpsc::Sender<i32>,
-    running: Mutex<Option<Child>>,
+    running: Mutex<Option<(Child, ProcessGroup)>>,
 }
 
 impl Candidate for Supervisor {
     async fn became(&self, leadership: Leadership) {
         let mut running = self.running.lock().await;
-        let child = match self.spawn(&leadership) {
-            Ok(child) => running.insert(child),
+        let (child, group) = match self.spawn(&leadership) {
+            Ok(child) => {
+                let group = ProcessGroup::of(&child);
+                running.insert((child, group))
+            }
             Err(error) => {
                 eprintln!("error: cannot start {:?}: {error}", self.command[0]);
                 let _ = self.ended.send(NOT_STARTED).await;
@@ -155,11 +160,12 @@ impl Candidate for Supervisor {
             // Early enough that killing it at the deadline is no surprise.
             let left = leadership.remaining();
             if left <= self.grace {
-                signal_group(child, Signal::TERM);
+                group.signal(Signal::TERM);
                 break;
             }
             tokio::select! {
                 status = child.wait() => {
+                    // What it left running must not go on without the lease: dropping the group kills it.
                     *running = None;
                     let _ = self.ended.send(status.map_or(1, code)).await;
                     return std::future::pending().await;
@@ -172,19 +178,13 @@ impl Candidate for Supervisor {
 
     async fn stopped(&self, reason: Reason) {
         eprintln!("no longer coordinating {}: {}", self.group, reason.as_str());
-        let Some(mut child) = self.running.lock().await.take() else { return };
+        let Some((mut child, mut group)) = self.running.lock().await.take() else { return };
         // Nobody may rely on a lease that has run out or was taken; then there is no time left to give.
         let grace = match reason {
             Reason::Stopped | Reason::Requested | Reason::HandedOver => self.grace,
             _ => Duration::ZERO,
         };
-        if !grace.is_zero() {
-            signal_group(&child, Signal::TERM);
-        }
-        if tokio::time::timeout(grace, child.wait()).await.is_err() {
-            signal_group(&child, Signal::KILL);
-            let _ = child.wait().await;
-        }
+        let _ = group.stop(&mut child, grace).await;
     }
 }
 
@@ -199,15 +199,6 @@ impl Supervisor {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-    }
-}
-
-/// Signals the command and what it started.
-fn signal_group(child: &Child, signal: Signal) {
-    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // One that has ended needs no signal.
-        let _ = kill_process_group(pid, signal);
     }
 }
 

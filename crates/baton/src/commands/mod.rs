@@ -8,6 +8,7 @@ pub mod job;
 pub mod migrate;
 pub mod nodes;
 pub mod pop;
+mod process_group;
 pub mod push;
 pub mod queues;
 pub mod schedule;

@@ -3,7 +3,7 @@
 //! The command gets the job's arguments on stdin and what else there is to know in its environment; what it prints
 //! becomes the job's log, and its exit code the outcome. Always: a command that must stop (cancelled, out of time, or
 //! left over after a drain) gets TERM, with everything that it started, and KILL a little later; the job is reported
-//! only after the command is gone. What no supervisor can do is end a command when it is killed itself: the command
+//! only after all of its processes are gone. What no supervisor can do is end a command when it is killed itself: the command
 //! should hand BATON_FENCE to whatever it changes. Start at [`run`].
 
 use std::process::{ExitStatus, Stdio};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_client::worker::{Context, End, Failure, Handled, Level};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 
+use super::process_group::ProcessGroup;
 use super::target::Target;
 
 /// How long a command that was told to stop may take before it is killed.
@@ -98,7 +98,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 async fn execute(command: Arc<str>, context: Context) -> Handled {
     let mut child = spawn(&command, &context)
         .map_err(|error| Failure::new(format!("cannot start the command: {error}")).kind("not_started"))?;
-    let mut group = Group(child.id());
+    let mut group = ProcessGroup::of(&child);
     if let Some(mut stdin) = child.stdin.take() {
         let args = context.args().get().as_bytes().to_vec();
         // A command need not read its arguments.
@@ -108,10 +108,10 @@ async fn execute(command: Arc<str>, context: Context) -> Handled {
     let errors = tokio::spawn(follow(child.stderr.take(), Level::Warn, context.clone()));
     let status = tokio::select! {
         status = child.wait() => status,
-        () = context.cancellation().cancelled() => stop(&mut child).await,
+        () = context.cancellation().cancelled() => group.stop(&mut child, KILL_AFTER).await,
     };
-    // Its number may soon be another's. What it left running on its own account goes on, as under cron.
-    group.0 = None;
+    // What a command that ended by itself left running goes on, as under cron.
+    group.release();
     // A process that the command left behind may hold the other ends.
     let last = async { (output.await.unwrap_or_default(), errors.await.unwrap_or_default()) };
     let (_, last_error) = tokio::time::timeout(OUTPUT_AFTER, last).await.unwrap_or_default();
@@ -163,34 +163,6 @@ async fn follow(from: Option<impl AsyncRead + Unpin>, level: Level, context: Con
         if !text.trim().is_empty() {
             last = Some(text);
         }
-    }
-}
-
-/// Ends the command and what it started.
-async fn stop(child: &mut Child) -> std::io::Result<ExitStatus> {
-    let id = child.id();
-    signal(id, Signal::TERM);
-    if let Ok(status) = tokio::time::timeout(KILL_AFTER, child.wait()).await {
-        return status;
-    }
-    signal(id, Signal::KILL);
-    child.wait().await
-}
-
-/// The processes of a command that has not ended. They do not outlive a handler that is dropped.
-struct Group(Option<u32>);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        signal(self.0, Signal::KILL);
-    }
-}
-
-fn signal(id: Option<u32>, signal: Signal) {
-    let pid = id.and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-    if let Some(pid) = pid {
-        // One that has ended needs no signal.
-        let _ = kill_process_group(pid, signal);
     }
 }
 
