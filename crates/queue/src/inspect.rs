@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, Group, MessageView, Partition, Queue, Stop, Tx};
+use baton_store::{DeadLetter, Group, MessageView, Partition, Queue, Stop, Tx, look_at_all};
 use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::pop::current_cursor;
@@ -208,15 +208,17 @@ pub struct QueueSummary {
 /// The group whose progress counts for a queue's numbers.
 pub fn counting_group(tx: &mut dyn Tx, queue: &Queue) -> Result<Option<Arc<Group>>, Stop> {
     let (mut chosen, mut most) = (None, 0);
-    for group in tx.groups(queue.id)? {
-        if *group.name == *QUEUE_MODE {
-            return Ok(Some(group));
-        }
+    let groups = tx.groups(queue.id)?;
+    if let Some(group) = groups.iter().find(|group| *group.name == *QUEUE_MODE) {
+        return Ok(Some(group.clone()));
+    }
+    look_at_all(groups, |group| {
         let backlog = tx.backlog(group.id)?;
         if chosen.is_none() || backlog > most {
             (chosen, most) = (Some(group), backlog);
         }
-    }
+        Ok(())
+    })?;
     Ok(chosen)
 }
 
@@ -274,7 +276,7 @@ impl View {
 impl Views {
     pub fn of(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Self, Stop> {
         let mut views = Vec::new();
-        for group in tx.groups(queue.id)? {
+        look_at_all(tx.groups(queue.id)?, |group| {
             let cursor = current_cursor(tx, &group, partition)?;
             let lease = cursor.lease.filter(|lease| lease.until > tx.now()).map(|l| (l.end, l.until));
             views.push(View {
@@ -283,7 +285,8 @@ impl Views {
                 finished: cursor.finished,
                 lease,
             });
-        }
+            Ok(())
+        })?;
         Ok(Self(views))
     }
 

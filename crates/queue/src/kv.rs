@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use baton_store::lease::Holder;
-use baton_store::{Error, Record, Stop, Tx, expiry};
+use baton_store::{Error, Record, Stop, Tx, expiry, look_at_all};
 use baton_types::{Timestamp, limits};
 use bytes::{BufMut, Bytes};
 
@@ -218,19 +218,21 @@ pub struct Prepared(Vec<Plan>);
 /// Judges a call without writing. The inner error is the required step that was lost.
 pub fn prepare(tx: &mut dyn Tx, steps: &[Step]) -> Result<Result<Prepared, Precondition>, Stop> {
     let mut plans = Vec::with_capacity(steps.len());
-    for (index, step) in steps.iter().enumerate() {
-        let plan = plan(tx, &step.operation)?;
-        if let (Plan::Lose(lost, row), true) = (&plan, step.required) {
+    look_at_all(steps, |step| {
+        plans.push(plan(tx, &step.operation)?);
+        Ok(())
+    })?;
+    for (index, (step, plan)) in steps.iter().zip(&plans).enumerate() {
+        if let (Plan::Lose(lost, row), true) = (plan, step.required) {
             let (value, version) = seen(row.as_ref());
             return Ok(Err(Precondition { index, lost: *lost, value, version }));
         }
-        plans.push(plan);
     }
     if plans.iter().any(|plan| matches!(plan, Plan::Put { .. } | Plan::Delete(_))) {
         // What is read after the writes is looked at now, so that it is at hand then.
-        for step in steps {
-            read(tx, &step.operation, &mut limits::KV_READ_BYTES_MAX.clone())?;
-        }
+        look_at_all(steps, |step| {
+            read(tx, &step.operation, &mut limits::KV_READ_BYTES_MAX.clone()).map(drop)
+        })?;
         if plans.iter().any(|plan| matches!(plan, Plan::Put { .. })) {
             tx.admit(0)?;
         }
@@ -339,13 +341,14 @@ fn read(tx: &mut dyn Tx, operation: &Operation, budget: &mut usize) -> Result<Op
         }
         Operation::GetMany { namespace, keys } => {
             let (mut rows, mut missing, mut truncated) = (Vec::new(), Vec::new(), false);
-            for key in keys {
+            look_at_all(keys, |key| {
                 match tx.record(&record_key(namespace, key))? {
                     Some(record) if take(budget, &record) => rows.push(row(namespace, key, &record)?),
                     Some(_) => truncated = true,
                     None => missing.push(key.clone()),
                 }
-            }
+                Ok(())
+            })?;
             rows.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Outcome::Rows { rows, missing, truncated }
         }

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use baton_store::{Partition, Queue, QueueSpec, Segment, Stop, Tx};
+use baton_store::{Partition, Queue, QueueSpec, Segment, Stop, Tx, look_at_all};
 use baton_types::{Offset, PartitionId, QueueOptions};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -228,9 +228,7 @@ pub fn give_up(
         meant_for(&row.name)
             .is_some_and(|(to, name)| to == queue && partition.is_none_or(|partition| partition == name))
     };
-    for row in page.iter().filter(is_meant) {
-        tx.trim(row.id, row.tail)?;
-    }
+    look_at_all(page.iter().filter(is_meant), |row| tx.trim(row.id, row.tail))?;
     Ok(page.last().map(|row| row.id))
 }
 

@@ -24,6 +24,8 @@ use crate::waiting::Spot;
 const WINDOWS_MAX: u32 = 10;
 /// Partitions looked at in one go.
 const CANDIDATES: usize = 32;
+/// Queues looked at in one go.
+const QUEUES: usize = 16;
 
 /// Where to pop from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -165,8 +167,9 @@ pub fn pop(tx: &mut dyn Tx, request: &PopRequest, lease: LeaseId) -> Result<Deci
             }
         }
         Target::Labels { namespace, task } => {
-            for queue in labelled(tx, namespace.as_deref(), task.as_deref())? {
-                pop_any(tx, request, lease, &queue, &mut left, &mut decided)?;
+            // So many at once that few rounds are needed, and so few that what is not wanted is seldom looked at.
+            for queues in labelled(tx, namespace.as_deref(), task.as_deref())?.chunks(QUEUES) {
+                look_at_all(queues, |queue| pop_any(tx, request, lease, queue, &mut left, &mut decided))?;
             }
         }
     }
@@ -242,15 +245,16 @@ fn pop_any(
     while !left.is_spent() {
         let candidates = tx.candidates(group.id, left.partitions.min(CANDIDATES))?;
         let mut fresh = false;
-        for id in candidates {
+        look_at_all(candidates, |id| {
             if left.is_spent() || !seen.insert(id) {
-                continue;
+                return Ok(());
             }
             fresh = true;
-            if let Some(partition) = tx.partition_by_id(id)? {
-                claim(tx, request, lease, queue, &group, &partition, left, decided)?;
+            match tx.partition_by_id(id)? {
+                Some(partition) => claim(tx, request, lease, queue, &group, &partition, left, decided),
+                None => Ok(()),
             }
-        }
+        })?;
         if !fresh {
             break;
         }

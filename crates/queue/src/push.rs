@@ -258,16 +258,21 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
     tx.admit(batch.bytes_len())?;
     let mode = maintenance::heeded(tx, &batch.detour)?;
     let mut plans = Vec::with_capacity(batch.parts.len());
-    for part in &batch.parts {
+    let mut unsealed = None;
+    look_at_all(&batch.parts, |part| {
         let queue = tx.queue(&part.queue)?;
         let detour = maintenance::detour(tx, mode, &part.queue, &part.partition)?;
         if let Some(queue) = &queue
             && queue.spec.options.encryption_enabled
             && !part.block.messages().all(|message| is_sealed(message.payload))
         {
-            return Ok(Err(Error::Unsealed(queue.spec.name.to_string())));
+            unsealed.get_or_insert_with(|| queue.spec.name.to_string());
         }
         plans.push(Plan { queue, partition: None, detour, repeats: repeats_within(&part.block) });
+        Ok(())
+    })?;
+    if let Some(queue) = unsealed {
+        return Ok(Err(Error::Unsealed(queue)));
     }
     find_partitions(tx, batch, &mut plans)?;
     look_at_all(batch.parts.iter().zip(&mut plans), |(part, plan)| match (&plan.queue, plan.partition) {
@@ -369,21 +374,24 @@ fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Optio
         };
         growth.entry(&part.queue).or_insert((0, queue)).0 += (part.block.len() - plan.repeats.len()) as u64;
     }
-    for (fresh, queue) in growth.into_values() {
+    let mut full = None;
+    look_at_all(growth.into_values(), |(fresh, queue)| {
         let (size, max) = (unfinished(tx, queue)?, queue.spec.options.max_size);
         if fresh > 0 && size + fresh > max {
-            return Ok(Some(Error::QueueFull { queue: queue.spec.name.to_string(), size, max }));
+            full = Some(Error::QueueFull { queue: queue.spec.name.to_string(), size, max });
         }
-    }
-    Ok(None)
+        Ok(())
+    })?;
+    Ok(full)
 }
 
 /// Messages that the group furthest behind has not finished; all that are kept when there is no group.
 fn unfinished(tx: &mut dyn Tx, queue: &Queue) -> Result<u64, Stop> {
     let mut most = None;
-    for group in tx.groups(queue.id)? {
+    look_at_all(tx.groups(queue.id)?, |group| {
         most = most.max(Some(tx.backlog(group.id)?));
-    }
+        Ok(())
+    })?;
     most.map_or_else(|| tx.kept(queue.id), Ok)
 }
 

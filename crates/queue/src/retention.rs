@@ -3,35 +3,45 @@
 //! A pop hides what is too old the moment it is; this frees the space. Whole segments go, a page of partitions
 //! per decision, so that nobody waits long.
 
-use baton_store::{Partition, Queue, Start, Stop, Store, Tx, run};
+use std::sync::Arc;
+
+use baton_store::{Partition, Queue, Start, Stop, Store, Tx, look_at_all, run};
 use baton_types::{Offset, PartitionId, QueueId};
 
 /// Partitions looked at in one decision.
 const PAGE: usize = 500;
 
-/// Looks through all queues that give up messages, and trims them. Tells how many messages went.
+/// Looks through all queues that give up messages, and trims them. Tells how many messages went. A queue that fails does
+/// not hold up the others.
 pub async fn sweep(store: &dyn Store) -> Result<u64, baton_store::Error> {
     let queues = run(store, |tx| {
-        let forgetful = |queue: &&std::sync::Arc<Queue>| {
+        let forgetful = |queue: &&Arc<Queue>| {
             let options = &queue.spec.options;
             options.visible_for().is_some() || options.kept_when_completed_for().is_some()
         };
-        Ok(tx.queues()?.iter().filter(forgetful).map(|queue| queue.id).collect::<Vec<_>>())
+        Ok(tx.queues()?.iter().filter(forgetful).cloned().collect::<Vec<_>>())
     })
     .await?;
-    let mut gone = 0;
+    let (mut gone, mut failed) = (0, None);
     for queue in queues {
-        let mut after = None;
-        loop {
-            let (count, last) = run(store, move |tx| sweep_page(tx, queue, after)).await?;
-            gone += count;
-            match last {
-                Some(last) => after = Some(last),
-                None => break,
-            }
+        if let Err(error) = sweep_queue(store, queue.id, &mut gone).await {
+            tracing::warn!(%error, queue = &*queue.spec.name, "could not give up old messages of a queue");
+            failed = Some(error);
         }
     }
-    Ok(gone)
+    failed.filter(|_| gone == 0).map_or(Ok(gone), Err)
+}
+
+async fn sweep_queue(store: &dyn Store, queue: QueueId, gone: &mut u64) -> Result<(), baton_store::Error> {
+    let mut after = None;
+    loop {
+        let (count, last) = run(store, move |tx| sweep_page(tx, queue, after)).await?;
+        *gone += count;
+        match last {
+            Some(last) => after = Some(last),
+            None => return Ok(()),
+        }
+    }
 }
 
 /// Trims one page of partitions; tells how many messages went and where the next page begins.
@@ -43,17 +53,19 @@ fn sweep_page(
     let Some(queue) = tx.queue_by_id(queue)? else { return Ok((0, None)) };
     let page = tx.partitions(queue.id, after, PAGE)?;
     let mut trims = Vec::new();
-    for partition in page.iter().filter(|partition| partition.start < partition.tail) {
+    look_at_all(page.iter().filter(|partition| partition.start < partition.tail), |partition| {
         let start = first_kept(tx, &queue, partition)?;
         if start > partition.start {
             trims.push((partition.id, start, start.since(partition.start)));
         }
-    }
+        Ok(())
+    })?;
     let mut gone = 0;
-    for (partition, start, count) in trims {
+    look_at_all(trims, |(partition, start, count)| {
         tx.trim(partition, start)?;
         gone += count;
-    }
+        Ok(())
+    })?;
     Ok((gone, page.last().map(|partition| partition.id)))
 }
 
@@ -78,13 +90,14 @@ fn first_kept(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<O
 /// The first message that some group has not finished; `None` when nobody reads the queue.
 fn finished_by_all(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Option<Offset>, Stop> {
     let mut lowest = None;
-    for group in tx.groups(queue.id)? {
+    look_at_all(tx.groups(queue.id)?, |group| {
         let next = match (tx.cursor(group.id, partition.id)?, group.start) {
             (Some(cursor), _) => cursor.next,
             (None, Start::Oldest) => partition.start,
             (None, Start::At(at)) => tx.offset_at(partition.id, at)?,
         };
         lowest = Some(lowest.map_or(next, |other: Offset| other.min(next)));
-    }
+        Ok(())
+    })?;
     Ok(lowest)
 }

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Error, NewMessage, Record, Stop, Tx};
+use baton_store::{Error, NewMessage, Record, Stop, Tx, look_at_all};
 use baton_types::Timestamp;
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,8 @@ const SEPARATOR: char = '\0';
 const FIRED_MAX: usize = 100;
 /// Bytes of payloads that one decision reads.
 const READ_BYTES_MAX: usize = 8 << 20;
+/// Timers that are due and read at once: few enough that they fit into memory however large they are.
+const READ_AT_ONCE: usize = 32;
 /// Timers read at once while they are listed.
 const LISTED_AT_ONCE: usize = 16;
 /// The pause after a timer's first failure; it doubles up to [`RETRY_MAX`].
@@ -165,18 +167,21 @@ pub fn prepare(
         tx.admit(0)?;
     }
     let mut timers = Vec::with_capacity(operations.len());
-    for (number, operation) in operations.iter().enumerate() {
+    let mut unsealed = None;
+    look_at_all(operations.iter().enumerate(), |(number, operation)| {
         let (queue, key) = operation.place();
         let payload = match operation {
-            Operation::Schedule { payload, .. } => match sealed(tx, queue, payload, sealer)? {
-                Ok(payload) => payload,
-                Err(error) => return Ok(Err((number, error))),
-            },
-            Operation::Cancel { .. } => Bytes::new(),
+            Operation::Schedule { payload, .. } => sealed(tx, queue, payload, sealer)?,
+            Operation::Cancel { .. } => Ok(Bytes::new()),
         };
-        timers.push((find(tx, queue, key)?, payload));
-    }
-    Ok(Ok(Prepared(timers)))
+        let found = find(tx, queue, key)?;
+        match payload {
+            Ok(payload) => timers.push((found, payload)),
+            Err(error) => unsealed = unsealed.take().or(Some((number, error))),
+        }
+        Ok(())
+    })?;
+    Ok(unsealed.map_or(Ok(Prepared(timers)), Err))
 }
 
 /// The payload as a queue wants it to be kept.
@@ -270,15 +275,19 @@ pub fn list(
 pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
     let now = tx.now();
     let (mut due, mut bytes, mut next) = (Vec::new(), 0, None);
-    for (entry, _) in tx.records(DUE, None, FIRED_MAX + 1)? {
-        let (at, queue, key) = read_due(&entry)?;
-        if at > now || due.len() == FIRED_MAX || bytes > READ_BYTES_MAX {
-            next = Some(at.since(now));
-            break;
-        }
-        let timer = find(tx, queue, key)?;
-        bytes += timer.as_ref().map_or(0, |timer| timer.payload.len());
-        due.push((entry, timer));
+    let entries = tx.records(DUE, None, FIRED_MAX + 1)?;
+    for entries in entries.chunks(READ_AT_ONCE) {
+        look_at_all(entries, |(entry, _)| {
+            let (at, queue, key) = read_due(entry)?;
+            if next.is_some() || at > now || due.len() == FIRED_MAX || bytes > READ_BYTES_MAX {
+                next.get_or_insert(at.since(now));
+                return Ok(());
+            }
+            let timer = find(tx, queue, key)?;
+            bytes += timer.as_ref().map_or(0, |timer| timer.payload.len());
+            due.push((entry, timer));
+            Ok(())
+        })?;
     }
     if due.is_empty() {
         return Ok(Fired { next, ..Fired::default() });

@@ -138,10 +138,11 @@ pub fn letters_of(
     offset: Offset,
 ) -> Result<Vec<DeadLetter>, Stop> {
     let mut letters = Vec::new();
-    for group in tx.groups(queue.id)? {
+    look_at_all(tx.groups(queue.id)?, |group| {
         let key = DeadLetterKey { queue: queue.id, partition, offset, group: group.name.clone() };
         letters.extend(tx.dead_letter(&key)?);
-    }
+        Ok(())
+    })?;
     letters.sort_by_key(|letter| std::cmp::Reverse(letter.failed_at));
     Ok(letters)
 }

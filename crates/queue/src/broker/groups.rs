@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Queue, Start};
+use baton_store::{Queue, Start, look_at_all};
 use baton_types::Timestamp;
 
 use super::{Broker, PAGE};
@@ -60,9 +60,10 @@ impl Broker {
                 .run(move |tx| {
                     let partitions = tx.partitions(queue.id, after, PAGE)?;
                     let mut page = Vec::new();
-                    for partition in &partitions {
+                    look_at_all(&partitions, |partition| {
                         page.extend(group::describe(tx, &queue, &group, partition)?);
-                    }
+                        Ok(())
+                    })?;
                     Ok((page, partitions.last().map(|partition| partition.id)))
                 })
                 .await?;

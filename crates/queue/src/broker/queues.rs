@@ -64,9 +64,10 @@ impl Broker {
             let page = self
                 .run(move |tx| {
                     let mut page = Vec::new();
-                    for partition in tx.partitions(queue.id, after, PAGE)? {
+                    look_at_all(tx.partitions(queue.id, after, PAGE)?, |partition| {
                         page.push(inspect::summarise(tx, group.as_deref(), &partition)?);
-                    }
+                        Ok(())
+                    })?;
                     Ok(page)
                 })
                 .await?;
@@ -137,10 +138,11 @@ impl Broker {
                         withdrawals.extend(Withdrawal::of_all(tx, &queue, partition.id, partition.tail)?);
                         Ok(())
                     })?;
-                    for partition in page.iter().filter(wanted) {
+                    look_at_all(page.iter().filter(wanted), |partition| {
                         tx.trim(partition.id, partition.tail)?;
                         count += 1;
-                    }
+                        Ok(())
+                    })?;
                     withdrawals.into_iter().try_for_each(|withdrawal| withdrawal.write(tx))?;
                     Ok((count, page.last().map(|partition| partition.id)))
                 })

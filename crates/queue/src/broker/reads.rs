@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{MessageView, Partition, Queue, Segment};
+use baton_store::{MessageView, Partition, Queue, Segment, look_at_all};
 use baton_types::{Offset, PartitionId, Timestamp, limits};
 
 use super::{Broker, PAGE};
@@ -250,9 +250,10 @@ impl Broker {
             let page = self
                 .run(move |tx| {
                     let mut page = Vec::new();
-                    for partition in tx.partitions(id, after, PAGE)? {
+                    look_at_all(tx.partitions(id, after, PAGE)?, |partition| {
                         page.push(inspect::summarise(tx, group.as_deref(), &partition)?);
-                    }
+                        Ok(())
+                    })?;
                     Ok(page)
                 })
                 .await?;
