@@ -552,6 +552,8 @@ impl Store for EmbeddedStore {
             commits: load(&self.shared.commits),
             syncs: load(&self.shared.syncs),
             operations: load(&self.shared.operations),
+            repeats: 0,
+            deadlocks: 0,
             disk_bytes: self.shared.disk_bytes(),
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),

@@ -50,6 +50,16 @@ impl Failure {
         matches!(self, Self::Refused { code, .. } if code == NO_ROOT)
     }
 
+    /// Whether it was one of several that waited for each other.
+    pub fn is_deadlock(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == DEADLOCK_DETECTED)
+    }
+
+    /// Whether somebody else held a lock for too long.
+    pub fn is_blocked(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
+    }
+
     /// Whether running the transaction again may help.
     pub fn is_passing(&self) -> bool {
         let passing = [

@@ -1,5 +1,7 @@
 //! Writing: everything that a group of decisions changed, and the commit, in one round trip.
 
+use std::collections::BTreeSet;
+
 use baton_store::Segment;
 use baton_types::{GroupId, Offset, PartitionId, QueueId};
 use bytes::Bytes;
@@ -26,14 +28,24 @@ const NOTE: &str = "UPDATE servers SET moment = $4, seen_at = clock_timestamp(),
         THEN $3 ELSE 1 / (committed - committed) END
     WHERE id = $1 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Fails when another server has changed queues or groups since they were read.
-const CHANGE_STRUCTURE: &str = "WITH changed AS (
-        UPDATE versions SET number = $2 WHERE name = 'structure' AND number = $1 RETURNING 1)
+/// Fails when another server has changed queues or groups since they were read, or is about to. It waits for nobody:
+/// whoever holds that lock may be waiting for partitions that this group has locked.
+const CHANGE_STRUCTURE: &str = "WITH free AS (
+        SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR UPDATE SKIP LOCKED),
+    changed AS (
+        UPDATE versions SET number = $2 FROM free WHERE name = 'structure' AND number = $1 RETURNING 1)
     SELECT 1 / count(*) FROM changed";
 
 /// The same for whoever only relies on them, and keeps them as they are until the commit.
 const KEEP_STRUCTURE: &str = "SELECT 1 / count(*) FROM (
-        SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR SHARE) kept";
+        SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR SHARE SKIP LOCKED) kept";
+
+/// Fails when a queue has other partitions than those that were read. A group that begins has a place in each of them,
+/// and whoever creates one gives a place in it to each group: without this two servers that do so at the same time
+/// would know nothing of each other. From the change of the structure until the commit none is created.
+const KEEP_WHOLE: &str = "SELECT 1 / min((w.count = (
+        SELECT count(*) FROM partitions p WHERE p.queue_id = w.queue_id))::integer)
+    FROM unnest($1::bigint[], $2::bigint[]) w (queue_id, count)";
 
 /// Fails when another server has changed records since they were read, or holds the lock that the next try will take:
 /// whoever has that may be waiting for rows that this group has locked, and would change records anyway.
@@ -48,6 +60,14 @@ const PUT_QUEUES: &str = "INSERT INTO queues (id, name, body)
     ON CONFLICT (id) DO UPDATE SET body = excluded.body";
 
 const REMOVE_QUEUES: &str = "DELETE FROM queues WHERE id = ANY($1)";
+
+/// In the order of locks, with those that are changed: removing takes them in any order.
+const LOCK_REMOVED: &str = "SELECT id FROM partitions WHERE queue_id = ANY($1) OR id = ANY($2)
+    ORDER BY id FOR UPDATE";
+
+/// By whoever has locked others already, and so may not wait.
+const LOCK_REMOVED_NOW: &str = "SELECT id FROM partitions WHERE queue_id = ANY($1) OR id = ANY($2)
+    ORDER BY id FOR UPDATE NOWAIT";
 
 /// The rows in them are cleared away later.
 const REMOVE_PARTITIONS: &str = "WITH gone AS (DELETE FROM partitions WHERE queue_id = ANY($1) RETURNING id)
@@ -151,6 +171,7 @@ pub fn flush(memory: &mut Memory, note: &Note) -> Flush {
     }
     let version = memory.clock.number();
     // First, because whoever locks partitions does so before everything else.
+    removed(memory, note.compares, &mut calls);
     partitions(memory, version, note.compares, &mut calls);
     let structure = structure(memory, note, &mut calls);
     let records = records(memory, note, &mut calls);
@@ -216,6 +237,10 @@ fn structure(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) -> Option<
         let names: Vec<String> = kept.iter().map(|group| group.name.to_string()).collect();
         let bodies: Vec<String> = kept.iter().map(|group| json(&**group)).collect();
         calls.push(call(PUT_GROUPS, vec![param(ids), param(queues), param(names), param(bodies)]));
+        let whole: BTreeSet<QueueId> = kept.iter().map(|group| group.queue).collect();
+        let counts: Vec<i64> = whole.iter().map(|id| memory.entries_of(*id).count() as i64).collect();
+        let whole: Vec<i64> = whole.iter().map(|id| signed(id.0)).collect();
+        calls.push(call(KEEP_WHOLE, vec![param(whole), param(counts)]));
     }
     Some(number)
 }
@@ -253,15 +278,41 @@ fn records(memory: &mut Memory, note: &Note, calls: &mut Vec<Call>) -> Option<i6
     Some(number)
 }
 
+fn removed(memory: &Memory, compares: bool, calls: &mut Vec<Call>) {
+    let gone = memory.changed.queues.iter().filter(|id| !memory.structure.has_queue(**id));
+    let gone: Vec<i64> = gone.map(|id| signed(id.0)).collect();
+    if !gone.is_empty() {
+        let changed: Vec<i64> = memory.changed.partitions.iter().map(|id| signed(id.0)).collect();
+        let text = if compares { LOCK_REMOVED } else { LOCK_REMOVED_NOW };
+        calls.push(call(text, vec![param(gone), param(changed)]));
+    }
+}
+
 fn partitions(memory: &Memory, version: i64, compares: bool, calls: &mut Vec<Call>) {
     let changed = memory.changed.partitions.iter().filter_map(|id| memory.entry(*id));
-    let (fresh, stored): (Vec<&Entry>, Vec<&Entry>) = changed.partition(|entry| entry.fresh);
+    let (mut fresh, stored): (Vec<&Entry>, Vec<&Entry>) = changed.partition(|entry| entry.fresh);
+    // Servers that create the same ones meet at them in the same order.
+    fresh.sort_unstable_by_key(|entry| (entry.row.queue, entry.row.name.clone()));
     let numbers =
         |entries: &[&Entry], of: fn(&Entry) -> i64| -> Vec<i64> { entries.iter().map(|e| of(e)).collect() };
     let deleted = |entries: &[&Entry]| -> Vec<Option<Vec<u8>>> {
         let value = |e: &&Entry| (!e.row.deleted.is_empty()).then(|| ranges_value(Some(&e.row.deleted)));
         entries.iter().map(value).collect()
     };
+    if !stored.is_empty() {
+        let params = vec![
+            param(numbers(&stored, |e| signed(e.row.id.0))),
+            param(numbers(&stored, |e| signed(e.row.start.0))),
+            param(numbers(&stored, |e| signed(e.row.tail.0))),
+            param(numbers(&stored, |e| e.row.first_at.micros())),
+            param(numbers(&stored, |e| e.row.last_at.micros())),
+            param(deleted(&stored)),
+            param(numbers(&stored, |e| signed(e.row.deleted.len()))),
+            param(numbers(&stored, |e| e.version)),
+            param(version),
+        ];
+        calls.push(call(CHANGE_PARTITIONS, params));
+    }
     if !fresh.is_empty() {
         let names: Vec<String> = fresh.iter().map(|e| e.row.name.to_string()).collect();
         let params = vec![
@@ -278,20 +329,6 @@ fn partitions(memory: &Memory, version: i64, compares: bool, calls: &mut Vec<Cal
             param(version),
         ];
         calls.push(call(CREATE_PARTITIONS, params));
-    }
-    if !stored.is_empty() {
-        let params = vec![
-            param(numbers(&stored, |e| signed(e.row.id.0))),
-            param(numbers(&stored, |e| signed(e.row.start.0))),
-            param(numbers(&stored, |e| signed(e.row.tail.0))),
-            param(numbers(&stored, |e| e.row.first_at.micros())),
-            param(numbers(&stored, |e| e.row.last_at.micros())),
-            param(deleted(&stored)),
-            param(numbers(&stored, |e| signed(e.row.deleted.len()))),
-            param(numbers(&stored, |e| e.version)),
-            param(version),
-        ];
-        calls.push(call(CHANGE_PARTITIONS, params));
     }
     let only_looked_at = memory.relied.difference(&memory.changed.partitions);
     let (ids, versions) = looked_at(memory, only_looked_at);
@@ -401,7 +438,8 @@ fn letters(memory: &Memory, calls: &mut Vec<Call>) {
                    of: fn(&baton_store::DeadLetterKey) -> u64|
      -> Vec<i64> { keys.iter().map(|key| signed(of(key))).collect() };
     let (mut put, mut gone) = (Vec::new(), Vec::new());
-    for key in &memory.changed.letters {
+    let changed: BTreeSet<_> = memory.changed.letters.iter().collect();
+    for key in changed {
         match memory.letters.get(key) {
             Some(Some(letter)) if memory.structure.has_queue(key.queue) => put.push(letter),
             _ => gone.push(key),

@@ -10,9 +10,9 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 
 use self::rows::{Known, letter_key, load_letters, load_records, load_slots, read_entry, read_json};
 use self::statements::{
-    BACKLOG, GROUPS, IDS, IDS_AT_ONCE, KEPT, LATER, LEASED, LETTER_KEYS, LETTER_PAGE, LETTERS, LOCK_RECORDS,
-    MOMENT, PAGE, PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED, PLACE_AT, QUEUES, READY, READY_AT_ALL,
-    READY_LOCKED, RECORD_PAGE, RECORDS, REMEMBERED, SEGMENTS, SLOT_AT, SLOTS, TIMES,
+    BACKLOG, GROUPS, IDS, IDS_AT_ONCE, KEPT, LATER, LEASED, LETTER_KEYS, LETTER_PAGE, LETTERS, LOCK_VERSIONS,
+    MOMENT, PAGE, PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED, PARTITIONS_LOCKED_NOW, PLACE_AT, QUEUES, READY,
+    READY_AT_ALL, READY_LOCKED, RECORD_PAGE, RECORDS, REMEMBERED, SEGMENTS, SLOT_AT, SLOTS, TIMES,
 };
 pub use self::statements::{BEGIN, ROLLBACK, UNCHANGED, VERSIONS};
 use crate::clock::{number_of, number_until};
@@ -23,7 +23,7 @@ use crate::remembered::{Remembered, Run};
 use crate::structure::Structure;
 use crate::wanted::{LetterPlace, Wanted};
 
-/// How far ahead of its own beginning a group looks for what becomes ready: longer than it takes to decide.
+/// How far ahead of what it knows a group looks for what becomes ready: longer than it takes to decide.
 const HORIZON: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// How many slots of partitions that are ready a group fetches at least when it locks none of them: the next groups need
@@ -56,8 +56,10 @@ pub struct Round<'a> {
     pub begins: bool,
     /// Locks partitions, because comparing them later would be in vain.
     pub locks: bool,
-    /// Takes the lock on records, because a try without it would be in vain.
-    pub lock_records: bool,
+    /// Fails when a partition is locked by others, because waiting for it would break the order of locks.
+    pub in_haste: bool,
+    /// Takes the locks on records or structure, because a try without them would be in vain.
+    pub lock_versions: Vec<&'static str>,
     /// The commits of all servers together when lines were told before.
     pub commits: i64,
 }
@@ -77,12 +79,6 @@ impl Versions {
     }
 }
 
-/// Fetches the numbers alone.
-pub async fn versions(link: &Link) -> Result<Versions, Failure> {
-    let rows = link.run(vec![call(VERSIONS, Vec::new())]).await?;
-    Ok(Versions::read(&rows[0][0]))
-}
-
 /// Fetches what `memory` wants.
 pub async fn load(
     round: Round<'_>,
@@ -90,17 +86,19 @@ pub async fn load(
     remembered: &mut Remembered,
 ) -> Result<(Versions, Versions), Trouble> {
     let wanted = std::mem::take(&mut memory.wanted);
-    let horizon = number_until(memory.base.after(HORIZON));
+    // What was read so far may be from a server whose time is ahead of this one's, and decisions follow it.
+    let base = memory.base.max(memory.clock.last());
+    let horizon = number_until(base.after(HORIZON));
     let mut calls = Calls::default();
     if round.begins {
         calls.add(BEGIN, Vec::new(), |_, _| Ok(()));
     }
-    if round.lock_records {
-        calls.add(LOCK_RECORDS, Vec::new(), |_, _| Ok(()));
+    if !round.lock_versions.is_empty() {
+        calls.add(LOCK_VERSIONS, vec![param(round.lock_versions)], |_, _| Ok(()));
     }
     let before = calls.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     calls.ids(memory, wanted.ids);
-    calls.partitions(&wanted, round.locks);
+    calls.partitions(&wanted, round.locks, round.in_haste);
     for page in &wanted.pages {
         calls.page(*page);
     }
@@ -112,7 +110,7 @@ pub async fn load(
     let here = memory.partitions.len() + wanted.partitions.len() + wanted.names.len();
     for (group, count) in &wanted.later {
         let ready = wanted.ready.get(group).copied().unwrap_or(0);
-        calls.later(*group, *count + here + ready, memory.base);
+        calls.later(*group, *count + here + ready, base);
     }
     calls.sums(&wanted);
     calls.leases(&wanted);
@@ -170,7 +168,7 @@ impl Calls {
         });
     }
 
-    fn partitions(&mut self, wanted: &Wanted, locks: bool) {
+    fn partitions(&mut self, wanted: &Wanted, locks: bool, in_haste: bool) {
         if wanted.partitions.is_empty() && wanted.names.is_empty() && wanted.all_of.is_empty() {
             return;
         }
@@ -183,7 +181,11 @@ impl Calls {
         };
         let (ids, names) = (wanted.partitions.clone(), wanted.names.clone());
         let whole = wanted.all_of.clone();
-        let text = if locks { PARTITIONS_LOCKED } else { PARTITIONS };
+        let text = match (locks, in_haste) {
+            (true, true) => PARTITIONS_LOCKED_NOW,
+            (true, false) => PARTITIONS_LOCKED,
+            (false, _) => PARTITIONS,
+        };
         self.add(text, params(), move |known, rows| {
             for row in &rows {
                 let entry = read_entry(row, true, true)?;
@@ -513,19 +515,20 @@ fn after_prefix(prefix: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// All queues and groups.
-pub async fn load_structure(link: &Link) -> Result<Structure, Trouble> {
-    let results = link.run(vec![call(QUEUES, Vec::new()), call(GROUPS, Vec::new())]).await?;
+/// All queues and groups, and a number that they had, or have already changed since.
+pub async fn load_structure(link: &Link) -> Result<(i64, Structure), Trouble> {
+    let calls = [VERSIONS, QUEUES, GROUPS].map(|text| call(text, Vec::new()));
+    let results = link.run(calls.into()).await?;
     let mut structure = Structure::default();
-    for row in &results[0] {
+    for row in &results[1] {
         let queue: Queue = read_json(row.get::<&str>(0).as_bytes())?;
         structure.put_queue(Arc::new(queue));
     }
-    for row in &results[1] {
+    for row in &results[2] {
         let group: Group = read_json(row.get::<&str>(0).as_bytes())?;
         if structure.has_queue(group.queue) {
             structure.put_group(Arc::new(group));
         }
     }
-    Ok(structure)
+    Ok((Versions::read(&results[0][0]).structure, structure))
 }

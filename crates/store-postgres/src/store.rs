@@ -16,9 +16,10 @@ use tokio::task::JoinHandle;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::lanes::{LANES_MAX, Lanes};
-use crate::link::{DEADLINE, Link, Row, call, param, signed};
+use crate::link::{Call, DEADLINE, Link, Row, call, param, signed};
 use crate::schema::{self, Standing};
 use crate::sweeper;
+use crate::writer::{AWAY_MAX, RECONNECT_FIRST, RECONNECT_MAX};
 
 /// When to try again at a full intake, or while the database is away.
 pub const BUSY_FOR: Duration = Duration::from_millis(500);
@@ -107,6 +108,8 @@ pub struct Shared {
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
+    repeats: AtomicU64,
+    deadlocks: AtomicU64,
     remembered: AtomicU64,
     commit_micros: Histogram,
     commit_operations: Histogram,
@@ -136,6 +139,8 @@ impl PostgresStore {
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
+            repeats: AtomicU64::new(0),
+            deadlocks: AtomicU64::new(0),
             remembered: AtomicU64::new(0),
             commit_micros: Histogram::new(MICROS),
             commit_operations: Histogram::new(SIZES),
@@ -196,16 +201,32 @@ impl PostgresStore {
         to: Offset,
         bytes_max: usize,
     ) -> Result<Vec<Row>, Failure> {
+        let params = || {
+            vec![
+                param(signed(partition.0)),
+                param(signed(from.0.min(i64::MAX.cast_unsigned()))),
+                param(signed(to.0.min(i64::MAX.cast_unsigned()))),
+                param(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
+                param(READ_ROWS_MAX),
+            ]
+        };
+        let (watch, mut pause) = (Stopwatch::start(), RECONNECT_FIRST);
+        loop {
+            match self.try_read(vec![call(READ, params())]).await {
+                Err(Failure::Lost(reason)) if watch.elapsed() < AWAY_MAX => {
+                    tracing::debug!(reason, "messages are read again over another connection");
+                    baton_env::sleep(pause).await;
+                    pause = (pause * 2).min(RECONNECT_MAX);
+                }
+                rows => return rows,
+            }
+        }
+    }
+
+    async fn try_read(&self, calls: Vec<Call>) -> Result<Vec<Row>, Failure> {
         let link = self.reader().await?;
-        let params = vec![
-            param(signed(partition.0)),
-            param(signed(from.0.min(i64::MAX.cast_unsigned()))),
-            param(signed(to.0.min(i64::MAX.cast_unsigned()))),
-            param(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
-            param(READ_ROWS_MAX),
-        ];
         // Whoever asked may be gone before the answer, which would tear the connection for all.
-        let reading = tokio::spawn(async move { link.run(vec![call(READ, params)]).await });
+        let reading = tokio::spawn(async move { link.run(calls).await });
         let rows = reading.await.map_err(|e| Failure::Lost(e.to_string()))??;
         Ok(rows.into_iter().flatten().collect())
     }
@@ -281,6 +302,12 @@ impl Shared {
         self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
     }
 
+    /// Counts a group that has to be run again, perhaps because of a deadlock.
+    pub fn count_repeat(&self, is_deadlock: bool) {
+        self.repeats.fetch_add(1, Ordering::Relaxed);
+        self.deadlocks.fetch_add(u64::from(is_deadlock), Ordering::Relaxed);
+    }
+
     pub fn notify(&self, event: Event) {
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &*listener {
@@ -324,6 +351,8 @@ impl Store for PostgresStore {
             commits: load(&self.shared.commits),
             syncs: load(&self.shared.syncs),
             operations: load(&self.shared.operations),
+            repeats: load(&self.shared.repeats),
+            deadlocks: load(&self.shared.deadlocks),
             disk_bytes: 0,
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),

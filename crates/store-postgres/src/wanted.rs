@@ -51,6 +51,32 @@ impl Wanted {
         let Self { partitions, names, all_of, ready, .. } = self;
         !(partitions.is_empty() && names.is_empty() && all_of.is_empty() && ready.is_empty())
     }
+
+    /// Wants the partitions too that `other` names.
+    pub fn add_partitions(&mut self, other: &Self) {
+        self.partitions.extend(&other.partitions);
+        self.names.extend(other.names.iter().cloned());
+        self.all_of.extend(&other.all_of);
+    }
+
+    /// Whether a lock on each of the partitions it names comes after one on `last` in the order of locks.
+    pub fn comes_after(&self, last: PartitionId) -> bool {
+        let Self { partitions, names, all_of, .. } = self;
+        names.is_empty() && all_of.is_empty() && partitions.first().is_none_or(|first| *first > last)
+    }
+
+    /// How many rows it asks for, roughly.
+    pub fn len(&self) -> usize {
+        let Self { partitions, names, all_of, pages, ready, later, ids: _, .. } = self;
+        let of_partitions = partitions.len() + names.len() + all_of.len() + pages.len();
+        let lines = ready.values().chain(later.values()).sum::<usize>();
+        let numbers = self.kept.len() + self.counts.len() + self.backlogs.len() + self.leases.len();
+        let messages = self.remembered.len() + self.segments.len() + self.times.len() + self.moments.len();
+        let records = self.records.len() + self.record_pages.values().sum::<usize>();
+        let letters = self.letters.len() + self.letter_pages.values().sum::<usize>();
+        // A round without any of them, which is not to be, counts too.
+        1 + of_partitions + lines + numbers + messages + records + letters
+    }
 }
 
 /// Where a letter stands among those of its queue, the newest first.

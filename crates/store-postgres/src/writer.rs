@@ -25,7 +25,7 @@ use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
 use self::flight::Flight;
-use self::reconnect::AWAY_MAX;
+pub use self::reconnect::{AWAY_MAX, RECONNECT_FIRST, RECONNECT_MAX};
 use self::trust::Trust;
 use crate::carried::Carried;
 use crate::clock::Hybrid;
@@ -36,6 +36,7 @@ use crate::remembered::Remembered;
 use crate::store::{BUSY_FOR, Shared};
 use crate::structure::Structure;
 use crate::tx::Names;
+use crate::wanted::Wanted;
 
 /// Operations in one group: enough to share a commit, few enough to be decided in a blink.
 const GROUP_OPERATIONS_MAX: usize = 2_048;
@@ -87,6 +88,10 @@ pub struct Writer {
     has_begun: bool,
     /// Whether the group that is worked on reads records, as far as is known from the tries before.
     touches_records: bool,
+    /// Whether it changes queues or groups or rests on them more than others, as far as is known from the tries before.
+    touches_structure: bool,
+    /// The partitions that tries before had to lock. The next locks all of them at once, in the order of locks.
+    needed: Wanted,
     /// The groups that reckon with other servers at the records.
     rivalry: u32,
     /// Whether other servers are reckoned with at the partitions.
@@ -107,6 +112,11 @@ enum Setback {
     Again,
     /// Another server has changed a partition that was not locked: again, with locks.
     Contended,
+    /// Partitions that are locked by others could not be waited for, as they come before some that this group had
+    /// locked: again, with all of them in order.
+    Blocked,
+    /// The database has found servers that waited for each other: again.
+    Deadlock(String),
     /// What was carried over is out of date, as was to be expected: again without it.
     Stale,
     /// The connection was lost before anything was to be kept: again after connecting.
@@ -121,6 +131,7 @@ impl From<Failure> for Setback {
     fn from(failure: Failure) -> Self {
         match failure {
             contended if contended.is_contended() => Self::Contended,
+            deadlock if deadlock.is_deadlock() => Self::Deadlock(deadlock.to_string()),
             passing if passing.is_passing() => Self::Again,
             Failure::Lost(reason) => Self::Lost(reason),
             // A deadline that passed, a full disk, too little memory: trying later may help.
@@ -165,6 +176,8 @@ impl Writer {
             all_commits: 0,
             has_begun: false,
             touches_records: false,
+            touches_structure: false,
+            needed: Wanted::default(),
             rivalry: 0,
             trust: Trust::default(),
             carried: Carried::default(),
@@ -227,12 +240,18 @@ impl Writer {
         let watch = Stopwatch::start();
         let mut tries = 0;
         self.touches_records &= setback.is_some();
+        self.touches_structure &= setback.is_some();
+        self.needed = Wanted::default();
         loop {
             if let Some(setback) = setback {
-                if !matches!(setback, Setback::Stale) {
-                    tries += 1;
+                // Each that was blocked knows more partitions than the one before, so they come to an end.
+                let is_blocked = matches!(setback, Setback::Blocked);
+                match setback {
+                    Setback::Stale => {}
+                    Setback::Blocked => tries = tries.max(1),
+                    _ => tries += 1,
                 }
-                let is_patient = tries < TRIES_MAX && watch.elapsed() < PATIENCE;
+                let is_patient = (is_blocked || tries < TRIES_MAX) && watch.elapsed() < PATIENCE;
                 if !self.overcome(setback, tries, is_patient, waiting, intake).await {
                     return;
                 }
@@ -257,8 +276,17 @@ impl Writer {
         waiting: &mut VecDeque<Box<dyn Operation>>,
         intake: &mut Receiver<Input>,
     ) -> bool {
+        self.shared.count_repeat(matches!(setback, Setback::Deadlock(_)));
+        let setback = match setback {
+            Setback::Deadlock(reason) => {
+                tracing::warn!(lane = self.lane, reason, "servers waited for each other");
+                Setback::Again
+            }
+            setback => setback,
+        };
         match setback {
             Setback::Stale => {}
+            Setback::Blocked if is_patient => {}
             Setback::Again if is_patient => {
                 if self.touches_records {
                     self.rivalry = RIVALRY;
@@ -287,6 +315,12 @@ impl Writer {
                 return false;
             }
             _ => {
+                tracing::warn!(
+                    lane = self.lane,
+                    tries,
+                    calls = waiting.len(),
+                    "calls were tried in vain for too long"
+                );
                 busy(waiting);
                 return false;
             }

@@ -395,6 +395,23 @@ async fn a_database_that_crashes_under_load_loses_nothing_acknowledged() {
     store.close().await.unwrap();
 }
 
+/// The connection that messages are read over is noticed to be gone only when it is used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_can_be_read_as_soon_as_the_database_is_back() {
+    let postgres = Arc::new(tokio::task::spawn_blocking(Postgres::start).await.unwrap());
+    let options = Options { cache_bytes: 0, ..Options::new(postgres.url()) };
+    let store = Arc::new(PostgresStore::open(options).await.unwrap());
+    let (partitions, _) = run(&*store, lanes).await.unwrap();
+    push(&*store, partitions[0], "text".into()).await;
+    for _ in 0..3 {
+        let read = store.read(partitions[0], Offset(0), Offset(1), usize::MAX).await.unwrap();
+        assert_eq!(read.len(), 1);
+        let restarted = postgres.clone();
+        let restart = move || (restarted.stop(), restarted.resume());
+        tokio::task::spawn_blocking(restart).await.unwrap();
+    }
+}
+
 async fn eventually(holds: impl Fn() -> bool) -> bool {
     let watch = Stopwatch::start();
     while !holds() && watch.elapsed() < Duration::from_secs(20) {

@@ -68,6 +68,10 @@ pub struct Statistics {
     pub syncs: u64,
     /// Decisions in all commits.
     pub operations: u64,
+    /// Commit batches that were run again because another server was in the way.
+    pub repeats: u64,
+    /// Those of them that were part of a deadlock.
+    pub deadlocks: u64,
     /// Bytes on disk.
     pub disk_bytes: u64,
     /// Transaction ids remembered.

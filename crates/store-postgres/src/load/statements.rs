@@ -12,7 +12,8 @@ pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000
 pub const UNCHANGED: &str = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
     JOIN partitions p ON p.id = w.id AND p.version = w.version";
 
-pub const LOCK_RECORDS: &str = "SELECT number FROM versions WHERE name = 'records' FOR UPDATE";
+/// Only before any other lock: whoever has locked anything else never waits for these.
+pub const LOCK_VERSIONS: &str = "SELECT number FROM versions WHERE name = ANY($1) ORDER BY name FOR UPDATE";
 
 /// The numbers of partitions: those given, those by these names, and those of these queues.
 macro_rules! any_of {
@@ -38,6 +39,12 @@ pub const PARTITIONS_LOCKED: &str = concat!(
     "SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions WHERE id = ",
     any_of!(),
     " ORDER BY id FOR UPDATE"
+);
+/// The same, failing instead of waiting.
+pub const PARTITIONS_LOCKED_NOW: &str = concat!(
+    "SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions WHERE id = ",
+    any_of!(),
+    " ORDER BY id FOR UPDATE NOWAIT"
 );
 pub const SLOTS: &str = concat!(
     "SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ",

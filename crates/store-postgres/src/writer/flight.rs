@@ -193,6 +193,7 @@ impl Writer {
             is_synced: memory.changed.marks.now,
         };
         let keeps_structure = memory.changed.queues.is_empty() && memory.changed.groups.is_empty();
+        self.touches_structure |= !keeps_structure || memory.changed.created;
         let news = News::take_from(memory, Some(&mut flush));
         let flight = Flight { answers, news, keeps_structure, watch: Stopwatch::start(), sent };
         self.flights.push_back(flight);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use baton_env::Stopwatch;
 use baton_store::{Error, Operation};
-use baton_types::Timestamp;
+use baton_types::{PartitionId, Timestamp};
 
 use super::flight::News;
 use super::{Setback, Writer};
@@ -12,13 +12,14 @@ use crate::carried::{self, Carried};
 use crate::decider::Decider;
 use crate::flush::{Flush, looked_at};
 use crate::link::{Link, call, param, signed};
-use crate::load::{self, ROLLBACK, Round, Versions};
+use crate::load::{self, ROLLBACK, Round, Trouble, Versions};
 use crate::memory::Memory;
 use crate::store::BUSY_FOR;
 use crate::structure::Structure;
 
-/// Fetches in one group. Decisions need two or three.
-const ROUNDS_MAX: usize = 64;
+/// Rows that a group asks for, roughly, before it goes on with those of its decisions that miss none. There may be as many
+/// rounds: each brings rows that were not there before.
+const ROWS_MAX: usize = 1_000_000;
 
 /// A group that was decided: how each operation ended, what is to be written, and what it rests on.
 pub struct Decided {
@@ -103,10 +104,7 @@ impl Writer {
         let Some(link) = &self.link else { return Err(Setback::Again) };
         let (mut structure_number, structure) = match self.structure.take() {
             Some(known) => known,
-            None => {
-                let versions = load::versions(link).await?;
-                (versions.structure, load::load_structure(link).await?)
-            }
+            None => load::load_structure(link).await?,
         };
         let is_fresh = compares && self.heard.1.elapsed() < carried::FOR;
         if !is_fresh {
@@ -134,22 +132,43 @@ impl Writer {
         } else {
             decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
         }
-        for round in 0..ROUNDS_MAX {
-            let first = round == 0;
+        let (mut first, mut is_moved, mut rows) = (true, false, 0);
+        let mut last_locked: Option<PartitionId> = None;
+        loop {
             self.touches_records |= memory.relies_on_records;
             let lock_records = first && self.touches_records && (tries > 0 || self.rivalry > 0);
             self.rivalry = self.rivalry.saturating_sub(u32::from(lock_records));
-            let begins = !self.has_begun && (lock_records || (!compares && memory.wanted.locks()));
+            let lock_structure = first && self.touches_structure && tries > 0;
+            let lock_versions = [lock_records.then_some("records"), lock_structure.then_some("structure")];
+            let lock_versions: Vec<_> = lock_versions.into_iter().flatten().collect();
+            if !compares {
+                if first {
+                    memory.wanted.add_partitions(&self.needed);
+                }
+                self.needed.add_partitions(&memory.wanted);
+            }
+            rows += memory.wanted.len();
+            let in_haste = last_locked.is_some_and(|last| !memory.wanted.comes_after(last));
+            let begins =
+                !self.has_begun && (!lock_versions.is_empty() || (!compares && memory.wanted.locks()));
             self.has_begun |= begins;
-            let plan = Round { link, begins, locks: !compares, lock_records, commits: self.all_commits };
+            let locks = !compares;
+            let plan = Round { link, begins, locks, in_haste, lock_versions, commits: self.all_commits };
             let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
                 Ok(told) => told,
                 Err(trouble) => {
                     self.clock = memory.clock;
-                    return Err(trouble.into());
+                    return Err(match trouble {
+                        Trouble::Failed(failure) if in_haste && failure.is_blocked() => Setback::Blocked,
+                        trouble => trouble.into(),
+                    });
                 }
             };
+            if locks {
+                let here = memory.partitions.values().flatten().filter(|entry| entry.held);
+                last_locked = here.map(|entry| entry.row.id).max().max(last_locked);
+            }
             memory.clock.see_number(after.records);
             if before.commits != self.all_commits {
                 if memory.relies_on_lines {
@@ -163,13 +182,20 @@ impl Writer {
                 self.heard = (before.at, Stopwatch::start());
                 memory.base = self.shared.time(self.heard).max(memory.base);
             }
+            let was_first = std::mem::replace(&mut first, false);
             if after.structure != structure_number {
-                let fresh = load::load_structure(link).await?;
+                if std::mem::replace(&mut is_moved, true) {
+                    // It would go on like this for as long as others create queues or groups.
+                    self.clock = memory.clock;
+                    self.touches_structure = true;
+                    return Err(Setback::Again);
+                }
+                let (number, fresh) = load::load_structure(link).await?;
                 memory.clock.see(fresh.latest());
                 let (clock, ids, base) = (memory.clock, std::mem::take(&mut memory.ids), memory.base);
                 memory = Memory::new(clock, fresh, ids);
                 memory.base = base;
-                structure_number = after.structure;
+                structure_number = number;
                 outcomes.clear();
                 decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());
                 continue;
@@ -191,18 +217,20 @@ impl Writer {
                 // Everything that is ready is held by others.
                 continue;
             }
-            if decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes) {
+            let is_whole = decider.apply(&mut memory, &mut self.remembered, waiting, &mut outcomes);
+            if !is_whole && rows > ROWS_MAX && outcomes.is_empty() {
+                tracing::error!(rows, "a decision wanted ever more rows");
+                outcomes.push(Err(Error::Busy(BUSY_FOR)));
+            }
+            if is_whole || rows > ROWS_MAX {
                 self.clock = memory.clock;
                 // The numbers came along just now, and one statement tells partitions as they are at one moment.
-                let is_now = !compares || memory.relied.is_empty() || (first && !is_fresh);
+                let is_now = !compares || memory.relied.is_empty() || (was_first && !is_fresh);
                 let ground = if is_now { Ground::Now } else { Ground::Last };
                 return Ok(Decided { memory, outcomes, structure: structure_number, compares, ground });
             }
             decider.discover(&mut memory, &mut self.remembered, waiting.range_mut(outcomes.len()..));
         }
-        self.clock = memory.clock;
-        tracing::error!("a decision wanted ever more rows");
-        Err(Setback::Failed(Error::Busy(BUSY_FOR)))
     }
 
     /// Runs the first decisions, as many as miss nothing, on what the group under way leaves.

@@ -18,8 +18,8 @@ pub const AWAY_MAX: Duration = Duration::from_secs(2);
 /// How long the outcome of a commit is asked for before its operations are told that it is unknown.
 const UNKNOWN_MAX: Duration = Duration::from_secs(60);
 /// Pauses between tries to connect.
-const RECONNECT_FIRST: Duration = Duration::from_millis(25);
-const RECONNECT_MAX: Duration = Duration::from_secs(1);
+pub const RECONNECT_FIRST: Duration = Duration::from_millis(25);
+pub const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
 /// Begins a server's row, or takes it over from a connection that was lost: whatever that one still had under
 /// way has either happened by now or never will.
