@@ -193,7 +193,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     }
 }
 
-/// JSON that is kept as it came, and is not nested too deeply to be read by whoever gets it.
+/// JSON that is kept as it came, and that any parser can read: not nested too deeply, without half a surrogate pair, and
+/// without a number that no double can hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a>(&'a RawValue);
 
@@ -212,18 +213,110 @@ impl<'a> Kept<'a> {
 impl<'de: 'a, 'a> Deserialize<'de> for Kept<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let raw = <&RawValue>::deserialize(deserializer)?;
-        check_levels(raw.get()).map_err(D::Error::custom)?;
+        check_kept(raw.get()).map_err(D::Error::custom)?;
         Ok(Self(raw))
     }
 }
 
+/// Says what is wrong with valid JSON that some parser could not read again.
+pub fn check_kept(text: &str) -> Result<(), String> {
+    check_levels(text)?;
+    check_portable(text)
+}
+
 /// Says what is wrong with JSON that is nested too deeply.
-pub fn check_levels(text: &str) -> Result<(), String> {
+fn check_levels(text: &str) -> Result<(), String> {
     // Nearly nothing has enough brackets, and they are counted faster than followed.
     if brackets(text.as_bytes()) <= JSON_LEVELS_MAX || levels(text.as_bytes()) <= JSON_LEVELS_MAX {
         return Ok(());
     }
     Err(format!("lists and objects may be nested {JSON_LEVELS_MAX} levels deep, these are deeper"))
+}
+
+/// Says what is wrong with valid JSON that strict parsers refuse: half of a surrogate pair, or a number beyond the range
+/// of a double.
+fn check_portable(text: &str) -> Result<(), String> {
+    let bytes = text.as_bytes();
+    if bytes.contains(&b'\\') && has_lone_surrogate(bytes) {
+        return Err("a text holds half of a surrogate pair, such as \\ud800, which is no character".into());
+    }
+    // Few texts look as if they held such a number, so hardly any is split into its numbers.
+    if (has_exponent(bytes) || has_long_number(bytes)) && has_number_beyond_double(text) {
+        return Err("a number is beyond the range of a double, about 1.8e308".into());
+    }
+    Ok(())
+}
+
+/// Whether a `\u` escape names half of a pair without the other half.
+fn has_lone_surrogate(text: &[u8]) -> bool {
+    let (mut rest, mut high) = (text, false);
+    loop {
+        let unit = match rest {
+            [b'\\', b'u', digits @ ..] => {
+                let digits = digits.get(..4).and_then(|digits| std::str::from_utf8(digits).ok());
+                digits.and_then(|digits| u16::from_str_radix(digits, 16).ok())
+            }
+            _ => None,
+        };
+        let is_low = unit.is_some_and(|unit| (0xdc00..0xe000).contains(&unit));
+        if high != is_low {
+            return true;
+        }
+        high = unit.is_some_and(|unit| (0xd800..0xdc00).contains(&unit));
+        let used = match rest {
+            [] => return false,
+            [b'\\', b'u', ..] => 6,
+            [b'\\', ..] => 2,
+            _ => 1,
+        };
+        rest = rest.get(used..).unwrap_or_default();
+    }
+}
+
+/// Whether a digit, an `e` and a digit or sign stand next to each other anywhere, as in an exponent.
+fn has_exponent(text: &[u8]) -> bool {
+    // Without a branch for each byte, so that many are compared at once.
+    let is_exponent = |three: &[u8]| {
+        three[0].is_ascii_digit()
+            & (three[1] | 0x20 == b'e')
+            & (three[2].is_ascii_digit() | (three[2] == b'+'))
+    };
+    let has = |part: &[u8]| part.windows(3).fold(false, |found, three| found | is_exponent(three));
+    (0..text.len()).step_by(64).any(|at| has(&text[at..text.len().min(at + 66)]))
+}
+
+/// Whether so many digits stand next to each other that they may be beyond a double without an exponent.
+fn has_long_number(text: &[u8]) -> bool {
+    const DIGITS: usize = 300;
+    // So long a run covers one of every so many bytes.
+    text.iter().enumerate().skip(DIGITS - 1).step_by(DIGITS).any(|(at, byte)| {
+        let digits =
+            |run: &mut dyn Iterator<Item = &u8>| run.take_while(|byte| byte.is_ascii_digit()).count();
+        byte.is_ascii_digit()
+            && digits(&mut text[..at].iter().rev()) + digits(&mut text[at..].iter()) >= DIGITS
+    })
+}
+
+/// Whether valid JSON holds a number that would be read as infinite.
+fn has_number_beyond_double(text: &str) -> bool {
+    let is_part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
+    let (bytes, mut at, mut in_string) = (text.as_bytes(), 0, false);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'\\' => at += 1,
+            b'"' => in_string = !in_string,
+            b'-' | b'0'..=b'9' if !in_string => {
+                let end = at + bytes[at..].iter().take_while(|byte| is_part(byte)).count();
+                if text[at..end].parse().is_ok_and(f64::is_infinite) {
+                    return true;
+                }
+                at = end - 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    false
 }
 
 /// How many brackets open, those in strings too.
@@ -473,6 +566,38 @@ mod tests {
     fn a_string_without_escapes_is_borrowed() {
         let pair: Pair<'_> = parse(br#"{"a":"x y"}"#).unwrap();
         assert!(matches!(pair.a, Text::Is(Cow::Borrowed(_))));
+    }
+
+    #[test]
+    fn what_is_kept_can_be_read_by_strict_parsers() {
+        let long = |digits: usize| format!("[{}]", "9".repeat(digits));
+        let refused = [
+            r#"{"a":"\ud800"}"#.into(),
+            r#""\udc00""#.into(),
+            r#""\ud83d\u0041""#.into(),
+            r#""x\uD83Dx""#.into(),
+            r#""\ude00\ud83d""#.into(),
+            "[1,1e999]".into(),
+            "-1E+400".into(),
+            "123456.7e305".into(),
+            long(310),
+            format!("[\"{}\",1e400]", "x".repeat(100)),
+        ];
+        for text in &refused {
+            assert!(serde_json::from_str::<Kept<'_>>(text).is_err(), "{text}");
+            assert!(serde_json::from_str::<serde_json::Value>(text).is_err(), "{text}");
+        }
+        let kept = [
+            r#""\ud83d\ude00 \\ud800 \\\\""#.into(),
+            r#"{"id":"3e4f-1e999-99e999"}"#.into(),
+            "[1e308,-1.7e+308,1e-999,0e999]".into(),
+            long(308),
+            long(299),
+            format!("\"{}\"", "7".repeat(2000)),
+        ];
+        for text in &kept {
+            assert!(serde_json::from_str::<Kept<'_>>(text).is_ok(), "{text}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Malformed;
 enum State {
     /// The size of a chunk, and whether it has a digit yet.
     Size(u64, bool),
+    /// White space after the size. Only an extension or the end of the line may follow.
+    Blank(u64),
     Extension(u64),
     SizeLf(u64),
     Data(u64),
@@ -73,8 +75,11 @@ impl Chunked {
     /// Takes one byte that is not data.
     fn step(&mut self, state: State, byte: u8) -> Result<State, Malformed> {
         Ok(match (state, byte) {
-            (State::Size(size, true) | State::Extension(size), b'\r') => State::SizeLf(size),
-            (State::Size(size, true), b';' | b' ' | b'\t') => self.skip(State::Extension(size))?,
+            (State::Size(size, true) | State::Blank(size) | State::Extension(size), b'\r') => {
+                State::SizeLf(size)
+            }
+            (State::Size(size, true) | State::Blank(size), b' ' | b'\t') => self.skip(State::Blank(size))?,
+            (State::Size(size, true) | State::Blank(size), b';') => self.skip(State::Extension(size))?,
             (State::Size(size, _), digit) => {
                 let digit = char::from(digit).to_digit(16).ok_or(Malformed)?;
                 if size >> 60 != 0 {
@@ -138,6 +143,8 @@ mod tests {
             b"1\r\na\n",
             b"1\rX",
             b"1;a\nb\r\n",
+            b"c 5\r\n",
+            b"1 x\r\na",
             b"0\r\n\n",
             b"0\r\nT: v\n",
             b"0\r\n\rX",

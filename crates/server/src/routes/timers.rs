@@ -240,7 +240,7 @@ fn payload(members: &Members<'_>) -> Result<Bytes, Error> {
     let text = std::str::from_utf8(&payload).ok();
     let text = text.filter(|text| serde_json::from_str::<IgnoredAny>(text).is_ok());
     let text = text.ok_or_else(|| bad_payload("payload must be base64 of a JSON text"))?;
-    json::check_levels(text).map_err(|detail| bad_payload(&detail))?;
+    json::check_kept(text).map_err(|detail| bad_payload(&detail))?;
     Ok(payload.into())
 }
 

@@ -54,7 +54,7 @@ pub(in crate::routes) fn retry(mut call: Call) -> Answer {
         let id = job_id(&call, 0)?;
         let wish: Retry = parsed(&mut call, "{\"resetAttempts\": flag, \"args\": any}")?;
         if let Some(args) = &wish.args {
-            json::check_levels(args.get()).map_err(Error::invalid)?;
+            json::check_kept(args.get()).map_err(Error::invalid)?;
         }
         let args = wish.args.map(|args| Bytes::from(args.get().to_owned()));
         let state = call.jobs().retry(id, wish.reset_attempts, args).await?;

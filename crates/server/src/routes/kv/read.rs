@@ -208,7 +208,7 @@ pub fn writable(place: &Place) -> Result<(), Error> {
 
 pub fn value(members: &Members<'_>) -> Result<Bytes, Error> {
     let raw = members.raw("value").ok_or_else(|| bad_body("value is missing; null is a value too".into()))?;
-    json::check_levels(raw).map_err(bad_body)?;
+    json::check_kept(raw).map_err(bad_body)?;
     let value = compact(raw);
     if value.len() > KV_VALUE_BYTES_MAX {
         let detail = format!("a value has at most {KV_VALUE_BYTES_MAX} bytes, this one has {}", value.len());
