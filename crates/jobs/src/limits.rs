@@ -60,6 +60,8 @@ pub const LINES_MAX: usize = 1_000;
 pub const LINES_KEPT_MAX: u64 = 10_000;
 /// Lost executions after which a job is not tried any more: it may be what kills the workers.
 pub const LOSSES_MAX: u32 = 3;
+/// Bytes after which lines or events that one call brings go on in another record.
+pub const SPLIT_BYTES: usize = 256 << 10;
 /// Rows of one page of a listing.
 pub const PAGE_MAX: usize = 1_000;
 /// Chunks that one page of a listing looks through, so that no search holds up the rest.

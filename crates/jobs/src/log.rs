@@ -1,6 +1,6 @@
 //! Logs: what executions say, line by line, numbered without gaps.
 //!
-//! Lines of one call are one record. Always: the lines of an execution are numbered from 1 as its worker numbers them;
+//! Lines of one call are one record, or several where they are many bytes. Always: the lines of an execution are numbered from 1 as its worker numbers them;
 //! a line that comes again is kept once, a number that is missing is refused, and what is beyond the limit is counted
 //! and told as a gap. A log is kept for a time of its own after the job's end (`wear`). So a reader that goes on from the last number it saw misses nothing without knowing.
 
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::id::{ExecutionId, JobId};
 use crate::jobs::Jobs;
 use crate::key;
-use crate::limits::{LINE_BYTES_MAX, LINES_KEPT_MAX, LINES_MAX};
+use crate::limits::{LINE_BYTES_MAX, LINES_KEPT_MAX, LINES_MAX, SPLIT_BYTES};
 use crate::machine;
 use crate::state::State;
 use crate::wear;
@@ -166,22 +166,23 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     }
     let room = usize::try_from(LINES_KEPT_MAX.saturating_sub(logs.kept)).unwrap_or(usize::MAX);
     let (kept, dropped) = fresh.split_at(room.min(fresh.len()));
-    if !kept.is_empty() {
-        let lines: Vec<NewLine> = kept.iter().cloned().map(bounded).collect();
+    let mut seq = logs.next;
+    for lines in split(kept.iter().cloned().map(bounded).collect()) {
         book.say(place.index() as u64, || {
             let at = sent_at.to_iso_millis();
             json!({
-                "kind": "logs", "jobId": job, "executionId": new.execution, "firstSeq": logs.next, "lines": lines,
+                "kind": "logs", "jobId": job, "executionId": new.execution, "firstSeq": seq, "lines": lines,
                 "at": at,
             })
         });
-        let record =
-            Kept { fence: logs.fence, first: logs.next, at: book.now(), lines, dropped: logs.dropped };
+        let count = lines.len() as u64;
+        let record = Kept { fence: logs.fence, first: seq, at: book.now(), lines, dropped: logs.dropped };
         book.put(key::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);
+        seq += count;
+        logs.offset += count;
     }
     logs.next += fresh.len() as u64;
     logs.kept += kept.len() as u64;
-    logs.offset += kept.len() as u64;
     logs.dropped += dropped.len() as u64;
     book.put(key::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
     book.news.counts.lines = (kept.len() as u64, dropped.len() as u64);
@@ -202,6 +203,25 @@ pub fn outlive(book: &mut Book<'_>, job: JobId, slot: &Slot) -> Result<(), Halt>
     book.put(key::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
     wear::note(book, job, slot.ended_at);
     Ok(())
+}
+
+/// Splits items into runs that each fit a record, counted as they are stored: JSON can take six times the bytes of a text.
+pub fn split<T: Serialize>(items: Vec<T>) -> Vec<Vec<T>> {
+    let (mut runs, mut bytes) = (Vec::<Vec<T>>::new(), usize::MAX);
+    for item in items {
+        let length = serde_json::to_vec(&item).map_or(0, |item| item.len());
+        match runs.last_mut().filter(|_| bytes.saturating_add(length) <= SPLIT_BYTES) {
+            Some(run) => {
+                run.push(item);
+                bytes += length;
+            }
+            None => {
+                runs.push(vec![item]);
+                bytes = length;
+            }
+        }
+    }
+    runs
 }
 
 fn bounded(mut line: NewLine) -> NewLine {

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use baton_store::{Error, NewMessage, Record, Stop, Tx, look_at_all};
 use baton_types::Timestamp;
+use baton_types::limits::RECORD_BYTES_MAX;
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,10 @@ const FIRED_MAX: usize = 100;
 const READ_BYTES_MAX: usize = 8 << 20;
 /// Timers that are due and read at once: few enough that they fit into memory however large they are.
 const READ_AT_ONCE: usize = 32;
+/// Bytes of the text that says why a timer could not be pushed; more is cut off.
+const ERROR_BYTES_MAX: usize = 512;
+/// What a failure may add to a timer's record: that text as JSON, and longer numbers.
+const FAILURE_BYTES: usize = 6 * ERROR_BYTES_MAX + 64;
 /// Timers read at once while they are listed.
 const LISTED_AT_ONCE: usize = 16;
 /// The pause after a timer's first failure; it doubles up to [`RETRY_MAX`].
@@ -153,8 +158,10 @@ pub struct Way {
     pub detour: Detour,
 }
 
-/// For each operation: the timer that is there, and the payload as it is to be kept.
-pub struct Prepared(Vec<(Option<Timer>, Bytes)>);
+/// For each operation: the timer that is there, and the one to be set with its record.
+pub struct Prepared(Vec<(Option<Timer>, Option<Encoded>)>);
+
+type Encoded = (Timer, Bytes);
 
 /// Reads what is needed, without writing. The inner error is that the payload of the operation with this number must be
 /// encrypted and cannot be.
@@ -167,18 +174,41 @@ pub fn prepare(
         tx.admit(0)?;
     }
     let mut timers = Vec::with_capacity(operations.len());
-    let mut unsealed = None;
+    let (mut unsealed, now) = (None, tx.now());
     look_at_all(operations.iter().enumerate(), |(number, operation)| {
         let (queue, key) = operation.place();
-        let payload = match operation {
-            Operation::Schedule { payload, .. } => sealed(tx, queue, payload, sealer)?,
-            Operation::Cancel { .. } => Ok(Bytes::new()),
+        let Operation::Schedule { partition, transaction_id, payload, producer, delay, .. } = operation
+        else {
+            timers.push((find(tx, queue, key)?, None));
+            return Ok(());
         };
-        let found = find(tx, queue, key)?;
-        match payload {
-            Ok(payload) => timers.push((found, payload)),
-            Err(error) => unsealed = unsealed.take().or(Some((number, error))),
+        let payload = sealed(tx, queue, payload, sealer)?;
+        let old = find(tx, queue, key)?;
+        let payload = match payload {
+            Ok(payload) => payload,
+            Err(error) => {
+                unsealed = unsealed.take().or(Some((number, error)));
+                return Ok(());
+            }
+        };
+        let timer = Timer {
+            queue: queue.to_owned(),
+            key: key.to_owned(),
+            partition: partition.clone(),
+            transaction_id: transaction_id.clone(),
+            deliver_at: now.after(*delay),
+            created_at: old.as_ref().map_or(now, |old| old.created_at),
+            updated_at: now,
+            attempts: 0,
+            last_error: None,
+            producer: producer.clone(),
+            payload,
+        };
+        let (record, max) = (encode(&timer)?, RECORD_BYTES_MAX - FAILURE_BYTES);
+        if record.len() > max {
+            return Err(Error::TooLarge { bytes: record.len(), max }.into());
         }
+        timers.push((old, Some((timer, record))));
         Ok(())
     })?;
     Ok(unsealed.map_or(Ok(Prepared(timers)), Err))
@@ -201,38 +231,23 @@ fn sealed(
 
 /// Sets and removes timers; each operation must be on another one.
 pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> Result<Vec<Outcome>, Stop> {
-    let now = tx.now();
     let mut outcomes = Vec::with_capacity(operations.len());
-    for (operation, (old, payload)) in operations.iter().zip(prepared.0) {
+    for (operation, (old, set)) in operations.iter().zip(prepared.0) {
         if let Some(old) = &old {
             tx.remove_record(&due_key(old.deliver_at, &old.queue, &old.key));
         }
-        outcomes.push(match operation {
-            Operation::Schedule { queue, key, partition, transaction_id, producer, delay, .. } => {
-                let timer = Timer {
-                    queue: queue.clone(),
-                    key: key.clone(),
-                    partition: partition.clone(),
-                    transaction_id: transaction_id.clone(),
-                    deliver_at: now.after(*delay),
-                    created_at: old.as_ref().map_or(now, |old| old.created_at),
-                    updated_at: now,
-                    attempts: 0,
-                    last_error: None,
-                    producer: producer.clone(),
-                    payload,
-                };
-                set(tx, &timer)?;
+        let (queue, key) = operation.place();
+        outcomes.push(match (set, old) {
+            (Some((timer, record)), old) => {
+                put(tx, &timer, record)?;
                 let status = if old.is_some() { Status::Rescheduled } else { Status::Scheduled };
                 Outcome { status, timer: Some(timer) }
             }
-            Operation::Cancel { queue, key } => match old {
-                Some(old) => {
-                    tx.remove_record(&timer_key(queue, key));
-                    Outcome { status: Status::Cancelled, timer: Some(old) }
-                }
-                None => Outcome { status: Status::Absent, timer: None },
-            },
+            (None, Some(old)) => {
+                tx.remove_record(&timer_key(queue, key));
+                Outcome { status: Status::Cancelled, timer: Some(old) }
+            }
+            (None, None) => Outcome { status: Status::Absent, timer: None },
         });
     }
     Ok(outcomes)
@@ -316,7 +331,8 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
             Ok(Fired { fired: 1, postponed: 0, next: more, count })
         }
         Err(error) => {
-            set(tx, &postponed(timer, now, error.to_string()))?;
+            let timer = postponed(timer, now, error.to_string());
+            put(tx, &timer, encode(&timer)?)?;
             let next = more.map(|more| more.min(RETRY_FIRST));
             Ok(Fired { postponed: 1, next, ..Fired::default() })
         }
@@ -324,7 +340,8 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
 }
 
 /// The same timer, to be tried again later.
-fn postponed(timer: &Timer, now: Timestamp, error: String) -> Timer {
+fn postponed(timer: &Timer, now: Timestamp, mut error: String) -> Timer {
+    error.truncate(error.floor_char_boundary(ERROR_BYTES_MAX));
     let pause = RETRY_FIRST.saturating_mul(1 << timer.attempts.min(6)).min(RETRY_MAX);
     Timer {
         deliver_at: now.after(pause),
@@ -357,8 +374,8 @@ fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<Push
     Ok(push::push(tx, &batch)?.map(|pushed| batch.counted(&pushed)))
 }
 
-fn set(tx: &mut dyn Tx, timer: &Timer) -> Result<(), Stop> {
-    tx.put_record(&timer_key(&timer.queue, &timer.key), encode(timer)?, None)?;
+fn put(tx: &mut dyn Tx, timer: &Timer, record: Bytes) -> Result<(), Stop> {
+    tx.put_record(&timer_key(&timer.queue, &timer.key), record, None)?;
     tx.put_record(&due_key(timer.deliver_at, &timer.queue, &timer.key), Bytes::new(), None)?;
     Ok(())
 }

@@ -4,9 +4,11 @@
 //! a little is cleared away at a time, when nobody waits; what names the rest goes last, so that a restart finds it.
 //! Start at [`Writer::sweep`].
 
+use std::time::Duration;
+
 use baton_store::Error;
 use baton_types::{GroupId, Offset, PartitionId, QueueId};
-use fjall::Keyspace;
+use fjall::{Keyspace, UserValue};
 
 use crate::tables::{engine_error, number_key, trim_note_key};
 use crate::tails::chunks_prefix;
@@ -14,6 +16,9 @@ use crate::writer::Writer;
 
 /// Rows of deleted queues and groups that are cleared away between two groups.
 const SWEEP_ROWS: usize = 5_000;
+
+/// The pause after a sweep that could not read what it needs.
+const SWEEP_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// What is no longer needed but still on disk; cleared away a little at a time, when nobody waits.
 #[derive(Default)]
@@ -38,11 +43,23 @@ impl Leftovers {
 }
 
 impl Writer {
+    /// Whether there is something to clear away, and the last attempt did not just fail.
+    pub fn may_sweep(&self) -> bool {
+        !self.leftovers.is_empty() && (self.sweep_after.is_zero() || self.clock.elapsed() >= self.sweep_after)
+    }
+
+    /// Notes that a partition has segments before its start, also for the next start of the store.
+    pub fn leave_to_sweep(&mut self, partition: PartitionId) {
+        let shared = self.shared.clone();
+        self.leftovers.trimmed.push(partition);
+        self.put(&shared.tables.meta, trim_note_key(partition), UserValue::new(&[]));
+    }
+
     /// Clears away some leftovers. Nobody waits for it.
     pub fn sweep(&mut self) {
         if let Err(error) = self.sweep_some() {
-            self.shared.fail(&error.to_string());
-            self.leftovers = Leftovers::default();
+            tracing::error!(%error, "what was deleted cannot be cleared away now; tried again later");
+            self.sweep_after = self.clock.elapsed() + SWEEP_AGAIN_AFTER;
         }
         // Nobody waits, but what goes must not come back without what names it.
         self.group.sync |= !self.group.writes.is_empty();

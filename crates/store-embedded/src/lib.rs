@@ -35,6 +35,7 @@ mod tables;
 mod tails;
 mod telling;
 mod tx;
+mod undo;
 mod writer;
 
 pub use store::{EmbeddedStore, Options};

@@ -260,6 +260,16 @@ impl Remembered {
         Ok(())
     }
 
+    /// Forgets what was inserted since the last [`pack`](Self::pack).
+    pub fn undo(&mut self) -> Result<(), Error> {
+        for slice in self.slices.values_mut() {
+            let before = slice.len;
+            slice.undo()?;
+            self.len -= before - slice.len;
+        }
+        Ok(())
+    }
+
     /// What this commit is to write of them: one value per slice.
     pub fn pack(&mut self) -> Vec<Packed> {
         let slices = self.slices.values_mut().filter(|slice| !slice.unwritten.is_empty());
@@ -279,6 +289,25 @@ pub struct IdRun {
 }
 
 impl Slice {
+    /// Forgets what no commit has written.
+    fn undo(&mut self) -> Result<(), Error> {
+        let unwritten = std::mem::take(&mut self.unwritten);
+        let mut rest = &unwritten[..];
+        while !rest.is_empty() {
+            let (run, ids) = read_run(&mut rest).ok_or_else(|| corrupt("transaction"))?;
+            for (index, id) in ids.enumerate() {
+                let Some(id) = id else { continue };
+                let (key, offset) = (key(run.partition, id.hash), run.first.plus(index as u64));
+                let is_it = |entry: &Entry| entry.is(key, id.check) && entry.offset() == offset;
+                if let Ok(entry) = self.shards[shard(key)].find_entry(key, is_it) {
+                    entry.remove();
+                    self.len -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn new(file: Arc<IdFile>) -> Self {
         let shards = (0..SHARDS).map(|_| HashTable::new()).collect();
         Self { shards, len: 0, file, unwritten: Vec::new() }

@@ -115,6 +115,7 @@ pub struct Shared {
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
+    undone: AtomicU64,
     remembered: AtomicU64,
     commit_micros: Histogram,
     /// How long the last ones took, the later the more it counts.
@@ -191,6 +192,7 @@ impl EmbeddedStore {
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
+            undone: AtomicU64::new(0),
             remembered: AtomicU64::new(remembered.len() as u64),
             commit_micros: Histogram::new(MICROS),
             usual_micros: AtomicU64::new(0),
@@ -438,6 +440,11 @@ impl Shared {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Counts a decision that was undone.
+    pub fn count_undone(&self) {
+        self.undone.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn count_operations(&self, operations: u64) {
         self.operations.fetch_add(operations, Ordering::Relaxed);
     }
@@ -554,6 +561,7 @@ impl Store for EmbeddedStore {
             operations: load(&self.shared.operations),
             repeats: 0,
             deadlocks: 0,
+            undone: load(&self.shared.undone),
             disk_bytes: self.shared.disk_bytes(),
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),

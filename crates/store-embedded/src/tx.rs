@@ -12,7 +12,7 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::filling::Run;
 use crate::remembered::IdRun;
-use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key, trim_note_key};
+use crate::tables::{corrupt, group_value, number_key, queue_value, segment_key};
 use crate::writer::Writer;
 
 /// Segments that a trim removes with its own commit. More are cleared away later, a little at a time.
@@ -378,8 +378,7 @@ impl Tx for EmbeddedTx<'_> {
         found.segments.into_iter().for_each(|segment| self.writer.remove_segment(segment));
         self.writer.removed_in_flight.extend(in_flight);
         if found.more {
-            self.writer.leftovers.trimmed.push(partition);
-            self.writer.put(&shared.tables.meta, trim_note_key(partition), Bytes::new());
+            self.writer.leave_to_sweep(partition);
         }
         // What is not written yet need not be.
         self.writer.filling.trim(partition, start);

@@ -7,6 +7,7 @@
 //! keep is answered as soon as what it has read is on disk, which is often at once.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -108,11 +109,11 @@ pub struct Writer {
     pub tails: Tails,
     pub filling: Filling,
     /// Segments of groups that the engine has not been told of, each by partition and offset.
-    in_flight: VecDeque<(u64, Arc<Vec<Segment>>)>,
+    pub in_flight: VecDeque<(u64, Arc<Vec<Segment>>)>,
     /// Some of them that are to be removed; where they are is known when the engine is told.
     pub removed_in_flight: Vec<[u8; SEGMENT_KEY_BYTES]>,
     /// Segments that are to be written again, those of them that are still needed by then.
-    moved: Vec<Moved>,
+    pub moved: Vec<Moved>,
     /// Partitions of which something has changed, other than that messages were appended.
     pub dirty_partitions: FxHashSet<PartitionId>,
     /// Partitions to which the group that is handed over appends, in order.
@@ -120,6 +121,10 @@ pub struct Writer {
     pub dirty_cursors: FxHashSet<(GroupId, PartitionId)>,
     /// What decisions have led to and nobody was told of yet.
     pub events: Vec<Event>,
+    /// Whether a decision failed after its first write. The filling group is undone before it is committed.
+    pub half_decided: bool,
+    /// Operations that arrived after that; they run after the undo.
+    pub postponed: Vec<Box<dyn Operation>>,
     pub group: Group,
     pub group_bytes: usize,
     /// When the group began to fill.
@@ -127,6 +132,8 @@ pub struct Writer {
     /// The last group of operations that changed a queue or a group, or created a partition.
     pub structure_changed_in: u64,
     pub leftovers: Leftovers,
+    /// When the next sweep may begin, after one that could not read what it needs.
+    pub sweep_after: Duration,
     pub last_now: Timestamp,
     pub tokens: u64,
     calm: Calm,
@@ -134,7 +141,7 @@ pub struct Writer {
     /// Whether to finish what was taken in, and stop.
     closing: bool,
     intake: Receiver<Input>,
-    clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn Clock>,
     committer: SyncSender<Group>,
     committing: bool,
     reclaimer: Reclaimer,
@@ -185,11 +192,14 @@ impl Writer {
             appended: Vec::new(),
             dirty_cursors: FxHashSet::default(),
             events: Vec::new(),
+            half_decided: false,
+            postponed: Vec::new(),
             group: Group { seq: 1, ..Group::default() },
             group_bytes: 0,
             group_since: last_now,
             structure_changed_in: 0,
             leftovers,
+            sweep_after: Duration::ZERO,
             last_now,
             tokens: 0,
             calm: Calm::default(),
@@ -230,7 +240,7 @@ impl Writer {
 
     /// Whether there is something for the deciding thread to do.
     pub fn has_work(&self) -> bool {
-        self.closing || !self.intake.is_empty() || !self.leftovers.is_empty()
+        self.closing || !self.intake.is_empty() || self.may_sweep()
     }
 
     /// Decides what has been taken in; tells whether to go on when there is more.
@@ -239,7 +249,7 @@ impl Writer {
             self.look_at_committer();
             match self.intake.try_recv() {
                 Ok(input) => self.take(input),
-                Err(_) if !self.leftovers.is_empty() && !self.committing => self.sweep(),
+                Err(_) if self.may_sweep() && !self.committing => self.sweep(),
                 Err(_) => {
                     if self.group.sync || self.has_lingered() {
                         self.hand_over_tested();
@@ -315,28 +325,38 @@ impl Writer {
     }
 
     /// Decides an operation; what it leads to is told later.
-    fn run(&mut self, mut operation: Box<dyn Operation>) {
+    pub fn run(&mut self, mut operation: Box<dyn Operation>) {
         if let Some(reason) = self.shared.failure() {
             return operation.finish(Err(Error::Closed(reason)));
         }
+        self.group.operations += 1;
+        if self.half_decided {
+            return self.postponed.push(operation);
+        }
         self.last_now = self.clock.now().max(Timestamp::from_micros(self.last_now.micros() + 1));
         self.shared.set_now(self.last_now);
-        self.group.operations += 1;
+        let events = self.events.len();
         let mut tx = EmbeddedTx::new(self);
-        let outcome = operation.apply(&mut tx);
+        let outcome = catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx)));
         let (wrote, wrote_now, gate) = (tx.wrote, tx.wrote_now, tx.gate);
+        let panicked = outcome.is_err();
         let error = match outcome {
-            Ok(()) if wrote_now || gate >= self.group.seq => {
+            Ok(Ok(())) if wrote_now || gate >= self.group.seq => {
                 self.group.sync = true;
                 return self.group.waiting.push(operation);
             }
-            Ok(()) => return self.shared.finish_when_durable(gate, operation),
-            Err(Stop::Failed(error)) => error,
-            Err(Stop::Load) => Error::Closed("a row is missing in memory".into()),
+            Ok(Ok(())) => return self.shared.finish_when_durable(gate, operation),
+            Ok(Err(Stop::Failed(error))) => error,
+            Ok(Err(Stop::Load)) => Error::Closed("a row is missing in memory".into()),
+            Err(_) => Error::Closed("a decision has panicked".into()),
         };
-        if wrote {
-            // There is no way back from half a decision, so nothing that follows from it may reach the disk.
-            self.shared.fail(&format!("a decision failed after its first write: {error}"));
+        if wrote || panicked {
+            tracing::error!(%error, "a decision failed after its first write and is undone");
+            self.half_decided = true;
+            self.events.truncate(events);
+            self.shared.count_undone();
+            // So that the group is closed, and with that undone, as soon as no other commit is under way.
+            self.group.sync = true;
         }
         operation.finish(Err(error));
     }
@@ -386,8 +406,11 @@ impl Writer {
         }
     }
 
-    /// Ends the filling group and begins the next one; nothing if there is nothing to write.
+    /// Ends the filling group and begins the next one; nothing if there is nothing to write. No other commit is under way.
     fn close_group(&mut self) -> Option<Group> {
+        while self.half_decided {
+            self.undo();
+        }
         self.remove_arrived();
         self.write_segments();
         self.write_rows();
@@ -494,7 +517,12 @@ impl Writer {
             match shared.messages.place(&key) {
                 Ok(Some(place)) => self.remove_segment((key.into(), place)),
                 Ok(None) => {}
-                Err(error) => self.shared.fail(&error.to_string()),
+                Err(error) => {
+                    tracing::warn!(%error, "a segment cannot be removed now and is left for the sweep");
+                    self.leave_to_sweep(PartitionId(u64::from_be_bytes(
+                        *key.first_chunk().unwrap_or(&[0; 8]),
+                    )));
+                }
             }
         }
     }

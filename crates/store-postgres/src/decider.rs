@@ -65,6 +65,10 @@ impl Decider<'_> {
             match self.decide(memory, remembered, &mut waiting[outcomes.len()]) {
                 Ok(()) => outcomes.push(Ok(())),
                 Err(Stop::Failed(error)) => {
+                    if memory.has_done() {
+                        tracing::error!(%error, "a decision failed after its first write and is undone");
+                        self.shared.count_undone();
+                    }
                     memory.take_back();
                     memory.changed.marks = marks;
                     outcomes.push(Err(error));

@@ -262,6 +262,11 @@ impl Memory {
         self.now = self.clock.next(self.base);
     }
 
+    /// Whether the decision has done anything.
+    pub fn has_done(&self) -> bool {
+        !self.undo.is_empty()
+    }
+
     /// Takes back everything that the decision has done.
     pub fn take_back(&mut self) {
         while let Some(undo) = self.undo.pop() {

@@ -110,6 +110,7 @@ pub struct Shared {
     operations: AtomicU64,
     repeats: AtomicU64,
     deadlocks: AtomicU64,
+    undone: AtomicU64,
     remembered: AtomicU64,
     commit_micros: Histogram,
     commit_operations: Histogram,
@@ -141,6 +142,7 @@ impl PostgresStore {
             operations: AtomicU64::new(0),
             repeats: AtomicU64::new(0),
             deadlocks: AtomicU64::new(0),
+            undone: AtomicU64::new(0),
             remembered: AtomicU64::new(0),
             commit_micros: Histogram::new(MICROS),
             commit_operations: Histogram::new(SIZES),
@@ -296,6 +298,11 @@ impl Shared {
         self.commit_operations.observe(operations as u64);
     }
 
+    /// Counts a decision that was undone.
+    pub fn count_undone(&self) {
+        self.undone.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub fn count(&self, operations: usize, commits: u64, synced: bool) {
         self.operations.fetch_add(operations as u64, Ordering::Relaxed);
         self.commits.fetch_add(commits, Ordering::Relaxed);
@@ -353,6 +360,7 @@ impl Store for PostgresStore {
             operations: load(&self.shared.operations),
             repeats: load(&self.shared.repeats),
             deadlocks: load(&self.shared.deadlocks),
+            undone: load(&self.shared.undone),
             disk_bytes: 0,
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),

@@ -72,6 +72,8 @@ pub struct Statistics {
     pub repeats: u64,
     /// Those of them that were part of a deadlock.
     pub deadlocks: u64,
+    /// Decisions that failed after their first write and were undone.
+    pub undone: u64,
     /// Bytes on disk.
     pub disk_bytes: u64,
     /// Transaction ids remembered.

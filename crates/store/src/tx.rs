@@ -88,15 +88,16 @@ pub struct GroupSpec<'a> {
 
 /// One atomic look at the tables, and the writes that follow from it.
 ///
-/// A decision reads what it needs, decides, and then writes; after its first write it must not fail, for
-/// there is no way back. Reads see the writes of the same and of every earlier decision. A read may answer
+/// A decision reads what it needs, decides, and then writes. It checks everything before its first write, sizes as they
+/// are stored included. If it fails after that all the same, or panics, the backend undoes it, and only its caller gets
+/// the error. Undo may be slow. Reads see the writes of the same and of every earlier decision. A read may answer
 /// [`Stop::Load`], which the decision passes on with `?`; it is then run again, so it must have no effect
 /// other than its writes. A try that is to count for nothing may have been shown rows of different moments, so a
 /// decision refuses what cannot be, and does not rest on its never being seen.
 ///
 /// To be correct, an implementation must
 /// - run decisions as if one after the other;
-/// - keep all writes of a decision or none, also over a crash;
+/// - keep all writes of a decision or none, also over a crash, and none of one that failed;
 /// - answer a decision only when its own writes made with [`Durability::Now`], and the writes it has read, are
 ///   on disk;
 /// - let [`now`](Tx::now) rise strictly from one decision to the next, also over a restart, and give out no

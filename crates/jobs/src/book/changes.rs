@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Record, Stop, Tx, expiry};
+use baton_store::{Error as StoreError, Record, Stop, Tx, expiry};
+use baton_types::limits::RECORD_BYTES_MAX;
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 
@@ -41,8 +42,34 @@ impl Changes {
         withheld
     }
 
-    /// Writes everything; tells what it is news of.
+    /// Writes everything; tells what it is news of. What is too large for a record is refused before the first write.
     pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, Stop> {
+        let mut records: Vec<(String, Bytes)> = Vec::new();
+        let mut emptied = Vec::new();
+        for (at, page) in self.pages.iter() {
+            if page.dirty && !page.chunk.slots.is_empty() {
+                records.push((key::chunk(at.0, at.1), page.chunk.encode().into()));
+            } else if page.dirty && page.stored {
+                emptied.push(key::chunk(at.0, at.1));
+            }
+        }
+        for (partition, (head, dirty)) in &mut self.heads {
+            if *dirty {
+                records.push((key::head(*partition), head.encode().into()));
+            }
+        }
+        for (partition, (kinds, dirty)) in &self.kinds {
+            if *dirty {
+                let bytes = serde_json::to_vec(kinds).unwrap_or_default();
+                records.push((key::kinds(*partition), bytes.into()));
+            }
+        }
+        let put = self.writes.values().filter_map(|(value, _)| value.as_ref());
+        for value in records.iter().map(|(_, value)| value).chain(put) {
+            if value.len() > RECORD_BYTES_MAX {
+                return Err(StoreError::TooLarge { bytes: value.len(), max: RECORD_BYTES_MAX }.into());
+            }
+        }
         for (partition, appends) in self.appends {
             if !appends.block.is_empty() {
                 tx.append(partition, &appends.block, Duration::ZERO);
@@ -51,25 +78,10 @@ impl Changes {
         for (partition, start) in self.trims {
             tx.trim(partition, Offset(start))?;
         }
-        for (at, page) in self.pages.iter() {
-            if page.dirty && !page.chunk.slots.is_empty() {
-                let bytes = page.chunk.encode();
-                tx.put_record(&key::chunk(at.0, at.1), bytes.into(), None)?;
-            } else if page.dirty && page.stored {
-                tx.remove_record(&key::chunk(at.0, at.1));
-            }
+        for (key, value) in records {
+            tx.put_record(&key, value, None)?;
         }
-        for (partition, (head, dirty)) in &mut self.heads {
-            if *dirty {
-                tx.put_record(&key::head(*partition), head.encode().into(), None)?;
-            }
-        }
-        for (partition, (kinds, dirty)) in &self.kinds {
-            if *dirty {
-                let bytes = serde_json::to_vec(kinds).unwrap_or_default();
-                tx.put_record(&key::kinds(*partition), bytes.into(), None)?;
-            }
-        }
+        emptied.iter().for_each(|key| tx.remove_record(key));
         for (key, (value, expires_at)) in self.writes {
             let old = self.read.get(&key).and_then(Option::as_ref);
             match value {

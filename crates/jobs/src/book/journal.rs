@@ -11,6 +11,7 @@ use super::{Book, Halt, each};
 use crate::chunk::CHUNK;
 use crate::id::{ExecutionId, JobId, Place, WorkerId};
 use crate::key;
+use crate::log::split;
 
 impl Book<'_> {
     /// Has the journal say something, if somebody watches.
@@ -38,10 +39,12 @@ impl Book<'_> {
         }
         let last = self.record(key::JOURNAL_END)?;
         let last = last.and_then(|value| std::str::from_utf8(&value).ok()?.parse().ok());
-        let next = last.unwrap_or(0u64) + 1;
-        let value = serde_json::to_vec(&entries).unwrap_or_default();
-        self.put(key::journal(next), value, None);
-        self.put(key::JOURNAL_END.to_owned(), next.to_string(), None);
+        let mut end = last.unwrap_or(0u64);
+        for entries in split(entries) {
+            end += 1;
+            self.put(key::journal(end), serde_json::to_vec(&entries).unwrap_or_default(), None);
+        }
+        self.put(key::JOURNAL_END.to_owned(), end.to_string(), None);
         Ok(())
     }
 

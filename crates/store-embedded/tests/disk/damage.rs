@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
@@ -275,4 +276,51 @@ async fn what_the_engine_forgets_the_log_tells_again() {
     }
     let refused = open_cold(directory.path()).err().unwrap();
     assert!(matches!(&refused, Error::Corrupt(text) if text.contains("of the log is missing")), "{refused}");
+}
+
+/// As when a disk answers with an I/O error: whoever asked for what cannot be read gets the error, and nobody else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_that_fails_fails_one_call_and_not_the_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path()).unwrap();
+    let (queue, partitions) = lane(&store, 2).await;
+    for salt in 0..50 {
+        push(&store, partitions[0], block(1, 100, salt)).await.unwrap();
+    }
+    run(&store, |tx| tx.put_record("unreadable", vec![7; 1000].into(), None)).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let store = open_cold(directory.path()).unwrap();
+    for path in files(&directory.path().join("engine/keyspaces")) {
+        if path.parent().unwrap().ends_with("tables") {
+            let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
+            // In place, for the engine has it open.
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&path)
+                .unwrap()
+                .write_all_at(&vec![0; length], 0)
+                .unwrap();
+        }
+    }
+    let read = || run(&store, |tx| tx.record("unreadable"));
+    assert!(read().await.is_err());
+    // The writes before the read that failed are undone.
+    let half = run(&store, |tx| {
+        tx.put_record("half", "v".into(), None)?;
+        tx.record("unreadable")
+    });
+    assert!(half.await.is_err());
+    // What is deleted cannot be cleared away, because where its segments are cannot be read.
+    run(&store, move |tx| {
+        tx.remove_queue(queue);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    for _ in 0..100 {
+        run(&store, |tx| tx.put_record("other", "v".into(), None)).await.unwrap();
+    }
+    assert!(read().await.is_err());
+    assert_eq!(store.failure(), None);
 }

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::cursor::leased_cursor;
-use super::{Backend, Bench, Restart, at, block, spec};
+use super::{Backend, Bench, Restart, WINDOW, at, block, named_block, spec};
 use crate::{Error, Event, Start, Stop, Tx, begin, run};
 
 fn increment(tx: &mut dyn Tx, key: &str) -> Result<u64, Stop> {
@@ -69,6 +69,75 @@ pub async fn a_decision_that_fails_before_it_writes_leaves_nothing<B: Backend>()
         let found = bench.run(|tx| tx.record("n")).await.unwrap();
         assert_eq!(number(&found.value), 3);
     }
+}
+
+pub async fn a_decision_that_fails_after_it_wrote_is_undone<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let (queue, partition) = bench.lane().await;
+    let group = bench.group(queue, "g", Start::Oldest).await;
+    bench.run(move |tx| Ok(tx.append(partition, &named_block(&["kept"]), WINDOW))).await;
+    bench.put_cursor(group, partition, leased_cursor(LeaseId(Uuid::from_u128(1)), 0, 1)).await;
+    let letter = super::dead_letter::letter(queue, partition, 0, "g", 1);
+    let (first, second) = (letter.clone(), letter.clone());
+    bench.run(move |tx| Ok(tx.put_dead_letter(first.clone()))).await;
+    let state = move |tx: &mut dyn Tx| {
+        let hashes: Vec<_> = named_block(&["kept", "half"]).hashes().map(Option::unwrap).collect();
+        Ok((
+            (tx.record("n")?.map(|record| record.value), tx.queues()?, tx.partitions(queue, None, 9)?),
+            (tx.groups(queue)?, tx.cursor(group, partition)?, tx.dead_letters(queue, None, 9)?),
+            (tx.kept(queue)?, tx.backlog(group)?, tx.leased(LeaseId(Uuid::from_u128(1)))?),
+            (tx.remembered(partition, hashes[0])?, tx.remembered(partition, hashes[1])?),
+        ))
+    };
+    for number in 1..=3 {
+        // All of them may meet in one commit.
+        let before = bench.begin(|tx| increment(tx, "n"));
+        let expected = bench.begin(state);
+        let second = second.clone();
+        let failed = bench.begin(move |tx| -> Result<(), Stop> {
+            increment(tx, "n")?;
+            tx.append(partition, &named_block(&["half"]), WINDOW);
+            tx.delete_message(partition, Offset(0));
+            tx.put_cursor(group, partition, at(2), crate::Durability::Now);
+            tx.remove_dead_letter(&second.key);
+            let other = tx.put_queue(spec("half"))?.id;
+            tx.create_partition(other, "p");
+            tx.trim(partition, Offset(1))?;
+            super::put_group(tx, queue, "g", Start::Oldest);
+            tx.remove_queue(queue);
+            Err(Stop::Failed(Error::Busy(Duration::from_millis(9))))
+        });
+        let found = bench.begin(state);
+        let after = bench.begin(|tx| increment(tx, "n"));
+        assert_eq!(before.await.unwrap(), 2 * number - 1);
+        let expected = expected.await.unwrap();
+        assert!(matches!(failed.await, Err(Error::Busy(wait)) if wait.as_millis() == 9));
+        assert_eq!(found.await.unwrap(), expected);
+        assert_eq!(after.await.unwrap(), 2 * number);
+        assert!(bench.store().statistics().undone >= number);
+        assert_eq!(bench.store().failure(), None);
+    }
+    let expected = bench.run(state).await;
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        assert_eq!(bench.run(state).await, expected);
+    }
+    assert_eq!(bench.push(partition, &["next"]).await, Offset(1));
+    assert_eq!(bench.payloads(partition, 0, 9).await, ["kept", "next"]);
+}
+
+pub async fn a_decision_that_panics_is_undone<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    let before = bench.begin(|tx| increment(tx, "n"));
+    let failed = bench.begin(|tx| -> Result<(), Stop> {
+        increment(tx, "n")?;
+        panic!("a rule with a mistake");
+    });
+    let after = bench.begin(|tx| increment(tx, "n"));
+    assert_eq!(before.await.unwrap(), 1);
+    assert!(matches!(failed.await, Err(Error::Closed(_))));
+    assert_eq!(after.await.unwrap(), 2);
+    assert_eq!(bench.store().failure(), None);
 }
 
 pub async fn a_decision_sees_its_own_writes<B: Backend>() {

@@ -153,6 +153,8 @@ macro_rules! conformance {
             decision:
                 decisions_run_as_if_one_after_the_other
                 a_decision_that_fails_before_it_writes_leaves_nothing
+                a_decision_that_fails_after_it_wrote_is_undone
+                a_decision_that_panics_is_undone
                 a_decision_sees_its_own_writes
                 decisions_begun_in_order_are_run_in_order
                 an_answered_decision_outlives_a_crash

@@ -23,19 +23,58 @@ const GROUPS: [&str; 2] = ["g0", "g1"];
 /// Places in a partition are shares of what it holds, because they are known only when the step runs.
 #[derive(Clone, Debug)]
 enum Step {
-    Append { partition: usize, count: usize },
-    Trim { partition: usize, share: u8 },
-    Delete { partition: usize, share: u8 },
-    Subscribe { group: usize, start: Option<i64> },
-    Unsubscribe { group: usize },
-    Move { group: usize, partition: usize, share: u8, finished: Vec<(u8, u8)>, wait: u64 },
-    Offer { group: usize, limit: usize },
-    Wait { seconds: u64 },
+    Append {
+        partition: usize,
+        count: usize,
+    },
+    Trim {
+        partition: usize,
+        share: u8,
+    },
+    Delete {
+        partition: usize,
+        share: u8,
+    },
+    Subscribe {
+        group: usize,
+        start: Option<i64>,
+    },
+    Unsubscribe {
+        group: usize,
+    },
+    Move {
+        group: usize,
+        partition: usize,
+        share: u8,
+        finished: Vec<(u8, u8)>,
+        wait: u64,
+    },
+    Offer {
+        group: usize,
+        limit: usize,
+    },
+    Wait {
+        seconds: u64,
+    },
     Settle,
-    Restart { crash: bool },
+    Restart {
+        crash: bool,
+    },
+    /// Does the step, and then fails.
+    Fail {
+        after: Box<Step>,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
+    let whole = whole_step();
+    prop_oneof![
+        6 => whole_step(),
+        1 => whole.prop_map(|step| Step::Fail { after: Box::new(step) }),
+    ]
+}
+
+fn whole_step() -> impl Strategy<Value = Step> {
     let (partition, group) = (0..PARTITIONS.len(), 0..GROUPS.len());
     prop_oneof![
         8 => (partition.clone(), 1usize..5).prop_map(|(partition, count)| Step::Append { partition, count }),
@@ -152,6 +191,10 @@ fn take(step: &Step, tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]
                 tx.put_cursor(group, partition, cursor, Durability::Now);
             }
             Ok(Did::Offered { group, limit: *limit, now: tx.now(), cursors })
+        }
+        Step::Fail { after } => {
+            take(after, tx, queue, partitions)?;
+            Err(Error::Busy(Duration::ZERO).into())
         }
         Step::Wait { .. } | Step::Settle | Step::Restart { .. } => Ok(Did::Nothing),
     }
@@ -370,7 +413,11 @@ type Pending = Vec<(BoxFuture<'static, Result<Did, Error>>, BoxFuture<'static, R
 
 async fn settle(pending: &mut Pending, model: &mut Model) -> Result<(), TestCaseError> {
     for (did, told) in pending.drain(..) {
-        model.apply(&did.await.unwrap())?;
+        let did = did.await.or_else(|error| match error {
+            Error::Busy(_) => Ok(Did::Nothing),
+            error => Err(error),
+        });
+        model.apply(&did.unwrap())?;
         model.compare(&told.await.unwrap())?;
     }
     Ok(())
@@ -471,6 +518,14 @@ async fn touch<B: Backend>(touches: Vec<Touch>) -> Result<(), TestCaseError> {
             .take(limit)
             .map(|(key, value)| (key.clone(), vec![*value]))
             .collect();
+        if key.ends_with('7') {
+            let undone = key.clone();
+            drop(bench.begin(move |tx| -> Result<(), Stop> {
+                tx.put_record(&undone, "undone".into(), None)?;
+                tx.remove_record("01");
+                Err(Error::Busy(Duration::ZERO).into())
+            }));
+        }
         let scan = bench.begin(move |tx| {
             match value {
                 Some(value) => drop(tx.put_record(&key, Bytes::copy_from_slice(&[value]), None)?),
