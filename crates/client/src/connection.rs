@@ -192,7 +192,7 @@ impl Connection {
 /// The words of a refusal.
 fn refusal(body: &[u8]) -> String {
     if let Ok(refusal) = serde_json::from_slice::<wire::ErrorBody>(body) {
-        return refusal.error;
+        return refusal.detail.unwrap_or(refusal.error);
     }
     let text = String::from_utf8_lossy(body);
     let text = text.trim();
@@ -220,6 +220,9 @@ mod tests {
     #[test]
     fn a_refusal_is_told_in_the_words_of_the_server() {
         assert_eq!(refusal(br#"{"error":"queue is required","code":7}"#), "queue is required");
+        let with_reason =
+            br#"{"error":"conflict","reason":"stale_fence","detail":"another has it","code":"conflict"}"#;
+        assert_eq!(refusal(with_reason), "another has it");
         assert_eq!(refusal(b"<h1>Bad Gateway</h1>"), "<h1>Bad Gateway</h1>");
         assert_eq!(refusal(b""), "no explanation");
     }

@@ -554,6 +554,9 @@ pub struct Health {
 /// The body of every refusal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// What is wrong.
+    /// What is wrong; its code where there is a `detail`.
     pub error: String,
+    /// What is wrong, in words, of a refusal that has a `reason`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
 }
