@@ -35,6 +35,16 @@ def test_a_worker_registers_beats_and_releases(shards, queue):
     assert listed[0]["workers"] == 1 and listed[0]["maxShardCount"] == 3 and listed[0]["unassigned"] == 0
 
 
+def test_an_answer_repeats_the_sequence_of_a_worker_with_a_session(shards, queue):
+    says = {"maxShardCount": 3, "sessionId": "s"}
+    assert act(shards, queue, "register", "w", sequence=1, **says)["sequence"] == 1
+    answer = act(shards, queue, "heartbeat", "w", sequence=2**53, **says)
+    assert answer["sequence"] == 2**53 and answer["leaseMs"] > 0
+    assert "sequence" not in act(shards, queue, "heartbeat", "w", **says)
+    assert "sequence" not in shards.get(f"/api/v1/shards/{queue}?worker=w").json
+    assert "sequence" not in act(shards, queue, "register", "plain", maxShardCount=3, sequence=1)
+
+
 def test_a_former_life_is_refused(shards, queue):
     act(shards, queue, "register", "w", maxShardCount=1, sessionId="one")
     act(shards, queue, "register", "w", maxShardCount=1, sessionId="two")

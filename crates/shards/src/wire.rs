@@ -176,29 +176,25 @@ pub fn assignment(answer: &Answer, sequence: Option<u64>) -> Bytes {
     if worker.session.is_none() {
         return plain(answer.view());
     }
-    let mut data = extended(answer);
-    if let Some(sequence) = sequence {
-        data["sequence"] = sequence.into();
-    }
-    enclosed("assignment", &data)
+    enclosed("assignment", &extended(answer, sequence))
 }
 
 /// What a worker is told, without the envelope.
-pub fn assignment_data(answer: &Answer) -> Value {
+pub fn assignment_data(answer: &Answer, sequence: Option<u64>) -> Value {
     match answer.worker() {
         None => json!({"left": true}),
-        Some(worker) if worker.session.is_some() => extended(answer),
+        Some(worker) if worker.session.is_some() => extended(answer, sequence),
         Some(_) => json!({"assignedShards": answer.view().shards().numbers().collect::<Vec<_>>()}),
     }
 }
 
-fn extended(answer: &Answer) -> Value {
+fn extended(answer: &Answer, sequence: Option<u64>) -> Value {
     let Some(worker) = answer.worker() else { return Value::Null };
     let view = answer.view();
     let grants: Vec<Value> =
         view.grants.iter().map(|g| json!({"from": g.from, "to": g.to, "token": g.token})).collect();
     let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    json!({
+    let mut data = json!({
         "workerId": &*worker.id,
         "sessionId": worker.session.as_deref(),
         "generation": worker.generation,
@@ -208,7 +204,11 @@ fn extended(answer: &Answer) -> Value {
         "maxShardCount": answer.snapshot.service.count,
         "leaseMs": millis(worker.usable()),
         "heartbeatMs": millis(worker.timeout / BEATS_PER_LEASE),
-    })
+    });
+    if let Some(sequence) = sequence {
+        data["sequence"] = sequence.into();
+    }
+    data
 }
 
 /// The answer to a worker of the plain protocol, made once for each assignment.

@@ -45,7 +45,8 @@ fn assignment() -> Value {
     shape(json!({
         "assignedShards?": ["whole"], "workerId?": "text", "sessionId?": "text", "generation?": "whole",
         "grants?": [{"from": "whole", "to": "whole", "token": "whole"}], "revoking?": [["whole"]],
-        "draining?": "flag", "maxShardCount?": "whole", "leaseMs?": "whole", "heartbeatMs?": "whole", "left?": "flag",
+        "draining?": "flag", "maxShardCount?": "whole", "leaseMs?": "whole", "heartbeatMs?": "whole", "sequence?": "whole",
+        "left?": "flag",
     }))
 }
 
@@ -54,7 +55,7 @@ fn action() -> Value {
         "action": "register|heartbeat|release|leave|drain|undrain", "workerId": "name", "sessionId?": "name?",
         "maxShardCount?": "whole?", "weight?": "whole?", "capacity?": "whole?", "draining?": "flag?",
         "generation?": "whole?", "assignedShards?": ["whole"], "releasing?": ["whole"], "ranges?": [["whole"]],
-        "takeOver?": "flag?",
+        "takeOver?": "flag?", "sequence?": "whole?",
     }));
     schema["properties"]["weight"] = json!({"type": ["integer", "null"], "minimum": 1, "maximum": 1000});
     schema

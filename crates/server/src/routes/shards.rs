@@ -53,9 +53,9 @@ pub(super) fn act(mut call: Call) -> Answer {
         };
         let action: Action = serde_json::from_slice(&body).map_err(wrong)?;
         let data: Data<'_> = serde_json::from_slice(&body).map_err(wrong)?;
-        let Message { service, request, .. } = Message::of(&action.action, service, data)?;
+        let Message { service, request, sequence } = Message::of(&action.action, service, data)?;
         let answer = call.app().shards.ask(&service, request).await?;
-        Reply::ok(&wire::assignment_data(&answer))
+        Reply::ok(&wire::assignment_data(&answer, sequence))
     })
 }
 
@@ -119,7 +119,7 @@ impl Subject {
         let number = snapshot.service.number(worker).ok_or_else(unknown)?;
         let answer = Assigned { snapshot: Arc::clone(snapshot), number };
         let generation = answer.worker().ok_or_else(unknown)?.generation;
-        let mut shown = wire::assignment_data(&answer);
+        let mut shown = wire::assignment_data(&answer, None);
         shown["generation"] = generation.into();
         // To look is not to beat: the lease is not renewed by it.
         if let Some(shown) = shown.as_object_mut() {
