@@ -7,15 +7,13 @@ would never end: it must show a message, and end well when it is told to.
 import os
 import re
 import socket
-import subprocess
 
 import pytest
 
-from baton import ROOT, Server, binary, plain
+from baton import ROOT, Server
+from typed import commands, shell
 
 DEFAULT_PORT = 6632
-FENCE = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LEFT_OUT = re.compile(r"^((\S*/)?baton serve\b|cargo )")
 SCRIPT = re.compile(r"(?<!\S)\./[\w-]+\.sh\b")
 
 # What is different from a reader's shell: nothing may fail or take for ever, and nobody waits for an election's usual
@@ -42,12 +40,6 @@ watch() {
 """
 
 
-def commands(readme):
-    """The lines of the shell blocks, without prompts and without what is left out."""
-    lines = [line.removeprefix("$ ") for block in FENCE.findall(readme) for line in block.splitlines()]
-    return [line for line in lines if not LEFT_OUT.match(line)]
-
-
 def ensure_free(port):
     """Skips the test when somebody else has the port; in CI nobody should, and nobody would notice."""
     with socket.socket() as probe:
@@ -57,22 +49,6 @@ def ensure_free(port):
         except OSError:
             give_up = pytest.fail if os.environ.get("CI") else pytest.skip
             give_up(f"something else listens on the default port {port}")
-
-
-def shell(lines, directory):
-    """Runs lines in a shell that finds the program under its name."""
-    programs = directory / "bin"
-    programs.mkdir()
-    (programs / "baton").symlink_to(binary().resolve())
-    return subprocess.run(
-        ["bash", "-c", PREAMBLE + "\n".join(lines)],
-        cwd=directory,
-        env=plain() | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
 
 
 def test_the_blocks_are_found_without_prompts_and_servers():
@@ -99,7 +75,7 @@ def test_the_commands_of_the_readme_work_as_printed(tmp_path):
         (tmp_path / script).chmod(0o755)
     ensure_free(DEFAULT_PORT)
     with Server(tmp_path / "data", listen=f"127.0.0.1:{DEFAULT_PORT}"):
-        done = shell(lines, tmp_path)
+        done = shell(PREAMBLE, lines, tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert '"error":"' not in done.stdout.replace(" ", ""), done.stdout
     assert "no message in" not in done.stderr, "a pop found nothing"

@@ -300,3 +300,23 @@ def test_metrics_and_health_show_what_is_in_queues_only_to_those_who_may_read(tm
         assert b'baton_queue_messages{queue="payroll"} 1' in page.body
         assert server.get("/metrics", headers=bearer(hs256("read-only"))).json["messages"]["total"] == 1
         assert server.get("/health", headers=bearer(hs256("read-only"))).json["popWait"]["waiters"] == 0
+
+
+def test_a_live_worker_of_shards_belongs_to_the_subject_that_registered_it(guarded):
+    def act(subject, action, status, **says):
+        body = {"action": action, "workerId": "w", "maxShardCount": 2, "sessionId": "one", **says}
+        answer = guarded.post("/api/v1/shards/owned", body, headers=bearer(good(sub=subject)))
+        assert answer.status == status, answer
+        return answer.json
+
+    act("ann", "register", 200)
+    for action in ("register", "heartbeat", "release"):
+        assert act("bob", action, 403, takeOver=True)["code"] == "not_owner"
+    assert act("bob", "register", 403, sessionId="two", takeOver=True)["code"] == "not_owner"
+    assert act("ann", "heartbeat", 200)["grants"]
+    act("ann", "release", 200)
+    act("bob", "register", 200, sessionId="two")
+    act("ann", "heartbeat", 403)
+    act("bob", "release", 200, sessionId="two")
+    assert guarded.delete("/api/v1/shards/owned", headers=bearer(good("read-write"))).status == 403
+    assert guarded.delete("/api/v1/shards/owned", headers=bearer(good())).status == 200

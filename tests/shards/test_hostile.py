@@ -241,6 +241,40 @@ def test_curve(tmp_path, queue):
     assert server_secret.decode() not in server.text()
 
 
+def test_a_live_worker_belongs_to_its_curve_key(tmp_path, queue):
+    server_public, server_secret = zmq.curve_keypair()
+    with shard_server(tmp_path / "data", "--shards-curve-secret-key", server_secret.decode()) as server:
+
+        def keys():
+            public, secret = zmq.curve_keypair()
+            return {"curve_publickey": public, "curve_secretkey": secret, "curve_serverkey": server_public}
+
+        own = keys()
+        path = f"/api/v1/shards/{queue}"
+        with Worker(address(server), queue, "w", 2, session="one", keys=own) as worker:
+            worker.awaits([0, 1])
+            [shown] = server.get(path).json["assignments"]
+            assert shown["owner"] == f"curve:{own['curve_publickey'].decode()}"
+            peer = dealer(address(server), **keys())
+            for kind in ("register", "heartbeat", "leave"):
+                for session in ("one", "two"):
+                    said = {"serviceName": queue, "workerId": "w", "maxShardCount": 9, "sessionId": session}
+                    peer.send_json({"type": kind, "data": said | {"takeOver": True}})
+                    expected = "FENCED_SESSION" if (kind, session) == ("leave", "two") else "NOT_OWNER"
+                    assert error_of(peer)["code"] == expected, (kind, session)
+            peer.close()
+            refused = server.post(path, {"action": "release", "workerId": "w", "sessionId": "one"})
+            assert (refused.status, refused.json["code"]) == (403, "not_owner"), refused
+            # Its own key may come from another connection, and what the stranger said has changed nothing.
+            with Worker(address(server), queue, "w", 2, session="one", keys=own) as again:
+                again.awaits([0, 1])
+            assert server.get(path).json["maxShardCount"] == 2
+        # Once it is gone, the id is free.
+        eventually(lambda: spread(server, queue) == {}, seconds=30)
+        with Worker(address(server), queue, "w", 2, session="one", keys=keys()) as other:
+            other.awaits([0, 1])
+
+
 def test_keys_that_cannot_be_used_are_refused(tmp_path):
     with pytest.raises(Refused, match="Z85"):
         shard_server(tmp_path / "a", "--shards-curve-secret-key", "short").start()

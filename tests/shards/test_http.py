@@ -4,6 +4,7 @@ import http.client
 
 import pytest
 from baton import Background, eventually
+from programs import Programs
 from workers import shard_server
 
 
@@ -43,6 +44,28 @@ def test_an_answer_repeats_the_sequence_of_a_worker_with_a_session(shards, queue
     assert "sequence" not in act(shards, queue, "heartbeat", "w", **says)
     assert "sequence" not in shards.get(f"/api/v1/shards/{queue}?worker=w").json
     assert "sequence" not in act(shards, queue, "register", "plain", maxShardCount=3, sequence=1)
+
+
+def test_a_service_without_live_workers_can_be_deleted(shards, queue):
+    programs = Programs(shards.url)
+    path = f"/api/v1/shards/{queue}"
+    token = act(shards, queue, "register", "w", maxShardCount=3, sessionId="s")["grants"][0]["token"]
+    refused = shards.delete(path)
+    assert (refused.status, refused.json["reason"]) == (409, "service_in_use"), refused
+    code, _, said = programs.baton("shards", queue, "--delete")
+    assert code != 0 and "workers that are alive" in said
+    watch = Background(shards.get, f"{path}?wait=20000&after={shards.get(path).json['version']}")
+    act(shards, queue, "release", "w", sessionId="s")
+    watch.result()
+    watch = Background(shards.get, f"{path}?wait=20000&after={shards.get(path).json['version']}")
+    assert programs.said("shards", queue, "--delete") == f"Deleted service {queue}.\n"
+    assert watch.result().status == 404
+    assert shards.get(path).status == 404 and shards.delete(path).status == 404
+    assert queue not in {row["service"] for row in shards.get("/api/v1/shards").json["services"]}
+    again = act(shards, queue, "register", "w", maxShardCount=3, sessionId="t")
+    assert again["grants"][0]["token"] > token
+    act(shards, queue, "release", "w", sessionId="t")
+    assert shards.delete(path).json == {"service": queue, "deleted": True}
 
 
 def test_a_former_life_is_refused(shards, queue):

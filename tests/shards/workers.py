@@ -48,12 +48,13 @@ def numbers(ranges):
 class Worker:
     """A worker in this process. Without a session it speaks the plain protocol."""
 
-    def __init__(self, address, service, name, count, session=None, beats=True, **says):
+    def __init__(self, address, service, name, count, session=None, beats=True, keys=None, **says):
         self.service, self.name, self.count, self.session, self.says = service, name, count, session, says
         self.assignments, self.errors = [], []
         self.beats, self.closing, self.slow = beats, False, threading.Event()
         self.slow.set()
         self.held, self.generation = {}, 0
+        self.keys = keys or {}
         self.lock = threading.Lock()
         self.outbox = []
         self.thread = threading.Thread(target=self._run, args=(address,), daemon=True)
@@ -75,6 +76,8 @@ class Worker:
     def _run(self, address):
         socket = CONTEXT.socket(zmq.DEALER)
         socket.linger = 200
+        for name, key in self.keys.items():
+            setattr(socket, name, key)
         socket.connect(address)
         self.send("register")
         due = time.monotonic() + BEAT_SECONDS

@@ -81,6 +81,8 @@ pub enum Kind {
     LimitReached,
     /// Another life of the worker has registered since.
     FencedSession,
+    /// Another identity has registered the worker, and it is alive.
+    NotOwner,
     /// A request was passed on by a server of another cluster.
     Misdirected,
     /// The server that a write was passed on to did not answer, and it may have happened.
@@ -293,15 +295,21 @@ pub const TABLE: &[Row] = &[
     ),
     row(
         Kind::LimitReached,
-        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::UNPROCESSABLE_ENTITY,
         "limit_reached",
-        "There are as many as there may be; the text names what. Remove some, or use another queue.",
+        "There are as many as there may be; the text names what. Repeating the call does not help: remove some.",
     ),
     row(
         Kind::FencedSession,
         StatusCode::CONFLICT,
         "fenced_session",
         "Another process uses this worker's id: stop using its shards, and register under an id of your own.",
+    ),
+    row(
+        Kind::NotOwner,
+        StatusCode::FORBIDDEN,
+        "not_owner",
+        "The subject of another token, or another CURVE key, registered this worker, and it is alive: use an id of your own.",
     ),
     row(
         Kind::Misdirected,
@@ -509,7 +517,10 @@ impl From<baton_shards::Refusal> for Error {
             Refusal::Invalid(_) | Refusal::TooMuch(_) => Self::invalid(message),
             Refusal::Fenced(_) => Self::new(Kind::FencedSession, message),
             Refusal::UnknownWorker(_) | Refusal::UnknownService(_) => Self::not_found(message),
-            Refusal::Full(_) => Self::overloaded(message),
+            Refusal::NotOwner(_) => Self::new(Kind::NotOwner, message),
+            Refusal::InUse(_) => Self::refused(Kind::Conflict, "service_in_use", message),
+            Refusal::Full(_) => Self::new(Kind::LimitReached, message),
+            Refusal::Busy(_) => Self::overloaded(message),
             Refusal::Store(_) => {
                 Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::StoreBusy, message) }
             }
@@ -550,6 +561,16 @@ mod tests {
         let reply = Error::from(error).into_reply();
         assert_eq!(reply.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(reply.header(header::RETRY_AFTER).unwrap(), "1");
+    }
+
+    #[test]
+    fn a_limit_that_time_does_not_lift_is_no_reason_to_try_again() {
+        let full = Error::from(baton_shards::Refusal::Full("1000 services".into())).into_reply();
+        assert_eq!(full.status(), StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(full.header(header::RETRY_AFTER).is_none());
+        let busy = Error::from(baton_shards::Refusal::Busy("too many wait".into())).into_reply();
+        assert_eq!(busy.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(busy.header(header::RETRY_AFTER).is_some());
     }
 
     #[test]

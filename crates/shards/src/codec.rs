@@ -11,12 +11,15 @@ use baton_types::Timestamp;
 
 use crate::service::{Service, Shard, Status, Worker};
 
-/// The first byte; another one means another format.
+/// The first byte: a format without owners of workers, which is written while no worker has one.
 const FORMAT: u8 = 1;
+/// A format with owners of workers.
+const FORMAT_OWNED: u8 = 2;
 
 /// The bytes of a service.
 pub fn encode(service: &Service) -> Vec<u8> {
-    let mut out = vec![FORMAT];
+    let owned = service.workers.values().any(|worker| worker.owner.is_some());
+    let mut out = vec![if owned { FORMAT_OWNED } else { FORMAT }];
     for number in [
         service.count.into(),
         service.generation,
@@ -31,6 +34,9 @@ pub fn encode(service: &Service) -> Vec<u8> {
     for (number, worker) in &service.workers {
         put(&mut out, (*number).into());
         put_worker(&mut out, worker);
+        if owned {
+            put_option(&mut out, worker.owner.as_deref());
+        }
     }
     for run in service.shards.chunk_by(|a, b| a == b) {
         put(&mut out, run.len() as u64);
@@ -42,8 +48,7 @@ pub fn encode(service: &Service) -> Vec<u8> {
 
 fn put_worker(out: &mut Vec<u8>, worker: &Worker) {
     put_text(out, &worker.id);
-    out.push(worker.session.is_some().into());
-    put_text(out, worker.session.as_deref().unwrap_or(""));
+    put_option(out, worker.session.as_deref());
     for number in [
         match worker.status {
             Status::Active => 0,
@@ -82,6 +87,11 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
+fn put_option(out: &mut Vec<u8>, text: Option<&str>) {
+    out.push(text.is_some().into());
+    put_text(out, text.unwrap_or(""));
+}
+
 /// The service that bytes tell of.
 pub fn decode(bytes: &[u8]) -> Result<Service, Error> {
     let mut reader = Reader(bytes);
@@ -89,9 +99,11 @@ pub fn decode(bytes: &[u8]) -> Result<Service, Error> {
 }
 
 fn read(reader: &mut Reader<'_>) -> Option<Service> {
-    if reader.byte()? != FORMAT {
-        return None;
-    }
+    let owned = match reader.byte()? {
+        FORMAT => false,
+        FORMAT_OWNED => true,
+        _ => return None,
+    };
     let mut service = Service {
         count: reader.small()?,
         generation: reader.number()?,
@@ -103,7 +115,10 @@ fn read(reader: &mut Reader<'_>) -> Option<Service> {
     };
     for _ in 0..reader.number()? {
         let number = reader.small()?;
-        let worker = read_worker(reader)?;
+        let mut worker = read_worker(reader)?;
+        if owned {
+            worker.owner = reader.option()?;
+        }
         if worker.status != Status::Fenced {
             service.current.insert(worker.id.clone(), number);
         }
@@ -122,11 +137,11 @@ fn read(reader: &mut Reader<'_>) -> Option<Service> {
 
 fn read_worker(reader: &mut Reader<'_>) -> Option<Worker> {
     let id = reader.text()?;
-    let has_session = reader.flag()?;
-    let session = reader.text()?;
+    let session = reader.option()?;
     Some(Worker {
         id,
-        session: has_session.then_some(session),
+        session,
+        owner: None,
         status: match reader.number()? {
             0 => Status::Active,
             1 => Status::Inactive,
@@ -189,6 +204,11 @@ impl Reader<'_> {
         Some(Timestamp::from_micros(i64::try_from(self.number()?).ok()?))
     }
 
+    fn option(&mut self) -> Option<Option<Arc<str>>> {
+        let (given, text) = (self.flag()?, self.text()?);
+        Some(given.then_some(text))
+    }
+
     fn text(&mut self) -> Option<Arc<str>> {
         let length = usize::try_from(self.number()?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;
@@ -223,7 +243,7 @@ mod tests {
     use super::*;
     use crate::{Allocation, Beat, Request, Rules};
 
-    fn service(joins: &[(u8, bool, u32)]) -> Service {
+    fn service(joins: &[(u8, bool, u32)], owned: bool) -> Service {
         let rules = Rules {
             allocation: Allocation::Sticky,
             timeout: Duration::from_secs(15),
@@ -240,9 +260,11 @@ mod tests {
                 session,
                 capacity,
                 count: Some(*count),
+                caller: (owned && at % 2 == 0).then(|| format!("token:{worker}").into()),
                 ..Beat::of(format!("w{worker}"))
             };
-            service.apply(&Request::Beat(beat), &rules, now).unwrap();
+            // Of another identity than the worker's it is refused.
+            let _ = service.apply(&Request::Beat(beat), &rules, now);
             service.settle(&rules, now);
         }
         service
@@ -250,9 +272,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_service_is_read_back(joins in proptest::collection::vec((0u8..6, any::<bool>(), 0u32..300), 0..20)) {
-            let service = service(&joins);
+        fn a_service_is_read_back(
+            joins in proptest::collection::vec((0u8..6, any::<bool>(), 0u32..300), 0..20), owned in any::<bool>(),
+        ) {
+            let service = service(&joins, owned);
             let bytes = encode(&service);
+            let owners = service.workers().any(|(_, worker)| worker.owner.is_some());
+            prop_assert_eq!(bytes[0], if owners { FORMAT_OWNED } else { FORMAT });
             prop_assert_eq!(&decode(&bytes).unwrap(), &service);
             for end in 0..bytes.len().min(40) {
                 prop_assert!(decode(&bytes[..end]).is_err() || end > 8);
@@ -269,9 +295,11 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = decode(&bytes);
-            let mut formatted = vec![FORMAT];
-            formatted.extend(bytes);
-            let _ = decode(&formatted);
+            for format in [FORMAT, FORMAT_OWNED] {
+                let mut formatted = vec![format];
+                formatted.extend(&bytes);
+                let _ = decode(&formatted);
+            }
         }
     }
 }

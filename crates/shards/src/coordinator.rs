@@ -1,9 +1,10 @@
 //! The shards of a server: the way in for requests and for those who want to know.
 //!
-//! Each service has a keeper, a task of its own. Always: requests of one worker are decided in the order in which they
+//! Each service has a keeper, a task of its own, for as long as it is stored or asked for. Always: requests of one worker are decided in the order in which they
 //! were handed in; an answer is given after what it says is stored; services, requests under way and watchers are
 //! bounded. Not here: the decision (`keeper`, `service`), sockets. Start at [`Shards::submit`].
 
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::keeper::{Input, Keeper, Pulse};
-use crate::limits::{INBOX_MAX, SERVICES_MAX, WATCHERS_MAX};
+use crate::limits::{INBOX_MAX, KEEPERS_MAX, WATCHERS_MAX};
 use crate::record;
 use crate::request::{Refusal, Request};
 use crate::service::{Rules, Worker};
@@ -119,7 +120,9 @@ impl Shards {
         loop {
             match baton_store::run(&*self.0.store, |tx| record::names(tx)).await {
                 Ok(names) => names.into_iter().for_each(|name| {
-                    self.keeper(&name.into());
+                    if let Err(refusal) = self.keeper(&name.into()) {
+                        tracing::debug!(%refusal, "cannot look after a service of shards");
+                    }
                 }),
                 Err(error) => tracing::debug!(%error, "cannot look for services of shards"),
             }
@@ -134,14 +137,26 @@ impl Shards {
         self.0.keepers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keeper of a service, made when there is none; `None` when there are too many.
-    fn keeper(&self, name: &Arc<str>) -> Option<Handle> {
-        let mut keepers = self.handles();
-        if let Some(handle) = keepers.get(name) {
-            return Some(handle.clone());
+    /// The keeper of a service, made when there is none.
+    fn keeper(&self, name: &Arc<str>) -> Result<Handle, Refusal> {
+        self.keeper_among(&mut self.handles(), name).cloned()
+    }
+
+    fn keeper_among<'a>(
+        &self,
+        keepers: &'a mut FxHashMap<Arc<str>, Handle>,
+        name: &Arc<str>,
+    ) -> Result<&'a Handle, Refusal> {
+        if self.0.stopping.is_cancelled() {
+            return Err(Refusal::Store("the server is stopping".into()));
         }
-        if keepers.len() >= SERVICES_MAX || self.0.stopping.is_cancelled() {
-            return None;
+        let count = keepers.len();
+        let free = match keepers.entry(Arc::clone(name)) {
+            Entry::Occupied(found) => return Ok(found.into_mut()),
+            Entry::Vacant(free) => free,
+        };
+        if count >= KEEPERS_MAX {
+            return Err(Refusal::Busy("too many services are asked for: try again".into()));
         }
         let (inbox, inputs) = mpsc::channel(INBOX_MAX);
         let (teller, news) = watch::channel(None);
@@ -150,10 +165,20 @@ impl Shards {
         let subscribed = Arc::new(Notify::new());
         let (name_, woken, counts) = (Arc::clone(name), Arc::clone(&subscribed), Arc::clone(&pulse));
         let keeper = Keeper::new(name_, store, options, server, woken, teller, counts);
-        tokio::spawn(keeper.run(inputs, self.0.stopping.child_token()));
-        let handle = Handle { inbox, news, subscribed, pulse };
-        keepers.insert(Arc::clone(name), handle.clone());
-        Some(handle)
+        tokio::spawn(self.clone().keep(keeper, inputs));
+        Ok(free.insert(Handle { inbox, news, subscribed, pulse }))
+    }
+
+    /// Runs a keeper until the server stops, or until its service is not stored and nobody asks for it.
+    async fn keep(self, mut keeper: Keeper, mut inputs: mpsc::Receiver<Input>) {
+        while keeper.run(&mut inputs, &self.0.stopping).await {
+            // Requests are handed in under this lock, so none can arrive in between.
+            let mut keepers = self.handles();
+            if inputs.is_empty() {
+                keepers.remove(keeper.name());
+                return;
+            }
+        }
     }
 
     /// Hands a request in; `reply` hears what became of it.
@@ -165,18 +190,24 @@ impl Shards {
             let text = format!("maxShardCount is {count}: this server allows {max} (shards_max)");
             return reply(Err(Refusal::TooMuch(text)));
         }
-        let Some(keeper) = self.keeper(service) else {
-            return reply(Err(Refusal::Full(format!("there are at most {SERVICES_MAX} services"))));
+        let (reply, refusal) = {
+            let mut keepers = self.handles();
+            match self.keeper_among(&mut keepers, service) {
+                Err(refusal) => (reply, refusal),
+                Ok(keeper) => match keeper.inbox.try_send(Input { request, reply }) {
+                    Ok(()) => return,
+                    Err(TrySendError::Full(input)) => {
+                        let refusal =
+                            Refusal::Busy("too many requests of this service wait: try again".into());
+                        (input.reply, refusal)
+                    }
+                    Err(TrySendError::Closed(input)) => {
+                        (input.reply, Refusal::Store("the server is stopping".into()))
+                    }
+                },
+            }
         };
-        match keeper.inbox.try_send(Input { request, reply }) {
-            Ok(()) => {}
-            Err(TrySendError::Full(input)) => {
-                (input.reply)(Err(Refusal::Full("too many requests of this service wait: try again".into())));
-            }
-            Err(TrySendError::Closed(input)) => {
-                (input.reply)(Err(Refusal::Store("the server is stopping".into())));
-            }
-        }
+        reply(Err(refusal));
     }
 
     /// Hands a request in and waits for what becomes of it.
@@ -205,7 +236,7 @@ impl Shards {
                 if !names.iter().any(|name| **name == **service) {
                     return Err(unknown());
                 }
-                self.keeper(service).ok_or_else(unknown)?
+                self.keeper(service)?
             }
         };
         handle.subscribed.notify_one();
@@ -249,7 +280,7 @@ impl Shards {
     pub fn place(&self) -> Result<Place, Refusal> {
         if self.0.watchers.fetch_add(1, Ordering::Relaxed) >= WATCHERS_MAX {
             self.0.watchers.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::Full("too many callers wait for news of shards".into()));
+            return Err(Refusal::Busy("too many callers wait for news of shards".into()));
         }
         Ok(Place(self.clone()))
     }

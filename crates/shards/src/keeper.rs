@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::coordinator::{Answer, Options, Reply};
+use crate::limits::SERVICES_MAX;
 use crate::record::{self, Stored};
 use crate::request::{Refusal, Request};
 use crate::service::{Rules, Service, Status};
@@ -155,8 +156,13 @@ impl Keeper {
         self.origin.after(self.clock.elapsed())
     }
 
-    /// Keeps the service until `stopping`.
-    pub async fn run(mut self, mut inputs: mpsc::Receiver<Input>, stopping: CancellationToken) {
+    /// The service.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Keeps the service until `stopping`; returns early, with true, when there is no such service and nothing to do.
+    pub async fn run(&mut self, inputs: &mut mpsc::Receiver<Input>, stopping: &CancellationToken) -> bool {
         loop {
             let pause = self.due().since(self.now());
             let room = BATCH_MAX.saturating_sub(self.waiting.len()).max(1);
@@ -179,6 +185,9 @@ impl Keeper {
                 () = stopping.cancelled() => break,
                 () = self.step() => {}
             }
+            if self.trusted && self.stored.version == 0 && self.waiting.is_empty() {
+                return true;
+            }
         }
         inputs.close();
         while let Ok(input) = inputs.try_recv() {
@@ -186,6 +195,7 @@ impl Keeper {
         }
         let stopped = || Refusal::Store("the server is stopping: ask another one".into());
         self.waiting.drain(..).for_each(|input| (input.reply)(Err(stopped())));
+        false
     }
 
     /// When there is next something to do by itself.
@@ -365,7 +375,9 @@ impl Question {
                     routine.push(number);
                     Ok(number)
                 }
-                None if !has_room => Err(Refusal::Full("there are as many services as there may be".into())),
+                None if !has_room => {
+                    Err(Refusal::Full(format!("there are {SERVICES_MAX} services already: delete one")))
+                }
                 None => Arc::make_mut(&mut service).apply(request, &self.rules, now),
             });
         }
@@ -385,7 +397,11 @@ impl Question {
             record::put_beats(tx, &self.name, self.server, self.place, &routine)?;
         }
         let changed = !Arc::ptr_eq(&service, &before.service) && *service != *before.service;
-        let stored = if changed { record::save(tx, &self.name, service, &before)? } else { before };
+        let stored = match (changed, service.is_blank()) {
+            (false, _) => before,
+            (true, true) => record::delete(tx, &self.name, service, &before)?,
+            (true, false) => record::save(tx, &self.name, service, &before)?,
+        };
         Ok(Decided { stored, outcomes, now, lag, wrote_beats })
     }
 }

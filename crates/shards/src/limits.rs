@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-/// Services that a store keeps. Each has a task of its own in every server, for ever.
+/// Services that a store keeps. Each has a task of its own in every server.
 pub const SERVICES_MAX: usize = 1_000;
+
+/// Services that a server looks after or is asked for at a time, those that are not stored included.
+pub const KEEPERS_MAX: usize = 2 * SERVICES_MAX;
 
 /// Workers of one service that are known at a time.
 pub const WORKERS_MAX: usize = 20_000;

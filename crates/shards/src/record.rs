@@ -22,6 +22,8 @@ use crate::limits::SERVICES_MAX;
 const HEADS: &str = "shards/services/";
 const PARTS: &str = "shards/parts/";
 const BEATS: &str = "shards/beats/";
+/// The highest generation of all services that were deleted.
+const DELETED: &str = "shards/deleted";
 
 /// Bytes of a part: less than a record may have.
 const PART_BYTES_MAX: usize = 900 << 10;
@@ -89,7 +91,11 @@ pub fn names(tx: &mut dyn Tx) -> Result<Vec<String>, Stop> {
 
 /// A service as it stands; `known` is what one has in memory of it.
 pub fn load(tx: &mut dyn Tx, name: &str, known: &Stored) -> Result<Stored, Stop> {
-    let Some(head) = tx.record(&head_key(name))? else { return Ok(Stored::nothing()) };
+    let Some(head) = tx.record(&head_key(name))? else {
+        // Tokens of a service that comes again must be above all that it had before.
+        let service = Service { generation: highest_deleted(tx)?, ..Service::default() };
+        return Ok(Stored { service: Arc::new(service), ..Stored::nothing() });
+    };
     if head.version == known.version {
         return Ok(known.clone());
     }
@@ -108,6 +114,11 @@ pub fn load(tx: &mut dyn Tx, name: &str, known: &Stored) -> Result<Stored, Stop>
         return Err(Stop::Load);
     }
     Ok(Stored { service: Arc::new(decode(&bytes)?), version: head.version, parts })
+}
+
+fn highest_deleted(tx: &mut dyn Tx) -> Result<u64, Stop> {
+    let Some(record) = tx.record(DELETED)? else { return Ok(0) };
+    Ok(serde_json::from_slice(&record.value).map_err(damaged)?)
 }
 
 fn damaged(problem: impl std::fmt::Display) -> Error {
@@ -135,6 +146,17 @@ pub fn save(tx: &mut dyn Tx, name: &str, service: Arc<Service>, before: &Stored)
     Ok(Stored { service, version, parts })
 }
 
+/// Removes a service, of which the generation is kept.
+pub fn delete(tx: &mut dyn Tx, name: &str, service: Arc<Service>, before: &Stored) -> Result<Stored, Stop> {
+    let generation = highest_deleted(tx)?.max(service.generation);
+    let (_, beats) = beats(tx, name, Duration::ZERO)?;
+    tx.put_record(DELETED, serde_json::to_vec(&generation).map_err(damaged)?.into(), None)?;
+    tx.remove_record(&head_key(name));
+    (0..before.parts).for_each(|part| tx.remove_record(&part_key(name, part)));
+    beats.iter().for_each(|key| tx.remove_record(key));
+    Ok(Stored { service, ..Stored::nothing() })
+}
+
 /// How long a server waits from one beat record of a service to the next, whose workers may be silent for `timeout`.
 pub fn beat_spacing(timeout: Duration) -> Duration {
     timeout / SLOTS_PER_TIMEOUT
@@ -147,7 +169,7 @@ pub fn put_beats(tx: &mut dyn Tx, name: &str, server: u64, place: u64, workers: 
     Ok(())
 }
 
-/// When each worker was last heard, by any server; and the keys of what is older than `useless`.
+/// When each worker was last heard, by any server; and the keys of what is at least as old as `useless`.
 pub fn beats(
     tx: &mut dyn Tx,
     name: &str,
@@ -160,7 +182,7 @@ pub fn beats(
         let page = tx.records(&prefix, after.as_deref(), BEATS_PAGE)?;
         for (key, record) in &page {
             let (at, workers) = decode_beats(&record.value).unwrap_or((Timestamp::MIN, Vec::new()));
-            if at < oldest {
+            if at <= oldest {
                 old.push(key.clone());
             }
             for worker in workers {

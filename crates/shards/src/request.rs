@@ -28,6 +28,8 @@ pub struct Beat {
     pub held: Option<Ranges>,
     /// The worker swears that its former life is over, so that its shards need not wait for a lease.
     pub takes_over: bool,
+    /// The identity that the transport has authenticated, if it does: a CURVE key or the subject of a token.
+    pub caller: Option<Arc<str>>,
 }
 
 impl Beat {
@@ -44,6 +46,7 @@ impl Beat {
             generation: None,
             held: None,
             takes_over: false,
+            caller: None,
         }
     }
 }
@@ -59,6 +62,8 @@ pub enum Request {
         worker: Arc<str>,
         /// Which life of it.
         session: Option<Arc<str>>,
+        /// The identity that the transport has authenticated.
+        caller: Option<Arc<str>>,
     },
     /// Somebody wants a worker to have no shards, or to have some again.
     Drain {
@@ -67,6 +72,8 @@ pub enum Request {
         /// Which of the two.
         draining: bool,
     },
+    /// The service of this name is to be deleted, with all that is stored of it.
+    Delete(Arc<str>),
 }
 
 /// Why something was refused.
@@ -80,18 +87,29 @@ pub enum Refusal {
         "worker {0:?} has registered with another session since: stop using its shards, and register under another id"
     )]
     Fenced(Arc<str>),
+    /// The worker is alive, and another identity has registered it.
+    #[error(
+        "worker {0:?} is alive and was registered by another identity: use an id of your own, or wait until it is gone"
+    )]
+    NotOwner(Arc<str>),
     /// There is no such worker.
     #[error("there is no worker {0:?}: register it first")]
     UnknownWorker(Arc<str>),
     /// There is no such service.
     #[error("there is no service {0:?}: the first worker that registers makes it")]
     UnknownService(Arc<str>),
+    /// The service has workers that are alive.
+    #[error("service {0:?} has workers that are alive: stop them first, or wait until they are gone")]
+    InUse(Arc<str>),
     /// More was asked for than there may be.
     #[error("{0}")]
     TooMuch(String),
-    /// The server is at a limit.
+    /// There are as many of something as there may be; trying again does not help.
     #[error("{0}")]
     Full(String),
+    /// Too much is under way at this moment.
+    #[error("{0}")]
+    Busy(String),
     /// The store failed, or is busy.
     #[error("nothing was changed, or it is not known what was: {0}")]
     Store(String),
@@ -103,10 +121,12 @@ impl Refusal {
         match self {
             Self::Invalid(_) => "INVALID_MESSAGE",
             Self::Fenced(_) => "FENCED_SESSION",
+            Self::NotOwner(_) => "NOT_OWNER",
+            Self::InUse(_) => "IN_USE",
             Self::UnknownWorker(_) => "UNKNOWN_WORKER",
             Self::UnknownService(_) => "UNKNOWN_SERVICE",
             Self::TooMuch(_) | Self::Full(_) => "LIMIT",
-            Self::Store(_) => "UNAVAILABLE",
+            Self::Busy(_) | Self::Store(_) => "UNAVAILABLE",
         }
     }
 }

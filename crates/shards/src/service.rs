@@ -4,7 +4,8 @@
 //! - a shard gets a new owner only when it is free, and becomes free only when its owner says that it does not use it,
 //!   when the owner's lease has run out, or when the owner is of the kind that has no lease (no session);
 //! - a token is the generation in which the shard was granted, generations only rise, so tokens of a shard do too;
-//! - shards beyond the present count stay known while somebody may still use them.
+//! - shards beyond the present count stay known while somebody may still use them;
+//! - while a worker is alive, only the identity that registered it can beat or leave for it, if it had one.
 //!
 //! Not here: signs of life that change nothing (`beats`), how it is stored (`codec`), who hears of it. Start at
 //! [`Service::apply`].
@@ -38,6 +39,8 @@ pub struct Worker {
     pub id: Arc<str>,
     /// Which life of it.
     pub session: Option<Arc<str>>,
+    /// The identity that registered it, if its transport authenticates.
+    pub owner: Option<Arc<str>>,
     /// How it stands.
     pub status: Status,
     /// Its share, relative to others.
@@ -61,6 +64,11 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// Whether the worker is alive and belongs to another identity than `caller`.
+    fn is_foreign(&self, caller: Option<&Arc<str>>) -> bool {
+        self.status != Status::Inactive && self.owner.is_some() && self.owner.as_ref() != caller
+    }
+
     /// For how long the worker may use its shards after an answer, counted from before it asked: shorter than its lease
     /// by twice what clocks may differ.
     pub fn usable(&self) -> Duration {
@@ -140,6 +148,8 @@ impl Service {
         let worker = self.worker(number)?;
         let same = worker.status == Status::Active
             && worker.session == beat.session
+            && !worker.is_foreign(beat.caller.as_ref())
+            && (!beat.registers || worker.owner == beat.caller)
             && beat.count.is_none_or(|count| !self.is_news(worker, beat.registers, count))
             && beat.weight.is_none_or(|weight| weight == worker.weight)
             && (beat.capacity.is_none() || beat.capacity == worker.capacity)
@@ -151,7 +161,9 @@ impl Service {
     pub fn apply(&mut self, request: &Request, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
         match request {
             Request::Beat(beat) => self.beat(beat, rules, now),
-            Request::Leave { worker, session } => self.leave(worker, session.as_ref()),
+            Request::Leave { worker, session, caller } => {
+                self.leave(worker, session.as_ref(), caller.as_ref())
+            }
             Request::Drain { worker, draining } => {
                 let number = self.number(worker).ok_or_else(|| Refusal::UnknownWorker(worker.clone()))?;
                 if let Some(found) = self.workers.get_mut(&number) {
@@ -160,12 +172,33 @@ impl Service {
                 }
                 Ok(number)
             }
+            Request::Delete(name) => self.delete(name),
         }
+    }
+
+    /// Whether it was deleted, or never had a worker.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.next_number == 0
+    }
+
+    /// Only without workers that may use a shard: what they hold could be granted to others.
+    fn delete(&mut self, name: &Arc<str>) -> Result<u32, Refusal> {
+        if self.is_blank() {
+            return Err(Refusal::UnknownService(name.clone()));
+        }
+        if self.workers.values().any(|worker| worker.status != Status::Inactive) {
+            return Err(Refusal::InUse(name.clone()));
+        }
+        *self = Self { generation: self.generation, ..Self::default() };
+        Ok(0)
     }
 
     fn beat(&mut self, beat: &Beat, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
         let known = self.number(&beat.worker).and_then(|number| Some((number, self.worker(number)?.clone())));
         let number = match known {
+            Some((_, worker)) if worker.is_foreign(beat.caller.as_ref()) => {
+                return Err(Refusal::NotOwner(beat.worker.clone()));
+            }
             Some((number, worker)) if worker.session == beat.session => number,
             // Only who registers takes a place that somebody has.
             Some((_, worker)) if worker.status == Status::Active && !beat.registers => {
@@ -180,6 +213,9 @@ impl Service {
         let worker = self.workers.get_mut(&number).ok_or_else(unknown)?;
         let before = (worker.status, worker.weight, worker.capacity, worker.draining);
         worker.seen = worker.seen.max(now);
+        if beat.registers || worker.status != Status::Active {
+            worker.owner.clone_from(&beat.caller);
+        }
         worker.status = Status::Active;
         worker.timeout = rules.timeout;
         worker.weight = beat.weight.unwrap_or(worker.weight);
@@ -216,6 +252,7 @@ impl Service {
         let worker = Worker {
             id: beat.worker.clone(),
             session: beat.session.clone(),
+            owner: None,
             status: Status::Inactive,
             weight: 1,
             capacity: None,
@@ -271,11 +308,14 @@ impl Service {
         Ok(number)
     }
 
-    fn leave(&mut self, id: &Arc<str>, session: Option<&Arc<str>>) -> Result<u32, Refusal> {
+    fn leave(
+        &mut self,
+        id: &Arc<str>,
+        session: Option<&Arc<str>>,
+        caller: Option<&Arc<str>>,
+    ) -> Result<u32, Refusal> {
         let mut lives = self.workers.iter().filter(|(_, worker)| worker.id == *id);
-        let Some(number) =
-            lives.find(|(_, worker)| worker.session.as_ref() == session).map(|(number, _)| *number)
-        else {
+        let Some((&number, worker)) = lives.find(|(_, worker)| worker.session.as_ref() == session) else {
             let fenced = self.number(id).is_some();
             return Err(if fenced {
                 Refusal::Fenced(id.clone())
@@ -283,6 +323,9 @@ impl Service {
                 Refusal::UnknownWorker(id.clone())
             });
         };
+        if worker.is_foreign(caller) {
+            return Err(Refusal::NotOwner(id.clone()));
+        }
         self.forget(number);
         Ok(0)
     }

@@ -62,8 +62,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads a message as it comes over ZeroMQ: `{"type", "data"}`.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Refusal> {
+    /// Reads a message as it comes over ZeroMQ: `{"type", "data"}`, from the peer that authenticated as `caller`.
+    pub fn parse(bytes: &[u8], caller: Option<Arc<str>>) -> Result<Self, Refusal> {
         let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|problem| {
             Refusal::Invalid(format!(
                 "not a message ({problem}): send {{\"type\":\"register\",\"data\":{{…}}}}"
@@ -74,17 +74,24 @@ impl Message {
             .map_err(|problem| Refusal::Invalid(format!("data cannot be read: {problem}")))?;
         let service = data.service_name.take();
         let service = name("serviceName", service)?;
-        Self::of(&envelope.kind, service, data)
+        Self::of(&envelope.kind, service, data, caller)
     }
 
-    /// The message of this kind that says `data`.
-    pub fn of(kind: &str, service: Arc<str>, data: Data<'_>) -> Result<Self, Refusal> {
+    /// The message of this kind that says `data`, from the peer that authenticated as `caller`.
+    pub fn of(
+        kind: &str,
+        service: Arc<str>,
+        data: Data<'_>,
+        caller: Option<Arc<str>>,
+    ) -> Result<Self, Refusal> {
         let sequence = data.sequence;
         let worker = name("workerId", data.worker_id.clone())?;
         let session = data.session_id.clone().map(|session| name("sessionId", Some(session))).transpose()?;
         let request = match kind {
-            "register" | "heartbeat" => Request::Beat(beat(kind == "register", worker, session, data)?),
-            "leave" | "release" => Request::Leave { worker, session },
+            "register" | "heartbeat" => {
+                Request::Beat(Beat { caller, ..beat(kind == "register", worker, session, data)? })
+            }
+            "leave" | "release" => Request::Leave { worker, session, caller },
             "drain" => Request::Drain { worker, draining: data.draining.unwrap_or(true) },
             "undrain" => Request::Drain { worker, draining: false },
             other => {
@@ -127,6 +134,7 @@ fn beat(
         generation: data.generation,
         held,
         takes_over: data.take_over.unwrap_or(false),
+        caller: None,
     })
 }
 
@@ -272,6 +280,7 @@ pub fn detail(name: &str, snapshot: &Snapshot) -> Value {
                 crate::Status::Fenced => "fenced",
             },
             "draining": worker.draining,
+            "owner": worker.owner.as_deref(),
             "weight": worker.weight,
             "capacity": worker.capacity,
             "generation": worker.generation,
@@ -292,27 +301,27 @@ mod tests {
     use super::*;
 
     fn refused(message: &str) -> String {
-        Message::parse(message.as_bytes()).unwrap_err().to_string()
+        Message::parse(message.as_bytes(), None).unwrap_err().to_string()
     }
 
     #[test]
     fn the_plain_messages_are_understood() {
         let register = r#"{"type":"register","data":{"serviceName":"s","workerId":"w","maxShardCount":10}}"#;
-        let message = Message::parse(register.as_bytes()).unwrap();
+        let message = Message::parse(register.as_bytes(), None).unwrap();
         assert_eq!(&*message.service, "s");
         let expected = Beat { registers: true, count: Some(10), ..Beat::of("w") };
         assert_eq!(message.request, Request::Beat(expected));
         let beat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","maxShardCount":10,
             "assignedShards":[0,1],"later":{"x":1}}}"#;
         let expected = Beat { count: Some(10), ..Beat::of("w") };
-        assert_eq!(Message::parse(beat.as_bytes()).unwrap().request, Request::Beat(expected));
+        assert_eq!(Message::parse(beat.as_bytes(), None).unwrap().request, Request::Beat(expected));
     }
 
     #[test]
     fn what_a_worker_uses_may_be_a_list_or_ranges() {
         let beat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","sessionId":"1","generation":3,
             "assignedShards":[4,5],"releasing":[9],"ranges":[[0,3]],"sequence":7}}"#;
-        let message = Message::parse(beat.as_bytes()).unwrap();
+        let message = Message::parse(beat.as_bytes(), None).unwrap();
         let Request::Beat(beat) = message.request else { panic!() };
         assert_eq!((beat.held.unwrap().to_string().as_str(), message.sequence), ("0-5,9", Some(7)));
     }
@@ -333,15 +342,15 @@ mod tests {
             assert!(refused(&with(count)).contains("maxShardCount"), "{count}");
         }
         assert!(refused(&with("\"7\"")).contains("cannot be read"));
-        assert!(Message::parse(with("10.0").as_bytes()).is_ok());
+        assert!(Message::parse(with("10.0").as_bytes(), None).is_ok());
     }
 
     proptest! {
         #[test]
         fn no_message_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in ".*") {
-            let _ = Message::parse(&bytes);
-            let _ = Message::parse(text.as_bytes());
-            let _ = Message::parse(json!({"type": "register", "data": {"serviceName": text}}).to_string().as_bytes());
+            let _ = Message::parse(&bytes, None);
+            let _ = Message::parse(text.as_bytes(), None);
+            let _ = Message::parse(json!({"type": "register", "data": {"serviceName": text}}).to_string().as_bytes(), None);
         }
     }
 }

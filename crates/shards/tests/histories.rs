@@ -125,7 +125,7 @@ impl Model {
             Step::Acknowledge { worker } => self.acknowledge(worker),
             Step::Leave { worker } => {
                 let session = self.beat(worker).session;
-                let _ = self.ask(&Request::Leave { worker: id(worker), session });
+                let _ = self.ask(&Request::Leave { worker: id(worker), session, caller: None });
             }
             Step::Drain { worker, draining } => {
                 let _ = self.ask(&Request::Drain { worker: id(worker), draining });
@@ -356,4 +356,53 @@ fn a_drained_worker_has_shards_again_with_a_new_session() {
         assert!(!model.service.worker(number).unwrap().draining);
         assert!(model.service.shards().iter().all(|shard| shard.owner == number));
     }
+}
+
+#[test]
+fn a_live_worker_belongs_to_the_identity_that_registered_it() {
+    let mut model = Model::new(Allocation::Contiguous);
+    let beat = |session: &str, caller: Option<&str>, registers, takes_over| Beat {
+        registers,
+        takes_over,
+        count: Some(4),
+        session: Some(session.into()),
+        caller: caller.map(Arc::from),
+        ..Beat::of(id(0))
+    };
+    let leave = |caller: &str| Request::Leave {
+        worker: id(0),
+        session: Some("one".into()),
+        caller: Some(caller.into()),
+    };
+    let not_owner = Err(Refusal::NotOwner(id(0)));
+    model.ask(&Request::Beat(beat("one", Some("ann"), true, false))).unwrap();
+    for caller in [Some("bob"), None] {
+        for (session, registers, takes_over) in
+            [("one", false, false), ("one", true, false), ("two", true, false), ("two", true, true)]
+        {
+            let foreign = Request::Beat(beat(session, caller, registers, takes_over));
+            assert_eq!(model.ask(&foreign), not_owner, "{foreign:?}");
+        }
+    }
+    assert_eq!(model.ask(&leave("bob")), not_owner);
+    model.ask(&Request::Beat(beat("one", Some("ann"), false, false))).unwrap();
+    // A former life that may still use its shards is alive, too.
+    model.ask(&Request::Beat(beat("two", Some("ann"), true, false))).unwrap();
+    assert_eq!(model.ask(&leave("bob")), not_owner);
+    model.ask(&leave("ann")).unwrap();
+    // Once it is gone, the id is free for another identity.
+    model.take(&Step::Silence { worker: 0 });
+    model.ask(&Request::Beat(beat("three", Some("bob"), false, false))).unwrap();
+    assert_eq!(model.ask(&Request::Beat(beat("two", Some("ann"), true, true))), not_owner);
+}
+
+#[test]
+fn a_worker_without_an_identity_is_open_to_all_until_one_registers_it() {
+    let mut model = Model::new(Allocation::Contiguous);
+    model.take(&Step::Register { worker: 0, leased: false, count: 4 });
+    let by = |registers| Beat { registers, caller: Some("ann".into()), ..Beat::of(id(0)) };
+    model.ask(&Request::Beat(by(false))).unwrap();
+    model.take(&Step::Beat { worker: 0 });
+    model.ask(&Request::Beat(Beat { count: Some(4), ..by(true) })).unwrap();
+    assert_eq!(model.ask(&Request::Beat(Beat::of(id(0)))), Err(Refusal::NotOwner(id(0))));
 }

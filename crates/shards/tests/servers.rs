@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_shards::limits::{KEEPERS_MAX, SERVICES_MAX};
 use baton_shards::{Allocation, Answer, Beat, Options, Refusal, Request, Rules, Shards, Snapshot, first};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
@@ -57,8 +58,60 @@ async fn news_of_another_server_are_heard_soon(store: Arc<dyn Store>) {
     tokio::join!(watch, join);
 }
 
+fn leave(worker: &str) -> Request {
+    Request::Leave { worker: worker.into(), session: Some(worker.into()), caller: None }
+}
+
+/// Watchers hear of it on every server, and tokens of a service that comes again are above those it had.
+async fn a_service_without_live_workers_can_be_deleted(store: Arc<dyn Store>) {
+    let [here, there] = servers(&store);
+    let service: Arc<str> = "invoices".into();
+    let delete = || Request::Delete(Arc::clone(&service));
+    let unknown = Refusal::UnknownService(Arc::clone(&service));
+    assert_eq!(here.ask(&service, delete()).await.unwrap_err(), unknown);
+    let before = register(&here, &service, "a").await.unwrap().worker().unwrap().generation;
+    let mut news = there.news(&service).await.unwrap();
+    assert!(first(&mut news).await.unwrap().version > 0);
+    assert_eq!(there.ask(&service, delete()).await.unwrap_err(), Refusal::InUse(Arc::clone(&service)));
+    there.ask(&service, leave("a")).await.unwrap();
+    here.ask(&service, delete()).await.unwrap();
+    let gone = async {
+        while first(&mut news).await.unwrap().version > 0 {
+            news.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    for server in [&here, &there] {
+        assert_eq!(server.look(&service).await.unwrap_err(), unknown);
+        assert!(server.list().await.unwrap().iter().all(|(name, _)| *name != service));
+    }
+    let again = register(&there, &service, "a").await.unwrap();
+    assert!(again.view().grants[0].token > before);
+}
+
+/// A name that nobody registered costs nothing for long, and the limit of services is no reason to try again.
+async fn services_are_bounded_and_names_that_are_not_stored_take_no_room(store: Arc<dyn Store>) {
+    let [here, _] = servers(&store);
+    let name = |number: usize| Arc::from(format!("service-{number}"));
+    for number in 0..KEEPERS_MAX + 10 {
+        let refused = here.ask(&name(number), leave("nobody")).await.unwrap_err();
+        assert_eq!(refused, Refusal::UnknownWorker("nobody".into()));
+    }
+    let stored = here.list().await.unwrap().len();
+    for number in stored..SERVICES_MAX {
+        register(&here, &name(number), "w").await.unwrap();
+    }
+    let refused = register(&here, &name(SERVICES_MAX), "w").await.unwrap_err();
+    assert!(matches!(&refused, Refusal::Full(text) if text.contains("delete")), "{refused}");
+    here.ask(&name(stored), leave("w")).await.unwrap();
+    here.ask(&name(stored), Request::Delete(name(stored))).await.unwrap();
+    register(&here, &name(SERVICES_MAX), "w").await.unwrap();
+}
+
 async fn every_rule(store: Arc<dyn Store>) {
-    news_of_another_server_are_heard_soon(store).await;
+    news_of_another_server_are_heard_soon(Arc::clone(&store)).await;
+    a_service_without_live_workers_can_be_deleted(Arc::clone(&store)).await;
+    services_are_bounded_and_names_that_are_not_stored_take_no_room(store).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::target::Target;
 use crate::output::Output;
@@ -25,6 +25,7 @@ Examples:
   baton shards                          all services of the server
   baton shards orders                   one service: its workers and a map of its shards
   baton shards orders --drain orders-3  have a worker give up its shards
+  baton shards orders --delete          forget a service that has no live workers
   baton shards --json | jq .            for programs")]
 pub struct Args {
     /// Show this service only
@@ -38,6 +39,10 @@ pub struct Args {
     #[arg(long, value_name = "WORKER", requires = "service")]
     undrain: Option<String>,
 
+    /// Delete the service, which must have no live workers
+    #[arg(long, requires = "service", conflicts_with_all = ["drain", "undrain"])]
+    delete: bool,
+
     #[command(flatten)]
     target: Target,
 }
@@ -47,6 +52,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);
     match &args.service {
+        Some(service) if args.delete => {
+            client.shards(service.as_str()).delete().await?;
+            if output.is_json() {
+                output.json(&json!({"service": service, "deleted": true}))?;
+            } else {
+                output.text(format_args!("Deleted service {service}."))?;
+            }
+        }
         Some(service) => {
             let shards = client.shards(service.as_str());
             if let Some(worker) = args.drain.as_ref().or(args.undrain.as_ref()) {
@@ -190,8 +203,6 @@ fn table(header: &[&str]) -> Table {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

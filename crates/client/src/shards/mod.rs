@@ -52,6 +52,12 @@ impl Shards {
         self.act(&serde_json::json!({"action": action, "workerId": worker})).await
     }
 
+    /// Deletes the service, which must have no live workers.
+    pub async fn delete(&self) -> Result<(), Error> {
+        self.client.call(Method::DELETE, self.path().build()?, Bytes::new(), &self.service).await?;
+        Ok(())
+    }
+
     async fn act<T: DeserializeOwned>(&self, action: &impl Serialize) -> Result<T, Error> {
         self.client.post(self.path().build()?, action, &self.service).await?.read()
     }

@@ -176,7 +176,6 @@ fn job_queues() -> Vec<Operation> {
                 "description": "The `ETag` that the queue was read with, which stands for its settings.",
             })])
             .answers_error(StatusCode::PRECONDITION_FAILED)
-            .answers_error(StatusCode::TOO_MANY_REQUESTS)
             .answers(200, "The queue.", shape(queue())),
         post("/api/v1/job-queues/:queue/pause").answers(200, "The queue.", shape(queue())),
         post("/api/v1/job-queues/:queue/resume").answers(200, "The queue.", shape(queue())),

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::describe::{Operation, get, post, text, whole};
+use super::describe::{Operation, delete, get, post, text, whole};
 use super::shape::{shape, word};
 
 /// The longest wait for news of shards, in milliseconds.
@@ -29,6 +29,11 @@ pub(super) fn operations() -> Vec<Operation> {
         post(service)
             .body(action())
             .answers(200, "What the worker has now.", assignment())
+            .answers_error(StatusCode::UNPROCESSABLE_ENTITY)
+            .answers_error(StatusCode::CONFLICT)
+            .answers_error(StatusCode::NOT_FOUND),
+        delete(service)
+            .answers(200, "It is gone.", shape(json!({"service": "text", "deleted": true})))
             .answers_error(StatusCode::CONFLICT)
             .answers_error(StatusCode::NOT_FOUND),
     ]

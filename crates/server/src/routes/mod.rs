@@ -192,6 +192,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
     route(GET, "/api/v1/shards/:service", Access::Read, "One service and who has which shard, or what one `worker` has; waits for news with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look).at(Pace::Asked(Duration::from_millis(shards::WAIT_MAX_MS))),
     route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
+    route(DELETE, "/api/v1/shards/:service", Access::Admin, "Delete a service that has no live workers.", shards::delete),
     route(GET, "/api/v1/cluster", Access::Read, "The servers, their load, and who serves what.", cluster::cluster),
     route(GET, "/api/v1/cluster/balance", Access::Read, "How the work is spread over the servers.", cluster::balance),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),

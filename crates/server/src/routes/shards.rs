@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_shards::wire::{self, Data, Message};
-use baton_shards::{Answer as Assigned, News, Refusal, Snapshot, first};
+use baton_shards::{Answer as Assigned, News, Refusal, Request, Snapshot, first};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,9 +53,19 @@ pub(super) fn act(mut call: Call) -> Answer {
         };
         let action: Action = serde_json::from_slice(&body).map_err(wrong)?;
         let data: Data<'_> = serde_json::from_slice(&body).map_err(wrong)?;
-        let Message { service, request, sequence } = Message::of(&action.action, service, data)?;
+        let caller = call.caller().map(|subject| format!("token:{subject}").into());
+        let Message { service, request, sequence } = Message::of(&action.action, service, data, caller)?;
         let answer = call.app().shards.ask(&service, request).await?;
         Reply::ok(&wire::assignment_data(&answer, sequence))
+    })
+}
+
+/// Deletes a service that has no live workers.
+pub(super) fn delete(call: Call) -> Answer {
+    Box::pin(async move {
+        let service = named(&call)?;
+        call.app().shards.ask(&service, Request::Delete(Arc::clone(&service))).await?;
+        Reply::ok(&json!({"service": &*service, "deleted": true}))
     })
 }
 
@@ -112,6 +122,9 @@ struct Subject {
 impl Subject {
     /// What there is to tell, and what tells it apart from what was told before.
     fn show(&self, snapshot: &Arc<Snapshot>) -> Result<(String, Value), Refusal> {
+        if snapshot.version == 0 {
+            return Err(Refusal::UnknownService(Arc::clone(&self.service)));
+        }
         let Some(worker) = &self.worker else {
             return Ok((snapshot.version.to_string(), wire::detail(&self.service, snapshot)));
         };

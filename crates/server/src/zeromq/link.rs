@@ -6,14 +6,14 @@
 //! connection and nothing else. Start at [`Link::converse`].
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
 use bytes::Bytes;
-use omq_proto::Message;
-use omq_proto::proto::Connection;
+use omq_proto::proto::{Connection, Event};
+use omq_proto::{CurvePublicKey, Message, PeerPublicKey};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -39,6 +39,8 @@ const PIECES: usize = 16;
 pub struct Link {
     outbox: mpsc::Sender<Bytes>,
     spoke: AtomicBool,
+    /// The peer's CURVE key, once it has proved to have it.
+    key: OnceLock<Arc<str>>,
 }
 
 /// Why a connection ended.
@@ -62,12 +64,17 @@ impl Link {
     /// A connection to be, and what is sent on it.
     pub fn new() -> (Self, mpsc::Receiver<Bytes>) {
         let (outbox, waiting) = mpsc::channel(WAITING_MAX);
-        (Self { outbox, spoke: AtomicBool::new(false) }, waiting)
+        (Self { outbox, spoke: AtomicBool::new(false), key: OnceLock::new() }, waiting)
     }
 
     /// Sends, unless the peer is gone or does not read; whether it will be sent.
     pub fn send(&self, message: Bytes) -> bool {
         self.outbox.try_send(message).is_ok()
+    }
+
+    /// The identity that the peer has authenticated with, if it has.
+    pub fn caller(&self) -> Option<Arc<str>> {
+        self.key.get().cloned()
     }
 
     /// Whether something came since the last time this was asked.
@@ -94,6 +101,9 @@ impl Link {
         };
         timeout(GREETING_MAX, greeted).await.map_err(|_| End::Slow)??;
         drop(greeting);
+        if let Some(key) = wire.peer_key() {
+            self.key.get_or_init(|| format!("curve:{key}").into());
+        }
         let mut pace = Pace::new();
         loop {
             while let Some(message) = wire.next_message() {
@@ -127,6 +137,19 @@ struct Wire {
 }
 
 impl Wire {
+    /// The key that the peer proved to have in its greeting.
+    fn peer_key(&mut self) -> Option<String> {
+        let events = std::iter::from_fn(|| self.codec.poll_event());
+        let mut greeted = events.filter_map(|event| match event {
+            Event::HandshakeSucceeded { peer_properties, .. } => Some(peer_properties),
+            _ => None,
+        });
+        match greeted.next()?.authentication.public_key {
+            Some(PeerPublicKey::Curve(key)) => Some(CurvePublicKey::from_bytes(key).to_z85()),
+            _ => None,
+        }
+    }
+
     /// The next message that has arrived whole, if there is one.
     fn next_message(&mut self) -> Option<Message> {
         // What a peer says about the connection itself needs no answer beyond the codec's own.

@@ -106,7 +106,7 @@ impl Front {
     }
 
     fn take(&self, peer: &Peer, message: &[u8], shutdown: &CancellationToken) {
-        let Message { service, request, sequence } = match Message::parse(message) {
+        let Message { service, request, sequence } = match Message::parse(message, peer.caller()) {
             Ok(message) => message,
             Err(refusal) => {
                 tracing::debug!(%refusal, "a message of a worker was not understood");
@@ -161,20 +161,21 @@ impl Front {
 
     /// Tells the workers of a service what changes.
     async fn tell(self, service: Arc<str>, stop: CancellationToken) {
-        let Ok(mut news) = self.shards.news(&service).await else {
-            self.places().remove(&service);
-            return;
-        };
-        loop {
-            let snapshot = news.borrow_and_update().clone();
-            if let Some(snapshot) = snapshot {
-                self.tell_all(&service, &snapshot);
-            }
-            tokio::select! {
-                changed = news.changed() => if changed.is_err() { return },
-                () = stop.cancelled() => return,
+        if let Ok(mut news) = self.shards.news(&service).await {
+            loop {
+                let snapshot = news.borrow_and_update().clone();
+                if let Some(snapshot) = snapshot {
+                    self.tell_all(&service, &snapshot);
+                }
+                tokio::select! {
+                    // The service was deleted.
+                    changed = news.changed() => if changed.is_err() { break },
+                    () = stop.cancelled() => return,
+                }
             }
         }
+        // The next beat of a worker subscribes again.
+        self.places().remove(&service);
     }
 
     fn tell_all(&self, service: &Arc<str>, snapshot: &Arc<Snapshot>) {
