@@ -209,3 +209,13 @@ def test_a_subscription_is_moved(server, queue, group):
 def test_a_subscription_without_a_time_is_refused(server, group, body):
     answer = server.post(f"/api/v1/consumer-groups/{group}/subscription", body)
     assert (answer.status, answer.error) == (400, "Missing subscriptionTimestamp in request body")
+
+
+@pytest.mark.parametrize("to", [{"toEnd": True}, {"timestamp": "2020-01-01T00:00:00Z"}])
+def test_a_group_that_was_moved_is_not_dead(server, queue, to):
+    for partition in ("p", "q"):
+        server.push(queue, 1, partition=partition)
+    server.ack(server.pop(queue, batch=2, partitions=2, consumerGroup=queue), group=queue)
+    assert server.post(f"/api/v1/consumer-groups/{queue}/queues/{queue}/seek", to).status == 200
+    (row,) = [row for row in server.get("/api/v1/consumer-groups").json if row["name"] == queue]
+    assert (row["members"], row["state"]) == (2, "Stable")

@@ -95,6 +95,20 @@ def test_a_renewal_has_a_new_token_and_the_old_one_no_longer_guards(server, name
     assert one(server, "get", name) == {"index": 0, "op": "get", "name": name, "held": False, "holders": []}
 
 
+def test_a_lock_acquired_again_keeps_its_token_so_that_its_first_guard_holds(server, name, queue):
+    first = acquire(server, name)
+    again = acquire(server, name)
+    assert (again["already"], again["token"], again["guard"]) == (True, first["token"], first["guard"])
+    assert guarded(server, first["guard"], queue, 1)["success"] is True
+    (holder,) = one(server, "get", name)["holders"]
+    assert (holder["token"], holder["owner"]) == (first["token"], "a")
+    place = {"op": "get", "ns": first["guard"]["ns"], "key": first["guard"]["key"]}
+    assert server.post("/api/v1/kv", {"operations": [place]}).json["results"][0]["version"] == first["token"]
+    renewed = one(server, "renew", name, token=first["token"], ttlSeconds=60)
+    assert renewed["renewed"] is True and renewed["token"] > first["token"]
+    assert one(server, "release", name, token=renewed["token"])["released"] is True
+
+
 def test_an_owner_is_made_up_when_none_is_given(server, name):
     result = one(server, "acquire", name, ttlSeconds=60)
     assert result["acquired"] is True and result["owner"]

@@ -48,6 +48,18 @@ def test_a_listing_is_newest_first_with_every_field(server, queue):
     assert body["mode"]["type"] in ("none", "queue")
 
 
+def test_a_message_that_every_group_has_finished_is_completed(server, queue):
+    server.push(queue, 1, 2, ids=["one", "two"])
+    for group in ("a", "b"):
+        held = server.pop(queue, batch=2, consumerGroup=group)
+        assert {row["status"] for row in listed(server, queue=queue)["messages"]} == {"pending"}
+        server.ack(held[:1] if group == "a" else held, group=group)
+    rows = {row["status"]: row["transactionId"] for row in listed(server, queue=queue)["messages"]}
+    assert rows == {"completed": "one", "pending": "two"}, "group a still holds the second"
+    (row,) = listed(server, queue=queue, status="completed")["messages"]
+    assert row["transactionId"] == "one"
+
+
 def test_a_listing_tells_what_became_of_each_message(server, queue):
     server.push(queue, *range(4), partition="p", ids=["done", "dead", "held", "more"])
     messages = server.pop(queue, batch=2)

@@ -35,7 +35,7 @@ pub struct GroupOverview {
     pub name: Arc<str>,
     /// The queue's name.
     pub queue: Arc<str>,
-    /// Partitions it has read.
+    /// Partitions it has a place in: those it has read, or all once a moment decides where it begins.
     pub members: u64,
     /// Partitions of which it holds messages.
     pub leases: u64,
@@ -118,10 +118,11 @@ pub fn describe(
     }))
 }
 
-/// The overview of a group, from all its partitions.
+/// The overview of a group, from the partitions that [`describe`] tells of and the number of all.
 pub fn summarise(
     queue: &Queue,
     group: &Group,
+    partition_count: u64,
     total_lag: u64,
     partitions: &[GroupPartition],
 ) -> GroupOverview {
@@ -133,7 +134,10 @@ pub fn summarise(
     GroupOverview {
         name: group.name.clone(),
         queue: queue.spec.name.clone(),
-        members: partitions.iter().filter(|p| p.last_pop_at.is_some()).count() as u64,
+        members: match group.start {
+            Start::Oldest => partitions.iter().filter(|p| p.last_pop_at.is_some()).count() as u64,
+            Start::At(_) => partition_count,
+        },
         leases: partitions.iter().filter(|p| p.lease.is_some()).count() as u64,
         partitions_with_lag: partitions.iter().filter(|p| p.lag > 0).count() as u64,
         total_lag,

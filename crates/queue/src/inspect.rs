@@ -7,7 +7,8 @@ use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::pop::current_cursor;
 
-/// Where a message stands for the group that counts: queue mode.
+/// Where a message stands for the group that counts: queue mode. Without queue mode it is finished when every group has
+/// finished it, and waits before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageStatus {
     /// It waits.
@@ -302,10 +303,12 @@ impl Views {
         let queue_mode = self.0.iter().find(|view| *view.name == *QUEUE_MODE);
         let named = || self.0.iter().filter(|view| *view.name != *QUEUE_MODE);
         let lease_expires_at = queue_mode.and_then(|view| view.held_until(offset));
+        let by_every_group = !self.0.is_empty() && self.0.iter().all(|view| view.has_finished(offset));
         let status = match queue_mode {
             _ if is_dead => MessageStatus::DeadLetter,
             Some(view) if view.has_finished(offset) => MessageStatus::Completed,
             Some(_) if lease_expires_at.is_some() => MessageStatus::Processing,
+            None if by_every_group => MessageStatus::Completed,
             _ => MessageStatus::Pending,
         };
         MessageSummary {

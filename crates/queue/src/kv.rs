@@ -251,7 +251,7 @@ fn plan(tx: &mut dyn Tx, operation: &Operation) -> Result<Plan, Stop> {
         Operation::Check { place, expect } => (place, Some(*expect)),
     };
     let old = tx.record(&place.record())?;
-    let version = old.as_ref().map_or(0, |old| old.version);
+    let version = old.as_ref().map(|old| version_of(&place.namespace, old)).transpose()?.unwrap_or(0);
     let lost = match (expect, version) {
         (Some(0), 1..) => Some(Lost::Exists),
         (Some(1..), 0) => Some(Lost::Absent),
@@ -412,6 +412,11 @@ fn stored(now: Timestamp, value: &[u8]) -> Bytes {
     bytes.into()
 }
 
+/// The version that a caller expects: that of a permit is its token.
+fn version_of(namespace: &str, record: &Record) -> Result<u64, Error> {
+    if namespace == LOCKS { Ok(Holder::of(record)?.token) } else { Ok(record.version) }
+}
+
 fn row(namespace: &str, key: &str, record: &Record) -> Result<Row, Error> {
     let (updated_at, value) = if namespace == LOCKS {
         (Holder::of(record)?.renewed_at, record.value.clone())
@@ -420,5 +425,6 @@ fn row(namespace: &str, key: &str, record: &Record) -> Result<Row, Error> {
             record.value.first_chunk::<8>().ok_or_else(|| Error::Corrupt("a record is too short".into()))?;
         (Timestamp::from_micros(i64::from_be_bytes(*at)), record.value.slice(8..))
     };
-    Ok(Row { key: key.into(), value, version: record.version, expires_at: record.expires_at, updated_at })
+    let version = version_of(namespace, record)?;
+    Ok(Row { key: key.into(), value, version, expires_at: record.expires_at, updated_at })
 }

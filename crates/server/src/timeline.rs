@@ -91,12 +91,8 @@ impl Span {
         let mut loads: BTreeMap<Timestamp, Load> = BTreeMap::new();
         let mut before: Option<&Minute> = None;
         for minute in minutes.iter().filter(|minute| *minute.node == *node) {
-            let gauge = |minute: &Minute, name: &str| minute.gauges.get(name).copied().unwrap_or(0.0);
             let percent = |name: &str| {
-                let now = gauge(minute, name);
-                // After a restart the counter begins anew.
-                let grown = before.map_or(0.0, |before| now - gauge(before, name));
-                let grown = if grown < 0.0 { now } else { grown };
+                let grown = before.map_or(0.0, |before| growth(before, minute, name));
                 grown / MINUTE_MICROS as f64 * 100.0
             };
             let load = loads.entry(self.point(minute.at)).or_default();
@@ -107,6 +103,16 @@ impl Span {
         }
         loads
     }
+}
+
+fn gauge(minute: &Minute, name: &str) -> f64 {
+    minute.gauges.get(name).copied().unwrap_or(0.0)
+}
+
+/// By how much a counter of a process grew from one minute to another. After a restart it begins anew.
+pub fn growth(before: &Minute, minute: &Minute, name: &str) -> f64 {
+    let (was, now) = (gauge(before, name), gauge(minute, name));
+    if now < was { now } else { now - was }
 }
 
 /// What a process used: processor time in percent of one core, in the busiest minute, and memory.

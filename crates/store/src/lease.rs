@@ -1,8 +1,9 @@
 //! Leases over records: who holds a thing, until when, and the token that proves it.
 //!
 //! For locks, for elections that a server decides, for a leader among servers: whatever has one owner at a time. The
-//! lease is one record; its version is the token, which rises with every acquisition and renewal and never repeats, so
-//! whoever shows an old one can change nothing. The record goes when the lease ends, or is kept if one wants to know
+//! lease is one record; its token rises with every acquisition and renewal and never repeats, so
+//! whoever shows an old one can change nothing. The token is the version of the record that gave it; a lease that its
+//! owner acquires again keeps its token, and its record says so. The record goes when the lease ends, or is kept if one wants to know
 //! afterwards who held it and since when it is free. Always: at most one live holder per key; only [`Tx::now`] ends a
 //! lease; a lease is never shortened but by its end. Not here: waiting for a lease, and how long a holder may trust it
 //! (it counts from before it asked). Start at [`acquire`].
@@ -42,22 +43,28 @@ impl Holder {
             .map_err(|error| Error::Corrupt(format!("a lease cannot be read: {error}")))?;
         let kept: Kept = serde_json::from_slice(&record.value).unwrap_or_default();
         let until = kept.until.or(record.expires_at).unwrap_or(Timestamp::MAX);
-        Ok(Self { token: record.version, until, ..holder })
+        Ok(Self { token: kept.token.unwrap_or(record.version), until, ..holder })
     }
 }
 
-/// What the record of a lease says besides, if it is kept after the lease has ended.
+/// What the record of a lease says besides.
 #[derive(Debug, Default, Deserialize)]
 struct Kept {
+    /// Its end, if the record is kept after that.
     until: Option<Timestamp>,
+    /// Its token, if that is older than the record.
+    token: Option<u64>,
 }
 
-/// The record of such a lease.
+/// The record of a lease.
 #[derive(Debug, Serialize)]
 struct Keeping<'a> {
     #[serde(flatten)]
     holder: &'a Holder,
-    until: Timestamp,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<u64>,
 }
 
 /// What became of an attempt to take a lease.
@@ -65,7 +72,7 @@ struct Keeping<'a> {
 pub enum Acquired {
     /// It was free and is now held as told.
     Taken(Holder),
-    /// The same owner held it already; it now runs for the time asked, or longer, under a new token.
+    /// The same owner held it already; it now runs for the time asked, or longer, under the token it has.
     Already(Holder),
     /// Somebody else holds it.
     Held(Holder),
@@ -98,13 +105,14 @@ fn take(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration, kept: bool) -> 
     let now = tx.now();
     match old.as_ref().map(Holder::of).transpose()? {
         Some(holder) if holder.until > now && holder.owner == owner => {
-            extend(tx, key, old.as_ref(), holder, life, kept).map(Acquired::Already)
+            let token = Some(holder.token);
+            extend(tx, key, old.as_ref(), holder, life, token, kept).map(Acquired::Already)
         }
         Some(holder) if holder.until > now => Ok(Acquired::Held(holder)),
         _ => {
             let holder =
                 Holder { owner: owner.into(), since: now, renewed_at: now, token: 0, until: now.after(life) };
-            write(tx, key, old.as_ref(), holder, kept).map(Acquired::Taken)
+            write(tx, key, old.as_ref(), holder, None, kept).map(Acquired::Taken)
         }
     }
 }
@@ -114,7 +122,7 @@ pub fn end(tx: &mut dyn Tx, key: &str) -> Result<(), Stop> {
     let old = tx.record(key)?;
     let now = tx.now();
     if let Some(holder) = old.as_ref().map(Holder::of).transpose()?.filter(|holder| holder.until > now) {
-        write(tx, key, old.as_ref(), Holder { until: now, ..holder }, true)?;
+        write(tx, key, old.as_ref(), Holder { until: now, ..holder }, None, true)?;
     }
     Ok(())
 }
@@ -134,19 +142,22 @@ pub fn renew(
     if holder.token != token && !is_own_older {
         return Ok(None);
     }
-    extend(tx, key, old.as_ref(), holder, life, false).map(Some)
+    extend(tx, key, old.as_ref(), holder, life, None, false).map(Some)
 }
 
 /// Ends the lease held under `token`; whether it was.
 pub fn release(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
-    let Some(record) = tx.record(key)?.filter(|record| record.version == token) else { return Ok(false) };
-    expiry::remove(tx, key, &record);
-    Ok(true)
+    let Some(record) = tx.record(key)? else { return Ok(false) };
+    let is_held = Holder::of(&record)?.token == token;
+    if is_held {
+        expiry::remove(tx, key, &record);
+    }
+    Ok(is_held)
 }
 
 /// Whether the lease is held under `token` now.
 pub fn fence(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
-    Ok(tx.record(key)?.is_some_and(|record| record.version == token))
+    Ok(last(tx, key)?.is_some_and(|holder| holder.token == token))
 }
 
 fn extend(
@@ -155,30 +166,33 @@ fn extend(
     old: Option<&Record>,
     holder: Holder,
     life: Duration,
+    token: Option<u64>,
     kept: bool,
 ) -> Result<Holder, Stop> {
     let now = tx.now();
     let until = holder.until.max(now.after(life));
-    write(tx, key, old, Holder { renewed_at: now, until, ..holder }, kept)
+    write(tx, key, old, Holder { renewed_at: now, until, ..holder }, token, kept)
 }
 
+/// Writes a lease, under `token` or else under a new one.
 fn write(
     tx: &mut dyn Tx,
     key: &str,
     old: Option<&Record>,
     holder: Holder,
+    token: Option<u64>,
     kept: bool,
 ) -> Result<Holder, Stop> {
-    let token = if kept {
-        let kept = Keeping { holder: &holder, until: holder.until };
-        tx.put_record(key, encode(&kept)?, None)?
+    let value = encode(&Keeping { holder: &holder, until: kept.then_some(holder.until), token })?;
+    let version = if kept {
+        tx.put_record(key, value, None)?
     } else {
-        expiry::put(tx, key, old, encode(&holder)?, Some(holder.until))?
+        expiry::put(tx, key, old, value, Some(holder.until))?
     };
-    Ok(Holder { token, ..holder })
+    Ok(Holder { token: token.unwrap_or(version), ..holder })
 }
 
-fn encode<T: Serialize>(record: &T) -> Result<Bytes, Error> {
+fn encode(record: &Keeping<'_>) -> Result<Bytes, Error> {
     let value = serde_json::to_vec(record);
     Ok(value.map_err(|error| Error::Corrupt(format!("a lease cannot be written: {error}")))?.into())
 }

@@ -16,19 +16,19 @@ impl Broker {
         let mut found = Vec::new();
         for queue in self.matching_queues(None, None, None).await? {
             let id = queue.id;
-            let groups = self
+            let (groups, partition_count) = self
                 .run(move |tx| {
                     let mut groups = Vec::new();
                     for group in tx.groups(id)? {
                         let backlog = tx.backlog(group.id)?;
                         groups.push((group, backlog));
                     }
-                    Ok(groups)
+                    Ok((groups, tx.partition_count(id)?))
                 })
                 .await?;
             for (group, backlog) in groups {
                 let partitions = self.describe(&queue, &group).await?;
-                found.push(group::summarise(&queue, &group, backlog, &partitions));
+                found.push(group::summarise(&queue, &group, partition_count, backlog, &partitions));
             }
         }
         Ok(found)

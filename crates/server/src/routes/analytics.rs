@@ -14,7 +14,7 @@ use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::lag::Lag;
 use crate::reply::Reply;
-use crate::timeline::Span;
+use crate::timeline::{Span, growth};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -68,7 +68,7 @@ impl Asked {
     }
 }
 
-/// What the processes used.
+/// What the processes used: processor time in each minute, and memory.
 pub(super) fn system_metrics(call: Call) -> Answer {
     Box::pin(async move {
         let asked = Asked::of(&call).await?;
@@ -77,19 +77,22 @@ pub(super) fn system_metrics(call: Call) -> Answer {
         let (mut points, mut replicas) = (0, Vec::new());
         for node in nodes.into_iter().filter(|node| wanted.as_deref().is_none_or(|wanted| wanted == &**node))
         {
-            let mut series: BTreeMap<_, Vec<&Minute>> = BTreeMap::new();
+            // Each minute with the one before it.
+            let mut series: BTreeMap<_, Vec<(Option<&Minute>, &Minute)>> = BTreeMap::new();
+            let mut before = None;
             for minute in asked.minutes.iter().filter(|minute| minute.node == node) {
-                series.entry(asked.span.point(minute.at)).or_default().push(minute);
+                series.entry(asked.span.point(minute.at)).or_default().push((before, minute));
+                before = Some(minute);
             }
             points = points.max(series.len());
             let rows = series.into_iter().map(|(at, minutes)| {
-                let spread = |name: &str| spread(minutes.iter().filter_map(|minute| minute.gauges.get(name)));
+                let resident = minutes.iter().filter_map(|(_, minute)| minute.gauges.get("residentBytes"));
                 json!({
                     "timestamp": at.to_iso_millis(),
                     "sampleCount": minutes.len(),
                     "metrics": {
-                        "cpu": {"user_us": spread("cpuUserMicros"), "system_us": spread("cpuSystemMicros")},
-                        "memory": {"rss_bytes": spread("residentBytes")},
+                        "cpu": {"user_us": used(&minutes, "cpuUserMicros"), "system_us": used(&minutes, "cpuSystemMicros")},
+                        "memory": {"rss_bytes": spread(resident.copied())},
                         "database": {},
                         "threadpool": {},
                         "registries": {},
@@ -110,9 +113,14 @@ pub(super) fn system_metrics(call: Call) -> Answer {
     })
 }
 
+/// How much of a counter was used up in a minute, each minute being given with the one before it.
+fn used(minutes: &[(Option<&Minute>, &Minute)], name: &str) -> Value {
+    spread(minutes.iter().filter_map(|(before, minute)| Some(growth((*before)?, minute, name))))
+}
+
 /// Average, least, greatest and last.
-fn spread<'a>(values: impl Iterator<Item = &'a f64>) -> Value {
-    let values: Vec<f64> = values.copied().collect();
+fn spread(values: impl Iterator<Item = f64>) -> Value {
+    let values: Vec<f64> = values.collect();
     let sum: f64 = values.iter().sum();
     json!({
         "avg": if values.is_empty() { 0.0 } else { sum / values.len() as f64 },
@@ -372,4 +380,20 @@ pub(super) fn postgres(call: Call) -> Answer {
             "tableSizes": [],
         }))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processor_time_is_that_of_each_minute() {
+        let minute = |micros: f64| Minute { gauges: [("cpu".into(), micros)].into(), ..Minute::default() };
+        // A restart comes before the last one.
+        let [a, b, c, d] = [1000.0, 1600.0, 2000.0, 70.0].map(minute);
+        let minutes = [(None, &a), (Some(&a), &b), (Some(&b), &c), (Some(&c), &d)];
+        let expected = json!({"avg": 1070.0 / 3.0, "min": 70.0, "max": 600.0, "last": 70.0});
+        assert_eq!(used(&minutes, "cpu"), expected);
+        assert_eq!(used(&minutes[..1], "cpu")["max"], 0.0);
+    }
 }

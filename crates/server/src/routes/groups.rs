@@ -26,7 +26,7 @@ pub(super) fn list(call: Call) -> Answer {
 fn overview(group: &GroupOverview) -> Value {
     let state = if group.time_lag_seconds > LAGGING_SECONDS {
         "Lagging"
-    } else if group.ever_consumed {
+    } else if group.ever_consumed || group.members > 0 {
         "Stable"
     } else {
         "Dead"
