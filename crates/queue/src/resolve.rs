@@ -17,6 +17,8 @@ use crate::pop::current_cursor;
 
 /// Delivered messages that are remembered; beyond that the oldest deliveries are forgotten and looked up anew.
 const DELIVERED_MAX: usize = 1_000_000;
+/// Leases that are gone may keep so many places in the order, and as many as there are leases that live.
+const ORDER_SLACK: usize = 64;
 /// Bytes read at a time while looking through a partition.
 const SCAN_BYTES: usize = 4 << 20;
 /// Messages looked through before giving up.
@@ -116,9 +118,10 @@ impl Deliveries {
             inner.by_lease.remove(&lease);
         }
         inner.messages -= gone;
-        // Leases that are gone leave their place in the order behind; drop those that have come to the front.
-        while inner.order.front().is_some_and(|lease| !inner.by_lease.contains_key(lease)) {
-            inner.order.pop_front();
+        // Leases that are gone leave their place in the order behind, which is cleared once it is mostly those.
+        let Inner { by_lease, order, .. } = &mut *inner;
+        if order.len() > ORDER_SLACK + 2 * by_lease.len() {
+            order.retain(|lease| by_lease.contains_key(lease));
         }
     }
 
@@ -297,4 +300,32 @@ async fn scan(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_lease_that_stays_does_not_keep_those_that_go() {
+        let (deliveries, partition) = (Deliveries::default(), PartitionId(1));
+        let message = MessageView {
+            partition,
+            offset: Offset(0),
+            created_at: baton_types::Timestamp::MIN,
+            transaction_id: Some("a".into()),
+            trace_id: None,
+            producer: None,
+            payload: "1".into(),
+        };
+        let stays = baton_env::fresh_lease();
+        deliveries.add(stays, "q", partition, std::slice::from_ref(&message));
+        for _ in 0..10_000 {
+            let goes = baton_env::fresh_lease();
+            deliveries.add(goes, "q", partition, std::slice::from_ref(&message));
+            deliveries.remove(goes, partition);
+        }
+        assert!(deliveries.lock().order.len() <= ORDER_SLACK + 2);
+        assert!(deliveries.lock().by_lease.contains_key(&stays));
+    }
 }
