@@ -18,7 +18,7 @@ use crate::remembered::Remembered;
 use crate::store::Options;
 use crate::tables::{
     COUNTERS_KEY, Counters, IDS_KEY, LOG_USAGE, TRIM_NOTES, Tables, corrupt, engine_error, number_key,
-    read_cursor, read_group, read_number, read_pair, read_partition, read_queue,
+    read_cursor, read_group, read_number, read_pair, read_partition, read_place, read_queue,
 };
 use crate::tails::Tails;
 
@@ -104,6 +104,10 @@ pub fn load(tables: &Tables, now: Timestamp) -> Result<(Hot, Tails, Leftovers), 
         let (group, partition) = read_pair(&key)?;
         let (group, partition) = (GroupId(group), PartitionId(partition));
         if hot.group_by_id(group).is_some() {
+            if let Some(place) = read_place(&value) {
+                hot.restore_place(group, partition, place, now);
+                continue;
+            }
             hot.put_cursor(group, partition, read_cursor(&value)?, now, |_| ());
         } else if leftovers.groups.last() != Some(&group) {
             leftovers.groups.push(group);

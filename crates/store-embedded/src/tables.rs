@@ -235,6 +235,24 @@ pub fn cursor_value(cursor: &Cursor) -> Bytes {
     row.into()
 }
 
+const PLACE_BYTES: usize = 16;
+
+/// Where a group that begins at the moment `at` begins in a partition, in place of a cursor that nobody has written.
+pub fn place_value(next: Offset, at: Timestamp) -> Bytes {
+    let mut row = Vec::with_capacity(PLACE_BYTES);
+    row.put_u64_le(next.0);
+    row.put_i64_le(at.micros());
+    row.into()
+}
+
+/// Such a place, unless the row is a cursor.
+pub fn read_place(mut row: &[u8]) -> Option<(Offset, Timestamp)> {
+    if row.len() != PLACE_BYTES {
+        return None;
+    }
+    Some((Offset(number(&mut row)?), time(&mut row)?))
+}
+
 pub fn read_cursor(mut row: &[u8]) -> Result<Cursor, Error> {
     let read = |row: &mut &[u8]| -> Option<Cursor> {
         let (next, available_at) = (Offset(number(row)?), time(row)?);
@@ -383,6 +401,9 @@ mod tests {
         older[16] = 2;
         let retries = read_cursor(&older).unwrap().retries.unwrap();
         assert_eq!(retries.entries(), [(4, 2)], "the count of an older server is that of the first message");
+        assert_eq!(read_place(&cursor_value(&Cursor::default())), None);
+        let place = (Offset(3), Timestamp::from_micros(4));
+        assert_eq!(read_place(&place_value(place.0, place.1)), Some(place));
         let counters = Counters {
             next_id: 1,
             next_version: 2,

@@ -284,7 +284,9 @@ impl Tx for EmbeddedTx<'_> {
         let writer = &mut *self.writer;
         let created_at = writer.filling.created_at(partition).unwrap_or(now);
         let events = &mut writer.events;
-        let first = writer.hot.append(partition, count, created_at, now, seq, |event| events.push(event));
+        let (first, placed) =
+            writer.hot.append(partition, count, created_at, now, seq, |event| events.push(event));
+        writer.dirty_cursors.extend(placed.into_iter().map(|group| (group, partition)));
         writer.filling.add(partition, first, created_at, block);
         writer.group_bytes += block.bytes().len();
         if !remember.is_zero() && block.hashes().any(|hash| hash.is_some()) {

@@ -31,7 +31,7 @@ use crate::messages::Stored;
 use crate::reclaimer::{Move, Moved, Reclaimer};
 use crate::remembered::{Packed, Remembered};
 use crate::store::Shared;
-use crate::tables::{COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, cursor_value, number_key, pair_key};
+use crate::tables::{COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, number_key, pair_key};
 use crate::tails::Tails;
 use crate::tx::EmbeddedTx;
 
@@ -551,8 +551,7 @@ impl Writer {
         let mut cursors: Vec<_> = self.dirty_cursors.drain().collect();
         cursors.sort_unstable();
         for (group, partition) in cursors {
-            if let Some(row) = self.hot.written_cursor(group, partition) {
-                let row = cursor_value(row);
+            if let Some(row) = self.hot.cursor_value(group, partition) {
                 self.put(&shared.tables.cursors, pair_key(group.0, partition.0), row);
             }
         }

@@ -110,7 +110,7 @@ impl GroupState {
     }
 
     /// Counts messages that were appended to a partition, from `first` on, and lines the partition up unless the group
-    /// will be offered it anyway.
+    /// will be offered it anyway. Says whether the group now has a place in it that no cursor tells.
     pub fn append(
         &mut self,
         id: PartitionId,
@@ -118,7 +118,7 @@ impl GroupState {
         first: Offset,
         was_last_at: Timestamp,
         now: Timestamp,
-    ) {
+    ) -> bool {
         let slot = self.slots.get(&id);
         let (has_slot, is_known) = (slot.is_some(), slot.is_some_and(|slot| slot.written || slot.placed));
         let mut place = None;
@@ -126,20 +126,21 @@ impl GroupState {
             && !is_known
         {
             if partition.last_at < at {
-                return;
+                return false;
             }
             // If everything before is older than where the group begins, it begins exactly here.
             place = Some(first).filter(|first| was_last_at < at && *first > partition.start);
         }
         self.backlog += partition.tail.since(first);
         if !has_slot && place.is_none() && id >= self.unseen_from {
-            return;
+            return false;
         }
         let slot = self.slots.get_or_insert(id, Slot::default());
         if let Some(place) = place {
             (slot.placed, slot.cursor.next) = (true, place);
         }
         self.place(id, partition, now);
+        place.is_some()
     }
 
     /// Up to `limit` partitions with work that is available: those never offered first, then those offered longest ago.

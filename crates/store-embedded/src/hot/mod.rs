@@ -22,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use self::group::{GroupState, Slot};
 use crate::dense::DenseMap;
 use crate::name::Name;
-use crate::tables::partition_row;
+use crate::tables::{cursor_value, partition_row, place_value};
 use crate::tails::{CHUNK, Chunk, Tail};
 
 /// Everything in memory.
@@ -259,7 +259,8 @@ impl Hot {
         true
     }
 
-    /// Moves the tail over `count` new messages stored at `created_at`, and tells the offset of the first.
+    /// Moves the tail over `count` new messages stored at `created_at`. Tells the offset of the first, and the groups
+    /// that begin exactly there.
     pub fn append(
         &mut self,
         id: PartitionId,
@@ -268,9 +269,10 @@ impl Hot {
         now: Timestamp,
         seq: u64,
         mut notify: impl FnMut(Event),
-    ) -> Offset {
-        let Some(partition) = self.partitions.get_mut(&id) else { return Offset(0) };
-        let Some(queue) = self.queues.get_mut(&partition.queue) else { return Offset(0) };
+    ) -> (Offset, Vec<GroupId>) {
+        let mut placed = Vec::new();
+        let Some(partition) = self.partitions.get_mut(&id) else { return (Offset(0), placed) };
+        let Some(queue) = self.queues.get_mut(&partition.queue) else { return (Offset(0), placed) };
         let (first, was_last_at) = (partition.tail, partition.last_at);
         if partition.start == partition.tail {
             partition.first_at = created_at;
@@ -281,10 +283,12 @@ impl Hot {
         queue.kept += count;
         for group in queue.groups.values() {
             let Some(group) = self.groups.get_mut(group) else { continue };
-            group.append(id, partition, first, was_last_at, now);
+            if group.append(id, partition, first, was_last_at, now) {
+                placed.push(group.row.id);
+            }
         }
         notify(Event::Appended { queue: partition.queue, partition: id });
-        first
+        (first, placed)
     }
 
     /// Gives up the messages before `start`; the oldest kept one was stored at `first_at`.
@@ -401,6 +405,36 @@ impl Hot {
     pub fn written_cursor(&self, group: GroupId, partition: PartitionId) -> Option<&Cursor> {
         let slot = self.groups.get(&group)?.slots.get(&partition)?;
         slot.written.then_some(&slot.cursor)
+    }
+
+    /// A group's place in a partition as it is to stand on disk.
+    pub fn cursor_value(&self, group: GroupId, partition: PartitionId) -> Option<Bytes> {
+        let group = self.groups.get(&group)?;
+        let slot = group.slots.get(&partition)?;
+        match group.row.start {
+            _ if slot.written => Some(cursor_value(&slot.cursor)),
+            Start::At(at) if slot.placed => Some(place_value(slot.cursor.next, at)),
+            _ => None,
+        }
+    }
+
+    /// Takes back where a group that begins at a moment begins in a partition, if it still begins at that moment.
+    pub fn restore_place(
+        &mut self,
+        group: GroupId,
+        id: PartitionId,
+        (next, at): (Offset, Timestamp),
+        now: Timestamp,
+    ) {
+        let Some(partition) = self.partitions.get(&id) else { return };
+        let Some(group) = self.groups.get_mut(&group).filter(|group| group.row.start == Start::At(at)) else {
+            return;
+        };
+        let slot = group.slots.get_or_insert(id, Slot::default());
+        group.backlog = group.backlog.saturating_sub(slot.unfinished(Start::At(at), partition));
+        (slot.placed, slot.cursor.next) = (true, next);
+        group.backlog += slot.unfinished(Start::At(at), partition);
+        group.place(id, partition, now);
     }
 
     pub fn put_cursor(

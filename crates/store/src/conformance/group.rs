@@ -190,7 +190,24 @@ pub async fn a_group_from_a_later_moment_does_not_see_what_comes_before_it<B: Ba
     }
     bench.clock.set(moment);
     bench.push(partition, &["in time"]).await;
-    assert_eq!(backlog(&bench, group).await, 1);
+    for restart in Restart::ALL {
+        assert_eq!(backlog(&bench, group).await, 1, "before {restart:?}");
+        bench.restart(restart).await;
+        assert_eq!(backlog(&bench, group).await, 1, "after {restart:?}");
+    }
+    // As a seek to the end does.
+    let later = moment.after(seconds(100));
+    bench.run(move |tx| Ok(tx.set_start(group, Start::At(later)))).await;
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        assert_eq!(backlog(&bench, group).await, 0, "{restart:?}");
+    }
+    bench.clock.set(later);
+    bench.push(partition, &["after the seek"]).await;
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        assert_eq!(backlog(&bench, group).await, 1, "{restart:?}");
+    }
     assert_eq!(offered(&bench, group, 9).await, [partition]);
 }
 
