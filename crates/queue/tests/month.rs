@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
-use baton_queue::{AckItem, Broker, LeaseClaim, Options, PopRequest, PushBatch, Subscription, Target};
+use baton_queue::{
+    AckItem, Broker, LeaseClaim, Options, PopRequest, Popped, PushBatch, Subscription, Target,
+};
 use baton_store::{NewMessage, Store};
 use baton_store_embedded::EmbeddedStore;
 use baton_types::Timestamp;
@@ -118,8 +120,7 @@ impl Bench {
         self.broker.push(batch).await.unwrap();
     }
 
-    /// Takes what there is and acks it; some of it becomes dead letters.
-    async fn consume(&self, queue: &str, group: &str, dead: usize) {
+    async fn pop(&self, queue: &str, group: &str) -> Option<Popped> {
         let request = PopRequest {
             conflation: false,
             target: Target::Queue(queue.into()),
@@ -127,12 +128,17 @@ impl Bench {
             batch: 100,
             partitions: 10,
             auto_ack: false,
-            wait: None,
+            wait: Some(Duration::from_millis(1)),
             lease: None,
             subscription: Subscription::All,
             attempt: None,
         };
-        let Some(popped) = self.broker.pop(request).await.unwrap() else { return };
+        self.broker.pop(request).await.unwrap()
+    }
+
+    /// Takes what there is and acks it; some of it becomes dead letters.
+    async fn consume(&self, queue: &str, group: &str, dead: usize) {
+        let Some(popped) = self.pop(queue, group).await else { return };
         let messages = popped.claims.iter().flat_map(|claim| &claim.messages).enumerate();
         let item = |(number, message): (usize, &baton_store::MessageView)| AckItem {
             partition: Some(message.partition),
@@ -148,13 +154,22 @@ impl Bench {
     async fn step(&self, step: u32) {
         self.push("q", step).await;
         self.consume("q", "g", 0).await;
-        // A queue and a group that live for a while.
+        // A queue and a group that live for a while, one that waits for more, and leases that nobody acks.
         let fleeting = format!("fleeting-{}", step / 10);
         self.push(&fleeting, step).await;
         self.consume(&fleeting, "g", 1).await;
+        self.consume(&fleeting, "g", 1).await;
+        self.consume("q", &fleeting, 0).await;
+        self.pop("q", "never acks").await;
         if step % 10 == 9 {
             self.broker.delete_queue(&fleeting).await.unwrap();
+            self.broker.delete_group(&fleeting, Some("q"), false).await.unwrap();
         }
+        let record = baton_store::run(&*self.store, move |tx| {
+            let (key, until) = (format!("record {step}"), tx.now().after(3 * STEP));
+            baton_store::expiry::put(tx, &key, None, "1".into(), Some(until))
+        });
+        record.await.unwrap();
         self.clock.advance(STEP);
     }
 }
