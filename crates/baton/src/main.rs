@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    cluster, completions, elect, elections, job, migrate, nodes, pop, push, queues, schedule, serve, shards,
-    tail, worker, workers,
+    cluster, completions, data, elect, elections, job, migrate, nodes, pop, push, queues, schedule, serve,
+    shards, tail, worker, workers,
 };
 
 #[global_allocator]
@@ -79,6 +79,8 @@ enum Command {
     Cluster(cluster::Args),
     /// Bring the schema of a PostgreSQL up to date, or see whether it is.
     Migrate(migrate::Args),
+    /// Mend a data directory while no server uses it.
+    Data(data::Args),
     /// Measure a server.
     Bench(bench::Args),
     /// Print the completions for a shell.
@@ -124,6 +126,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Shards(args) => shards::run(args).await,
             Command::Cluster(args) => cluster::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
+            Command::Data(args) => data::run(args).await,
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),
         }

@@ -92,6 +92,11 @@ impl ManualClock {
         self.elapsed.fetch_add(micros, Ordering::SeqCst);
     }
 
+    /// Moves the clock forward to a moment.
+    pub fn advance_to(&self, at: Timestamp) {
+        self.advance(at.since(self.now()));
+    }
+
     /// Sets the wall clock, also back. No time goes by.
     pub fn set(&self, now: Timestamp) {
         self.now.store(now.micros(), Ordering::SeqCst);
@@ -105,6 +110,50 @@ impl Clock for ManualClock {
 
     fn elapsed(&self) -> Duration {
         Duration::from_micros(u64::try_from(self.elapsed.load(Ordering::SeqCst)).unwrap_or(0))
+    }
+}
+
+/// A slewed clock (as by `adjtime`): it advances with monotonic time and follows a wall clock slowly. So no step of the wall
+/// clock makes anything expire at once or stand still.
+#[derive(Clone, Copy, Debug)]
+pub struct SlewedClock {
+    at: Timestamp,
+    /// The monotonic time at which it showed `at`.
+    since: Duration,
+}
+
+/// A slewed clock gains at most this part of the time that passes: half of the clock drift that elections and shards
+/// allow for, because what it times must not end early.
+const GAIN_DIVISOR: i64 = 200;
+/// It loses at most this part.
+const LOSS_DIVISOR: i64 = 10;
+
+impl SlewedClock {
+    /// A clock that shows `at` when the monotonic time is `since`.
+    pub fn new(at: Timestamp, since: Duration) -> Self {
+        Self { at, since }
+    }
+
+    /// The time, when the wall clock shows `wall` and the monotonic time is `elapsed`.
+    pub fn read(&self, wall: Timestamp, elapsed: Duration) -> Timestamp {
+        let passed = i64::try_from(elapsed.saturating_sub(self.since).as_micros()).unwrap_or(i64::MAX);
+        let steady = self.at.micros().saturating_add(passed);
+        let off = wall.micros().saturating_sub(steady);
+        Timestamp::from_micros(
+            steady.saturating_add(off.clamp(-passed / LOSS_DIVISOR, passed / GAIN_DIVISOR)),
+        )
+    }
+
+    /// The same, and goes on from there.
+    pub fn advance(&mut self, wall: Timestamp, elapsed: Duration) -> Timestamp {
+        let now = self.read(wall, elapsed);
+        (self.at, self.since) = (now, elapsed.max(self.since));
+        now
+    }
+
+    /// Shows no earlier time than `at` from now on.
+    pub fn raise(&mut self, at: Timestamp) {
+        self.at = self.at.max(at);
     }
 }
 
@@ -209,6 +258,29 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn a_slewed_clock_follows_steps_slowly_and_never_stands_still() {
+        let (begin, second) = (Timestamp::from_micros(1_800_000_000_000_000), Duration::from_secs(1));
+        for step in [3600i64, -3600, 10 * 365 * 24 * 3600] {
+            let mut clock = SlewedClock::new(begin, second);
+            let mut last = begin;
+            let minutes = 36_000 / 60 + 10;
+            for minute in 1..=minutes {
+                let passed = Duration::from_secs(60 * minute);
+                let wall = Timestamp::from_micros(begin.after(passed).micros() + step * 1_000_000);
+                let now = clock.advance(wall, second + passed);
+                let gained = now.micros() - last.micros();
+                assert!((54_000_000..=60_300_000).contains(&gained), "{step}: {gained} in a minute");
+                last = now;
+            }
+            let right = begin.after(Duration::from_secs(60 * minutes)).micros() + step * 1_000_000;
+            assert_eq!(last.micros() == right, step == -3600, "{step}");
+        }
+        let mut clock = SlewedClock::new(begin, second);
+        clock.raise(begin.after(second));
+        assert_eq!(clock.read(begin, second), begin.after(second));
+    }
 
     #[test]
     fn no_random_byte_is_given_twice() {

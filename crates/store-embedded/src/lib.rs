@@ -31,6 +31,7 @@ mod name;
 mod reclaimer;
 mod remembered;
 mod store;
+mod store_clock;
 mod tables;
 mod tails;
 mod telling;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, 
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use baton_env::{Clock, SystemClock};
+use baton_env::{BootClock, Clock};
 use baton_store::{
     Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
@@ -24,6 +24,7 @@ use crate::loading;
 use crate::log::Log;
 use crate::messages::Messages;
 use crate::reclaimer::{self, Reclaimer};
+use crate::store_clock::{self, StoreClock};
 use crate::tables::{COUNTERS_KEY, Counters, Tables, engine_error};
 use crate::telling::Telling;
 use crate::writer::{self, Group, Input, Write, Writer};
@@ -59,6 +60,8 @@ pub struct Options {
     pub index_rows: usize,
     /// The clock.
     pub clock: Arc<dyn Clock>,
+    /// Whether the machine's clock counts, however far it is from the time that is stored.
+    pub resets_clock: bool,
 }
 
 impl Options {
@@ -71,7 +74,8 @@ impl Options {
             log_file_bytes: 32 << 20,
             remembered_max: 20_000_000,
             index_rows: 128 << 10,
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::new(BootClock::default()),
+            resets_clock: false,
         }
     }
 }
@@ -100,6 +104,8 @@ pub struct Shared {
     listener: RwLock<Option<Listener>>,
     failure: OnceLock<String>,
     now: AtomicI64,
+    /// The time of the next decision.
+    pub time: StoreClock,
     durable: AtomicU64,
     parked: Mutex<Vec<(u64, Box<dyn Operation>)>>,
     idle: Mutex<bool>,
@@ -128,11 +134,14 @@ impl EmbeddedStore {
     /// Opens the directory, or says why it cannot be used.
     pub fn open(options: Options) -> Result<Self, Error> {
         let claimed = directory::claim(&options.directory)?;
-        directory::check_lists(&options.directory.join("engine"))?;
+        let engine = options.directory.join("engine");
+        directory::create(&engine)
+            .map_err(|e| Error::Unusable(format!("cannot use {}: {e}", engine.display())))?;
+        directory::check_lists(&engine)?;
         let unusable = |e: fjall::Error| {
             Error::Unusable(format!("cannot open the data in {}: {e}", options.directory.display()))
         };
-        let builder = Database::builder(options.directory.join("engine"))
+        let builder = Database::builder(engine)
             .max_journaling_size(JOURNAL_BYTES_MAX)
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
@@ -143,22 +152,28 @@ impl EmbeddedStore {
         let db = db.map_err(|_| Error::Corrupt("the storage engine cannot make sense of it".into()))?;
         let db = db.map_err(unusable)?;
         let tables = Tables::open(&db).map_err(unusable)?;
+        let unsynced = |e: io::Error| Error::Unusable(format!("cannot sync the data directory: {e}"));
+        directory::sync(&options.directory).map_err(unsynced)?;
         let mut remembered = loading::open_remembered(&options, &db, &tables)?;
         let mut log = loading::open_log(&options, &db, &tables, &mut remembered)?;
         let counters = match tables.meta.get(COUNTERS_KEY).map_err(engine_error)? {
             Some(row) => Counters::read(&row)?,
             None => Counters { next_id: 1, next_version: 1, now: Timestamp::MIN, ..Counters::default() },
         };
-        let now = options.clock.now().max(counters.now);
+        let now = store_clock::begin(&options, &counters)?;
         let commits = log.end().commits + 1;
-        let counters = Counters { opened: counters.opened + 1, commits, synced: commits, ..counters };
+        let counters = Counters { opened: counters.opened + 1, commits, synced: commits, now, ..counters };
         // On disk before the first token of this run is given out.
         let opening = Write {
             table: tables.meta.clone(),
             key: COUNTERS_KEY.into(),
             value: Some(counters.value().into()),
         };
-        let opening = Group { number: counters.commits, writes: vec![opening], ..Group::default() };
+        let mut writes = vec![opening];
+        if options.resets_clock {
+            writes.append(&mut store_clock::reset_cursors(&tables, now)?);
+        }
+        let opening = Group { number: counters.commits, writes, ..Group::default() };
         let opened = committer::append(&tables, &mut log, opening)?;
         log.sync().map_err(log_error)?;
         let index = Index::new(db.clone(), tables.segments.clone(), options.index_rows);
@@ -180,6 +195,7 @@ impl EmbeddedStore {
             listener: RwLock::default(),
             failure: OnceLock::new(),
             now: AtomicI64::new(now.micros()),
+            time: StoreClock::new(options.clock.clone(), now),
             durable: AtomicU64::new(0),
             parked: Mutex::default(),
             idle: Mutex::new(true),
@@ -492,6 +508,7 @@ impl Shared {
         let full = stat.f_bavail.saturating_mul(stat.f_frsize) < self.min_free_disk;
         if self.full.swap(full, Ordering::Relaxed) != full {
             tracing::warn!(full, floor = self.min_free_disk, "free disk space crossed the floor");
+            self.log().set_scarce(full);
         }
     }
 }
@@ -550,7 +567,7 @@ impl Store for EmbeddedStore {
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.shared.now.load(Ordering::Relaxed)).max(self.shared.clock.now())
+        Timestamp::from_micros(self.shared.now.load(Ordering::Relaxed)).max(self.shared.time.now())
     }
 
     fn statistics(&self) -> Statistics {

@@ -333,7 +333,7 @@ impl Writer {
         if self.half_decided {
             return self.postponed.push(operation);
         }
-        self.last_now = self.clock.now().max(Timestamp::from_micros(self.last_now.micros() + 1));
+        self.last_now = self.shared.time.now().max(Timestamp::from_micros(self.last_now.micros() + 1));
         self.shared.set_now(self.last_now);
         let events = self.events.len();
         let mut tx = EmbeddedTx::new(self);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use baton_env::{Clock, Stopwatch};
+use baton_env::{Clock, SlewedClock, Stopwatch};
 use baton_store::{
     BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
@@ -101,6 +101,8 @@ pub struct Shared {
     clock: Option<Arc<dyn Clock>>,
     listener: RwLock<Option<Listener>>,
     now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
+    slewed: Mutex<Option<SlewedClock>>,
+    watch: Stopwatch,
     /// The lanes for which the database is away, and why.
     away: Mutex<BTreeMap<usize, String>>,
     /// For which lanes the database has been away for so long that nobody should wait for it.
@@ -135,6 +137,8 @@ impl PostgresStore {
             clock: options.clock,
             listener: RwLock::default(),
             now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
+            slewed: Mutex::default(),
+            watch: Stopwatch::start(),
             away: Mutex::default(),
             refusing: Default::default(),
             commits: AtomicU64::new(0),
@@ -238,9 +242,16 @@ impl Shared {
     /// The store's time as far as it is known without asking.
     pub fn time(&self, heard: (Timestamp, Stopwatch)) -> Timestamp {
         match &self.clock {
-            Some(clock) => clock.now(),
-            None => heard.0.after(heard.1.elapsed()),
+            _ if heard.0 == Timestamp::MIN => heard.0,
+            Some(clock) => self.slew(clock.now(), clock.elapsed()),
+            None => self.slew(heard.0.after(heard.1.elapsed()), self.watch.elapsed()),
         }
+    }
+
+    /// No step of the database's clock lets anything expire early or stand still.
+    fn slew(&self, wall: Timestamp, elapsed: Duration) -> Timestamp {
+        let mut slewed = self.slewed.lock().unwrap_or_else(PoisonError::into_inner);
+        slewed.get_or_insert_with(|| SlewedClock::new(wall, elapsed)).advance(wall, elapsed)
     }
 
     /// The time of the last decision or later.
@@ -257,6 +268,10 @@ impl Shared {
     pub fn set_now(&self, last: Timestamp, heard: (Timestamp, Stopwatch)) {
         let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         *now = (now.0.max(last), heard);
+        // What other servers have written in goes on from there, instead of standing still until it is reached.
+        if let Some(slewed) = &mut *self.slewed.lock().unwrap_or_else(PoisonError::into_inner) {
+            slewed.raise(last);
+        }
     }
 
     /// Notes that the database is away for a lane, and why, or that it is back.

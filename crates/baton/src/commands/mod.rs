@@ -2,6 +2,7 @@
 
 pub mod cluster;
 pub mod completions;
+pub mod data;
 pub mod elect;
 pub mod elections;
 pub mod job;

@@ -95,6 +95,8 @@ impl Args {
 /// Serves until a signal comes or the store fails.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.settings()?;
+    // What the server keeps is for its own user.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     start_log(&settings.log)?;
     if !settings.ignored.is_empty() {
         tracing::warn!(

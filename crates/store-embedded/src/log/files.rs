@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,7 +114,7 @@ impl Files {
 
     /// A new file, which is there also after a crash.
     pub fn create(&self, number: u64) -> io::Result<File> {
-        let file = OpenOptions::new().write(true).create_new(true).open(self.path(number))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(self.path(number))?;
         File::open(&self.directory)?.sync_all()?;
         Ok(file)
     }

@@ -18,10 +18,11 @@ mod files;
 mod frame;
 mod hints;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom, Write as _};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,6 +34,7 @@ pub use checkpoint::Position;
 pub use files::{Files, Place};
 pub use frame::Frame;
 
+use crate::directory;
 use crate::remembered::Packed;
 use crate::tables::{LOG_USAGE, SEGMENT_KEY_BYTES, corrupt, read_number};
 use crate::writer::Write;
@@ -54,6 +56,8 @@ const SMALL_BEFORE: u32 = 8;
 const GARBAGE_PERCENT: u64 = 30;
 /// and when it is at least so many files' worth, so that a small store is left alone.
 const GARBAGE_FILES_MIN: u64 = 2;
+/// or at least so many bytes while the disk is nearly full.
+const SCARCE_GARBAGE_MIN: u64 = 1 << 20;
 
 /// The segments that a commit adds, each with its key before it.
 #[derive(Default)]
@@ -121,6 +125,8 @@ pub struct Log {
     since_checkpoint: Unchecked,
     /// Whether anything has become garbage since somebody last looked.
     more_garbage: bool,
+    /// Whether the disk is nearly full, so that every bit of garbage counts.
+    scarce: bool,
 }
 
 /// What a start would have to do.
@@ -147,7 +153,7 @@ impl Log {
         let checkpoint = Position::load(directory)?;
         let directory = &directory.join("log");
         let unusable = |e: io::Error| Error::Unusable(format!("cannot use {}: {e}", directory.display()));
-        fs::create_dir_all(directory).map_err(unusable)?;
+        directory::create(directory).map_err(unusable)?;
         let files = Files::new(directory);
         let mut listed = files.list().map_err(unusable)?;
         if listed.is_empty() && checkpoint == Position::START {
@@ -158,6 +164,7 @@ impl Log {
         let mut usage: BTreeMap<_, _> = listed.iter().map(|(file, bytes)| (*file, usage(*bytes))).collect();
         let last = usage.keys().last().copied().unwrap_or_default().max(checkpoint.file);
         let (mut end, mut since_checkpoint) = (checkpoint, Unchecked::default());
+        let mut tail = Tail::default();
         for number in checkpoint.file..=last {
             if number > checkpoint.file {
                 end = end.next_file();
@@ -169,6 +176,7 @@ impl Log {
             let bytes = files.read(number).map_err(unusable)?;
             let from = usize::try_from(end.at).ok().filter(|from| *from <= bytes.len());
             let mut rest = bytes.slice(from.ok_or_else(|| damaged(number))?..);
+            tail = Tail { bytes: bytes.clone(), from: end.at, frames: VecDeque::new() };
             while let Some(frame) = next(&rest, end, number == last) {
                 apply(&frame, end.file, end.at)?;
                 rest.advance(usize::try_from(frame.len()).unwrap_or(usize::MAX));
@@ -177,6 +185,7 @@ impl Log {
                 end.at += frame.len();
                 end.stored += frame.entries_bytes();
                 end.commits = frame.number;
+                tail.add(&frame, end.at);
             }
             // What was never finished is the end. A commit that was synced is known to those after it.
             let was_synced = || Frame::all_in(&rest).any(|later| later.synced > end.commits);
@@ -190,6 +199,7 @@ impl Log {
             (known.bytes, known.stored) = (end.at, end.stored);
         }
         let file = files.reopen(end.file, end.at).map_err(unusable)?;
+        tail.write_again(&file, end.at).map_err(unusable)?;
         files.bytes.store(usage.values().map(|usage| usage.bytes).sum(), Ordering::Relaxed);
         Ok(Self {
             files: Arc::new(files),
@@ -205,6 +215,7 @@ impl Log {
             checkpoint,
             since_checkpoint,
             more_garbage: true,
+            scarce: false,
         })
     }
 
@@ -246,7 +257,7 @@ impl Log {
                 changed.insert(place.file);
             }
         }
-        if self.end.at >= self.file_bytes {
+        if self.end.at >= self.file_bytes || self.scarce && self.is_worth_ending() {
             self.end_file()?;
             changed.insert(self.end.file);
             let next = self.end.next_file();
@@ -396,17 +407,58 @@ impl Log {
         (all || much && self.is_much_garbage()).then_some(*file)
     }
 
+    /// Notes whether the disk is nearly full.
+    pub fn set_scarce(&mut self, scarce: bool) {
+        self.more_garbage |= scarce && !self.scarce;
+        self.scarce = scarce;
+    }
+
+    /// Whether much of the last file is garbage, which only goes with a file that has ended.
+    fn is_worth_ending(&self) -> bool {
+        let last = self.usage.get(&self.end.file).copied().unwrap_or_default();
+        last.garbage() >= SCARCE_GARBAGE_MIN && last.garbage() * 100 >= last.bytes * GARBAGE_PERCENT
+    }
+
     fn is_much_garbage(&self) -> bool {
         let complete = self.usage.range(..self.end.file).map(|(_, usage)| usage);
         let add = |(bytes, garbage), usage: &Usage| (bytes + usage.bytes, garbage + usage.garbage());
         let (bytes, garbage) = complete.fold((0, 0), add);
-        garbage >= GARBAGE_FILES_MIN * self.file_bytes && garbage * 100 >= bytes * GARBAGE_PERCENT
+        let least = if self.scarce { SCARCE_GARBAGE_MIN } else { GARBAGE_FILES_MIN * self.file_bytes };
+        garbage >= least && garbage * 100 >= bytes * GARBAGE_PERCENT
     }
 
     /// A file has been removed.
     pub fn note_removed(&mut self, file: u64) {
         let bytes = self.usage.remove(&file).map_or(0, |usage| usage.bytes);
         self.files.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The last file, from after the commit that is known to have been synced on.
+#[derive(Default)]
+struct Tail {
+    bytes: Bytes,
+    from: u64,
+    /// The commits after that, and where they end.
+    frames: VecDeque<(u64, u64)>,
+}
+
+impl Tail {
+    fn add(&mut self, frame: &Frame, end: u64) {
+        while let Some((_, end)) = self.frames.pop_front_if(|(number, _)| *number <= frame.synced) {
+            self.from = end;
+        }
+        self.frames.push_back((frame.number, end));
+    }
+
+    /// Writes it again, so that the next sync covers it. After a sync that failed, the system's cache may show what is not
+    /// on disk and count it as written: a sync without this would do nothing, and a power cut take back what was read.
+    fn write_again(&self, file: &File, end: u64) -> io::Result<()> {
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+        match self.bytes.get(place(self.from)..place(end)) {
+            Some(bytes) if !bytes.is_empty() => file.write_all_at(bytes, self.from),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -458,6 +510,36 @@ mod tests {
         log.end_file().unwrap_err();
         log.append(3, &[], &[], &Segments::default()).unwrap_err();
         assert_eq!(log.synced, 1);
+    }
+
+    #[test]
+    fn a_start_writes_again_what_may_not_have_been_synced() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let mut ends = Vec::new();
+        for number in 1..=5 {
+            log.append(number, &[], &[], &Segments::default()).unwrap();
+            ends.push(log.end().at);
+            if number <= 3 {
+                log.sync().unwrap();
+            }
+        }
+        drop(log);
+        let path = directory.path().join("log/0000000001.log");
+        let bytes = Bytes::from(std::fs::read(&path).unwrap());
+        let (mut rest, mut tail) = (bytes.clone(), Tail { bytes: bytes.clone(), ..Tail::default() });
+        for end in &ends {
+            let frame = Frame::read(&rest).unwrap();
+            rest.advance(usize::try_from(frame.len()).unwrap());
+            tail.add(&frame, *end);
+        }
+        assert_eq!(tail.from, ends[2], "three commits are known to be synced");
+        let old = std::time::SystemTime::UNIX_EPOCH;
+        File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
+        let log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        assert_eq!(log.end().commits, 5);
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        assert!(std::fs::metadata(&path).unwrap().modified().unwrap() > old);
     }
 
     #[test]

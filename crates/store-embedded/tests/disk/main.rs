@@ -7,13 +7,15 @@ mod space;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use baton_env::ManualClock;
 use baton_store::{
     Block, Cursor, Durability, Error, GroupSpec, NewMessage, QueueSpec, Start, Store, begin, run,
 };
 use baton_store_embedded::{EmbeddedStore, Options};
-use baton_types::{Offset, PartitionId, QueueId, QueueOptions};
+use baton_types::{Offset, PartitionId, QueueId, QueueOptions, Timestamp};
 
 fn open(directory: &Path) -> Result<EmbeddedStore, Error> {
     EmbeddedStore::open(Options { min_free_disk: 0, ..Options::new(directory) })
@@ -246,4 +248,69 @@ async fn tails_that_were_moved_together_are_found_again() {
     let store = open_cold(directory.path()).unwrap();
     let told = run(&store, move |tx| Ok(tx.partition_by_id(fresh[4])?.map(|row| row.tail))).await.unwrap();
     assert_eq!(told, Some(Offset(1)));
+}
+
+/// Time that was stored once does not go back by itself, so a start asks before it takes over an implausible clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_asks_about_a_clock_that_is_far_from_the_stored_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let begin = Timestamp::from_micros(1_800_000_000_000_000);
+    let day = Duration::from_secs(24 * 3600);
+    let clock = Arc::new(ManualClock::new(begin));
+    let open = |resets_clock| {
+        let clock = clock.clone();
+        EmbeddedStore::open(Options {
+            clock,
+            resets_clock,
+            min_free_disk: 0,
+            ..Options::new(directory.path())
+        })
+    };
+    let lease_until = async |store: &EmbeddedStore, id: PartitionId| {
+        run(store, move |tx| {
+            let queue = tx.queue("q")?.unwrap().id;
+            let group = tx.group(queue, "g")?.unwrap().id;
+            Ok(tx.cursor(group, id)?.unwrap().available_at)
+        })
+        .await
+        .unwrap()
+    };
+    let now = async |store: &EmbeddedStore| run(store, |tx| Ok(tx.now())).await.unwrap();
+    let store = open(false).unwrap();
+    let (queue, partitions) = lane(&store, 1).await;
+    let id = partitions[0];
+    drop(store);
+    // A week in which nothing happened is nothing special.
+    clock.set(begin.after(7 * day));
+    let store = open(false).unwrap();
+    assert!(now(&store).await >= begin.after(7 * day));
+    run(&store, move |tx| {
+        let subscribed_at = tx.now();
+        let spec = GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false };
+        let group = tx.put_group(queue, &spec).id;
+        let cursor = Cursor { available_at: tx.now().after(Duration::from_secs(60)), ..Cursor::default() };
+        tx.put_cursor(group, id, cursor, Durability::Now);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    drop(store);
+    for implausible in [begin.after(5 * day), begin.after(3650 * day)] {
+        clock.set(implausible);
+        let refused = open(false).err().unwrap().to_string();
+        assert!(refused.contains("baton data reset-clock"), "{refused}");
+    }
+    // An hour is slewed.
+    clock.set(begin.after(7 * day).before(Duration::from_secs(3600)));
+    let store = open(false).unwrap();
+    assert!(now(&store).await >= begin.after(7 * day));
+    drop(store);
+    clock.set(begin.after(day));
+    let store = open(true).unwrap();
+    assert!(now(&store).await < begin.after(day + Duration::from_secs(1)));
+    assert!(lease_until(&store, id).await <= begin.after(day));
+    store.close().await.unwrap();
+    drop(store);
+    let store = open(false).unwrap();
+    assert!(now(&store).await < begin.after(day + Duration::from_secs(1)));
 }

@@ -147,3 +147,33 @@ async fn below_the_floor_messages_are_refused_and_the_rest_goes_on() {
     let store = open(directory.path()).unwrap();
     run(&store, |tx| tx.admit(1)).await.unwrap();
 }
+
+/// A small disk never holds as much garbage as is worth while elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn below_the_floor_every_bit_of_garbage_goes() {
+    let directory = tempfile::tempdir().unwrap();
+    let options = Options { min_free_disk: u64::MAX, ..Options::new(directory.path()) };
+    let store = EmbeddedStore::open(options).unwrap();
+    let (_, partitions) = lane(&store, 2).await;
+    for salt in 0..80 {
+        push(&store, partitions[usize::try_from(salt % 2).unwrap()], block(10, 10_000, salt)).await.unwrap();
+    }
+    let log_bytes = || {
+        let logs = files(directory.path()).into_iter().filter(|path| is_log(path));
+        logs.filter_map(|path| fs::metadata(&path).ok()).map(|meta| meta.len()).sum::<u64>()
+    };
+    assert!(log_bytes() > 8_000_000);
+    let gone = partitions[0];
+    run(&store, move |tx| tx.trim(gone, Offset(400))).await.unwrap();
+    for _ in 0..600 {
+        // Something must happen for it to be looked at.
+        run(&store, |tx| tx.put_record("tick", "v".into(), None)).await.unwrap();
+        if log_bytes() < 6_000_000 {
+            break;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(log_bytes() < 6_000_000, "{}", log_bytes());
+    let left = store.read(partitions[1], Offset(0), Offset(400), usize::MAX).await.unwrap();
+    assert_eq!(left.last().unwrap().end(), Offset(400));
+}

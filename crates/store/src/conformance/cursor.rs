@@ -174,12 +174,12 @@ pub async fn a_partition_is_offered_when_its_time_has_come<B: Backend>() {
     let until = BEGIN.after(seconds(30));
     bench.put_cursor(group, partitions[0], Cursor { available_at: until, ..at(0) }).await;
     bench.push(partitions[0], &["c"]).await;
-    bench.clock.set(BEGIN.after(seconds(29)));
+    bench.clock.advance_to(BEGIN.after(seconds(29)));
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert!(offered(&bench, group, 9).await.is_empty());
     }
-    bench.clock.set(until);
+    bench.clock.advance_to(until);
     for restart in Restart::ALL {
         assert_eq!(offered(&bench, group, 9).await, partitions, "before {restart:?}");
         bench.restart(restart).await;
@@ -208,7 +208,7 @@ pub async fn the_next_moment_is_that_of_the_first_partition_with_work<B: Backend
     assert_eq!(next_available(&bench, group).await, Some(after(50)));
     bench.push(partitions[2], &["c"]).await;
     assert_eq!(next_available(&bench, group).await, Some(after(5)), "now it has");
-    bench.clock.set(after(6));
+    bench.clock.advance_to(after(6));
     assert_eq!(offered(&bench, group, 9).await, [partitions[2]]);
     for restart in Restart::ALL {
         bench.restart(restart).await;

@@ -127,7 +127,7 @@ async fn three_ages<B: Backend>(bench: &Bench<B>) -> (baton_types::QueueId, [Par
     ];
     bench.push(older, &["o"]).await;
     bench.push(mixed, &["o"]).await;
-    bench.clock.set(BEGIN.after(seconds(100)));
+    bench.clock.advance_to(BEGIN.after(seconds(100)));
     bench.push(mixed, &["n", "n"]).await;
     bench.push(newer, &["n"]).await;
     (queue, [older, mixed, newer])
@@ -188,7 +188,7 @@ pub async fn a_group_from_a_later_moment_does_not_see_what_comes_before_it<B: Ba
         assert_eq!(backlog(&bench, group).await, 0);
         assert!(offered(&bench, group, 9).await.is_empty());
     }
-    bench.clock.set(moment);
+    bench.clock.advance_to(moment);
     bench.push(partition, &["in time"]).await;
     for restart in Restart::ALL {
         assert_eq!(backlog(&bench, group).await, 1, "before {restart:?}");
@@ -202,7 +202,7 @@ pub async fn a_group_from_a_later_moment_does_not_see_what_comes_before_it<B: Ba
         bench.restart(restart).await;
         assert_eq!(backlog(&bench, group).await, 0, "{restart:?}");
     }
-    bench.clock.set(later);
+    bench.clock.advance_to(later);
     bench.push(partition, &["after the seek"]).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;

@@ -35,9 +35,9 @@ pub async fn the_first_answer_is_kept_for_the_same_request<B: Backend>() {
 pub async fn an_answer_expires_with_its_key<B: Backend>() {
     let bench = Bench::<B>::new().await;
     bench.run(|tx| key("a").keep(tx, SCOPE, b"1")).await;
-    bench.clock.set(BEGIN.after(ANSWER_KEPT_FOR).before(seconds(1)));
+    bench.clock.advance_to(BEGIN.after(ANSWER_KEPT_FOR).before(seconds(1)));
     assert_eq!(earlier(&bench, SCOPE, "a").await, Earlier::Answered("1".into()));
-    bench.clock.set(BEGIN.after(ANSWER_KEPT_FOR).after(seconds(1)));
+    bench.clock.advance_to(BEGIN.after(ANSWER_KEPT_FOR).after(seconds(1)));
     assert_eq!(earlier(&bench, SCOPE, "b").await, Earlier::None);
     bench.run(|tx| key("b").keep(tx, SCOPE, b"2")).await;
     assert_eq!(earlier(&bench, SCOPE, "b").await, Earlier::Answered("2".into()));

@@ -59,7 +59,8 @@ macro_rules! conformance {
         $crate::conformance! { @ $backend;
             time:
                 now_rises_strictly_though_the_clock_stands_still
-                now_rises_though_the_clock_goes_back
+                a_step_of_the_clock_neither_stops_time_nor_skips_any
+                the_store_follows_a_clock_that_was_stepped
                 now_rises_over_a_restart_though_the_clock_goes_back
                 the_store_tells_the_time_of_the_last_decision_or_later
                 no_token_is_given_twice_and_each_is_higher_than_the_last;

@@ -77,10 +77,10 @@ pub async fn a_record_expires_by_store_time<B: Backend>() {
     let until = BEGIN.after(seconds(10));
     bench.run(move |tx| tx.put_record("lease", "x".into(), Some(until))).await;
     put(&bench, "lease2", "stays").await;
-    bench.clock.set(BEGIN.after(seconds(9)));
+    bench.clock.advance_to(BEGIN.after(seconds(9)));
     assert!(value(&bench, "lease").await.is_some());
     assert_eq!(scan(&bench, "lease", None, 10).await, ["lease", "lease2"]);
-    bench.clock.set(until);
+    bench.clock.advance_to(until);
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(value(&bench, "lease").await, None);

@@ -1,5 +1,6 @@
 //! Time and tokens only rise.
 
+use baton_env::Clock;
 use baton_types::Timestamp;
 
 use super::{BEGIN, Backend, Bench, Restart, seconds};
@@ -19,13 +20,43 @@ pub async fn now_rises_strictly_though_the_clock_stands_still<B: Backend>() {
     }
 }
 
-pub async fn now_rises_though_the_clock_goes_back<B: Backend>() {
+/// Leases, delays and timers end when as much time has passed as they were given for, or up to a tenth more.
+pub async fn a_step_of_the_clock_neither_stops_time_nor_skips_any<B: Backend>() {
+    let mut bench = Bench::<B>::new().await;
+    let ten_years = 10 * 365 * 24 * 3600;
+    for step in [-3600, 3600, ten_years, -ten_years] {
+        let before = now(&bench).await;
+        let wall = bench.clock.now().micros() + step * 1_000_000;
+        bench.clock.set(Timestamp::from_micros(wall));
+        let stepped = now(&bench).await;
+        assert!(stepped.since(before) < seconds(1), "{step}: {before} became {stepped}");
+        bench.clock.advance(seconds(100));
+        let passed = now(&bench).await.since(before);
+        assert!((seconds(89)..seconds(101)).contains(&passed), "{step}: 100 s became {passed:?}");
+        assert!(bench.store().now().since(before) < seconds(102), "{step}");
+    }
+    // A restart does not lose it either.
+    bench.clock.set(bench.clock.now().before(seconds(3600)));
+    bench.restart(Restart::Crash).await;
+    let before = now(&bench).await;
+    bench.clock.advance(seconds(100));
+    let passed = now(&bench).await.since(before);
+    assert!((seconds(89)..seconds(101)).contains(&passed), "100 s became {passed:?}");
+}
+
+pub async fn the_store_follows_a_clock_that_was_stepped<B: Backend>() {
     let bench = Bench::<B>::new().await;
-    let first = now(&bench).await;
-    bench.clock.set(BEGIN.before(seconds(3600)));
-    assert!(now(&bench).await > first);
-    bench.clock.set(BEGIN.after(seconds(10)));
-    assert!(now(&bench).await >= BEGIN.after(seconds(10)));
+    for step in [-60, 120] {
+        now(&bench).await;
+        bench.clock.set(Timestamp::from_micros(bench.clock.now().micros() + step * 1_000_000));
+        for _ in 0..45 {
+            bench.clock.advance(seconds(600));
+            now(&bench).await;
+        }
+        let (told, wall) = (now(&bench).await, bench.clock.now());
+        let off = told.since(wall).max(wall.since(told));
+        assert!(off < seconds(1), "{step}: {told} and {wall}");
+    }
 }
 
 /// Whatever a decision wrote, its moment is not forgotten.
