@@ -185,6 +185,11 @@ def test_jobs_are_found_and_changed_together(server, queue):
     assert (dry["matched"], dry["changed"]) == (5, 0)
     assert ok(server.post(f"{API}/jobs:bulk", bulk | {"dryRun": False}))["changed"] == 5
     assert ok(server.post(f"{API}/jobs:bulk", bulk | {"action": "retry", "dryRun": False}))["changed"] == 5
+    # A filter that was left out meant every job of every queue.
+    for wrong in ({}, {"filter": {}}, {"filter": {"tag": queue}, "all": True}):
+        assert server.post(f"{API}/jobs:bulk", {"action": "cancel"} | wrong).status == 422
+    everything = ok(server.post(f"{API}/jobs:bulk", {"action": "cancel", "all": True, "dryRun": True}))
+    assert everything["matched"] >= 5
     assert server.get(f"{API}/jobs?state=sleeping").status == 400
     assert server.get(f"{API}/jobs?cursor=here").status == 400
 

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::history::{self, JobError};
 use crate::id::{JobId, Place};
 use crate::key;
-use crate::limits::ARGS_BYTES_MAX;
+use crate::limits::{ARGS_BYTES_MAX, CANCEL_REASON_FOR};
 use crate::machine::{self, Cancelled};
 use crate::permit;
 use crate::state::{Outcome, State};
@@ -20,20 +20,42 @@ pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>)
     let place = book.expect(id)?;
     let (now, policy) = (book.now(), book.policy);
     let held = book.slot(place)?.filter(|slot| slot.state.is_held()).map(|slot| slot.fence);
+    let before = if held.is_some() { reason_of(book, place)? } else { None };
     let cancelled = machine::cancel(book.slot_mut(place)?, now, force, &policy);
     match cancelled {
         Cancelled::Done => {
-            let error = JobError::of_server("cancelled", reason.unwrap_or("cancelled by request"));
-            if let Some(fence) = held {
-                history::note(book, place, fence, Outcome::Cancelled, Some(error), &[])?;
+            let said = reason.map(str::to_owned).or(before);
+            if held.is_some() || said.is_some() {
+                let error =
+                    JobError::of_server("cancelled", said.as_deref().unwrap_or("cancelled by request"));
+                history::note(book, place, held.unwrap_or(0), Outcome::Cancelled, Some(error), &[])?;
+            }
+            if held.is_some() {
                 book.news.counts.ended.push((Outcome::Cancelled, std::time::Duration::ZERO));
             }
             end::ended(book, place, State::Cancelled)?;
         }
-        Cancelled::Asked => book.tell(place),
+        Cancelled::Asked => {
+            if let Some(reason) = reason {
+                let kept = JobError::of_server("cancelled", reason).bounded().message;
+                let until = now.after(CANCEL_REASON_FOR);
+                book.put(key::cancel_reason(id), kept.into_bytes(), Some(until));
+            }
+            book.tell(place);
+        }
         Cancelled::TooLate => {}
     }
     Ok(cancelled)
+}
+
+/// The reason that was given for the cancellation of a job whose worker is to stop.
+pub fn reason_of(book: &mut Book<'_>, place: Place) -> Result<Option<String>, Halt> {
+    if book.slot(place)?.is_none_or(|slot| slot.state != State::Cancelling) {
+        return Ok(None);
+    }
+    let id = book.id(place)?;
+    let reason = book.record(&key::cancel_reason(id))?;
+    Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
 }
 
 /// Gives an ended job another try, perhaps with other arguments, perhaps later.

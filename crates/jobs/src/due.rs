@@ -8,7 +8,7 @@ use std::time::Duration;
 use baton_types::{PartitionId, Timestamp};
 
 use crate::book::{Book, Halt, each};
-use crate::cancel::leave_spec;
+use crate::cancel::{leave_spec, reason_of};
 use crate::chunk::{CHUNK, Slot};
 use crate::end;
 use crate::enqueue::labels;
@@ -102,8 +102,9 @@ fn take_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     let Some(overdue) = machine::overdue(slot, now) else { return Ok(()) };
     let (outcome, error, verdict) = match overdue {
         Overdue::NotStopped => {
+            let reason = reason_of(book, place)?.map(|reason| format!("{reason}; ")).unwrap_or_default();
             machine::stop(book.slot_mut(place)?, now, &policy);
-            let error = JobError::of_server("cancelled", "the worker did not stop in time");
+            let error = JobError::of_server("cancelled", format!("{reason}the worker did not stop in time"));
             (Outcome::Cancelled, error, Verdict::Ended(State::Cancelled))
         }
         Overdue::Lost => {

@@ -131,6 +131,12 @@ pub fn read_worn(key: &str) -> Option<(Timestamp, JobId)> {
     Some((Timestamp::from_micros(at.parse().ok()?), job))
 }
 
+/// Why a job is to stop, until its worker has.
+pub fn cancel_reason(job: JobId) -> String {
+    format!("jobs/cancel-reason/{:032x}", job.as_uuid().as_u128())
+}
+
+/// How far a job says it is.
 pub fn progress(job: JobId) -> String {
     format!("jobs/progress/{:032x}", job.as_uuid().as_u128())
 }

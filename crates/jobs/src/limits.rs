@@ -87,6 +87,8 @@ pub const LOGS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const IDEMPOTENT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// How long a silent worker is remembered.
 pub const WORKER_FOR: Duration = Duration::from_secs(24 * 3600);
+/// How long the reason of a cancellation waits for the worker to stop; a job keeps it in its history afterwards.
+pub const CANCEL_REASON_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Losses count against a job only within this time.
 pub const LOSSES_WITHIN: Duration = Duration::from_secs(72 * 3600);
 /// A waiting job rises by one priority after each of these, so that none waits for ever.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::book::{Book, Halt, each};
+use crate::cancel;
 use crate::end;
 use crate::error::Error;
 use crate::history::{self, JobError};
@@ -97,6 +98,7 @@ fn one(book: &mut Book<'_>, report: &Report) -> Result<Reported, Halt> {
 
 fn apply(book: &mut Book<'_>, place: Place, report: &Report) -> Result<Result<Verdict, Refusal>, Halt> {
     let (now, policy, fence) = (book.now(), book.policy, report.fence);
+    let reason = cancel::reason_of(book, place)?;
     let verdict = match report.outcome {
         Outcome::Succeeded => {
             let done = machine::succeed(book.slot_mut(place)?, now, fence, &policy);
@@ -120,8 +122,11 @@ fn apply(book: &mut Book<'_>, place: Place, report: &Report) -> Result<Result<Ve
             machine::fail(book.slot_mut(place)?, now, fence, &failure, &spec.retry, &policy)
         }
     };
-    if verdict.is_ok() {
-        history::note(book, place, fence, report.outcome, report.error.clone(), &report.result)?;
+    if let Ok(verdict) = &verdict {
+        let reason = reason.filter(|_| *verdict == Verdict::Ended(State::Cancelled));
+        let error = reason.map(|reason| JobError::of_server("cancelled", reason));
+        let error = report.error.clone().or(error);
+        history::note(book, place, fence, report.outcome, error, &report.result)?;
     }
     Ok(verdict)
 }

@@ -249,6 +249,28 @@ async fn a_cancelled_job_is_stopped_and_one_that_does_not_stop_is_taken_away() {
 }
 
 #[tokio::test]
+async fn the_reason_of_a_cancellation_is_kept_whoever_ends_the_job() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let jobs = bench.jobs.enqueue((0..4).map(|_| job("q")).collect(), None).await.unwrap();
+    bench.settle().await;
+    // Of a job that waits, of one whose worker stops, of one that is then ended by force, of one that does not stop.
+    let leased = bench.lease(worker, 3).await;
+    for one in &jobs {
+        bench.jobs.cancel(one.job_id, false, Some("not needed".into())).await.unwrap();
+    }
+    bench.report(&leased[0], Outcome::Cancelled).await;
+    bench.jobs.cancel(leased[1].id, true, None).await.unwrap();
+    bench.pass(31).await;
+    for one in &jobs {
+        let detail = bench.jobs.detail(one.job_id).await.unwrap();
+        assert_eq!(detail.job.state, State::Cancelled);
+        let error = detail.error().unwrap();
+        assert_eq!((error.kind.as_str(), error.message.starts_with("not needed")), ("cancelled", true));
+    }
+}
+
+#[tokio::test]
 async fn a_job_that_runs_too_long_is_taken_away_and_tried_again() {
     let bench = Bench::new();
     bench.settle().await;

@@ -283,7 +283,8 @@ impl Template {
                 place.and_then(|place| u8::try_from(place).ok())
             }
         };
-        let args = fields.remove("args").unwrap_or_else(|| RawValue::NULL.to_owned());
+        let none = || RawValue::from_string("{}".into()).map_err(wrong);
+        let args = fields.remove("args").map_or_else(none, Ok)?;
         let spec =
             serde_json::to_string(&fields).and_then(|text| serde_json::from_str(&text)).map_err(wrong)?;
         let template = Self {
@@ -350,6 +351,12 @@ mod tests {
         assert_eq!(&job.args[..], br#"{"b": 1, "a": 12345678901234567890}"#);
         assert_eq!((&*job.queue, job.priority, job.spec.timeout_ms), ("default", 2, 7));
         assert_eq!(job.spec.schedule_id.as_deref(), Some("nightly"));
+        let plain = r#"{"kind": "interval", "everyMs": 5000, "job": {"jobType": "t"}}"#;
+        assert_eq!(
+            &parse(plain).unwrap().job("s", Timestamp::MIN).args[..],
+            b"{}",
+            "as in POST /api/v1/jobs"
+        );
         let again = parse(&serde_json::to_string(&spec).unwrap()).unwrap();
         assert!(again.has_the_moments_of(&spec));
         assert_eq!(serde_json::to_string(&again).unwrap(), serde_json::to_string(&spec).unwrap());

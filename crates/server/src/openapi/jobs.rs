@@ -107,7 +107,7 @@ fn jobs() -> Vec<Operation> {
         ),
         post("/api/v1/jobs:bulk")
             .body(shape(json!({
-                "action": "cancel|retry", "dryRun?": "flag", "cursor?": "text", "filter?": filter(),
+                "action": "cancel|retry", "dryRun?": "flag", "cursor?": "text", "filter?": filter(), "all?": "flag",
             })))
             .answers_error(StatusCode::NOT_FOUND)
             .answers(200, "How many were changed, or would be.", shape(json!({

@@ -69,6 +69,8 @@ struct Bulk {
     #[serde(default)]
     filter: RawFilter,
     #[serde(default)]
+    all: bool,
+    #[serde(default)]
     dry_run: bool,
     cursor: Option<String>,
 }
@@ -94,6 +96,17 @@ pub(super) struct RawFilter {
 }
 
 impl RawFilter {
+    /// The filter of a call that changes what it describes. One that describes everything must say `all`, so that a
+    /// filter that was left out or misspelt changes nothing.
+    fn checked_or_all(self, all: bool) -> Result<Filter, Error> {
+        let filter = self.checked()?;
+        match (filter == Filter::default(), all) {
+            (true, false) => Err(Error::unprocessable("give a filter, or \"all\": true to mean every job")),
+            (false, true) => Err(Error::unprocessable("give a filter or \"all\": true, not both")),
+            _ => Ok(filter),
+        }
+    }
+
     pub(super) fn checked(self) -> Result<Filter, Error> {
         let moment = |at: String| query::moment("createdAfter", &at).map_err(Error::of_body);
         Ok(Filter {
@@ -114,7 +127,7 @@ pub(in crate::routes) fn bulk(mut call: Call) -> Answer {
     Box::pin(async move {
         let bulk: Bulk =
             parsed(&mut call, "{\"action\": \"cancel\" or \"retry\", \"filter\": {...}, \"dryRun\": flag}")?;
-        let filter = bulk.filter.checked()?;
+        let filter = bulk.filter.checked_or_all(bulk.all)?;
         let action = match bulk.action {
             BulkAction::Cancel => Action::Cancel,
             BulkAction::Retry => Action::Retry,
