@@ -299,6 +299,13 @@ pub enum Drained {
     Refused(Error),
 }
 
+/// How many messages of a refused run of `len` would have fit, if any: a run may be longer than a queue's `maxSize`.
+pub fn room(refused: &Error, len: usize) -> Option<usize> {
+    let Error::QueueFull { size, max, .. } = refused else { return None };
+    let room = usize::try_from(max.checked_sub(*size)?).unwrap_or(usize::MAX);
+    (1..len).contains(&room).then_some(room)
+}
+
 /// Pushes a run and gives it up in the spool.
 pub fn drain(tx: &mut dyn Tx, run: &Run) -> Result<Drained, Stop> {
     let row = tx.partition_by_id(run.partition)?;

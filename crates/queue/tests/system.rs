@@ -52,12 +52,16 @@ impl Bench {
     }
 
     async fn pop(&self, queue: &str, partition: &str, group: &str) -> Option<Popped> {
+        self.pop_as(queue, partition, group, false).await
+    }
+
+    async fn pop_as(&self, queue: &str, partition: &str, group: &str, auto_ack: bool) -> Option<Popped> {
         let request = PopRequest {
             target: Target::Partition { queue: queue.into(), partition: partition.into() },
             group: group.into(),
             batch: 100,
             partitions: 1,
-            auto_ack: false,
+            auto_ack,
             wait: None,
             lease: None,
             subscription: Subscription::All,
@@ -68,9 +72,11 @@ impl Bench {
     }
 
     async fn texts(&self, queue: &str, partition: &str) -> Vec<String> {
-        let popped = self.pop(queue, partition, "reader").await;
-        let messages = popped.iter().flat_map(|popped| &popped.claims).flat_map(|claim| &claim.messages);
-        messages.map(|message| String::from_utf8(message.payload.to_vec()).unwrap()).collect()
+        texts_of(self.pop(queue, partition, "reader").await)
+    }
+
+    async fn texts_finished(&self, queue: &str, partition: &str) -> Vec<String> {
+        texts_of(self.pop_as(queue, partition, "reader", true).await)
     }
 
     async fn drained(&self) {
@@ -85,6 +91,11 @@ impl Bench {
         let queues = self.broker.queues().await.unwrap();
         queues.iter().map(|summary| summary.queue.spec.name.to_string()).collect()
     }
+}
+
+fn texts_of(popped: Option<Popped>) -> Vec<String> {
+    let messages = popped.iter().flat_map(|popped| &popped.claims).flat_map(|claim| &claim.messages);
+    messages.map(|message| String::from_utf8(message.payload.to_vec()).unwrap()).collect()
 }
 
 fn open(directory: &tempfile::TempDir, clock: &Arc<ManualClock>) -> (Arc<EmbeddedStore>, Broker) {
@@ -123,6 +134,29 @@ async fn spooled_messages_arrive_in_order_before_what_comes_later() {
     bench.clock.advance(Duration::from_secs(1000));
     assert_eq!(bench.texts("q", "p").await, ["0", "1", "2", "3", "4"]);
     assert_eq!(bench.queue_names().await, ["q"], "the spool has gone");
+}
+
+#[tokio::test]
+async fn a_spool_larger_than_max_size_drains_as_there_is_room() {
+    let bench = Bench::new();
+    let options = serde_json::json!({"maxSize": 3});
+    bench.broker.configure("q", None, None, options.as_object().unwrap(), false).await.unwrap();
+    bench.broker.spool_pushes(true).await.unwrap();
+    for payloads in [&["0", "1", "2"][..], &["3", "4", "5"], &["6"]] {
+        bench.push("q", "p", payloads).await;
+    }
+    bench.broker.spool_pushes(false).await.unwrap();
+    let (stopwatch, mut arrived) = (Stopwatch::start(), Vec::new());
+    while arrived.len() < 7 {
+        assert!(stopwatch.elapsed() < Duration::from_secs(60), "only {arrived:?} arrived");
+        let texts = bench.texts_finished("q", "p").await;
+        assert!(texts.len() <= 3, "{texts:?} are more than maxSize");
+        arrived.extend(texts);
+        baton_env::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(arrived, ["0", "1", "2", "3", "4", "5", "6"]);
+    bench.drained().await;
+    assert_eq!(bench.push("q", "p", &["7"]).await, [false]);
 }
 
 #[tokio::test]

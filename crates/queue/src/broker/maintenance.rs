@@ -160,18 +160,18 @@ impl Keeper {
 
     /// Moves what is spooled for one partition.
     async fn drain_partition(&self, partition: &Partition) -> Result<u64, Error> {
-        let mut from = partition.start;
+        let (mut from, mut most) = (partition.start, RUN_MESSAGES_MAX);
         while from < partition.tail {
             let segments = self.store.read(partition.id, from, partition.tail, RUN_BYTES).await?;
-            let spooled = Run::read(partition.id, &partition.name, from, &segments, RUN_MESSAGES_MAX)?;
+            let spooled = Run::read(partition.id, &partition.name, from, &segments, most)?;
             if spooled.is_empty() {
                 break;
             }
-            let to = spooled.to;
+            let (to, len) = (spooled.to, spooled.messages().len());
             match self.drain_run(Arc::new(spooled)).await? {
                 Drained::Done => from = to,
                 Drained::Stale => break,
-                Drained::Refused(error) => return Err(error),
+                Drained::Refused(error) => most = maintenance::room(&error, len).ok_or(error)?,
             }
         }
         Ok(from.since(partition.start))

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Broker, PAGE};
 use crate::Error;
-use crate::maintenance::{Detour, Drained, Run};
+use crate::maintenance::{self, Detour, Drained, Run};
 use crate::outage;
 use crate::push::{PushBatch, Pushed};
 use crate::seal::Sealer;
@@ -271,17 +271,18 @@ impl Outage {
         if arrived > from {
             from = self.give_up(partition, from, arrived).await?;
         }
+        let mut most = RUN_MESSAGES_MAX;
         while from < partition.tail {
             let segments = self.spool.store.read(id, from, partition.tail, RUN_BYTES).await?;
-            let run = Run::read(id, &partition.name, from, &segments, RUN_MESSAGES_MAX)?;
+            let run = Run::read(id, &partition.name, from, &segments, most)?;
             if run.is_empty() {
                 break;
             }
-            let to = run.to;
+            let (to, len) = (run.to, run.messages().len());
             match self.send_run(name, Arc::new(run)).await? {
                 Drained::Done => from = self.give_up(partition, from, to).await?,
                 Drained::Stale => break,
-                Drained::Refused(error) => return Err(error),
+                Drained::Refused(error) => most = maintenance::room(&error, len).ok_or(error)?,
             }
         }
         Ok(from.since(partition.start))
