@@ -247,6 +247,19 @@ KNOWING = [
         {"from": "2026-01-01T00:00:00Z", "to": "2026-01-05T00:00:00Z", "dryRun": True},
     ),
     ("DELETE", "/api/v1/schedules/{schedule}", "/api/v1/schedules/nightly", None),
+    (
+        "POST",
+        "/api/v1/shards/{service}",
+        "/api/v1/shards/{q}",
+        {"action": "register", "workerId": "w", "sessionId": "s", "maxShardCount": 4, "sequence": 1},
+    ),
+    (
+        "POST",
+        "/api/v1/shards/{service}",
+        "/api/v1/shards/{q}",
+        {"action": "release", "workerId": "w", "sessionId": "s"},
+    ),
+    ("DELETE", "/api/v1/shards/{service}", "/api/v1/shards/{q}", None),
     ("POST", "/api/v1/jobs:bulk", "/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "{q}"}}),
     ("DELETE", "/api/v1/queues/{queue}/clear", "/api/v1/queues/{q}/clear?partition=Default", None),
 ]
