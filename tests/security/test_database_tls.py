@@ -59,6 +59,34 @@ def test_a_server_speaks_tls_to_a_database_whose_certificate_it_checked(tmp_path
         assert used == "t", "every connection is under TLS"
 
 
+def elect(store, command="true"):
+    command = [str(binary()), "elect", "tls", "--store", store, "--fast", "--", "sh", "-c", command]
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
+    return subprocess.run(command, capture_output=True, text=True, env=inherited, timeout=60)
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-full"])
+def test_elections_speak_tls_to_a_database_whose_certificate_they_checked(database, ca, mode):
+    store = address(database, sslmode=mode, sslrootcert=ca[1], application_name="elector")
+    psql = [str(postgres.binaries() / "psql"), "-XAtq", "-U", "baton", "-h", "127.0.0.1", "-p", str(database.port)]
+    ask = "SELECT DISTINCT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = 'elector'"
+    elected = elect(store, " ".join([*psql, "-d", "postgres", "-c", f'"{ask}"']))
+    assert elected.returncode == 0, elected.stderr
+    assert elected.stdout.split() == ["t"], elected.stdout
+
+
+def test_elections_refuse_a_database_that_they_cannot_check(tmp_path, database, ca):
+    other = authority(tmp_path, "other")
+    for store in [
+        address(database, sslmode="require", sslrootcert=other[1]),
+        address(database, host="127.0.0.2", sslmode="verify-full", sslrootcert=ca[1]),
+    ]:
+        refused = elect(store)
+        assert refused.returncode != 0 and "certificate" in refused.stderr, refused.stderr
+    refused = elect(address(database, sslmode="prefer"))
+    assert refused.returncode != 0 and "verify-full" in refused.stderr, refused.stderr
+
+
 @pytest.mark.parametrize("mode", ["require", "verify-ca", "verify-full"])
 def test_a_database_with_a_certificate_of_another_authority_is_refused(tmp_path, database, mode):
     other = authority(tmp_path, "other")

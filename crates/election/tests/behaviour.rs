@@ -246,6 +246,22 @@ async fn postgres() {
     );
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn processes_that_start_together_on_a_fresh_database_make_the_table_once() {
+    for _ in 0..5 {
+        let database = baton_testing_postgres::Postgres::shared().database();
+        let mut starting = tokio::task::JoinSet::new();
+        for _ in 0..16 {
+            let database = database.clone();
+            starting.spawn(async move { store::open(&database).await.map(drop) });
+        }
+        for opened in starting.join_all().await {
+            opened.unwrap();
+        }
+    }
+}
+
 #[cfg(feature = "store")]
 #[tokio::test]
 async fn a_baton_store() {

@@ -4,6 +4,8 @@
 //! versions 1.2 and 1.3; a certificate is never taken on trust. Deliberately absent: certificates of clients (callers
 //! show tokens) and a switch that turns checking off. Start at [`Identity`] for a server, [`Trust`] for a client.
 
+pub mod database;
+
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,9 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// A stream that a server has accepted.
 pub type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
 /// A stream to a server.
-pub type ClientStream = tokio_rustls::client::TlsStream<TcpStream>;
+pub type ClientStream = SecureStream<TcpStream>;
+/// A stream to a server over another one.
+pub type SecureStream<S> = tokio_rustls::client::TlsStream<S>;
 
 /// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +39,11 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// An address asks for TLS in a way that checks no certificate.
+    #[error(
+        "sslmode {0:?} is not known: give verify-full for TLS with a certificate that is checked, or disable for none"
+    )]
+    Mode(String),
     /// The library refuses.
     #[error("TLS cannot be used: {0}")]
     Library(#[from] rustls::Error),
@@ -156,7 +165,7 @@ impl Trust {
     }
 
     /// Greets the server called `host` at the other end of `stream`.
-    pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<tokio_rustls::client::TlsStream<S>>
+    pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<SecureStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {

@@ -4,11 +4,17 @@
 //! forget a term; synchronous replication keeps the promise over it. A call that is given up takes its connection along:
 //! whatever comes next must not stand in line behind it.
 
+mod secure;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
+use baton_tls::Trust;
+use baton_tls::database::{self, Parts};
 use tokio::task::AbortHandle;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, NoTls, Row};
 
+use self::secure::Secure;
 use super::{BoxFuture, Entry, Error, Store, Swap, Version};
 
 const TABLE: &str = "
@@ -25,6 +31,8 @@ const CREATION_LOCK: i64 = 0x0062_6174_6f6e_656c;
 /// Records in a table called `baton_election`.
 pub struct PostgresStore {
     config: Config,
+    /// Which authorities to believe under TLS; none means a connection in the clear.
+    trust: Option<Trust>,
     /// Made anew when it broke, or when a call on it was given up.
     link: Mutex<Option<Link>>,
 }
@@ -70,11 +78,15 @@ impl Drop for Call<'_> {
 impl PostgresStore {
     /// Connects to the database that `url` names, and makes the table if it is missing.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        let config = url.parse().map_err(|e: tokio_postgres::Error| Error::of(&e))?;
-        let store = Self { config, link: Mutex::new(None) };
-        let create = format!(
-            "select pg_advisory_lock({CREATION_LOCK}); {TABLE} select pg_advisory_unlock({CREATION_LOCK});"
-        );
+        let Parts { rest, trust, require_auth } = database::split(url).map_err(|e| Error::of(&e))?;
+        if require_auth.is_some() {
+            return Err(Error("require_auth is known to the server's store only".into()));
+        }
+        let mut config: Config = rest.parse().map_err(|e: tokio_postgres::Error| Error::of(&e))?;
+        config.ssl_mode(if trust.is_some() { SslMode::Require } else { SslMode::Disable });
+        let store = Self { config, trust, link: Mutex::new(None) };
+        // Held until the commit: a lock given back before it lets the next process miss the table and create it again.
+        let create = format!("begin; select pg_advisory_xact_lock({CREATION_LOCK}); {TABLE} commit;");
         let call = store.call().await?;
         let client = Arc::clone(&call.link.client);
         call.finish(client.batch_execute(&create)).await?;
@@ -96,13 +108,11 @@ impl PostgresStore {
 
     /// A fresh connection. Should two be made at a time, the later one is kept.
     async fn connection(&self) -> Result<Link, Error> {
-        let (client, connection) = self.config.connect(NoTls).await.map_err(|e| Error::of(&e))?;
-        let task = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection to PostgreSQL ended");
-            }
-        });
-        let link = Link { client: Arc::new(client), task: task.abort_handle() };
+        let link = match &self.trust {
+            Some(trust) => link(self.config.connect(Secure(trust.clone())).await),
+            None => link(self.config.connect(NoTls).await),
+        }
+        .map_err(|e| Error::of(&e))?;
         *self.kept() = Some(link.clone());
         Ok(link)
     }
@@ -116,6 +126,20 @@ impl PostgresStore {
         let client = Arc::clone(&call.link.client);
         call.finish(client.query(text, parameters)).await
     }
+}
+
+/// Drives a connection that came about in a task of its own.
+fn link<F>(connected: Result<(Client, F), tokio_postgres::Error>) -> Result<Link, tokio_postgres::Error>
+where
+    F: Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static,
+{
+    let (client, connection) = connected?;
+    let task = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection to PostgreSQL ended");
+        }
+    });
+    Ok(Link { client: Arc::new(client), task: task.abort_handle() })
 }
 
 fn version(row: &Row) -> Version {

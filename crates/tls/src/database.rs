@@ -1,0 +1,117 @@
+//! TLS in the address of a PostgreSQL: `sslmode` and `sslrootcert`, as libpq writes them.
+//!
+//! Always: a certificate is never taken on trust, so `require` means what `verify-full` means, and `prefer`, which
+//! anyone in between can talk out of TLS, is refused. Deliberately absent: certificates of clients.
+
+use std::path::Path;
+
+use crate::{Error, Trust};
+
+/// An address without what the client library does not know.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// The rest of the address.
+    pub rest: String,
+    /// Which authorities to believe; `None` means a connection in the clear.
+    pub trust: Option<Trust>,
+    /// The ways to authenticate that are allowed, separated by commas.
+    pub require_auth: Option<String>,
+}
+
+/// Takes `sslmode`, `sslrootcert` and `require_auth` out of `postgres://…` or `host=… user=…`.
+pub fn split(address: &str) -> Result<Parts, Error> {
+    let Texts { rest, mode, authorities, require_auth } = texts(address);
+    let tls = match mode.as_deref() {
+        None if authorities.is_some() => Some(authorities),
+        None | Some("disable") => None,
+        Some("require" | "verify-ca" | "verify-full") => Some(authorities),
+        Some(other) => return Err(Error::Mode(other.into())),
+    };
+    let trust = tls.map(|authorities| match authorities {
+        Some(path) => Trust::file(Path::new(&path)),
+        None => Trust::system(),
+    });
+    Ok(Parts { rest, trust: trust.transpose()?, require_auth })
+}
+
+/// The same as it stands in the address.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Texts {
+    rest: String,
+    mode: Option<String>,
+    /// A file with the authorities to believe.
+    authorities: Option<String>,
+    require_auth: Option<String>,
+}
+
+fn texts(address: &str) -> Texts {
+    let mut texts = Texts::default();
+    let is_url = address.contains("://");
+    let (before, separator, pairs) = match address.split_once('?') {
+        Some((before, pairs)) if is_url => (before, '&', pairs),
+        _ if is_url => (address, '&', ""),
+        _ => ("", ' ', address),
+    };
+    let mut others = Vec::new();
+    for pair in pairs.split(separator).filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sslmode", value)) => texts.mode = Some(value.into()),
+            Some(("require_auth", value)) => texts.require_auth = Some(decoded(value)),
+            Some(("sslrootcert", value)) => texts.authorities = Some(decoded(value)),
+            _ => others.push(pair),
+        }
+    }
+    let joined = others.join(&separator.to_string());
+    texts.rest = match (before.is_empty(), joined.is_empty()) {
+        (false, false) => format!("{before}?{joined}"),
+        (false, true) => before.into(),
+        (true, _) => joined,
+    };
+    texts
+}
+
+/// A value with its `%2F` and the like written out.
+fn decoded(value: &str) -> String {
+    let mut bytes = Vec::with_capacity(value.len());
+    let mut rest = value.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let digits = tail.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|_| *first == b'%');
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &tail[2..] } else { tail };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, rest: &str, mode: Option<&str>, authorities: Option<&str>) {
+        let (mode, authorities) = (mode.map(String::from), authorities.map(String::from));
+        let wanted = Texts { rest: rest.into(), mode, authorities, require_auth: None };
+        assert_eq!(texts(text), wanted, "{text}");
+    }
+
+    #[test]
+    fn what_concerns_tls_is_taken_out_of_an_address() {
+        check("postgres://u@h/d", "postgres://u@h/d", None, None);
+        check("postgres://u@h/d?sslmode=verify-full", "postgres://u@h/d", Some("verify-full"), None);
+        let url = "postgres://u@h/d?sslrootcert=%2Fa%20b&application_name=x&sslmode=require";
+        check(url, "postgres://u@h/d?application_name=x", Some("require"), Some("/a b"));
+        check("host=h user=u sslmode=disable", "host=h user=u", Some("disable"), None);
+        check("host=h sslrootcert=/ca user=u", "host=h user=u", None, Some("/ca"));
+    }
+
+    #[test]
+    fn a_certificate_is_checked_or_there_is_none() {
+        let mode = |text: &str| split(text).map(|parts| parts.trust.is_some());
+        assert!(!mode("postgres://u@h/d").unwrap());
+        assert!(mode("postgres://u@h/d?sslmode=require").unwrap());
+        for bad in ["prefer", "allow", "yes"] {
+            let refused = mode(&format!("host=h sslmode={bad}")).unwrap_err().to_string();
+            assert!(refused.contains("verify-full"), "{refused}");
+        }
+        assert!(mode("postgres://u@h/d?sslrootcert=/nowhere").unwrap_err().to_string().contains("/nowhere"));
+    }
+}
