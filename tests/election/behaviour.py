@@ -118,12 +118,14 @@ def another_coordinator_can_be_asked_for_by_name(store):
         refused = group["b"].wait_for("forced")
         assert "nobody" in refused["error"] and "b" in refused["error"], refused
         group["b"].order("force c")
-        assert group["b"].wait_for("forced", since=group["b"].lines.index(refused) + 1)["error"] is None
+        forced = group["b"].wait_for("forced", since=group["b"].lines.index(refused) + 1)
+        assert forced["error"] is None, forced["error"]
         first.wait_for("stopped", reason="requested")
         assert group["c"].wait_for("became")["token"] == 2
         # A coordinator can ask for another than itself.
         group["c"].order("force a")
-        assert group["c"].wait_for("forced")["error"] is None
+        forced = group["c"].wait_for("forced")
+        assert forced["error"] is None, forced["error"]
         assert first.wait_for("became", token=3)
         only_coordinator(group, "a", 3)
 
@@ -133,7 +135,8 @@ def a_coordinator_asked_to_step_down_lets_another_go_first(store):
     with Group(store) as group:
         first, _ = group.settle("a", "b")
         group["b"].order("force")
-        assert group["b"].wait_for("forced")["error"] is None
+        forced = group["b"].wait_for("forced")
+        assert forced["error"] is None, forced["error"]
         first.wait_for("stopped", reason="requested")
         assert group["b"].wait_for("became")["token"] == 2
         only_coordinator(group, "b", 2)

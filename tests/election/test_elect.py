@@ -157,10 +157,35 @@ def test_the_exit_code_of_the_command_is_passed_on(elected):
     assert elected.start("b", "exit 3").wait(20) == 3
 
 
-def test_a_command_that_cannot_be_started_is_told(elected, tmp_path):
-    command = [str(binary()), "elect", "job", "--store", elected.store, "--fast", "--", str(tmp_path / "missing")]
-    done = subprocess.run(command, capture_output=True, timeout=20)
+@pytest.mark.parametrize("kind", ["missing", "on no PATH", "not executable"])
+def test_a_command_that_cannot_be_started_is_told_before_an_election(elected, tmp_path, kind):
+    (tmp_path / "script").write_text("true")
+    program = {"missing": str(tmp_path / "missing"), "on no PATH": "no-such-program", "not executable": str(tmp_path / "script")}
+    # Nobody would be elected within the time that the test has.
+    slow = ["--set", "coldStartObservationWindow=600000"]
+    command = [str(binary()), "elect", "job", "--store", elected.store, *slow, "--", program[kind]]
+    done = subprocess.run(command, capture_output=True, timeout=60)
     assert done.returncode == 127 and b"cannot start" in done.stderr, done
+
+
+def test_it_says_what_it_waits_for(elected, tmp_path):
+    first = elected.start("a", JOB)
+    elected.wait_for("a begins under 1")
+    said = tmp_path / "said"
+    command = [str(binary()), "elect", "job", "--store", elected.store, "--fast", "--worker-id", "b", "--", "true"]
+    with said.open("wb") as errors:
+        second = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors, env=plain())
+    elected.processes.append(second)
+    eventually(lambda: "a coordinates under token 1: waiting" in said.read_text(), 20)
+    assert "watching for a coordinator for 500ms" in said.read_text()
+    first.terminate()
+    assert second.wait(20) == 0
+
+
+def test_a_grace_that_the_lease_does_not_leave_is_refused(elected):
+    command = [str(binary()), "elect", "job", "--store", elected.store, "--fast", "--grace", "5", "--", "true"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert done.returncode == 1 and b"a quarter of the lease" in done.stderr, done
 
 
 def test_a_server_lists_its_elections(tmp_path):
@@ -173,10 +198,19 @@ def test_a_server_lists_its_elections(tmp_path):
                 [str(binary()), "elections"], env=environment, capture_output=True, text=True, check=True
             ).stdout
             eventually(lambda: "nightly" in listed() and "me" in listed(), 20)
+            delete = lambda: subprocess.run(  # noqa: E731
+                [str(binary()), "elections", "nightly", "--delete"], env=environment, capture_output=True, text=True
+            )
+            refused = delete()
+            assert refused.returncode != 0 and "coordinates" in refused.stderr, refused
         finally:
             process.terminate()
             process.communicate(timeout=20)
         assert process.returncode == 0
+        assert delete().returncode == 0
+        assert "nightly" not in listed()
+        refused = delete()
+        assert refused.returncode != 0 and "no election group" in refused.stderr, refused
 
 
 def example(name, *args, **environment):

@@ -74,6 +74,12 @@ impl Election {
         self.client.connection().call(call).await?.read()
     }
 
+    /// Forgets a group that nobody coordinates, and its workers. The next group of this name begins with number 1.
+    pub async fn delete(&self) -> Result<(), Error> {
+        self.client.call(Method::DELETE, self.path().build()?, Bytes::new(), &self.name).await?;
+        Ok(())
+    }
+
     /// Takes part: posts `action` once. It is not repeated, since nobody knows whether a lost answer was a yes.
     pub async fn act<T: DeserializeOwned>(
         &self,

@@ -328,6 +328,12 @@ pub fn remove_process(tx: &mut dyn Tx, id: &str) {
     tx.remove_record(&format!("{PREFIX}{}", process_key(id)));
 }
 
+/// Removes the record of a group that nobody holds; the next term has number 1.
+pub fn forget(tx: &mut dyn Tx, name: &str) {
+    tx.remove_record(&format!("{PREFIX}held/{}", epoch_key(name)));
+    tx.remove_record(&record_key(name));
+}
+
 fn known(tx: &mut dyn Tx, name: &str) -> Result<State, Stop> {
     let nobody = || Epoch {
         epoch_number: 0,

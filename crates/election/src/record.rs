@@ -107,6 +107,20 @@ pub struct Worker {
     /// Where in its cold start the worker is.
     #[serde(default)]
     pub phase: Phase,
+    /// All steps of its cold start so far, so that a reader who comes late misses none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseStep>,
+}
+
+/// A step of a cold start that a worker has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseStep {
+    /// The step.
+    pub phase: Phase,
+    /// When it began, in milliseconds of the worker's wall clock. For people.
+    pub at: u64,
+    /// How long the step before it took, in milliseconds.
+    pub duration: u64,
 }
 
 /// The steps of a cold start.

@@ -40,7 +40,7 @@ fn join(worker: &str, lease_ms: u64) -> Value {
 #[tokio::test]
 async fn the_first_to_join_coordinates_until_it_resigns() {
     let server = testing().await.unwrap();
-    assert_eq!(ask(&server, "GET", "/g", "").await.1["coordinator"], Value::Null);
+    assert_eq!(ask(&server, "GET", "/g", "").await.0, 404);
     let won = act(&server, join("b", 30_000)).await;
     assert_eq!(
         (&won["isCoordinator"], &won["token"], &won["epochNumber"]),
@@ -107,6 +107,86 @@ async fn a_forced_change_waits_for_the_coordinator_and_ends_with_the_one_desired
     act(&server, json!({"action": "resign", "workerId": "a"})).await;
     assert_eq!(act(&server, join("b", 30_000)).await["isCoordinator"], false);
     assert_eq!(act(&server, join("c", 30_000)).await["isCoordinator"], true);
+}
+
+#[tokio::test]
+async fn a_worker_that_does_not_take_part_is_not_made_the_next() {
+    let server = testing().await.unwrap();
+    assert_eq!(ask(&server, "POST", "/g", r#"{"action":"force"}"#).await.0, 404);
+    for worker in ["a", "b"] {
+        act(&server, join(worker, 30_000)).await;
+    }
+    let force = r#"{"action":"force","desiredCoordinator":"x"}"#;
+    let (status, answer) = ask(&server, "POST", "/g", force).await;
+    let text = answer["error"].as_str().unwrap();
+    assert!(
+        status == 400 && text.contains("\"x\" is not known to be alive; the workers alive are a, b"),
+        "{answer}"
+    );
+    assert_eq!(act(&server, join("a", 30_000)).await["stepDown"], false);
+    // Nor do the others hold back for it when a coordinator resigns.
+    act(&server, json!({"action": "resign", "workerId": "a", "handoverTo": "x"})).await;
+    assert_eq!(act(&server, join("b", 30_000)).await["isCoordinator"], true);
+}
+
+#[tokio::test]
+async fn of_those_that_wait_for_a_free_term_the_first_by_name_gets_it() {
+    let server = testing().await.unwrap();
+    // There is no cold start over HTTP: a fresh group belongs to the first that asks.
+    assert_eq!(act(&server, join("c", 30_000)).await["isCoordinator"], true);
+    for worker in ["b", "a"] {
+        assert_eq!(act(&server, join(worker, 30_000)).await["isCoordinator"], false);
+    }
+    act(&server, json!({"action": "resign", "workerId": "c"})).await;
+    assert_eq!(act(&server, join("b", 30_000)).await["isCoordinator"], false);
+    assert_eq!(act(&server, join("a", 30_000)).await["isCoordinator"], true);
+}
+
+#[tokio::test]
+async fn a_group_that_nobody_coordinates_can_be_deleted() {
+    let server = testing().await.unwrap();
+    assert_eq!(ask(&server, "DELETE", "/g", "").await.0, 404);
+    act(&server, join("a", 30_000)).await;
+    act(&server, join("b", 30_000)).await;
+    let (status, answer) = ask(&server, "DELETE", "/g", "").await;
+    assert_eq!((status, &answer["reason"]), (409, &json!("election_coordinated")), "{answer}");
+    act(&server, json!({"action": "resign", "workerId": "a"})).await;
+    assert_eq!(ask(&server, "DELETE", "/g", "").await, (200, json!({"group": "g", "deleted": true})));
+    assert_eq!(ask(&server, "GET", "/g", "").await.0, 404);
+    assert_eq!(ask(&server, "GET", "", "").await.1, json!({"elections": []}));
+    let anew = act(&server, join("b", 30_000)).await;
+    assert_eq!((&anew["isCoordinator"], &anew["token"]), (&json!(true), &json!(1)));
+}
+
+#[tokio::test]
+async fn a_stream_tells_of_every_step_of_a_cold_start_that_is_over_at_once() {
+    let server = testing().await.unwrap();
+    // Beside the server, which looks once a second what has been written there.
+    let store = std::sync::Arc::new(baton_election::store::RecordStore::new(server.store()));
+    let head = "GET /api/v1/elections/g HTTP/1.1\r\nAccept: text/event-stream";
+    let mut lines = BufReader::new(send(&server, head, "").await).lines();
+    let settings = baton_election::Settings {
+        cold_start_observation_window: Duration::from_millis(1),
+        cold_start_preparation_delay: Duration::from_millis(1),
+        ..baton_election::Settings::fast()
+    };
+    let worker_id = Some("a".to_owned());
+    let options = baton_election::Options { settings, worker_id, ..baton_election::Options::default() };
+    // The stream has begun before the worker does.
+    while !lines.next_line().await.unwrap().unwrap().contains("text/event-stream") {}
+    let elector = baton_election::Elector::start(store, "g", options, ()).await.unwrap();
+    let mut steps = Vec::new();
+    let told = async {
+        while steps.last().is_none_or(|step| step != "ready") {
+            let line = lines.next_line().await.unwrap().expect("the stream goes on");
+            let data = line.strip_prefix("data: ").and_then(|text| serde_json::from_str::<Value>(text).ok());
+            let phase = data.and_then(|data| Some(data.get("phase")?.as_str()?.to_owned()));
+            steps.extend(phase);
+        }
+    };
+    tokio::time::timeout(PATIENCE, told).await.unwrap();
+    assert_eq!(steps, ["observing", "election", "preparation", "ready"]);
+    elector.stop().await;
 }
 
 #[tokio::test]

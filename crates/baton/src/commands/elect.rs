@@ -6,12 +6,15 @@
 //! What no supervisor can do is end a command while the supervisor itself is frozen or killed: the command should
 //! hand its token, BATON_ELECTION_TOKEN, to whatever it changes. Start at [`run`].
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use baton_election::broadcast::error::RecvError;
+use baton_election::record::Phase;
 use baton_election::store::{self, HttpStore, Store};
 use baton_election::{Candidate, Elector, Event, Leadership, Options, Reason, Settings};
 use rustix::process::Signal;
@@ -21,6 +24,9 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::process_group::ProcessGroup;
 use super::target::Target;
+
+/// How long a command gets to end that is not told otherwise.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The exit code when the command could not be started, as in a shell.
 const NOT_STARTED: i32 = 127;
@@ -48,9 +54,9 @@ pub struct Args {
     #[arg(long, value_name = "ID")]
     worker_id: Option<String>,
 
-    /// Seconds that the command gets to end, before it is killed
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
-    grace: f64,
+    /// Seconds that the command gets to end, before it is killed; at most a quarter of the lease, 10 unless that is less
+    #[arg(long, value_name = "SECONDS")]
+    grace: Option<f64>,
 
     /// Change a setting, for instance heartbeatInterval=5000 (milliseconds)
     #[arg(long = "set", value_name = "NAME=VALUE")]
@@ -71,6 +77,12 @@ pub struct Args {
 /// Takes part until the command ends or a signal comes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = settings(&args)?;
+    let grace = grace(args.grace, &settings)?;
+    // At once, rather than after an election that was won.
+    if let Err(problem) = check_command(&args.command[0]) {
+        eprintln!("error: cannot start {:?}: {problem}", args.command[0]);
+        std::process::exit(NOT_STARTED);
+    }
     let client = args.target.client()?;
     let store: Arc<dyn Store> = match &args.store {
         Some(url) => store::open(url).await?,
@@ -83,7 +95,6 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let (ended, mut end) = mpsc::channel(1);
-    let grace = Duration::try_from_secs_f64(args.grace).context("--grace")?.min(settings.lease() / 4);
     let supervisor = Supervisor {
         group: args.group.clone(),
         command: args.command,
@@ -91,21 +102,27 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         ended,
         running: Mutex::default(),
     };
+    let mut progress = Progress { settings: settings.clone(), worker_id: String::new(), ready: false };
     let options = Options { settings, worker_id: args.worker_id, ..Options::default() };
     let elector = Elector::start(store, &args.group, options, supervisor).await?;
-    eprintln!("taking part in {} as {}", args.group, elector.worker_id());
     let mut events = elector.events();
-    let complaints = async {
+    progress.worker_id = elector.worker_id().to_owned();
+    eprintln!("taking part in {} as {}: {}", args.group, elector.worker_id(), progress.first());
+    let watching = async {
         loop {
             match events.recv().await {
-                Ok(Event::StoreFailing { error, .. }) => eprintln!("the store fails, trying again: {error}"),
-                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Ok(event) => {
+                    if let Some(line) = progress.line(event) {
+                        eprintln!("{line}");
+                    }
+                }
+                Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => std::future::pending().await,
             }
         }
     };
     let code = tokio::select! {
-        () = complaints => 1,
+        () = watching => 1,
         code = end.recv() => code.unwrap_or(1),
         _ = terminate.recv() => 0,
         _ = interrupt.recv() => 0,
@@ -129,6 +146,81 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
         settings[name] = value;
     }
     Ok(serde_json::from_value(settings)?)
+}
+
+/// How long the command gets to end. It must be over before another coordinator begins.
+fn grace(given: Option<f64>, settings: &Settings) -> anyhow::Result<Duration> {
+    let most = settings.lease() / 4;
+    let Some(seconds) = given else { return Ok(GRACE.min(most)) };
+    let grace = Duration::try_from_secs_f64(seconds).context("--grace")?;
+    if grace > most {
+        let timeout =
+            settings.worker_timeout.mul_f64(grace.as_secs_f64() / most.as_secs_f64()).as_millis() + 1;
+        bail!(
+            "--grace {seconds} is more than a quarter of the lease, so the command could outlive it: give at most \
+             {:.2}, or a longer lease with --set workerTimeout={timeout}",
+            most.as_secs_f64()
+        );
+    }
+    Ok(grace)
+}
+
+/// Finds the program as a shell would, and says what is wrong with it.
+fn check_command(program: &str) -> Result<(), String> {
+    let is_executable = |path: &Path| {
+        path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let path = Path::new(program);
+    if program.contains('/') {
+        return match path.metadata() {
+            Err(error) => Err(error.to_string()),
+            Ok(_) if is_executable(path) => Ok(()),
+            Ok(_) => Err("it is not an executable file".into()),
+        };
+    }
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&paths).any(|directory| is_executable(&directory.join(program))) {
+        return Ok(());
+    }
+    Err("there is no such program on PATH".into())
+}
+
+/// Says what is being waited for.
+struct Progress {
+    settings: Settings,
+    worker_id: String,
+    /// Whether the cold start is over.
+    ready: bool,
+}
+
+impl Progress {
+    fn first(&self) -> String {
+        let settings = &self.settings;
+        if !settings.enable_coordinator || settings.skip_cold_start {
+            return "electing at once".into();
+        }
+        format!("watching for a coordinator for {:?}", settings.cold_start_observation_window)
+    }
+
+    fn line(&mut self, event: Event) -> Option<String> {
+        match event {
+            Event::StoreFailing { error, .. } => Some(format!("the store fails, trying again: {error}")),
+            Event::ColdStartPhaseChanged { phase, .. } => {
+                self.ready |= phase == Phase::Ready;
+                (phase == Phase::Election).then(|| "nobody coordinates: electing".into())
+            }
+            Event::CoordinatorElected { worker_id, epoch_number, .. } if worker_id == self.worker_id => {
+                let delay = self.settings.cold_start_preparation_delay;
+                (!self.ready)
+                    .then(|| format!("elected under token {epoch_number}: the command begins in {delay:?}"))
+            }
+            Event::CoordinatorElected { worker_id, epoch_number, .. } => Some(format!(
+                "{worker_id} coordinates under token {epoch_number}: waiting until it stops, or is silent for {:?}",
+                self.settings.worker_timeout
+            )),
+            _ => None,
+        }
+    }
 }
 
 /// Runs the command while it may run.
@@ -231,5 +323,19 @@ mod tests {
         assert!(parsed(&["elect", "g", "--set", "heartbeat=5000", "--", "true"]).is_err());
         assert!(parsed(&["elect", "g", "--set", "heartbeatInterval=soon", "--", "true"]).is_err());
         assert!(parsed(&["elect", "g"]).is_err());
+    }
+
+    #[test]
+    fn a_grace_that_the_lease_does_not_leave_is_refused_with_advice() {
+        assert_eq!(grace(None, &Settings::default()).unwrap(), GRACE);
+        assert_eq!(grace(Some(20.0), &Settings::default()).unwrap(), Duration::from_secs(20));
+        // The default gives way to settings; what was asked for does not, in silence.
+        assert_eq!(grace(None, &Settings::fast()).unwrap(), Settings::fast().lease() / 4);
+        let refused = grace(Some(30.0), &Settings::default()).unwrap_err().to_string();
+        assert!(refused.contains("at most 22.05"), "{refused}");
+        let advised = refused.rsplit_once("workerTimeout=").unwrap().1;
+        let longer = Duration::from_millis(advised.parse().unwrap());
+        let settings = Settings { worker_timeout: longer, ..Settings::default() };
+        assert_eq!(grace(Some(30.0), &settings).unwrap(), Duration::from_secs(30));
     }
 }

@@ -1,4 +1,4 @@
-//! `baton elections`: who coordinates what.
+//! `baton elections`: who coordinates what, and the end of a group that is not needed any more.
 
 use comfy_table::Table;
 use comfy_table::presets::UTF8_BORDERS_ONLY;
@@ -7,16 +7,21 @@ use serde_json::Value;
 use super::target::Target;
 use crate::output::Output;
 
-/// List election groups and who coordinates them, or show one with its workers.
+/// List election groups and who coordinates them, show one with its workers, or delete one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton elections                   all groups of the server
   baton elections clean-up          one group: its workers and its record
+  baton elections clean-up --delete forget a group that nobody coordinates; its tokens begin again with 1
   baton elections --json | jq .     for programs")]
 pub struct Args {
     /// Show this group only
     group: Option<String>,
+
+    /// Forget this group, which nobody may coordinate
+    #[arg(long, requires = "group")]
+    delete: bool,
 
     #[command(flatten)]
     target: Target,
@@ -26,6 +31,15 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);
+    if let Some(group) = args.group.as_ref().filter(|_| args.delete) {
+        client.election(group.as_str()).delete().await?;
+        if output.is_json() {
+            output.json(&serde_json::json!({"group": group, "deleted": true}))?;
+        } else {
+            output.text(format_args!("deleted {group}"))?;
+        }
+        return Ok(output.flush()?);
+    }
     let groups = match &args.group {
         Some(group) => vec![client.election(group.as_str()).look::<Value>().await?],
         None => {

@@ -11,9 +11,6 @@ use crate::record::Epoch;
 use crate::settings::RANK_MAX;
 use crate::store::Version;
 
-/// How often a wish for another coordinator is tried against a record that changes meanwhile.
-const WISH_TRIES_MAX: u32 = 8;
-
 /// Where a claim is.
 #[derive(Debug, Default)]
 pub struct Claim {
@@ -192,15 +189,16 @@ impl Machine {
         match outcome {
             Ok(list) => {
                 self.workers.learn(now.mono, list);
-                self.check_wish(now, None);
+                self.check_wish(now);
             }
-            // What was known before has to do.
+            // What was known before has to do for a claim; a wish waits for another list.
             Err(error) => {
                 self.workers.listed_at = Some(now.mono);
-                self.check_wish(now, Some(&error));
+                self.delay_wish(now, &error);
                 self.failed(error);
             }
         }
+        self.emit_elected(now);
         if matches!(self.role, Role::Leader(_)) {
             return self.after_list(now);
         }
@@ -281,6 +279,7 @@ impl Machine {
     /// Becomes the coordinator of a term whose claim was sent at `sent_at`.
     fn adopt(&mut self, now: Now, version: Version, record: Epoch, sent_at: Duration) {
         self.highest = self.highest.max(record.epoch_number);
+        let lost = self.lapsed_coordinator();
         self.seen = Some(super::Seen { current: Some((version.clone(), record.clone())), since: now.mono });
         // The process may have lost the lease by which it claimed.
         let process = self.held.as_ref().map(|held| &held.process);
@@ -290,7 +289,7 @@ impl Machine {
             return;
         };
         self.claim.restart();
-        self.tell(now, &record);
+        self.tell(now, &record, lost);
         // So that the number outlives the record, should somebody delete it.
         self.next_beat = now.mono;
         self.role = Role::Leader(Box::new(Term::new(version, record, deadline, sent_at, &self.settings)));
@@ -311,42 +310,6 @@ impl Machine {
         // It may still land; then it is found later, with the time it was sent at.
         if now.mono > at + self.settings.lease() {
             sent.unsure = false;
-        }
-    }
-
-    /// Asks the coordinator to step down.
-    fn write_step_down(&mut self) {
-        let Some(wish) = self.wish.as_mut() else { return };
-        let Some(Some((version, epoch))) = self.seen.as_ref().map(|seen| seen.current.clone()) else {
-            // Nobody coordinates.
-            self.wish = None;
-            return self.effects.push(Effect::SteppedDown(Ok(())));
-        };
-        wish.tries += 1;
-        if wish.tries > WISH_TRIES_MAX {
-            self.wish = None;
-            let error = "the record changed too often; try again".into();
-            return self.effects.push(Effect::SteppedDown(Err(error)));
-        }
-        let record = Epoch {
-            step_down: true,
-            handover_to: wish.desired.clone(),
-            lease_seq: epoch.lease_seq + 1,
-            ..epoch
-        };
-        self.call = Some(Call::StepDown);
-        self.effects.push(Effect::Swap(Some(version), record));
-    }
-
-    pub(super) fn on_step_down_written(&mut self, now: Now, outcome: Swapped) {
-        self.next_read = now.mono;
-        if matches!(outcome, Swapped::Done(_)) {
-            self.wish = None;
-            return self.effects.push(Effect::SteppedDown(Ok(())));
-        }
-        // Whether it landed or not, asking once more does no harm; but look first.
-        if let Some(wish) = &mut self.wish {
-            wish.ready = false;
         }
     }
 

@@ -14,18 +14,20 @@
 mod follower;
 mod keeper;
 mod leader;
+mod wish;
 mod workers;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::event::{Event, Reason};
-use crate::record::{Epoch, Phase, Worker};
+use crate::record::{Epoch, Phase, PhaseStep, Worker};
 use crate::settings::Settings;
 use crate::store::Version;
 use follower::Claim;
 pub use keeper::{Keeper, KeeperEffect, KeeperInput};
 use leader::Term;
+use wish::Wish;
 pub(crate) use workers::Workers;
 
 /// Windows of how many mandates changes of coordinator are counted in.
@@ -171,15 +173,13 @@ pub struct Counters {
     pub failures: u64,
 }
 
-/// A wish for another coordinator on its way.
+/// A coordinator that is told of once it is known who is alive.
 #[derive(Debug)]
-struct Wish {
-    desired: Option<String>,
-    /// Whether the workers were listed since, if one is desired.
-    listed: bool,
-    tries: u32,
-    /// Whether the record was looked at since.
-    ready: bool,
+struct Elected {
+    epoch: Epoch,
+    previous: Option<String>,
+    /// The worker whose lease ran out, so that it does not count as alive.
+    lost: Option<String>,
 }
 
 /// One participant of one group.
@@ -196,6 +196,8 @@ pub struct Machine {
     started: bool,
     phase: Phase,
     phase_since: Duration,
+    /// The steps of the cold start so far.
+    phases: Vec<PhaseStep>,
     seen: Option<Seen>,
     /// The highest epoch number ever heard of.
     highest: u64,
@@ -205,6 +207,8 @@ pub struct Machine {
     lease: Duration,
     /// The last coordinator told of, and its term.
     told: Option<(String, u64)>,
+    /// That coordinator, until the event is emitted.
+    elected: Option<Elected>,
     changes: VecDeque<Duration>,
     workers: Workers,
     role: Role,
@@ -242,11 +246,13 @@ impl Machine {
             started: false,
             phase: Phase::Observing,
             phase_since: Duration::ZERO,
+            phases: Vec::new(),
             seen: None,
             highest: 0,
             surveyed: false,
             lease,
             told: None,
+            elected: None,
             changes: VecDeque::new(),
             workers: Workers::default(),
             role: Role::Follower,
@@ -304,7 +310,7 @@ impl Machine {
 
     /// When [`Input::Tick`] is due, if nothing else comes before.
     pub fn wake_at(&self) -> Duration {
-        let mut at = self.phase_end().unwrap_or(Duration::MAX);
+        let mut at = self.phase_end().unwrap_or(Duration::MAX).min(self.wish_wake_at());
         if !self.beating && self.stopping.is_none() {
             at = at.min(self.next_beat);
         }
@@ -347,11 +353,8 @@ impl Machine {
         self.next_read = now.mono;
         self.next_beat = now.mono;
         self.phase_since = now.mono;
-        if self.settings.skip_cold_start {
-            self.enter(now, Phase::Ready);
-        } else {
-            self.emit(Event::ColdStartPhaseChanged { phase: Phase::Observing, duration: 0 });
-        }
+        let first = if self.settings.skip_cold_start { Phase::Ready } else { Phase::Observing };
+        self.enter(now, first);
     }
 
     /// What follows from what is known now.
@@ -360,6 +363,7 @@ impl Machine {
             self.beat(now);
         }
         self.advance_phase(now);
+        self.pursue_wish(now);
         match &self.role {
             Role::Leader(_) => self.lead(now),
             Role::Follower => self.follow(now),
@@ -400,6 +404,8 @@ impl Machine {
         let duration = millis(now.mono.saturating_sub(self.phase_since));
         self.phase = phase;
         self.phase_since = now.mono;
+        self.phases.push(PhaseStep { phase, at: now.wall_ms, duration });
+        self.next_beat = now.mono;
         self.emit(Event::ColdStartPhaseChanged { phase, duration });
     }
 
@@ -421,6 +427,7 @@ impl Machine {
             seq: self.beat_seq,
             epoch_number: self.highest,
             phase: self.phase,
+            phases: self.phases.clone(),
         }));
     }
 
@@ -453,6 +460,7 @@ impl Machine {
             Ok(current) => current,
             Err(error) => {
                 self.next_read = now.mono + self.pause(self.settings.poll());
+                self.fail_wish(&error);
                 return self.failed(error);
             }
         };
@@ -485,6 +493,7 @@ impl Machine {
 
     /// Takes in what the store holds.
     fn learn(&mut self, now: Now, current: Option<(Version, Epoch)>) {
+        let lost = self.lapsed_coordinator();
         let same = self.seen.as_ref().is_some_and(|seen| {
             seen.current.as_ref().map(|(version, _)| version) == current.as_ref().map(|(version, _)| version)
         });
@@ -497,7 +506,7 @@ impl Machine {
             self.lease = Duration::from_millis(epoch.lease_ms);
             self.surveyed = false;
             if !epoch.released {
-                self.tell(now, epoch);
+                self.tell(now, epoch, lost);
             }
         }
         match self.role {
@@ -506,19 +515,30 @@ impl Machine {
         }
     }
 
-    /// Tells of a coordinator that was not told of yet.
-    fn tell(&mut self, now: Now, epoch: &Epoch) {
+    /// The coordinator that was last seen, unless it has released its term.
+    fn lapsed_coordinator(&self) -> Option<String> {
+        self.coordinator().filter(|epoch| !epoch.released).map(|epoch| epoch.coordinator_id.clone())
+    }
+
+    /// Tells of a coordinator that was not told of yet, which took over from `lost` if that is another.
+    fn tell(&mut self, now: Now, epoch: &Epoch, lost: Option<String>) {
         if self.told.as_ref().is_some_and(|(_, number)| *number >= epoch.epoch_number) {
             return;
         }
+        // One that comes and goes within a list is told of with what was known then.
+        self.emit_elected(now);
         let told = self.told.replace((epoch.coordinator_id.clone(), epoch.epoch_number));
-        self.emit(Event::CoordinatorElected {
-            worker_id: epoch.coordinator_id.clone(),
-            epoch: epoch.epoch,
-            active_workers: self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id).len(),
-            epoch_number: epoch.epoch_number,
+        self.elected = Some(Elected {
+            epoch: epoch.clone(),
             previous: told.as_ref().map(|(id, _)| id.clone()),
+            lost: lost.filter(|lost| *lost != epoch.coordinator_id),
         });
+        // Who is alive is not watched while all is well. A claimant has just looked.
+        if epoch.incarnation == self.incarnation {
+            self.emit_elected(now);
+        } else if !self.workers.listing {
+            self.list();
+        }
         if told.is_none() {
             return;
         }
@@ -534,33 +554,17 @@ impl Machine {
         }
     }
 
-    fn on_step_down(&mut self, now: Now, desired: Option<String>) {
-        if self.wish.is_some() {
-            return self.effects.push(Effect::SteppedDown(Err("another such call is under way".into())));
-        }
-        let listed = desired.as_ref().is_none_or(|desired| *desired == self.worker_id);
-        self.wish = Some(Wish { desired, listed, tries: 0, ready: false });
-        self.next_read = self.next_read.min(now.mono);
-        // Who is alive is not watched while all is well.
-        if !listed && !self.workers.listing {
-            self.list();
-        }
-    }
-
-    /// Refuses a wish for a worker that is not alive, after a list that came or failed.
-    fn check_wish(&mut self, now: Now, failure: Option<&String>) {
-        let Some(wish) = self.wish.as_mut().filter(|wish| !wish.listed) else { return };
-        wish.listed = true;
+    /// Emits the event of a new coordinator, with the workers that are known to be alive.
+    fn emit_elected(&mut self, now: Now) {
+        let Some(Elected { epoch, previous, lost }) = self.elected.take() else { return };
         let alive = self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id);
-        let error = match (&wish.desired, failure) {
-            (Some(_), Some(failure)) => format!("nobody knows which workers are alive: {failure}"),
-            (Some(desired), None) if !alive.contains(desired) => {
-                format!("{desired:?} is not known to be alive; the workers alive are {}", alive.join(", "))
-            }
-            _ => return,
-        };
-        self.wish = None;
-        self.effects.push(Effect::SteppedDown(Err(error)));
+        self.emit(Event::CoordinatorElected {
+            worker_id: epoch.coordinator_id,
+            epoch: epoch.epoch,
+            active_workers: alive.iter().filter(|id| lost.as_ref() != Some(id)).count(),
+            epoch_number: epoch.epoch_number,
+            previous,
+        });
     }
 
     fn failed(&mut self, error: String) {

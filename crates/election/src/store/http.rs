@@ -17,13 +17,16 @@ const REST: Duration = Duration::from_secs(1);
 /// How long one call may take; its caller is usually less patient.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The version of a group that there is not yet.
+const NO_GROUP: &str = "0";
+
 /// The elections of a Baton server.
 #[derive(Clone, Debug)]
 pub struct HttpStore {
     client: Client,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Look {
     version: String,
@@ -63,7 +66,7 @@ impl HttpStore {
     }
 
     async fn look(&self, group: &str) -> Result<Look, Error> {
-        self.client.election(group).look().await.map_err(|e| Error(e.to_string()))
+        known(self.client.election(group).look().await).map_err(|e| Error(e.to_string()))
     }
 
     async fn act<T: DeserializeOwned>(&self, place: &Place<'_>, action: Value) -> Result<T, Error> {
@@ -72,6 +75,14 @@ impl HttpStore {
             Place::Process(process) => self.client.election_process(process),
         };
         election.act(&action, TIMEOUT).await.map_err(|e| Error(e.to_string()))
+    }
+}
+
+/// A look at a group; one that there is not yet has no record.
+fn known(look: Result<Look, baton_client::Error>) -> Result<Look, baton_client::Error> {
+    match look {
+        Err(baton_client::Error::NotFound(_)) => Ok(Look { version: NO_GROUP.into(), ..Look::default() }),
+        look => look,
     }
 }
 
@@ -186,9 +197,9 @@ impl Store for HttpStore {
         Box::pin(async move {
             let Ok(Place::Group(group)) = Place::of(key) else { return std::future::pending().await };
             let election = self.client.election(group);
-            let mut after = seen.map_or("0".to_owned(), |version| version.0.clone());
+            let mut after = seen.map_or(NO_GROUP.to_owned(), |version| version.0.clone());
             loop {
-                match election.watch::<Look>(&after, WAIT).await {
+                match known(election.watch(&after, WAIT).await) {
                     Ok(look) if look.record_version.as_deref() != seen.map(|version| version.0.as_str()) => {
                         return;
                     }

@@ -38,8 +38,16 @@ const CHANGES_WINDOW: Duration = Duration::from_secs(30 * 60);
 /// Why something was refused.
 #[derive(Debug)]
 pub enum Refusal {
-    /// A limit was reached.
+    /// There are as many as there may be.
     Full(&'static str),
+    /// Too many callers wait.
+    Busy(&'static str),
+    /// There is no group of this name.
+    UnknownGroup(String),
+    /// The worker that is to coordinate next is not alive.
+    UnknownWorker(String),
+    /// The group is coordinated by this worker.
+    Coordinated(String),
     /// The store failed.
     Store(baton_store::Error),
 }
@@ -62,6 +70,11 @@ pub struct Look {
 }
 
 impl Look {
+    /// Whether there is such a group.
+    pub fn exists(&self) -> bool {
+        self.state.is_some() || !self.workers.is_empty()
+    }
+
     /// Changes when something does: the record, or whether its lease has run out.
     pub fn version(&self) -> String {
         match &self.state {
@@ -250,7 +263,9 @@ impl Elections {
                 if lease::look(tx, &group)?.is_none() {
                     return Ok(None);
                 }
-                let state = lease::release(tx, &group, &holder, next.clone())?;
+                // The others would hold back for one that does not come.
+                let next = next.clone().filter(|next| matches!(is_alive(tx, &group, next), Ok(true)));
+                let state = lease::release(tx, &group, &holder, next)?;
                 tx.remove_record(&key(&worker_key(&group, &worker)));
                 Ok(Some(state))
             })
@@ -262,19 +277,53 @@ impl Elections {
         Ok(state)
     }
 
-    /// Asks the coordinator to give its term up, to `next` before others; `None` when there never was one.
-    pub async fn force(&self, group: &str, next: Option<String>) -> Result<Option<State>, Refusal> {
+    /// Asks the coordinator to give its term up, to `next` before others, which must be alive.
+    pub async fn force(&self, group: &str, next: Option<String>) -> Result<State, Refusal> {
         let group = group.to_owned();
         let state = self
             .run(move |tx| {
-                if lease::look(tx, &group)?.is_none() {
-                    return Ok(None);
+                let found = look(tx, &group)?;
+                if !found.exists() {
+                    return Ok(Err(Refusal::UnknownGroup(group.clone())));
                 }
-                lease::ask(tx, &group, next.clone()).map(Some)
+                if let Some(next) = &next
+                    && !is_alive(tx, &group, next)?
+                {
+                    let alive: Vec<_> =
+                        found.workers.iter().map(|(worker, _)| worker.worker_id.as_str()).collect();
+                    let alive = alive.join(", ");
+                    let text = format!("{next:?} is not known to be alive; the workers alive are {alive}");
+                    return Ok(Err(Refusal::UnknownWorker(text)));
+                }
+                lease::ask(tx, &group, next.clone()).map(Ok)
             })
             .await?;
         self.tell();
-        Ok(state)
+        state
+    }
+
+    /// Forgets a group that nobody coordinates, and its workers. The next group of this name begins with number 1.
+    pub async fn delete(&self, group: &str) -> Result<(), Refusal> {
+        let name = group.to_owned();
+        let outcome = self
+            .run(move |tx| {
+                let found = look(tx, &name)?;
+                if !found.exists() {
+                    return Ok(Err(Refusal::UnknownGroup(name.clone())));
+                }
+                if let Some(state) = found.state.filter(|state| !state.is_free()) {
+                    return Ok(Err(Refusal::Coordinated(state.epoch.coordinator_id)));
+                }
+                lease::forget(tx, &name);
+                for (worker, _) in found.workers {
+                    tx.remove_record(&key(&worker_key(&name, &worker.worker_id)));
+                }
+                Ok(Ok(()))
+            })
+            .await?;
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner).remove(group);
+        self.tell();
+        outcome
     }
 
     /// A compare-and-set of a participant that decides for itself; the new version, or `None` for a conflict.
@@ -359,6 +408,11 @@ fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, Stop> {
     Ok(Look { state, record, workers: found.into_iter().filter_map(worker).collect() })
 }
 
+/// Whether a worker of this name takes part.
+fn is_alive(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<bool, Stop> {
+    Ok(tx.record(&key(&worker_key(group, worker)))?.is_some())
+}
+
 /// What is full, if a new group or a new worker would be too many.
 fn admit(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<Option<&'static str>, Stop> {
     if tx.record(&key(&worker_key(group, worker)))?.is_some() {
@@ -402,6 +456,7 @@ fn sign(tx: &mut dyn Tx, group: &str, holder: &Holder<'_>, state: &State) -> Res
         seq: 0,
         epoch_number: state.epoch.epoch_number,
         phase: baton_election::record::Phase::Ready,
+        phases: Vec::new(),
     };
     let expires_at = tx.now().after(holder.lease * ALIVE_LEASES);
     tx.put_record(&key(&worker_key(group, holder.id)), encode(&worker)?, Some(expires_at))?;

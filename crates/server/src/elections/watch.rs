@@ -100,7 +100,7 @@ impl Elections {
     fn place(self: &Arc<Self>) -> Result<Place, Refusal> {
         if self.watchers.fetch_add(1, Ordering::Relaxed) >= WATCHERS_MAX {
             self.watchers.fetch_sub(1, Ordering::Relaxed);
-            return Err(Refusal::Full("too many callers wait for news of elections"));
+            return Err(Refusal::Busy("too many callers wait for news of elections"));
         }
         Ok(Place(Arc::clone(self)))
     }
@@ -128,9 +128,14 @@ fn news(before: Option<&Look>, now: &Look) -> String {
         }
         let id = &worker.worker_id;
         event("worker-heartbeat", json!({"workerId": id, "timestamp": worker.last_heartbeat}));
-        if let Some((known, _)) = known.filter(|(known, _)| known.phase != worker.phase) {
-            let duration = worker.last_heartbeat.saturating_sub(known.last_heartbeat);
-            let data = json!({"workerId": id, "phase": worker.phase, "duration": duration});
+        // A worker may come to several steps from one look to the next. What came before the first look is no news.
+        let told = match known {
+            Some((known, _)) if known.incarnation == worker.incarnation => known.phases.len(),
+            _ if before.is_none() => worker.phases.len(),
+            _ => 0,
+        };
+        for step in worker.phases.iter().skip(told) {
+            let data = json!({"workerId": id, "phase": step.phase, "duration": step.duration});
             event("cold-start-phase-changed", data);
         }
     }
@@ -161,10 +166,14 @@ fn news(before: Option<&Look>, now: &Look) -> String {
         event("coordinator-demoted", data);
     }
     if let Some(epoch) = after {
+        // One whose lease has run out leaves its record behind.
+        let lost =
+            before.as_ref().map(|gone| &gone.coordinator_id).filter(|lost| **lost != epoch.coordinator_id);
+        let alive = now.workers.iter().filter(|(worker, _)| lost != Some(&worker.worker_id)).count();
         let data = json!({
             "workerId": epoch.coordinator_id,
             "epoch": epoch.epoch,
-            "activeWorkers": now.workers.len(),
+            "activeWorkers": alive,
             "epochNumber": epoch.epoch_number,
             "previous": before.map(|gone| gone.coordinator_id),
         });

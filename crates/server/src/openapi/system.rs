@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::describe::{Operation, get, page, post, text, whole};
+use super::describe::{Operation, delete, get, page, post, text, whole};
 use super::shape::{shape, word};
 
 /// The longest wait for news of an election, in milliseconds.
@@ -41,6 +41,7 @@ pub(super) fn elections() -> Vec<Operation> {
                 word("text"),
             ),
         post(group).body(action()).answers(200, "What it came to.", word("object")),
+        delete(group).answers(200, "It is gone.", shape(json!({"group": "text", "deleted": true}))),
         get("/api/v1/election-processes").answers(
             200,
             "The processes.",

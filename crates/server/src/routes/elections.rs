@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
 use crate::elections::{Look, Refusal};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::reply::Reply;
 
 /// How long a lease is that does not say how long.
@@ -25,7 +25,14 @@ pub(super) const WAIT_MAX_MS: u64 = 60_000;
 impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Full(what) => Self::overloaded(what),
+            Refusal::Full(what) => Self::new(Kind::LimitReached, what),
+            Refusal::Busy(what) => Self::overloaded(what),
+            Refusal::UnknownGroup(group) => Self::not_found(format!("there is no election group {group:?}")),
+            Refusal::UnknownWorker(text) => Self::invalid(text),
+            Refusal::Coordinated(worker) => {
+                let text = format!("{worker:?} coordinates the group: stop its workers first");
+                Self::refused(Kind::Conflict, "election_coordinated", text)
+            }
             Refusal::Store(error) => error.into(),
         }
     }
@@ -82,7 +89,19 @@ pub(super) fn look(call: Call) -> Answer {
             }
             _ => elections.look(&group).await?,
         };
+        if !look.exists() {
+            return Err(Refusal::UnknownGroup(group).into());
+        }
         Reply::ok(&shown(&group, &look))
+    })
+}
+
+/// Forgets one group.
+pub(super) fn delete(call: Call) -> Answer {
+    Box::pin(async move {
+        let group = named("group", call.parameter(0))?;
+        call.app().elections.delete(&group).await?;
+        Reply::ok(&json!({"group": group, "deleted": true}))
     })
 }
 
@@ -134,7 +153,7 @@ pub(super) fn act(mut call: Call) -> Answer {
             Action::Force { desired_coordinator } => {
                 let next = desired_coordinator.map(|next| named("desiredCoordinator", &next)).transpose()?;
                 let state = elections.force(&group, next).await?;
-                let mut answer = summary(state.as_ref());
+                let mut answer = summary(Some(&state));
                 answer["group"] = group.into();
                 answer
             }

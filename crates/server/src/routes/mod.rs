@@ -148,6 +148,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
     route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look).at(Pace::Asked(Duration::from_millis(elections::WAIT_MAX_MS))),
     route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
+    route(DELETE, "/api/v1/elections/:group", Access::Admin, "Forget an election group that nobody coordinates.", elections::delete),
     route(GET, "/api/v1/election-processes", Access::Read, "List processes that hold election groups by a lease of their own.", elections::processes),
     route(GET, "/api/v1/election-processes/:process", Access::Read, "The lease of one process.", elections::process),
     route(POST, "/api/v1/election-processes/:process", Access::Write, "Keep or end the lease of a process: `swap` or `remove`.", elections::keep),
