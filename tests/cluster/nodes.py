@@ -68,7 +68,7 @@ class Node(Server):
 class Cluster:
     """Some servers, each of which knows the others."""
 
-    def __init__(self, directory, schema, names="abc", routes=True, extra=(), environment=None):
+    def __init__(self, directory, schema, names="abc", routes=True, extra=(), environment=None, timeout_ms=TIMEOUT_MS):
         self.ports = {name: free_port() for name in names}
         self.gates = {name: Gate() for name in names}
         # By sender and receiver.
@@ -82,7 +82,7 @@ class Cluster:
                 "--advertise", f"http://127.0.0.1:{self.gates[name].port}",
                 "--coordinator-enabled", str(routes).lower(),
                 "--gossip-heartbeat-ms", HEARTBEAT_MS, "--gossip-dead-after-ms", DEAD_AFTER_MS,
-                "--coordinator-timeout-ms", TIMEOUT_MS, "--coordinator-circuit-retry-ms", CIRCUIT_RETRY_MS,
+                "--coordinator-timeout-ms", timeout_ms, "--coordinator-circuit-retry-ms", CIRCUIT_RETRY_MS,
                 *extra,
             ]  # fmt: skip
             self.nodes[name] = Node(directory, name, map(str, arguments), self.gates[name], environment)

@@ -118,6 +118,57 @@ def test_what_a_lost_answer_held_is_given_back_at_once(cluster, queue):
     assert time.monotonic() - began < 60, "not after the lease"
 
 
+def test_a_pop_that_waits_elsewhere_is_not_answered_early_when_that_server_stops(cluster, queue):
+    nodes = cluster("ab")
+    a, b = nodes["a"], nodes["b"]
+    with busy(a, a):
+        waiting = Background(a.get, pop_path(queue, wait=True, timeout=50_000))
+        eventually(lambda: a.seen("b")["waiting_groups"] > 0)
+        assert b.stop() == 0
+        a.push(queue, 1)
+        answer = waiting.result()
+    assert (answer.status, answer.headers["x-served-by"]) == (200, "a"), answer
+
+
+def test_a_pop_that_waits_on_a_server_that_hangs_is_answered_when_its_wait_is_over(cluster, queue):
+    nodes = cluster("ab", timeout_ms=40_000)
+    a = nodes["a"]
+    with busy(a, a):
+        nodes.gates["b"].mode = "mute"
+        began = time.monotonic()
+        answer = a.get(pop_path(queue, wait=True, timeout=1000), timeout=60)
+    assert (answer.status, answer.headers["x-fallback"]) == (204, "true")
+    assert time.monotonic() - began < 20
+
+
+def test_after_a_server_that_cannot_be_connected_to_the_next_best_is_asked(cluster, queue):
+    nodes = cluster("abc")
+    a = nodes["a"]
+    with busy(a, a), Waiting(nodes["c"], "other", 60):
+        eventually(lambda: a.seen("c")["load_score"] > a.seen("b")["load_score"] + 0.06, seconds=60)
+        # It takes longer to find out than anything else here.
+        nodes.gates["b"].mode = "mute"
+        answer = a.get(pop_path(queue), timeout=60)
+    assert answer.headers["x-served-by"] == "c", answer.headers
+    assert a.seen("b")["forward_failures"] == 1
+
+
+def test_every_answer_says_who_gave_it(cluster, queue):
+    nodes = cluster("ab")
+    a = nodes["a"]
+    for path, status in [
+        ("/health", 200),
+        ("/nowhere", 404),
+        (f"/api/v1/resources/queues/{queue}", 404),
+        (f"/api/v1/pop/queue/{'q' * 300}", 413),
+    ]:
+        answer = a.get(path)
+        assert (answer.status, answer.headers.get("x-served-by")) == (status, "a"), path
+    assert a.get("/health").json["shared_state"]["enabled"] is True
+    statistics = a.get("/api/v1/system/shared-state").json
+    assert statistics["local_sidecars"] == 1 and "groups_tracked" in statistics["group_backoff"]
+
+
 def test_what_a_consumer_that_left_was_given_is_given_back_at_once(cluster, queue):
     nodes = cluster("ab")
     a, b = nodes["a"], nodes["b"]

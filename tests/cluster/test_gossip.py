@@ -91,6 +91,22 @@ def test_a_server_that_dies_is_dead_for_the_others_and_one_that_stops_says_so(cl
     assert "has left" in a.text()
 
 
+def test_a_server_without_jobs_stops_at_once_after_another_has_died(cluster):
+    nodes = cluster()
+    # It owns what jobs would be in, and the dead one would be asked to take that.
+    eventually(lambda: any(node["name"] == "a" for node in nodes["a"].cluster()["nodes"]))
+    nodes["b"].kill()
+    nodes["c"].kill()
+    assert nodes["a"].stop() == 0
+    drained = re.findall(r"drained: slices of jobs handed over.*?millis=(\d+)", plain_text(nodes["a"]))
+    assert drained and int(drained[-1]) < 4000, drained
+
+
+def plain_text(node):
+    """The log without colours."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", node.text())
+
+
 def test_every_metric_about_the_cluster_is_there(cluster):
     nodes = cluster("ab")
     page = (ROOT / "docs" / "metrics.md").read_text()
@@ -99,22 +115,53 @@ def test_every_metric_about_the_cluster_is_there(cluster):
     assert listed == told and listed
 
 
-def test_strangers_are_not_believed(cluster):
-    nodes = cluster("ab")
-    a = nodes["a"]
-    heard = []
-    nodes.wires["b", "a"].outlet.close()
-    tap = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def recording(wire):
+    """A list of all datagrams that the wire carries from now on."""
+    heard, outlet = [], wire.outlet
 
     class Tapped:
         def sendto(self, data, address):
             heard.append(data)
-            return tap.sendto(data, address)
+            return outlet.sendto(data, address)
 
         def close(self):
-            tap.close()
+            outlet.close()
 
-    nodes.wires["b", "a"].outlet = Tapped()
+    wire.outlet = Tapped()
+    return heard
+
+
+def test_a_recording_of_a_server_does_not_speak_for_it_to_one_that_has_just_started(cluster):
+    nodes = cluster("ab")
+    a, b = nodes["a"], nodes["b"]
+    heard = recording(nodes.wires["b", "a"])
+    eventually(lambda: len(heard) >= 5)
+    b.kill()
+    recorded = list(heard)
+    assert a.stop() == 0
+    a.start()
+    rejected = lambda reason: a.metric("baton_cluster_datagrams_rejected_total", reason=reason)
+    to = ("127.0.0.1", nodes.ports["a"])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as elsewhere:
+        elsewhere.bind(("127.0.0.2", 0))
+        for datagram in recorded:
+            elsewhere.sendto(datagram, to)
+        eventually(lambda: rejected("source") >= len(recorded))
+        assert a.seen("b") is None, "nothing that is not from a peer is even looked at"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as neighbour:
+        for datagram in recorded:
+            neighbour.sendto(datagram, to)
+        eventually(lambda: rejected("unproven") >= 1)
+        assert not a.sees("b"), a.seen("b")
+    assert "its sender is not among the peers" in a.text()
+    b.start()
+    eventually(lambda: a.sees("b") and b.sees("a"), seconds=30)
+
+
+def test_strangers_are_not_believed(cluster):
+    nodes = cluster("ab")
+    a = nodes["a"]
+    heard = recording(nodes.wires["b", "a"])
     eventually(lambda: len(heard) >= 3)
     rejected = lambda reason: a.metric("baton_cluster_datagrams_rejected_total", reason=reason)
     before = rejected("replayed")

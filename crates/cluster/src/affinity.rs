@@ -3,7 +3,8 @@
 //! Consumers of a group that poll one server share one line there and find its memory warm. So a key stays where it
 //! is until that server is overloaded, and moves so that the cluster does not swing: a busy server is left with a
 //! probability, each key is judged only as often as loads can have changed, what has moved counts before heartbeats
-//! show it, and no key moves more than twice in five minutes. Always: the same inputs give the same answer (the dice are
+//! show it, and no key moves more than twice in five minutes. Only to a server that has come back keys move from calm
+//! ones too, until the loads are about equal, since it has lost those that it had. Always: the same inputs give the same answer (the dice are
 //! an input). Deliberately absent: agreement with other servers; each keeps its own table, and who was forwarded to
 //! serves. Start at [`judge`], then [`Affinities::route`].
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::limits::AFFINITIES_MAX;
+use crate::limits::{AFFINITIES_MAX, RETURN_WINDOW};
 use crate::wire::name_hash;
 
 /// How long a key stays where it was put, and between two judgements of it: by then its load shows in heartbeats.
@@ -172,6 +173,8 @@ const ASSIGNED_WEIGHT_MAX: f64 = 0.01;
 pub struct Affinities {
     keys: FxHashMap<Box<str>, Affinity>,
     servers: FxHashMap<Arc<str>, Served>,
+    /// Servers that have come back, and when.
+    returned: FxHashMap<Arc<str>, Duration>,
 }
 
 /// What one server serves.
@@ -192,7 +195,11 @@ impl Affinities {
         key: &str,
         is_calm: impl FnOnce(&str, &dyn Fn(f64) -> f64) -> bool,
     ) -> Option<Arc<str>> {
+        self.returned.retain(|_, since| now < *since + RETURN_WINDOW);
         let affinity = self.keys.get_mut(key)?;
+        if !self.returned.is_empty() && !self.returned.contains_key(&affinity.server) {
+            return None;
+        }
         let drift = self.servers.get(&affinity.server).map_or(0.0, |served| served.drift);
         if !is_calm(&affinity.server, &|told| told + drift) {
             return None;
@@ -223,14 +230,25 @@ impl Affinities {
             let server = choose(thresholds, candidates, local, key).map_or(local, |(id, _)| id);
             return (Arc::clone(server), Step::Detour);
         };
-        if *load < thresholds.migrate || !affinity.may_move(now) {
+        let is_busy = *load >= thresholds.migrate;
+        if (!is_busy && self.returned.is_empty()) || !affinity.may_move(now) {
             return (Arc::clone(&affinity.server), Step::Hit);
         }
-        let others: Vec<_> = candidates.iter().filter(|(id, _)| **id != affinity.server).copied().collect();
+        // A calm server is left only for one that has come back, and as a key without affinity would.
+        let may_take = |(id, other): &&Candidate<'_>| {
+            **id != affinity.server
+                && (is_busy || (self.returned.contains_key(*id) && load - other > thresholds.forward))
+        };
+        let others: Vec<_> = candidates.iter().filter(may_take).copied().collect();
         let better = choose(thresholds, &others, local, key).filter(|(_, other)| other < load);
         let Some((server, other)) = better else { return (Arc::clone(&affinity.server), Step::Hit) };
         affinity.judged = now;
-        let step = match judge(thresholds, *load, other, dice()) {
+        let verdict = match is_busy {
+            true => judge(thresholds, *load, other, dice()),
+            false if dice() < load - other => Verdict::Migrate,
+            false => Verdict::Keep,
+        };
+        let step = match verdict {
             Verdict::Keep => return (Arc::clone(&affinity.server), Step::Hit),
             Verdict::Migrate => Step::Migrated,
             Verdict::Break => Step::Broken,
@@ -285,6 +303,11 @@ impl Affinities {
         };
     }
 
+    /// A server has come back without the keys that it had: for a while others may leave calm servers for it.
+    pub fn came_back(&mut self, now: Duration, server: &Arc<str>) {
+        self.returned.insert(Arc::clone(server), now);
+    }
+
     /// Forgets what nobody uses; how many keys that were.
     pub fn expire(&mut self, now: Duration, ttl: Duration) -> usize {
         self.forget_if(|affinity| now >= affinity.used + ttl)
@@ -306,6 +329,11 @@ impl Affinities {
         });
         servers.retain(|_, served| served.keys > 0);
         before - self.keys.len()
+    }
+
+    /// The server that a key is assigned to.
+    pub fn server_of(&self, key: &str) -> Option<Arc<str>> {
+        self.keys.get(key).map(|affinity| Arc::clone(&affinity.server))
     }
 
     /// How many there are.

@@ -3,8 +3,9 @@
 //! Always: the router is locked for moments and never while anything else is called, so this may be called from
 //! anywhere; with no other server there, a question costs one look at a flag. Start at [`Cluster::pop`].
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
@@ -13,7 +14,9 @@ use baton_types::{GroupId, PartitionId, QueueId};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
+use crate::affinity::Step;
 use crate::forward::Peer;
+use crate::gossip::complete;
 use crate::membership::Membership;
 use crate::numbers::Numbers;
 use crate::pool::Pool;
@@ -82,6 +85,8 @@ struct Shared {
     in_hand: AtomicUsize,
     numbers: Numbers,
     outbox: mpsc::Sender<Notice>,
+    /// The address of this server as its peers see it.
+    host: OnceLock<IpAddr>,
 }
 
 impl Cluster {
@@ -98,6 +103,7 @@ impl Cluster {
                 in_hand: AtomicUsize::new(0),
                 numbers: Numbers::default(),
                 outbox,
+                host: OnceLock::new(),
             }),
         }
     }
@@ -105,6 +111,19 @@ impl Cluster {
     /// How this server was told to take part.
     pub fn options(&self) -> &Options {
         &self.shared.options
+    }
+
+    pub(crate) fn set_host(&self, host: IpAddr) {
+        // It is for people; the first one will do.
+        let _ = self.shared.host.set(host);
+    }
+
+    /// Where this server takes forwarded requests, with its host as far as that is known.
+    pub fn url(&self) -> String {
+        match self.shared.host.get() {
+            Some(host) => complete(&self.options().url, *host),
+            None => self.options().url.clone(),
+        }
     }
 
     /// What is counted.
@@ -149,8 +168,19 @@ impl Cluster {
         let now = self.now();
         let mut router = self.router();
         let key = router.key(errand, group);
+        let from = router.affinities.server_of(&key);
         let (server, step) = router.pop(now, &key, dice);
         drop(router);
+        if matches!(step, Step::Migrated | Step::Broken) {
+            let to = server.as_deref().unwrap_or(&self.options().id);
+            tracing::info!(
+                key,
+                from = from.as_deref(),
+                to,
+                reason = step.name(),
+                "a key moves to another server"
+            );
+        }
         self.numbers().steps(step).add(1);
         (key, server)
     }

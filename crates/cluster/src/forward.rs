@@ -35,6 +35,9 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// On the answer to a pop that was passed on: the partitions it took, each with the hash of its queue's name.
 pub const CLAIMS: HeaderName = HeaderName::from_static("x-claims");
 
+/// How much later than its wait a request may be answered by the server that it was passed on to.
+const LATE_MAX: Duration = Duration::from_millis(500);
+
 /// Parts of a long answer that wait to be passed back.
 const CHUNKS_MAX: usize = 8;
 
@@ -55,6 +58,13 @@ pub struct Outbound {
     pub attempt: Option<LeaseId>,
     /// How long the answer may take beyond the usual limit.
     pub wait: Duration,
+}
+
+impl Outbound {
+    /// How long the answer may take. What waits is late already when its wait is over, and can be served elsewhere.
+    fn limit(&self, timeout: Duration) -> Duration {
+        if self.wait.is_zero() { timeout } else { self.wait + timeout.min(LATE_MAX) }
+    }
 }
 
 /// The answer of another server.
@@ -123,7 +133,7 @@ impl Cluster {
         // A request that is given up by its own caller tells nothing about the server.
         let mut verdict = Tell { cluster: self, server, outcome: None };
         let exchange = self.exchange(&peer, outbound);
-        let limit = self.options().timeout + outbound.wait;
+        let limit = outbound.limit(self.options().timeout);
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(limit, exchange) => outcome
                 .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}")))),

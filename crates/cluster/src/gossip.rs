@@ -3,11 +3,12 @@
 //! One task owns the socket. It sends what it is told to, together as far as it was told together; takes in what
 //! comes; and keeps time. Always: a datagram that cannot be sent is a datagram that was lost, which everybody is used
 //! to; names of peers are resolved again and again, since they may move; a peer that turns out to be this server is
-//! left out. Start at [`Gossip::bind`], then [`Gossip::run`].
+//! left out; what comes from an address that is not a peer's is refused, and so is a server that has not answered a
+//! challenge, since a recording can be played back to a server that has just started. Start at [`Gossip::bind`], then [`Gossip::run`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -69,6 +70,18 @@ impl Addresses {
         self.resolved.values().flatten().filter(|address| !self.own.contains(address)).copied().collect()
     }
 
+    /// Whether a peer is there. Its port may be another, behind a translation of addresses.
+    fn is_peer(&self, from: IpAddr) -> bool {
+        let from = from.to_canonical();
+        self.resolved.values().flatten().any(|address| address.ip().to_canonical() == from)
+    }
+
+    /// Where an answer to a datagram goes: back, or to all where that leads to no peer.
+    fn back_to(&self, from: SocketAddr) -> BTreeSet<SocketAddr> {
+        let all = self.all();
+        if all.contains(&from) { [from].into() } else { all }
+    }
+
     /// The addresses of some servers; all of them when one is not known.
     fn of(&self, servers: &BTreeSet<Arc<str>>) -> BTreeSet<SocketAddr> {
         let known: Option<_> = servers.iter().map(|server| self.of_server.get(server).copied()).collect();
@@ -93,7 +106,8 @@ struct Pace {
     beat: Duration,
     refresh: Duration,
     sweep: Duration,
-    complained: Option<Duration>,
+    /// When which complaint was last logged.
+    complained: BTreeMap<&'static str, Duration>,
     in_hand: (usize, usize),
     cpu: Option<(Duration, Duration)>,
 }
@@ -130,7 +144,7 @@ impl Gossip {
     pub async fn run(mut self, stop: CancellationToken) {
         let names = self.cluster.options().peers.clone();
         let own = self.socket.local_addr().ok();
-        let resolving = tokio::spawn(resolve(Arc::clone(&self.addresses), names, own));
+        let resolving = tokio::spawn(resolve(self.cluster.clone(), Arc::clone(&self.addresses), names, own));
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX + 1];
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -182,20 +196,15 @@ impl Gossip {
             }
         }
         if let Some((error, address)) = failed
-            && self.may_complain()
+            && self.may_complain("unsent")
         {
             tracing::warn!(%error, %address, "a datagram cannot be sent; does gossip_listen reach the peers?");
         }
     }
 
-    /// Whether it is time for another complaint.
-    fn may_complain(&mut self) -> bool {
-        let now = self.cluster.now();
-        let may = self.pace.complained.is_none_or(|last| now >= last + COMPLAINT_INTERVAL);
-        if may {
-            self.pace.complained = Some(now);
-        }
-        may
+    /// Whether it is time for another complaint of this kind.
+    fn may_complain(&mut self, kind: &'static str) -> bool {
+        self.pace.may_complain(self.cluster.now(), kind)
     }
 
     /// Sends what waits to be sent, as few datagrams as it takes, to those whom it concerns.
@@ -254,6 +263,10 @@ impl Gossip {
         let numbers = self.cluster.numbers();
         numbers.received_bytes.add(bytes.len() as u64);
         let now = self.cluster.now();
+        if !self.addresses().is_peer(from.ip()) {
+            numbers.rejected(Rejected::Source).add(1);
+            return self.complain(Rejected::Source, from);
+        }
         let opened = self.cluster.options().seal.open(bytes);
         let heard = opened.and_then(|(envelope, message)| {
             let counts = self.cluster.router().membership.hear(now, &envelope)?;
@@ -282,14 +295,30 @@ impl Gossip {
             Rejected::Namesake => "another server has the same node_id; give each its own",
             Rejected::Forged => "it is of another cluster, or of a server with another gossip_secret",
             Rejected::Version => "a server of another version is there",
-            Rejected::Malformed | Rejected::Replayed => return,
+            Rejected::Source => "its sender is not among the peers; the same peers belong to every server",
+            Rejected::Malformed | Rejected::Replayed | Rejected::Unproven => return,
         };
-        if self.may_complain() {
+        if self.may_complain(reason.name()) {
             tracing::warn!(%from, "a datagram is not believed: {advice}");
         }
     }
 
     async fn take_in(&mut self, now: Duration, sender: &Arc<str>, message: Message, from: SocketAddr) {
+        match &message {
+            Message::Challenge { to, nonce } if *to == self.cluster.options().id => {
+                return self.answer(*nonce, from).await;
+            }
+            Message::Challenge { .. } => return,
+            Message::Proof { nonce } => {
+                self.cluster.router().membership.prove(sender, *nonce);
+                return;
+            }
+            _ if !self.cluster.router().membership.is_proven(sender) => {
+                self.cluster.numbers().rejected(Rejected::Unproven).add(1);
+                return self.challenge(now, sender, from).await;
+            }
+            _ => {}
+        }
         match &message {
             Message::Heartbeat { url, load } => {
                 self.cluster.numbers().heartbeats.add(1);
@@ -315,11 +344,32 @@ impl Gossip {
         }
     }
 
+    /// Asks a server that has just been heard to show that it is there now.
+    async fn challenge(&mut self, now: Duration, sender: &Arc<str>, from: SocketAddr) {
+        let nonce = baton_env::random_u64();
+        if self.cluster.router().membership.challenge(now, sender, nonce) {
+            let to = self.addresses().back_to(from);
+            self.send(Message::Challenge { to: Arc::clone(sender), nonce }, &to).await;
+        }
+    }
+
+    /// Shows a server that this one is there now, and says again what did not count before.
+    async fn answer(&mut self, nonce: u64, from: SocketAddr) {
+        let to = self.addresses().back_to(from);
+        self.send(Message::Proof { nonce }, &to).await;
+        let heartbeat = self.heartbeat();
+        self.send(heartbeat, &to).await;
+        let waits = self.cluster.router().own.all();
+        for page in waits.chunks(PRESENCE_PAGE) {
+            self.send(Message::Presence(page.to_vec()), &to).await;
+        }
+    }
+
     /// A server is there that was not: it hears who waits here, and what was held against it is forgotten.
     async fn greet(&mut self, sender: &Arc<str>, url: &str, from: SocketAddr) {
         tracing::info!(server = &**sender, url, "a server is there");
         self.cluster.lost(sender);
-        self.cluster.router().joined(sender);
+        self.cluster.router().joined(self.cluster.now(), sender);
         self.cluster.set_accompanied(true);
         {
             let mut addresses = self.addresses();
@@ -395,10 +445,26 @@ impl Gossip {
         self.cluster.router().measure(load);
     }
 
-    async fn beat(&mut self) {
+    fn heartbeat(&self) -> Message {
         let load = self.cluster.router().load.load();
-        let url = self.cluster.options().url.clone();
-        self.broadcast(Message::Heartbeat { url, load }).await;
+        Message::Heartbeat { url: self.cluster.options().url.clone(), load }
+    }
+
+    async fn beat(&mut self) {
+        let heartbeat = self.heartbeat();
+        self.broadcast(heartbeat).await;
+    }
+}
+
+impl Pace {
+    /// Whether it is time for another complaint of this kind. Each kind has its own time, so that a frequent one
+    /// does not hide the others.
+    fn may_complain(&mut self, now: Duration, kind: &'static str) -> bool {
+        let may = self.complained.get(kind).is_none_or(|last| now >= *last + COMPLAINT_INTERVAL);
+        if may {
+            self.complained.insert(kind, now);
+        }
+        may
     }
 }
 
@@ -412,7 +478,7 @@ fn by_audience<T: Ord>(told: BTreeMap<T, BTreeSet<Arc<str>>>) -> BTreeMap<BTreeS
 }
 
 /// The address of a server that may not know its own host.
-fn complete(url: &str, from: IpAddr) -> String {
+pub(crate) fn complete(url: &str, from: IpAddr) -> String {
     match url.split_once("://:") {
         Some((scheme, port)) => match from {
             IpAddr::V4(host) => format!("{scheme}://{host}:{port}"),
@@ -423,7 +489,12 @@ fn complete(url: &str, from: IpAddr) -> String {
 }
 
 /// Resolves the names of peers, again and again. A name that cannot be resolved keeps its addresses.
-async fn resolve(addresses: Arc<Mutex<Addresses>>, names: Vec<String>, own: Option<SocketAddr>) {
+async fn resolve(
+    cluster: Cluster,
+    addresses: Arc<Mutex<Addresses>>,
+    names: Vec<String>,
+    own: Option<SocketAddr>,
+) {
     loop {
         let mut pause = RESOLVE_INTERVAL;
         for name in &names {
@@ -439,8 +510,21 @@ async fn resolve(addresses: Arc<Mutex<Addresses>>, names: Vec<String>, own: Opti
                 }
             }
         }
+        let peer = addresses.lock().unwrap_or_else(PoisonError::into_inner).all().into_iter().next();
+        if let Some(host) = peer.and_then(|peer| host_towards(peer).ok()) {
+            cluster.set_host(host);
+        }
         baton_env::sleep(pause).await;
     }
+}
+
+/// The own address as a peer sees it. Nothing is sent: connecting such a socket only chooses a route.
+fn host_towards(peer: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr =
+        if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
 }
 
 #[cfg(test)]
@@ -453,6 +537,23 @@ mod tests {
         assert_eq!(complete("http://:6632", from), "http://10.1.2.3:6632");
         assert_eq!(complete("https://:1", "::1".parse().unwrap()), "https://[::1]:1");
         assert_eq!(complete("http://a:6632", from), "http://a:6632");
+    }
+
+    #[test]
+    fn a_complaint_is_not_hidden_by_those_of_another_kind() {
+        let (mut pace, start) = (Pace::default(), Duration::ZERO);
+        assert!(pace.may_complain(start, "forged") && !pace.may_complain(start, "forged"));
+        assert!(pace.may_complain(start, "namesake"));
+        assert!(pace.may_complain(start + COMPLAINT_INTERVAL, "forged"));
+    }
+
+    #[test]
+    fn what_does_not_come_from_a_peer_is_told_apart() {
+        let mut addresses = Addresses::default();
+        addresses.resolved.insert("b".into(), vec!["10.0.0.2:6634".parse().unwrap()]);
+        assert!(addresses.is_peer("10.0.0.2".parse().unwrap()));
+        assert!(addresses.is_peer("::ffff:10.0.0.2".parse().unwrap()));
+        assert!(!addresses.is_peer("10.0.0.3".parse().unwrap()));
     }
 
     #[test]

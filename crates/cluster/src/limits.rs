@@ -41,6 +41,10 @@ pub const PRESENCE_LINGER: Duration = Duration::from_secs(1);
 pub const PRESENCE_REFRESH: Duration = Duration::from_secs(2);
 /// What was not told again for this long is forgotten.
 pub const PRESENCE_EXPIRY: Duration = Duration::from_secs(7);
+/// How soon a server that has not answered a challenge is challenged again.
+pub const CHALLENGE_AGAIN: Duration = Duration::from_millis(500);
+/// For how long after a server has come back keys that are better off there may move to it.
+pub const RETURN_WINDOW: Duration = Duration::from_secs(60);
 /// The longest time for which a circuit breaker stays open.
 pub const CIRCUIT_RETRY_MAX: Duration = Duration::from_secs(300);
 

@@ -2,7 +2,9 @@
 //!
 //! Always: a datagram of a server counts only if it is later than every one before it, over restarts too, since
 //! incarnations rise with every start of any server and are never forgotten while the server is known. A server is
-//! dead after some silence, or when it said that it leaves, and comes back with its next heartbeat. Deliberately
+//! dead after some silence, or when it said that it leaves, and comes back with its next heartbeat. Nothing a server
+//! says counts before it has answered a challenge, once per start: else a recording of it could speak for it to a
+//! receiver that has never heard it. Deliberately
 //! absent: agreement. Two servers may disagree about a third one; that costs a detour, nothing else. Time comes in.
 //! Start at [`Membership::hear`].
 
@@ -10,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::limits::SERVERS_MAX;
+use crate::limits::{CHALLENGE_AGAIN, SERVERS_MAX};
 use crate::load::Load;
 use crate::wire::{Envelope, Rejected};
 
@@ -28,6 +30,16 @@ pub struct Member {
     /// Which start of it was heard last.
     pub incarnation: u64,
     sequence: u64,
+    proof: Proof,
+}
+
+/// Whether a start of a server has shown that it is there now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    Missing,
+    /// It was asked at this moment to repeat this number.
+    Asked(Duration, u64),
+    Given,
 }
 
 /// What a heartbeat has changed.
@@ -82,6 +94,7 @@ impl Membership {
             if incarnation != member.incarnation {
                 // What it said of itself before no longer holds; its next heartbeat says it anew.
                 member.alive = false;
+                member.proof = Proof::Missing;
                 self.restarts += 1;
             }
             (member.incarnation, member.sequence) = (incarnation, sequence);
@@ -98,9 +111,39 @@ impl Membership {
             alive: false,
             incarnation: envelope.incarnation,
             sequence: envelope.sequence,
+            proof: Proof::Missing,
         };
         self.members.insert(Arc::clone(&envelope.sender), member);
         Ok(true)
+    }
+
+    /// Whether what a server says counts.
+    pub fn is_proven(&self, id: &str) -> bool {
+        self.members.get(id).is_some_and(|member| member.proof == Proof::Given)
+    }
+
+    /// A server that was heard should be challenged with `nonce`; whether it is time to.
+    pub fn challenge(&mut self, now: Duration, id: &str, nonce: u64) -> bool {
+        let Some(member) = self.members.get_mut(id) else { return false };
+        let is_due = match member.proof {
+            Proof::Missing => true,
+            Proof::Asked(at, _) => now >= at + CHALLENGE_AGAIN,
+            Proof::Given => false,
+        };
+        if is_due {
+            member.proof = Proof::Asked(now, nonce);
+        }
+        is_due
+    }
+
+    /// A server answers a challenge; whether that was the last one.
+    pub fn prove(&mut self, id: &str, nonce: u64) -> bool {
+        let Some(member) = self.members.get_mut(id) else { return false };
+        let is_right = matches!(member.proof, Proof::Asked(_, asked) if asked == nonce);
+        if is_right {
+            member.proof = Proof::Given;
+        }
+        is_right
     }
 
     /// Forgets the dead server that was silent for longest, if there are too many.
@@ -213,6 +256,23 @@ mod tests {
         assert_eq!(beat(&mut members, at(60_001), 2, 1), Change::Joined);
         assert_eq!(members.restarts(), 1);
         assert_eq!(members.hear(at(60_002), &envelope("b", 1, 100)), Err(Rejected::Replayed));
+    }
+
+    #[test]
+    fn a_server_counts_once_it_has_answered_a_challenge_and_again_after_a_restart() {
+        let mut members = members();
+        for incarnation in [1, 2] {
+            members.hear(at(0), &envelope("b", incarnation, 1)).unwrap();
+            assert!(!members.is_proven("b") && !members.prove("b", 0), "{incarnation}");
+            assert!(members.challenge(at(0), "b", 7) && !members.challenge(at(1), "b", 8));
+            assert!(!members.prove("b", 8) && !members.is_proven("b"));
+            assert!(members.challenge(CHALLENGE_AGAIN, "b", 9) && !members.prove("b", 7));
+            assert!(members.prove("b", 9) && members.is_proven("b") && !members.prove("b", 9));
+            assert!(!members.challenge(at(60_000), "b", 10));
+        }
+        // An older start cannot undo that, nor speak.
+        assert_eq!(members.hear(at(0), &envelope("b", 1, 100)), Err(Rejected::Replayed));
+        assert!(members.is_proven("b"));
     }
 
     #[test]

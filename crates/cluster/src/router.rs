@@ -199,9 +199,11 @@ impl Router {
         self.affinities.forget_server(id)
     }
 
-    /// A server is back, or another one has its name: what was held against it no longer counts.
-    pub fn joined(&mut self, id: &str) {
+    /// A server is back, or another one has its name: what was held against it no longer counts, and keys may move
+    /// to it.
+    pub fn joined(&mut self, now: Duration, id: &Arc<str>) {
         self.breakers.remove(id);
+        self.affinities.came_back(now, id);
     }
 
     /// Notes to which queue a partition belongs, for the acks that will come.
@@ -315,6 +317,34 @@ mod tests {
         assert_eq!(router.pop(at(1), "k", || 0.0), (Some("c".into()), Step::Detour));
         assert_eq!(router.pop(at(5), "k", || 0.0), (Some("b".into()), Step::Hit), "half open");
         assert_eq!(router.lost(&"b".into()), 1);
+    }
+
+    #[test]
+    fn keys_flow_back_slowly_to_a_server_that_has_come_back() {
+        let mut router = router();
+        let keys: Vec<_> = (0..40).map(|key| format!("k{key}")).collect();
+        router.lost(&"b".into());
+        router.membership.leave("b");
+        // All keys find their way to `c`, which is calm.
+        beat(&mut router, 1, "c", 0.1);
+        assert!(keys.iter().all(|key| pop(&mut router, 1, key).as_deref() == Some("c")));
+        beat(&mut router, 10, "c", 0.5);
+        beat(&mut router, 10, "b", 0.1);
+        let at_b = |router: &mut Router, now| {
+            keys.iter().filter(|key| pop(router, now, key).as_deref() == Some("b")).count()
+        };
+        assert_eq!(at_b(&mut router, 10), 0, "nothing leaves a calm server by itself");
+        router.joined(at(10), &"b".into());
+        let moved = at_b(&mut router, 10);
+        assert!((5..30).contains(&moved), "some keys, until the loads are about equal: {moved}");
+        // Heartbeats show that both are equally busy: no more move, and none come back.
+        beat(&mut router, 16, "c", 0.3);
+        beat(&mut router, 16, "b", 0.3);
+        router.affinities.told("b", false);
+        router.affinities.told("c", false);
+        let settled = at_b(&mut router, 16);
+        assert!((moved..30).contains(&settled), "{moved}, then {settled}");
+        assert_eq!(at_b(&mut router, 200), settled);
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Cluster {
         let mut router = self.router();
         let own = Seen {
             id: Arc::clone(&self.options().id),
-            url: self.options().url.as_str().into(),
+            url: self.url().into(),
             own: true,
             alive: true,
             healthy: true,

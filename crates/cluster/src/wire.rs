@@ -78,6 +78,18 @@ pub enum Message {
     Switched,
     /// The sender is stopping.
     Leaving,
+    /// A server is asked to show that it is there now, and not a recording of it.
+    Challenge {
+        /// The server that is asked.
+        to: Arc<str>,
+        /// What it has to repeat.
+        nonce: u64,
+    },
+    /// The answer to a challenge.
+    Proof {
+        /// What was to be repeated.
+        nonce: u64,
+    },
 }
 
 impl Message {
@@ -91,6 +103,8 @@ impl Message {
             Self::Presence(_) => 6,
             Self::Switched => 7,
             Self::Leaving => 8,
+            Self::Challenge { .. } => 9,
+            Self::Proof { .. } => 10,
         }
     }
 }
@@ -108,11 +122,23 @@ pub enum Rejected {
     Replayed,
     /// Another server has our name.
     Namesake,
+    /// It comes from an address that is not among the peers.
+    Source,
+    /// Its sender has not shown yet that it is there now.
+    Unproven,
 }
 
 impl Rejected {
     /// Every reason.
-    pub const ALL: [Self; 5] = [Self::Malformed, Self::Version, Self::Forged, Self::Replayed, Self::Namesake];
+    pub const ALL: [Self; 7] = [
+        Self::Malformed,
+        Self::Version,
+        Self::Forged,
+        Self::Replayed,
+        Self::Namesake,
+        Self::Source,
+        Self::Unproven,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -122,6 +148,8 @@ impl Rejected {
             Self::Forged => "forged",
             Self::Replayed => "replayed",
             Self::Namesake => "namesake",
+            Self::Source => "source",
+            Self::Unproven => "unproven",
         }
     }
 }
@@ -239,6 +267,12 @@ fn write(out: &mut Vec<u8>, message: &Message) -> Option<()> {
             }
         }
         Message::Switched | Message::Leaving => {}
+        Message::Challenge { to, nonce } => {
+            write_numbers(out, &[*nonce]);
+            write_count(out, to.len())?;
+            out.extend_from_slice(to.as_bytes());
+        }
+        Message::Proof { nonce } => write_numbers(out, &[*nonce]),
     }
     Some(())
 }
@@ -279,6 +313,11 @@ fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<Message>, Rejected> 
         })?),
         7 => Message::Switched,
         8 => Message::Leaving,
+        9 => {
+            let (nonce, length) = (reader.number()?, reader.count()?);
+            Message::Challenge { to: reader.text(length)?.into(), nonce }
+        }
+        10 => Message::Proof { nonce: reader.number()? },
         _ => return Ok(None),
     }))
 }
@@ -433,6 +472,9 @@ mod tests {
             prop::collection::vec(waiting, 0..=PRESENCE_PAGE).prop_map(Message::Presence),
             Just(Message::Switched),
             Just(Message::Leaving),
+            ("[a-z0-9:.-]{1,64}", any::<u64>())
+                .prop_map(|(to, nonce)| Message::Challenge { to: to.into(), nonce }),
+            any::<u64>().prop_map(|nonce| Message::Proof { nonce }),
         ]
     }
 

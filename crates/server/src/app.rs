@@ -13,9 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
+use crate::cluster::served_by;
 use crate::elections::Elections;
 use crate::lag::Naps;
 use crate::process::Usage;
+use crate::reply::Reply;
 use crate::server::Options;
 
 /// What all connections share.
@@ -96,6 +98,14 @@ impl App {
     /// Returns when the server has begun to stop.
     pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
         self.stopping.clone().cancelled_owned()
+    }
+
+    /// An answer, with the server that gave it if there are others.
+    pub(crate) fn marked(&self, reply: Reply) -> Reply {
+        match &self.cluster {
+            Some(cluster) => served_by(cluster, reply),
+            None => reply,
+        }
     }
 
     pub(crate) fn stop(&self) {

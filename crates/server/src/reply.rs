@@ -128,6 +128,11 @@ impl Reply {
         self
     }
 
+    /// Whether it has this header beyond the usual ones.
+    pub fn has_header(&self, name: &HeaderName) -> bool {
+        self.extra.iter().any(|(known, _)| known == name)
+    }
+
     /// The status, the type of the body, the headers beyond the usual ones, and the body.
     pub fn into_parts(self) -> (StatusCode, &'static str, Vec<(HeaderName, HeaderValue)>, Bytes) {
         (self.status, self.content_type, self.extra, self.body)

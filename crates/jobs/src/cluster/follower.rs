@@ -155,7 +155,10 @@ pub async fn keep(shared: Arc<Shared>) {
                 stay(&shared).await;
             }
             (true, _) => {
-                let drain = drain.get_or_insert_with(|| Draining::start(&shared, &look));
+                let drain = match &mut drain {
+                    Some(drain) => drain,
+                    None => drain.insert(Draining::start(&shared, &look).await),
+                };
                 if drain.turn(&shared, &look).await {
                     standing.drained.send_replace(true);
                 } else {
@@ -187,15 +190,25 @@ struct Draining {
     drain: Drain,
     since: Stopwatch,
     began: Timestamp,
+    /// Whether there were jobs to hand over when it began, as far as is known.
+    has_jobs: bool,
     is_done: bool,
 }
 
 impl Draining {
-    fn start(shared: &Shared, look: &Look) -> Self {
-        let slices = look.table.of(&shared.options.node).count();
-        tracing::info!(slices, "draining: this node hands over the jobs that it owns");
-        let drain = Drain::new(shared.options.times, slices);
-        Self { drain, since: Stopwatch::start(), began: look.now, is_done: false }
+    async fn start(shared: &Shared, look: &Look) -> Self {
+        let since = Stopwatch::start();
+        let own: Vec<usize> = look.table.of(&shared.options.node).collect();
+        let has_jobs = match loads(shared).await {
+            Ok(loads) => {
+                let open = |slice: &usize| loads.by_slice.get(*slice).is_some_and(|jobs| *jobs > 0);
+                !loads.uncounted.is_empty() || own.iter().any(open)
+            }
+            Err(_) => true,
+        };
+        tracing::info!(slices = own.len(), has_jobs, "draining: this node hands over the jobs that it owns");
+        let drain = Drain::new(shared.options.times, own.len());
+        Self { drain, since, began: look.now, has_jobs, is_done: false }
     }
 
     /// Does what comes next; whether it is over.
@@ -204,6 +217,7 @@ impl Draining {
             let seen = Sight {
                 elapsed: self.since.elapsed(),
                 left: look.table.of(&shared.options.node).count(),
+                has_jobs: self.has_jobs,
                 has_peers: !look.peers.is_empty(),
                 has_heard: look.peers.iter().any(|seen_at| *seen_at >= self.began),
             };
@@ -211,7 +225,13 @@ impl Draining {
             let done = match self.drain.step(seen) {
                 Step::Offer => run(&*shared.store, move |tx| offer(tx, &node, None, &prefix)).await,
                 Step::Leave(case) => {
-                    tracing::warn!(case = case.word(), slices = seen.left, "jobs are left without an owner");
+                    if self.has_jobs {
+                        tracing::warn!(
+                            case = case.word(),
+                            slices = seen.left,
+                            "jobs are left without an owner"
+                        );
+                    }
                     run(&*shared.store, move |tx| offer(tx, &node, Some(case), &prefix)).await
                 }
                 Step::Wait => return false,

@@ -57,6 +57,8 @@ pub struct Sight {
     pub elapsed: Duration,
     /// Slices that are still the node's own.
     pub left: usize,
+    /// Whether there are jobs in them, as far as is known.
+    pub has_jobs: bool,
     /// Whether another node could take them.
     pub has_peers: bool,
     /// Whether another node was heard since the drain began.
@@ -111,6 +113,11 @@ impl Drain {
         if !seen.has_peers {
             return self.leave(seen, Case::D);
         }
+        if !seen.has_jobs && self.tries > 0 {
+            // They are on offer; there is nothing in them that would wait for it to be taken.
+            self.end(seen.left, Case::C);
+            return Step::Done;
+        }
         let is_unheard = self.tries == 0 || seen.elapsed >= self.offered_at + self.times.ack;
         match is_unheard {
             true if self.tries == self.times.tries => self.leave(seen, Case::C),
@@ -136,7 +143,7 @@ mod tests {
 
     fn sight(seconds: u64, left: usize, peers: bool) -> Sight {
         let elapsed = Duration::from_secs(seconds);
-        Sight { elapsed, left, has_peers: peers, has_heard: peers }
+        Sight { elapsed, left, has_jobs: true, has_peers: peers, has_heard: peers }
     }
 
     fn drain() -> Drain {
@@ -200,6 +207,14 @@ mod tests {
         }
         assert_eq!(drain.step(silent(15)), Step::Leave(Case::C));
         assert_eq!(drain.step(silent(16)), Step::Done);
+    }
+
+    #[test]
+    fn without_a_job_nobody_is_waited_for() {
+        let mut drain = drain();
+        let empty = Sight { has_jobs: false, ..sight(0, 10, true) };
+        assert_eq!((drain.step(empty), drain.step(empty)), (Step::Offer, Step::Done));
+        assert_eq!(drain.ended, [0, 0, 10, 0]);
     }
 
     #[test]

@@ -14,18 +14,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_cluster::forward::SERVED_BY;
 use baton_cluster::limits::{PEERS_MAX, SERVER_ID_BYTES_MAX, URL_BYTES_MAX};
 use baton_cluster::{Cluster, Gauge, Gossip, Listener, Measured, Message, Notice, Policy, Seal, Waiting};
 use baton_queue::{Broker, News};
 use baton_store::{Event, Store};
 use baton_tls::Trust;
 use bytes::Bytes;
+use http::HeaderValue;
 
 pub use attempt::Attempt;
 pub use origin::Origin;
 pub use routed::{Mark, Routed, Way};
 
 use crate::process::Usage;
+use crate::reply::Reply;
 use crate::settings::Secret;
 
 /// The record in the store that makes its servers one cluster. Its value is a secret that they share; its version
@@ -110,6 +113,14 @@ pub async fn join(
     Ok((cluster, gossip))
 }
 
+/// An answer, with the server that gave it if requests may go to others.
+pub fn served_by(cluster: &Cluster, reply: Reply) -> Reply {
+    match HeaderValue::from_str(&cluster.options().id) {
+        Ok(id) if cluster.is_routing() && !reply.has_header(&SERVED_BY) => reply.with_header(SERVED_BY, id),
+        _ => reply,
+    }
+}
+
 /// Where other servers reach this one. One that listens everywhere leaves out the host, since it cannot know it.
 fn advertised(advertise: &str, scheme: &str, address: SocketAddr) -> String {
     match advertise {
@@ -161,7 +172,11 @@ fn listener(broker: &Broker) -> Listener {
         }),
         Message::Configured(queue) | Message::Deleted(queue, _) => broker.hear(News::Configured(*queue)),
         Message::Switched => broker.hear(News::Switched),
-        Message::Heartbeat { .. } | Message::Presence(_) | Message::Leaving => {}
+        Message::Heartbeat { .. }
+        | Message::Presence(_)
+        | Message::Leaving
+        | Message::Challenge { .. }
+        | Message::Proof { .. } => {}
     })
 }
 

@@ -24,8 +24,6 @@ use crate::reply::{Passage, Reply};
 
 /// Servers that are asked before a request is served here.
 const TRIES_MAX: usize = 2;
-/// A pop that has waited this long for a server that then failed is served here, for what is left of its wait.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Partitions of one answer that are told to the server that passed the pop on.
 const CLAIMS_MAX: usize = 64;
 
@@ -124,31 +122,39 @@ impl Routed {
         };
         let (key, mut server) = self.cluster.pop(errand, &request.group);
         let (watch, mut tried) = (Stopwatch::start(), Vec::new());
+        let left = |wait: Option<Duration>| {
+            wait.map(|wait| wait.saturating_sub(watch.elapsed())).filter(|wait| !wait.is_zero())
+        };
         while let Some(asked) = server {
-            if let Some(reply) = self.ask_for_messages(&asked, request.wait.unwrap_or_default()).await {
+            if let Some(reply) = self.ask_for_messages(&asked, left(request.wait)).await {
                 self.count(Kind::Pop, Outcome::Forwarded);
                 return Way::Answered(reply);
             }
             tried.push(asked);
-            let goes_on = tried.len() < TRIES_MAX && watch.elapsed() < PATIENCE;
+            // One whose wait is over is answered here at once.
+            let goes_on = tried.len() < TRIES_MAX && (request.wait.is_none() || left(request.wait).is_some());
             server = if goes_on { self.cluster.next_pop(&key, &tried) } else { None };
         }
-        request.wait =
-            request.wait.map(|wait| wait.saturating_sub(watch.elapsed())).filter(|wait| !wait.is_zero());
+        request.wait = left(request.wait);
         self.here(Kind::Pop, !tried.is_empty())
     }
 
     /// Asks one server for messages. What it may have taken for an answer that does not arrive is given back.
-    async fn ask_for_messages(&self, server: &Arc<str>, wait: Duration) -> Option<Reply> {
-        let attempt = Attempt::new(&self.broker, wait);
+    async fn ask_for_messages(&self, server: &Arc<str>, wait: Option<Duration>) -> Option<Reply> {
+        let watch = Stopwatch::start();
+        let waits = wait.unwrap_or_default();
+        let attempt = Attempt::new(&self.broker, waits);
         let outbound = Outbound {
             method: Method::GET,
+            target: with_wait(&self.origin.target, wait),
             attempt: Some(attempt.lease()),
-            wait,
+            wait: waits,
             ..self.outbound(Bytes::new())
         };
         let inbound = self.cluster.forward(server, &outbound).await.ok()?;
-        if inbound.status == StatusCode::SERVICE_UNAVAILABLE {
+        // A server that stops lets go of those who wait.
+        let is_early = inbound.status == StatusCode::NO_CONTENT && watch.elapsed() < waits;
+        if inbound.status == StatusCode::SERVICE_UNAVAILABLE || is_early {
             return None;
         }
         if let Some(claims) = &inbound.claims {
@@ -292,6 +298,15 @@ impl Routed {
     }
 }
 
+/// The target of a pop, with what is left of its wait.
+fn with_wait(target: &str, wait: Option<Duration>) -> String {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let wait = wait.map(|wait| format!("wait=true&timeout={}", wait.as_millis().max(1)));
+    let is_other = |pair: &&str| !matches!(pair.split('=').next(), Some("wait" | "timeout" | ""));
+    let pairs: Vec<_> = wait.as_deref().into_iter().chain(query.split('&').filter(is_other)).collect();
+    if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
+}
+
 /// Whether doing an ack twice does no harm: it only says that a message is done, or a lease ends with it.
 fn is_fenced(item: &AckItem) -> bool {
     item.status == AckStatus::Completed || matches!(item.lease, LeaseClaim::Held(_) | LeaseClaim::Unknown)
@@ -314,6 +329,15 @@ fn read_claims(claims: &HeaderValue) -> Vec<(PartitionId, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pop_waits_elsewhere_for_what_is_left_of_its_wait() {
+        let target = "/api/v1/pop/queue/q?wait=true&timeout=9000&batch=2";
+        let left = Some(Duration::from_millis(1500));
+        assert_eq!(with_wait(target, left), "/api/v1/pop/queue/q?wait=true&timeout=1500&batch=2");
+        assert_eq!(with_wait(target, None), "/api/v1/pop/queue/q?batch=2");
+        assert_eq!(with_wait("/api/v1/pop/queue/q", None), "/api/v1/pop/queue/q");
+    }
 
     #[test]
     fn claims_are_read_as_far_as_they_make_sense() {

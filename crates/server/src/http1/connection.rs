@@ -91,7 +91,7 @@ impl<'s> Connection<'s> {
             let begun = match self.begin().await? {
                 Some(Ok(begun)) => begun,
                 Some(Err(error)) => {
-                    self.answer(error.into_reply(), LAST_WORDS).await?;
+                    self.answer(self.app.marked(error.into_reply()), LAST_WORDS).await?;
                     self.wire.linger().await;
                     return Ok(());
                 }
@@ -104,7 +104,8 @@ impl<'s> Connection<'s> {
                 Handled::Events(events, remaining) => {
                     return self.stream(events, manner.head_only, remaining).await;
                 }
-                Handled::Replied(mut reply, whole) => {
+                Handled::Replied(reply, whole) => {
+                    let mut reply = self.app.marked(reply);
                     manner.keep_alive &= whole;
                     if let Some(passage) = reply.take_passage() {
                         self.answer(reply, manner).await?;
@@ -143,7 +144,7 @@ impl<'s> Connection<'s> {
             "the server has {max} connections, as many as connections_max allows; close some that are idle, or try \
              again"
         ));
-        self.answer(error.into_reply(), manner).await?;
+        self.answer(self.app.marked(error.into_reply()), manner).await?;
         self.wire.linger().await;
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use http::StatusCode;
 use serde_json::{Value, json};
 
+use super::cluster;
 use crate::app::App;
 use crate::call::{Answer, Call};
 use crate::reply::Reply;
@@ -30,7 +31,11 @@ pub(super) fn health(call: Call) -> Answer {
             "version": env!("CARGO_PKG_VERSION"),
             "node": app.options.node_id,
             "worker_id": 0,
-            "shared_state": {"enabled": false},
+            "shared_state": if call.may_read() {
+                cluster::shared(app)
+            } else {
+                json!({"enabled": app.cluster.is_some()})
+            },
             "connections": app.connections.load(Ordering::Relaxed),
             "bodyBytesInFlight": app.budget.used(),
             "popWait": call.may_read().then(|| wait_counts(app)),

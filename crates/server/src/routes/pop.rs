@@ -120,7 +120,8 @@ impl Chosen {
 
 fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequest, Error> {
     check_names(&target)?;
-    let group = query.text("consumerGroup").unwrap_or(QUEUE_MODE);
+    // `group` is what the design of the cluster calls it.
+    let group = query.text("consumerGroup").or_else(|| query.text("group")).unwrap_or(QUEUE_MODE);
     names::check("consumerGroup", group)?;
     let auto_ack = query.flag("autoAck") || query.flag("commitOnDelivery");
     let conflation = query.flag("conflation");
@@ -373,6 +374,8 @@ mod tests {
         let from = start("subscriptionFrom=2026-11-15T18:34:07Z");
         assert!(matches!(from, Subscription::From(t) if t.to_iso_millis() == "2026-11-15T18:34:07.000Z"));
         assert!(request("consumerGroup=g&subscriptionFrom=tomorrow").is_err());
+        assert_eq!(request("group=g").unwrap().group, "g");
+        assert_eq!(request("group=other&consumerGroup=g").unwrap().group, "g");
         assert_eq!(request("subscriptionMode=new").unwrap().subscription, Subscription::All);
     }
 

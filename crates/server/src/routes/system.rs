@@ -112,6 +112,14 @@ pub(super) fn shared_state(call: Call) -> Answer {
     Box::pin(async move {
         let (modes, _) = call.broker().maintenance().await?;
         let mut shared = cluster::shared(call.app());
+        let waits = call.broker().wait_statistics();
+        // Everything that wakes the waiting pops of this server is in one process.
+        shared["local_sidecars"] = 1.into();
+        shared["group_backoff"] = json!({
+            "groups_tracked": waits.groups_tracked,
+            "groups_in_flight": waits.groups_in_flight,
+            "groups_backed_off": waits.groups_backed_off,
+        });
         shared["queue_config_cache"] = json!({"size": 0, "hits": 0, "misses": 0, "hit_rate": 0.0});
         shared["maintenance_mode"] = is_spooling(modes).into();
         shared["pop_maintenance_mode"] = modes.pops_stopped.into();
