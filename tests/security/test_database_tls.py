@@ -79,7 +79,7 @@ def test_elections_refuse_a_database_that_they_cannot_check(tmp_path, database, 
     other = authority(tmp_path, "other")
     for store in [
         address(database, sslmode="require", sslrootcert=other[1]),
-        address(database, host="127.0.0.2", sslmode="verify-full", sslrootcert=ca[1]),
+        address(database, host="elsewhere", hostaddr="127.0.0.1", sslmode="verify-full", sslrootcert=ca[1]),
     ]:
         refused = elect(store)
         assert refused.returncode != 0 and "certificate" in refused.stderr, refused.stderr

@@ -149,7 +149,10 @@ async fn a_group_that_nobody_coordinates_can_be_deleted() {
     act(&server, join("a", 30_000)).await;
     act(&server, join("b", 30_000)).await;
     let (status, answer) = ask(&server, "DELETE", "/g", "").await;
-    assert_eq!((status, &answer["reason"]), (409, &json!("election_coordinated")), "{answer}");
+    assert_eq!(
+        (status, &answer["error"]),
+        (409, &json!("\"a\" coordinates the group: stop its workers first"))
+    );
     act(&server, json!({"action": "resign", "workerId": "a"})).await;
     assert_eq!(ask(&server, "DELETE", "/g", "").await, (200, json!({"group": "g", "deleted": true})));
     assert_eq!(ask(&server, "GET", "/g", "").await.0, 404);

@@ -31,7 +31,7 @@ impl From<Refusal> for Error {
             Refusal::UnknownWorker(text) => Self::invalid(text),
             Refusal::Coordinated(worker) => {
                 let text = format!("{worker:?} coordinates the group: stop its workers first");
-                Self::refused(Kind::Conflict, "election_coordinated", text)
+                Self::new(Kind::Conflict, text)
             }
             Refusal::Store(error) => error.into(),
         }
