@@ -162,7 +162,8 @@ impl EmbeddedStore {
         };
         let now = store_clock::begin(&options, &counters)?;
         let commits = log.end().commits + 1;
-        let counters = Counters { opened: counters.opened + 1, commits, synced: commits, now, ..counters };
+        let mut counters = Counters { commits, synced: commits, now, ..counters };
+        counters.reopen();
         // On disk before the first token of this run is given out.
         let opening = Write {
             table: tables.meta.clone(),
@@ -579,6 +580,7 @@ impl Store for EmbeddedStore {
             repeats: 0,
             deadlocks: 0,
             undone: load(&self.shared.undone),
+            missing_slots: 0,
             disk_bytes: self.shared.disk_bytes(),
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),

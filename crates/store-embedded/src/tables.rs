@@ -331,7 +331,7 @@ pub struct Counters {
     pub next_id: u64,
     /// The version of the next record write.
     pub next_version: u64,
-    /// How often the directory was opened; the high half of a token.
+    /// How often the directory was opened, or ran out of tokens since; the high part of a token.
     pub opened: u64,
     /// The store's time in the last commit.
     pub now: Timestamp,
@@ -341,7 +341,33 @@ pub struct Counters {
     pub synced: u64,
 }
 
+/// The first ranges of tokens are this long, as they were always.
+const LONG_RANGE: u64 = 1 << 40;
+/// The others, so that tokens stay exact as doubles however often a directory is opened.
+const SHORT_RANGE: u64 = 1 << 20;
+/// How many are long.
+const LONG_RANGES: u64 = 1 << 12;
+
 impl Counters {
+    /// The directory is opened: tokens begin above all before.
+    pub fn reopen(&mut self) {
+        // A crash may have forgotten that a short range was used up.
+        self.opened += if self.opened < LONG_RANGES { 1 } else { 2 };
+    }
+
+    /// The token that comes after `drawn` others of the present range.
+    pub fn next_token(&mut self, drawn: &mut u64) -> u64 {
+        let long = self.opened.min(LONG_RANGES);
+        let short = self.opened - long;
+        *drawn += 1;
+        let token = long * LONG_RANGE + short * SHORT_RANGE + *drawn;
+        if *drawn + 1 >= (if self.opened < LONG_RANGES { LONG_RANGE } else { SHORT_RANGE }) {
+            self.opened += 1;
+            *drawn = 0;
+        }
+        token
+    }
+
     pub fn value(&self) -> Bytes {
         let mut row = Vec::with_capacity(48);
         row.put_u64_le(self.next_id);
@@ -364,6 +390,25 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_rise_and_stay_exact_as_doubles_however_often_a_directory_is_opened() {
+        let mut counters = Counters::default();
+        let mut last = 0;
+        for opened in [0, 100, LONG_RANGES - 2, LONG_RANGES + 100, u64::from(u32::MAX) - 5_000] {
+            counters.opened = opened;
+            for _ in 0..3 {
+                counters.reopen();
+                for mut drawn in [0, SHORT_RANGE - 3] {
+                    for _ in 0..3 {
+                        let token = counters.next_token(&mut drawn);
+                        assert!(token > last && token < 1 << 53, "{token} after {last} at {opened}");
+                        last = token;
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn rows_survive_the_way_to_disk_and_back() {

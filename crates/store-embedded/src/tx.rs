@@ -117,8 +117,7 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn fresh_token(&mut self) -> u64 {
-        self.writer.tokens += 1;
-        (self.writer.counters.opened << 40) | self.writer.tokens
+        self.writer.counters.next_token(&mut self.writer.tokens)
     }
 
     fn admit(&self, _bytes: usize) -> Result<(), Stop> {

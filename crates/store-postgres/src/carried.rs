@@ -11,7 +11,7 @@ use baton_store::Record;
 use baton_types::{GroupId, PartitionId};
 use rustc_hash::FxHashMap;
 
-use crate::clock::number_until;
+use crate::clock::number_of;
 use crate::memory::{Entry, Line, Memory, Page};
 use crate::structure::Structure;
 
@@ -63,7 +63,7 @@ impl Carried {
 
     /// Puts it into the memory of the next group.
     pub fn hand_to(mut self, memory: &mut Memory) {
-        let now = number_until(memory.base);
+        let now = number_of(memory.base);
         for line in self.lines.values_mut() {
             // What comes later was told together with what is ready by then.
             line.later = line.later.take().filter(|_| line.covered >= now);

@@ -1,26 +1,24 @@
 //! The store's time: a hybrid logical clock.
 //!
 //! It is at least the database's time and always later than any moment in a row that was read, so along every
-//! row time rises, whichever server wrote it. Its numbers serve as tokens, versions and places in line: the
-//! moment, and below it the server that drew it, so that no two servers draw the same.
+//! row time rises, whichever server wrote it. Its numbers are such moments, in microseconds, and serve as tokens, versions
+//! and places in line. They are exact as doubles, so clients in JavaScript can send them back. Two servers may draw the
+//! same number, but not for the same row: whoever changes it has seen the number that it had.
 
 use baton_types::Timestamp;
 
-/// Bits of a number that tell the server.
-const SERVER_BITS: u32 = 10;
-/// The last moment that a number can tell: in the year 2255.
-const MICROS_MAX: i64 = i64::MAX >> SERVER_BITS;
+/// The last moment that is exact as a double: in the year 2255.
+const MICROS_MAX: i64 = (1 << 53) - 1;
 
 /// Tells moments and numbers that only rise.
 #[derive(Clone, Copy, Debug)]
 pub struct Hybrid {
     last: i64,
-    server: i64,
 }
 
 impl Hybrid {
-    pub fn new(last: Timestamp, server: i64) -> Self {
-        Self { last: last.micros(), server: server & ((1 << SERVER_BITS) - 1) }
+    pub fn new(last: Timestamp) -> Self {
+        Self { last: last.micros() }
     }
 
     /// The last moment that was told.
@@ -35,7 +33,7 @@ impl Hybrid {
 
     /// From now on every number is higher than `number`.
     pub fn see_number(&mut self, number: i64) {
-        self.last = self.last.max(number >> SERVER_BITS);
+        self.last = self.last.max(number.min(MICROS_MAX));
     }
 
     /// A moment later than every one before, at `base` or later.
@@ -47,23 +45,13 @@ impl Hybrid {
     /// A number higher than every one before.
     pub fn number(&mut self) -> i64 {
         self.last = self.last.saturating_add(1);
-        (self.last << SERVER_BITS) | self.server
+        self.last
     }
 }
 
-/// The lowest number of a moment.
+/// The number of a moment.
 pub fn number_of(moment: Timestamp) -> i64 {
-    moment.micros().clamp(0, MICROS_MAX) << SERVER_BITS
-}
-
-/// The highest number of a moment.
-pub fn number_until(moment: Timestamp) -> i64 {
-    number_of(moment) | ((1 << SERVER_BITS) - 1)
-}
-
-/// The moment of a number.
-pub fn moment_of(number: i64) -> Timestamp {
-    Timestamp::from_micros(number >> SERVER_BITS)
+    moment.micros().clamp(0, MICROS_MAX)
 }
 
 #[cfg(test)]
@@ -71,19 +59,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn moments_and_numbers_only_rise_and_differ_between_servers() {
+    fn moments_and_numbers_only_rise() {
         let at = Timestamp::from_micros;
-        let (mut one, mut two) = (Hybrid::new(at(0), 1), Hybrid::new(at(0), 1026));
+        let (mut one, mut two) = (Hybrid::new(at(0)), Hybrid::new(at(0)));
         let first = one.next(at(100));
         assert_eq!(first, at(100));
         let number = one.number();
-        assert!(number > number_until(first));
+        assert!(number > number_of(first));
         two.see_number(number);
         assert!(two.next(at(50)) > first && two.number() > number);
         one.see(at(500));
         assert_eq!(one.next(at(100)), at(501));
-        let (mut one, mut two) = (Hybrid::new(at(7), 1), Hybrid::new(at(7), 2));
-        assert_ne!(one.number(), two.number());
-        assert_eq!(moment_of(number_of(at(9))), at(9));
+    }
+
+    #[test]
+    fn numbers_are_exact_as_doubles_in_two_hundred_years() {
+        let mut clock = Hybrid::new(Timestamp::from_micros(9_000_000_000_000_000));
+        let numbers: Vec<i64> = (0..3).map(|_| clock.number()).collect();
+        let doubles: Vec<f64> = numbers.iter().map(|number| number.to_string().parse().unwrap()).collect();
+        assert_eq!(doubles.iter().map(|double| *double as i64).collect::<Vec<_>>(), numbers);
     }
 }

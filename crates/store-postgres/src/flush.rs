@@ -20,12 +20,12 @@ pub const COMMIT: &str = "COMMIT";
 ///
 /// It also fails when what was not locked is no longer as it was read: queues and groups, records, and, by the number of
 /// all commits, what is in line. And it tells the database's time.
-const NOTE: &str = "UPDATE servers SET moment = $4, seen_at = clock_timestamp(), committed = CASE
-        WHEN committed = $2 AND epoch = $5
+const NOTE: &str = "UPDATE servers SET moment = $4, seen_at = clock_timestamp(), commits_made = CASE
+        WHEN commits_made = $2 AND epoch = $5
             AND ($6::bigint IS NULL OR $6 = (SELECT number FROM versions WHERE name = 'structure'))
             AND ($7::bigint IS NULL OR $7 = (SELECT number FROM versions WHERE name = 'records'))
-            AND ($8::bigint IS NULL OR $8 = (SELECT sum(committed) FROM servers))
-        THEN $3 ELSE 1 / (committed - committed) END
+            AND ($8::bigint IS NULL OR $8 = (SELECT sum(commits_made) FROM servers))
+        THEN $3 ELSE 1 / (commits_made - commits_made) END
     WHERE id = $1 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Fails when another server has changed queues or groups since they were read, or is about to. It waits for nobody:

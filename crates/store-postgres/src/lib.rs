@@ -33,6 +33,7 @@ mod load;
 mod memory;
 mod pace;
 mod remembered;
+mod repair;
 #[cfg(test)]
 mod rivals;
 mod schema;

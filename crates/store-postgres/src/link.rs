@@ -96,9 +96,10 @@ impl Link {
             "SET search_path = {}; SET enable_seqscan = off; SET plan_cache_mode = force_generic_plan; SET jit = off;
              SET lock_timeout = {LOCK_TIMEOUT_MS}; SET statement_timeout = {};
              SET idle_in_transaction_session_timeout = {IDLE_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed';
-             SET client_min_messages = warning",
+             SET client_min_messages = warning; SET application_name = {}",
             quoted(schema),
             DEADLINE.as_millis(),
+            quoted(&format!("baton {schema}")),
         );
         link.batch(&settings).await?;
         link.run(vec![call(LOOSEN, Vec::new())]).await?;

@@ -15,7 +15,7 @@ use self::statements::{
     READY_AT_ALL, READY_LOCKED, RECORD_PAGE, RECORDS, REMEMBERED, SEGMENTS, SLOT_AT, SLOTS, TIMES,
 };
 pub use self::statements::{BEGIN, ROLLBACK, UNCHANGED, VERSIONS};
-use crate::clock::{number_of, number_until};
+use crate::clock::number_of;
 use crate::failure::Failure;
 use crate::link::{Call, Link, Row, call, moment, param, signed, unsigned};
 use crate::memory::{Later, LetterKeys, Memory, Moment, Page};
@@ -88,7 +88,7 @@ pub async fn load(
     let wanted = std::mem::take(&mut memory.wanted);
     // What was read so far may be from a server whose time is ahead of this one's, and decisions follow it.
     let base = memory.base.max(memory.clock.last());
-    let horizon = number_until(base.after(HORIZON));
+    let horizon = number_of(base.after(HORIZON));
     let mut calls = Calls::default();
     if round.begins {
         calls.add(BEGIN, Vec::new(), |_, _| Ok(()));
@@ -258,7 +258,7 @@ impl Calls {
         // Others hold everything that is ready: wait for the first of it instead of telling that there is nothing.
         self.add(READY_AT_ALL, params(), move |known, rows| {
             // What is ready a little later is no reason to leave out what is ready now.
-            let now = number_until(known.memory.base.max(known.memory.clock.last()));
+            let now = number_of(known.memory.base.max(known.memory.clock.last()));
             let line = known.memory.lines.get(&group);
             let until = (now, PartitionId(u64::MAX));
             let has_some = line.is_some_and(|line| line.places.range(..=until).next().is_some());

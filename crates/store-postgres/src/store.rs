@@ -17,6 +17,7 @@ use crate::address::Address;
 use crate::failure::Failure;
 use crate::lanes::{LANES_MAX, Lanes};
 use crate::link::{Call, DEADLINE, Link, Row, call, param, signed};
+use crate::repair;
 use crate::schema::{self, Standing};
 use crate::sweeper;
 use crate::writer::{AWAY_MAX, RECONNECT_FIRST, RECONNECT_MAX};
@@ -37,6 +38,9 @@ const READ: &str = "
             AND s.base >= coalesce((SELECT max(base) FROM segments WHERE partition_id = $1 AND base <= $2), 0)
         ORDER BY s.base LIMIT $5) found
     WHERE before <= $4 ORDER BY base";
+/// Each connection of a server names its schema.
+const COMPANY: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+    AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
 /// Segments looked at in one read.
 const READ_ROWS_MAX: i64 = 1_000;
 
@@ -77,6 +81,14 @@ pub async fn migrate(options: &Options) -> Result<(), Error> {
     schema::migrate(&link, &options.schema).await
 }
 
+/// Whether anybody else is connected to the schema. To be asked before the first connection of a store.
+async fn has_company(options: &Options) -> Result<bool, Failure> {
+    let address = options.address().map_err(|e| Failure::Lost(e.to_string()))?;
+    let link = Link::open(&address, &options.schema).await?;
+    let rows = link.run(vec![call(COMPANY, Vec::new())]).await?;
+    Ok(rows[0][0].get(0))
+}
+
 fn unreachable(failure: &Failure) -> Error {
     Error::Unusable(format!("PostgreSQL cannot be reached: {failure}"))
 }
@@ -88,6 +100,8 @@ pub struct PostgresStore {
     reader: tokio::sync::Mutex<Option<Arc<Link>>>,
     adapting: JoinHandle<()>,
     sweeping: JoinHandle<()>,
+    repairing: JoinHandle<()>,
+    has_company: bool,
     closed: AtomicBool,
 }
 
@@ -113,6 +127,7 @@ pub struct Shared {
     repeats: AtomicU64,
     deadlocks: AtomicU64,
     undone: AtomicU64,
+    missing_slots: AtomicU64,
     remembered: AtomicU64,
     commit_micros: Histogram,
     commit_operations: Histogram,
@@ -129,6 +144,7 @@ impl PostgresStore {
             );
         }
         migrate(&options).await?;
+        let has_company = has_company(&options).await.map_err(|e| unreachable(&e))?;
         let shared = Arc::new(Shared {
             address,
             schema: options.schema,
@@ -147,6 +163,7 @@ impl PostgresStore {
             repeats: AtomicU64::new(0),
             deadlocks: AtomicU64::new(0),
             undone: AtomicU64::new(0),
+            missing_slots: AtomicU64::new(0),
             remembered: AtomicU64::new(0),
             commit_micros: Histogram::new(MICROS),
             commit_operations: Histogram::new(SIZES),
@@ -154,14 +171,22 @@ impl PostgresStore {
         let lanes = Arc::new(Lanes::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
         let adapting = tokio::spawn(lanes.clone().adapt());
         let sweeping = tokio::spawn(sweeper::run(shared.clone()));
+        let repairing = tokio::spawn(repair::run(shared.clone(), lanes.clone()));
         Ok(Self {
             lanes,
             shared,
             reader: tokio::sync::Mutex::default(),
             adapting,
             sweeping,
+            repairing,
+            has_company,
             closed: AtomicBool::new(false),
         })
+    }
+
+    /// Whether another server was connected to the same schema when this one was opened.
+    pub fn has_company(&self) -> bool {
+        self.has_company
     }
 
     async fn reader(&self) -> Result<Arc<Link>, Failure> {
@@ -330,6 +355,10 @@ impl Shared {
         self.deadlocks.fetch_add(u64::from(is_deadlock), Ordering::Relaxed);
     }
 
+    pub fn count_missing_slots(&self, count: u64) {
+        self.missing_slots.fetch_add(count, Ordering::Relaxed);
+    }
+
     pub fn notify(&self, event: Event) {
         let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(listener) = &*listener {
@@ -376,6 +405,7 @@ impl Store for PostgresStore {
             repeats: load(&self.shared.repeats),
             deadlocks: load(&self.shared.deadlocks),
             undone: load(&self.shared.undone),
+            missing_slots: load(&self.shared.missing_slots),
             disk_bytes: 0,
             remembered: load(&self.shared.remembered),
             commit_micros: self.shared.commit_micros.read(),
@@ -399,6 +429,7 @@ impl Store for PostgresStore {
             self.adapting.abort();
             let closed = self.lanes.close().await;
             self.sweeping.abort();
+            self.repairing.abort();
             closed
         })
     }
@@ -407,6 +438,7 @@ impl Store for PostgresStore {
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.sweeping.abort();
+        self.repairing.abort();
         self.adapting.abort();
         self.lanes.abort();
     }

@@ -73,7 +73,8 @@ impl Wanted {
         let numbers = self.kept.len() + self.counts.len() + self.backlogs.len() + self.leases.len();
         let messages = self.remembered.len() + self.segments.len() + self.times.len() + self.moments.len();
         let records = self.records.len() + self.record_pages.values().sum::<usize>();
-        let letters = self.letters.len() + self.letter_pages.values().sum::<usize>();
+        let pages = self.letter_pages.values().chain(self.letter_keys.values()).sum::<usize>();
+        let letters = self.letters.len() + pages;
         // A round without any of them, which is not to be, counts too.
         1 + of_partitions + lines + numbers + messages + records + letters
     }

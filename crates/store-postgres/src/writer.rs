@@ -56,7 +56,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// several write records all the time, a try without it is in vain most of the time.
 const RIVALRY: u32 = if cfg!(test) { 1 } else { 16 };
 /// Begins a server's row.
-const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, committed, epoch";
+const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits_made, epoch";
 const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
 
 /// What the intake brings.
@@ -162,7 +162,7 @@ impl Writer {
         let row = &rows[0][0];
         let (server, commits, epoch) = (row.get(0), row.get(1), row.get(2));
         let writer = Self {
-            clock: Hybrid::new(latest, server),
+            clock: Hybrid::new(latest),
             heard: (at, Stopwatch::start()),
             link: Some(link),
             structure: None,

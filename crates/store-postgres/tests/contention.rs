@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
 use baton_store::{
-    Block, Cursor, Durability, GroupSpec, NewMessage, QueueSpec, Start, Stop, Tx, home_of, run, run_at,
+    Block, Cursor, Durability, GroupSpec, NewMessage, QueueSpec, Start, Stop, Store, Tx, home_of, run, run_at,
 };
 use baton_store_postgres::{Options, PostgresStore};
 use baton_testing_postgres::Postgres;
@@ -157,29 +157,66 @@ async fn a_pop_ends_on_a_server_that_reads_what_another_wrote_with_a_clock_ahead
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_begins_while_a_partition_is_created_elsewhere_gets_its_messages() {
     let (servers, _) = servers(2).await;
-    for round in 0..1_000 {
-        let name = format!("q{round}");
-        let queue = run(&*servers[0], move |tx| queue(tx, &name)).await.unwrap();
-        let group = run(&*servers[0], move |tx| {
-            let group = group(tx, queue, "g");
-            tx.candidates(group, 1)?;
-            Ok(group)
-        });
+    let races = (0..8).map(|racer| {
+        let servers = servers.clone();
+        tokio::spawn(async move {
+            for round in 0..125 {
+                race(&servers, format!("q{racer}-{round}")).await;
+            }
+        })
+    });
+    for racer in races.collect::<Vec<_>>() {
+        racer.await.unwrap();
+    }
+}
+
+async fn race(servers: &[Arc<PostgresStore>], name: String) {
+    let queue = run(&*servers[0], move |tx| queue(tx, &name)).await.unwrap();
+    let group = run(&*servers[0], move |tx| {
+        let group = group(tx, queue, "g");
+        tx.candidates(group, 1)?;
+        Ok(group)
+    });
+    let push = async {
+        baton_env::sleep(Duration::from_micros(baton_env::random_u64() % 3_000)).await;
         let push = run(&*servers[1], move |tx| {
             let partition = tx.create_partition(queue, "p");
             tx.append(partition, &block("text"), Duration::ZERO);
             Ok(partition)
         });
-        let pause = Duration::from_micros(baton_env::random_u64() % 3_000);
-        let push = async {
-            baton_env::sleep(pause).await;
-            push.await
-        };
-        let (group, partition) = tokio::join!(group, push);
-        let (group, partition) = (group.unwrap(), partition.unwrap());
-        let found = run(&*servers[round % 2], move |tx| tx.candidates(group, 1)).await.unwrap();
-        assert_eq!(found, [partition], "round {round}");
+        push.await
+    };
+    let (group, partition) = tokio::join!(group, push);
+    let (group, partition) = (group.unwrap(), partition.unwrap());
+    let found = run(&*servers[0], move |tx| tx.candidates(group, 1)).await.unwrap();
+    assert_eq!(found, [partition], "the message is offered");
+}
+
+/// As servers of earlier versions left it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_starts_gives_groups_a_place_where_they_have_messages_and_none() {
+    let (servers, database) = servers(1).await;
+    let made = run(&*servers[0], |tx| {
+        let queue = queue(tx, "q")?;
+        let (lost, empty) = (tx.create_partition(queue, "lost"), tx.create_partition(queue, "empty"));
+        let group = group(tx, queue, "g");
+        tx.append(lost, &block("text"), Duration::ZERO);
+        Ok((lost, empty, group))
+    });
+    let (lost, _, group) = made.await.unwrap();
+    assert!(!servers[0].has_company());
+    servers[0].close().await.unwrap();
+    sql(&database, "DELETE FROM baton.slots").await;
+    let url = tokio::task::spawn_blocking(|| Postgres::shared().url()).await.unwrap();
+    let url = format!("{}/{database}", url.rsplit_once('/').unwrap().0);
+    let server = PostgresStore::open(Options::new(&url)).await.unwrap();
+    let watch = Stopwatch::start();
+    while run(&server, move |tx| tx.candidates(group, 2)).await.unwrap() != [lost] {
+        assert!(watch.elapsed() < Duration::from_secs(30), "nobody gets the message");
+        baton_env::sleep(Duration::from_millis(20)).await;
     }
+    assert_eq!(server.statistics().missing_slots, 1);
+    assert!(PostgresStore::open(Options::new(&url)).await.unwrap().has_company());
 }
 
 const QUEUES: usize = 10;

@@ -121,7 +121,7 @@ fn finish(tx: &mut dyn Tx, group: GroupId, id: PartitionId, token: u64, to: Offs
 struct History {
     finished: BTreeMap<PartitionId, Vec<(Offset, Offset)>>,
     held: BTreeMap<PartitionId, u64>,
-    tokens: BTreeSet<u64>,
+    tokens: BTreeMap<PartitionId, u64>,
 }
 
 async fn consume(
@@ -138,7 +138,8 @@ async fn consume(
         };
         {
             let mut history = history.lock().unwrap();
-            assert!(history.tokens.insert(token), "token {token} came twice");
+            let last = history.tokens.insert(id, token);
+            assert!(last < Some(token), "token {token} after {last:?}");
             let before = history.held.insert(id, token);
             assert_eq!(before, None, "partition {id} was held by two at once");
         }
@@ -453,7 +454,7 @@ async fn a_server_whose_row_was_cleared_away_goes_on_with_another() {
     for number in 0..3 {
         assert_eq!(push(&*store, partitions[0], format!("{number}")).await, Offset(number));
     }
-    assert_eq!(sql(&database, "SELECT sum(committed) FROM baton.servers").await, "2");
+    assert_eq!(sql(&database, "SELECT sum(commits_made) FROM baton.servers").await, "2");
     store.close().await.unwrap();
 }
 
@@ -472,4 +473,43 @@ async fn what_was_removed_and_trimmed_is_cleared_away() {
         assert!(watch.elapsed() < Duration::from_secs(20), "trimmed segments stay");
         baton_env::sleep(Duration::from_millis(50)).await;
     }
+}
+
+/// What a schema of the version before held, with numbers that no double can hold, goes on as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_of_an_older_schema_keep_their_order_and_become_exact_as_doubles() {
+    let (url, database) = database().await;
+    let store = open(&url).await;
+    let (partitions, group) = run(&*store, lanes).await.unwrap();
+    let partition = partitions[0];
+    for number in 0..3 {
+        push(&*store, partition, format!("{number}")).await;
+    }
+    let version = run(&*store, |tx| tx.put_record("r", "v".into(), None)).await.unwrap();
+    let claimed = run(&*store, move |tx| claim(tx, group)).await.unwrap().unwrap();
+    push(&*store, partitions[1], "later".into()).await;
+    store.close().await.unwrap();
+    sql(
+        &database,
+        "BEGIN; SET search_path = baton;
+        UPDATE versions SET number = number << 10; UPDATE partitions SET version = version << 10 | 7;
+        UPDATE records SET version = version << 10 | 7;
+        UPDATE slots SET line = line << 10 | 7, body = CASE WHEN get_byte(body, 0) & 4 = 0 THEN body ELSE
+            overlay(body PLACING int8send(('x' || encode(substring(body FROM 34 FOR 8), 'hex'))::bit(64)::bigint
+                << 10 | 7) FROM 34 FOR 8) END;
+        ALTER TABLE servers RENAME COLUMN commits_made TO committed;
+        DELETE FROM migrations WHERE version = 3; COMMIT",
+    )
+    .await;
+    assert_eq!(check(&Options::new(&url)).await.unwrap(), Standing::Behind);
+    let store = open(&url).await;
+    let record = run(&*store, |tx| tx.record("r")).await.unwrap().unwrap();
+    assert_eq!(record.version, version);
+    let (id, token, _, to) = claimed;
+    assert!(run(&*store, move |tx| finish(tx, group, id, token, to)).await.unwrap(), "the lease is live");
+    let next = run(&*store, move |tx| claim(tx, group)).await.unwrap().unwrap();
+    assert_eq!((next.0, next.1 > token), (partitions[1], true));
+    let second = run(&*store, |tx| tx.put_record("r", "w".into(), None)).await.unwrap();
+    assert!(version < second && second < 1 << 53);
+    store.close().await.unwrap();
 }

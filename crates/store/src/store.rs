@@ -74,6 +74,8 @@ pub struct Statistics {
     pub deadlocks: u64,
     /// Decisions that failed after their first write and were undone.
     pub undone: u64,
+    /// Missing slots of groups in partitions with messages for them that were found and added.
+    pub missing_slots: u64,
     /// Bytes on disk.
     pub disk_bytes: u64,
     /// Transaction ids remembered.

@@ -150,7 +150,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 
 async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
     if !settings.is_embedded() {
-        return Ok(Arc::new(PostgresStore::open(postgres_options(settings)).await?));
+        let store = PostgresStore::open(postgres_options(settings)).await?;
+        if store.has_company() && !settings.has_peers() {
+            tracing::warn!(
+                "another server uses this database and schema, and no peers are set: each waits for the other at the \
+                 same partitions, and consumers hear late of what is pushed elsewhere; set peers on all of them"
+            );
+        }
+        return Ok(Arc::new(store));
     }
     let options = baton_store_embedded::Options {
         min_free_disk: settings.min_free_disk,

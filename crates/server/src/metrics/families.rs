@@ -114,6 +114,7 @@ pub const FAMILIES: &[Family] = &[
     family("baton_store_repeats_total", Counter, "", "Groups of decisions run again because another server was in the way (PostgreSQL)."),
     family("baton_store_deadlocks_total", Counter, "", "Those of them that were part of a deadlock."),
     family("baton_store_undone_total", Counter, "", "Decisions that failed after their first write and were undone: mistakes of the server."),
+    family("baton_store_missing_slots_total", Counter, "", "Partitions with messages for a group that could not reach them, found and put right (PostgreSQL)."),
     family("baton_store_disk_bytes", Gauge, "", "Bytes on disk."),
     family("baton_store_remembered_ids", Gauge, "", "Transaction ids remembered to recognise repeated pushes."),
     family("baton_store_commit_seconds", Histogram, "", "How long a commit took that was forced to disk."),

@@ -275,6 +275,7 @@ fn store(page: &mut Exposition, app: &App) {
     page.one("baton_store_repeats_total", statistics.repeats);
     page.one("baton_store_deadlocks_total", statistics.deadlocks);
     page.one("baton_store_undone_total", statistics.undone);
+    page.one("baton_store_missing_slots_total", statistics.missing_slots);
     page.one("baton_store_disk_bytes", statistics.disk_bytes);
     page.one("baton_store_remembered_ids", statistics.remembered);
     page.histogram("baton_store_commit_seconds", &[], &statistics.commit_micros, 1e6);

@@ -56,6 +56,11 @@ impl Settings {
         wanted.then(|| Options { peers: peers.clone(), ..options.clone() })
     }
 
+    /// Whether this server tells others what happens.
+    pub fn has_peers(&self) -> bool {
+        self.cluster_options().is_some()
+    }
+
     /// What does not fit together.
     pub(super) fn check_cluster(&self) -> Result<(), String> {
         if self.cluster_options().is_some() && self.is_embedded() {

@@ -6,7 +6,7 @@ pub const ROLLBACK: &str = "ROLLBACK";
 /// The database's time in microseconds, the numbers of what servers keep in memory, and how many commits there were.
 pub const VERSIONS: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
     (SELECT number FROM versions WHERE name = 'structure'), (SELECT number FROM versions WHERE name = 'records'),
-    (SELECT coalesce(sum(committed), 0)::bigint FROM servers)";
+    (SELECT coalesce(sum(commits_made), 0)::bigint FROM servers)";
 
 /// How many partitions still have these versions.
 pub const UNCHANGED: &str = "SELECT count(*) FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
@@ -59,12 +59,13 @@ pub const PAGE_SLOTS: &str = "
     SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id IN (
         SELECT id FROM partitions WHERE queue_id = $1 AND id > $2 ORDER BY id LIMIT $3)";
 
-/// Partitions that are ready for a group with all their slots, as they are at one moment, and their places in line.
+/// Partitions that are ready for a group with all their slots, as they are at one moment, and their places in line. All at
+/// the last place are told, because up to it nothing is to be missing.
 pub const READY: &str =
     "SELECT p.id, p.queue_id, p.name, p.start, p.tail, p.created_at, p.first_at, p.last_at, p.deleted, p.version,
         s.partition_id, s.group_id, s.next, s.line, s.lease_id, s.body, r.line
     FROM (SELECT s.partition_id, s.line FROM slots s JOIN partitions p ON p.id = s.partition_id
-        WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line LIMIT $3) r
+        WHERE s.group_id = $1 AND s.line <= $2 ORDER BY s.line FETCH FIRST ($3) ROWS WITH TIES) r
     JOIN partitions p ON p.id = r.partition_id JOIN slots s ON s.partition_id = p.id ORDER BY r.line, p.id";
 
 /// The same locked, each with the slot of that group alone.

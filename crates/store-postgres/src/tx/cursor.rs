@@ -6,7 +6,7 @@ use baton_store::{Cursor, Durability, Event, Stop};
 use baton_types::{GroupId, LeaseId, PartitionId, Timestamp};
 
 use super::{PostgresTx, SPARE_ROWS};
-use crate::clock::{moment_of, number_until};
+use crate::clock::number_of;
 use crate::memory::{Entry, Line};
 use crate::slot::Slot;
 
@@ -53,7 +53,7 @@ pub fn candidates(tx: &mut PostgresTx<'_>, group: GroupId, limit: usize) -> Resu
     if tx.memory.structure.group_by_id(group).is_none() || limit == 0 {
         return Ok(Vec::new());
     }
-    let (until, now) = (number_until(tx.memory.clock.last()), tx.memory.now);
+    let (until, now) = (number_of(tx.memory.clock.last()), tx.memory.now);
     let line = tx.memory.lines.entry(group).or_default();
     let Line { covered, asked, is_carried, .. } = *line;
     let places = line.places.range(..=(until.min(covered), PartitionId(u64::MAX)));
@@ -78,7 +78,7 @@ pub fn next_available(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<Option<
     if tx.memory.structure.group_by_id(group).is_none() {
         return Ok(None);
     }
-    let until = number_until(tx.memory.now);
+    let until = number_of(tx.memory.now);
     // What was carried over of those that are here is believed: if it is out of date, somebody looks again a moment
     // too late or in vain, and that is cheaper than comparing all who wait.
     let here = |id: &PartitionId| tx.memory.partitions.contains_key(id);
@@ -101,7 +101,7 @@ pub fn next_available(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<Option<
     };
     let places = line.into_iter().flat_map(|line| line.places.range((until, PartitionId(u64::MAX))..));
     let here = places.filter_map(|(_, id)| waits(id)).next();
-    Ok(stored.map(|(place, _)| moment_of(*place)).into_iter().chain(here).min())
+    Ok(stored.map(|(place, _)| Timestamp::from_micros(*place)).into_iter().chain(here).min())
 }
 
 pub fn leased(tx: &mut PostgresTx<'_>, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {

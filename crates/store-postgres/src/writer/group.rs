@@ -115,6 +115,7 @@ impl Writer {
         }
         let is_stale = !is_fresh && carried.has_records();
         self.clock.see(structure.latest());
+        self.clock.see_number(structure_number);
         self.clock.see(self.shared.last());
         let mut memory = Memory::new(self.clock, structure, std::mem::take(&mut self.ids));
         memory.base = self.shared.time(self.heard);
@@ -169,7 +170,7 @@ impl Writer {
                 let here = memory.partitions.values().flatten().filter(|entry| entry.held);
                 last_locked = here.map(|entry| entry.row.id).max().max(last_locked);
             }
-            memory.clock.see_number(after.records);
+            memory.clock.see_number(after.records.max(after.structure));
             if before.commits != self.all_commits {
                 if memory.relies_on_lines {
                     self.clock = memory.clock;
@@ -195,6 +196,7 @@ impl Writer {
                 let (clock, ids, base) = (memory.clock, std::mem::take(&mut memory.ids), memory.base);
                 memory = Memory::new(clock, fresh, ids);
                 memory.base = base;
+                memory.clock.see_number(number);
                 structure_number = number;
                 outcomes.clear();
                 decider.discover(&mut memory, &mut self.remembered, waiting.iter_mut());

@@ -24,7 +24,7 @@ pub const RECONNECT_MAX: Duration = Duration::from_secs(1);
 /// Begins a server's row, or takes it over from a connection that was lost: whatever that one still had under
 /// way has either happened by now or never will.
 const TAKE_OVER: &str = "UPDATE servers SET epoch = epoch + 1, seen_at = clock_timestamp() WHERE id = $1
-    RETURNING committed, epoch";
+    RETURNING commits_made, epoch";
 
 impl Writer {
     /// What comes next. A database that goes away meanwhile is noticed, and waited for.

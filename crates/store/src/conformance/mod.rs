@@ -63,7 +63,8 @@ macro_rules! conformance {
                 the_store_follows_a_clock_that_was_stepped
                 now_rises_over_a_restart_though_the_clock_goes_back
                 the_store_tells_the_time_of_the_last_decision_or_later
-                no_token_is_given_twice_and_each_is_higher_than_the_last;
+                no_token_is_given_twice_and_each_is_higher_than_the_last
+                tokens_and_versions_are_exact_as_doubles;
             record:
                 a_record_is_read_as_it_was_written
                 a_version_is_higher_than_every_one_before

@@ -109,3 +109,16 @@ pub async fn no_token_is_given_twice_and_each_is_higher_than_the_last<B: Backend
         }
     }
 }
+
+/// Clients in JavaScript read every number as a double, and send it back as it is then.
+pub async fn tokens_and_versions_are_exact_as_doubles<B: Backend>() {
+    let bench = Bench::<B>::new().await;
+    for _ in 0..20 {
+        let numbers = bench.run(|tx| Ok([tx.fresh_token(), tx.put_record("r", "v".into(), None)?])).await;
+        for number in numbers {
+            let read: f64 = number.to_string().parse().unwrap();
+            assert_eq!(format!("{read}"), number.to_string());
+            assert!(number < 1 << 53);
+        }
+    }
+}
