@@ -335,7 +335,7 @@ def request_bytes(method, target, body=b"", headers=()):
     """A request as bytes; `target` goes out exactly as given."""
     if isinstance(target, str):
         target = target.encode()
-    lines = [method.encode() + b" " + target + b" HTTP/1.1", b"Host: baton"]
+    lines = [method.encode() + b" " + target + b" HTTP/1.1", b"Host: localhost"]
     lines += [header.encode() for header in headers]
     if body:
         lines.append(b"Content-Length: %d" % len(body))

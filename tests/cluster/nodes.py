@@ -80,7 +80,7 @@ class Cluster:
                 "--store", postgres.shared(), "--store-schema", schema,
                 "--gossip-listen", f"127.0.0.1:{self.ports[name]}", "--peers", ",".join(peers),
                 "--advertise", f"http://127.0.0.1:{self.gates[name].port}",
-                "--coordinator-enabled", str(routes).lower(),
+                "--coordinator-enabled", str(routes).lower(), "--pop-creates-queue", "true",
                 "--gossip-heartbeat-ms", HEARTBEAT_MS, "--gossip-dead-after-ms", DEAD_AFTER_MS,
                 "--coordinator-timeout-ms", timeout_ms, "--coordinator-circuit-retry-ms", CIRCUIT_RETRY_MS,
                 *extra,

@@ -33,7 +33,7 @@ def test_a_push_is_passed_on_over_https(tmp_path, certificate, queue):
         Server(
             tmp_path / name, "--node-id", name, "--store", postgres.shared(), "--store-schema", schema,
             "--tls-cert", str(chain), "--tls-key", str(key), "--coordinator-ca", str(chain),
-            "--coordinator-enabled", "true", "--gossip-listen", f"127.0.0.1:{ports[number]}",
+            "--coordinator-enabled", "true", "--pop-creates-queue", "true", "--gossip-listen", f"127.0.0.1:{ports[number]}",
             "--peers", f"127.0.0.1:{ports[1 - number]}", "--gossip-heartbeat-ms", "200",
         )
         for number, name in enumerate("ab")

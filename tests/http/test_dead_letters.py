@@ -41,7 +41,7 @@ def test_a_dead_letter_has_every_field(server, queue):
 
 def test_a_page_of_large_dead_letters_is_bounded(server, queue):
     for number in range(6):
-        give_up(server, queue, {"n": number, "filler": "x" * (8 << 20)}, partition=str(number))
+        give_up(server, queue, {"n": number, "filler": "x" * (8 << 20)}, partition=str(number), id=f"t{number}")
     answer = server.get(f"/api/v1/dlq?queue={queue}")
     assert len(answer.body) < 34 << 20
     found = answer.json["messages"]

@@ -153,7 +153,7 @@ def test_an_operator_drains_a_server_and_sees_it_happen(crew):
     crew.settled()
     member, other = crew.members[0], crew.members[1]
     stream = socket.create_connection(("127.0.0.1", other.port), timeout=60)
-    stream.sendall(b"GET /api/v1/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n")
+    stream.sendall(b"GET /api/v1/events HTTP/1.1\r\nhost: localhost\r\naccept: text/event-stream\r\n\r\n")
     # It begins with what happens after its answer has.
     heard = stream.recv(65536)
     assert heard.startswith(b"HTTP/1.1 200"), heard

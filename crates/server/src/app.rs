@@ -19,6 +19,7 @@ use crate::lag::Naps;
 use crate::process::Usage;
 use crate::reply::Reply;
 use crate::server::Options;
+use crate::sites::Sites;
 
 /// What all connections share.
 pub struct App {
@@ -30,6 +31,8 @@ pub struct App {
     pub auth: Option<Arc<Auth>>,
     /// How the server was told to behave.
     pub options: Options,
+    /// Which web pages may call.
+    pub(crate) sites: Sites,
     /// Bytes of bodies under way.
     pub budget: Arc<Budget>,
     /// The other servers, if there may be any.
@@ -51,6 +54,7 @@ impl App {
         options: Options,
         auth: Option<Arc<Auth>>,
         cluster: Option<Cluster>,
+        sites: Sites,
     ) -> Self {
         let jobs = Jobs::start(Arc::clone(broker.store()), options.jobs.clone());
         let (naps, stopping) = (Arc::new(Naps::default()), CancellationToken::new());
@@ -67,6 +71,7 @@ impl App {
             jobs,
             auth,
             cluster,
+            sites,
             options,
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),

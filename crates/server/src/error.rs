@@ -31,6 +31,8 @@ pub enum Kind {
     Unauthenticated,
     /// The token is valid, but its role does not allow this.
     Forbidden,
+    /// A page of another site sends the request, or it was sent to another name than the server's.
+    ForeignSite,
     /// The body did not arrive in time.
     RequestTimeout,
     /// The target of the request is longer than a target may be.
@@ -161,6 +163,13 @@ pub const TABLE: &[Row] = &[
         "Use a token whose role allows this; the route reference names the level.",
     ),
     row(
+        Kind::ForeignSite,
+        StatusCode::FORBIDDEN,
+        "foreign_site",
+        "A browser page of another site sent this, or it was sent to a name that is not the server's. List the site in \
+         `cors_origins`, or the name in `allowed_hosts`.",
+    ),
+    row(
         Kind::RequestTimeout,
         StatusCode::REQUEST_TIMEOUT,
         "request_timeout",
@@ -183,7 +192,7 @@ pub const TABLE: &[Row] = &[
         Kind::BodyTooLarge,
         StatusCode::PAYLOAD_TOO_LARGE,
         "body_too_large",
-        "Split the request; a body holds at most 64 MiB.",
+        "Split the request; a body holds at most 64 MiB, on many routes less.",
     ),
     row(
         Kind::BatchTooLarge,

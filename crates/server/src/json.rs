@@ -107,9 +107,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A member that should be a list. The length is checked while reading.
+/// A member that should be a list of up to `MAX` elements. The length is checked while reading, so that a body cannot take
+/// many times its size.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum List<T> {
+pub enum List<T, const MAX: usize = { baton_types::limits::BATCH_ITEMS_MAX }> {
     /// It is not there, or it is something else.
     #[default]
     Not,
@@ -119,29 +120,26 @@ pub enum List<T> {
     Is(Vec<T>),
 }
 
-impl<T> List<T> {
+impl<T, const MAX: usize> List<T, MAX> {
     /// The elements, or an error with `message` when it is no list.
     pub fn required(self, message: &str) -> Result<Vec<T>, Error> {
         match self {
             Self::Is(elements) => Ok(elements),
             Self::Not => Err(Error::invalid(message)),
             Self::TooLong => {
-                let max = baton_types::limits::BATCH_ITEMS_MAX;
-                Err(Error::new(
-                    Kind::BatchTooLarge,
-                    format!("a list holds at most {max} items; split the request"),
-                ))
+                let message = format!("a list holds at most {MAX} items; split the request");
+                Err(Error::new(Kind::BatchTooLarge, message))
             }
         }
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any<T>(std::marker::PhantomData<T>);
+        struct Any<T, const MAX: usize>(std::marker::PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Any<T> {
-            type Value = List<T>;
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Any<T, MAX> {
+            type Value = List<T, MAX>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("anything")
@@ -150,7 +148,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
             fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
                 let mut elements = Vec::new();
                 while let Some(element) = seq.next_element()? {
-                    if elements.len() == baton_types::limits::BATCH_ITEMS_MAX {
+                    if elements.len() == MAX {
                         while seq.next_element::<IgnoredAny>()?.is_some() {}
                         return Ok(List::TooLong);
                     }
@@ -190,6 +188,19 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
         }
 
         deserializer.deserialize_any(Any(std::marker::PhantomData))
+    }
+}
+
+/// Reads a list of up to `MAX` elements, and refuses a longer one as soon as that is known: for `deserialize_with`.
+pub fn up_to<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    match List::<T, MAX>::deserialize(deserializer)? {
+        List::Is(elements) => Ok(elements),
+        List::TooLong => Err(D::Error::custom(format_args!("a list here holds at most {MAX} elements"))),
+        List::Not => Err(D::Error::custom("expected a list")),
     }
 }
 

@@ -31,6 +31,7 @@ pub mod routes;
 mod server;
 mod service;
 pub mod settings;
+mod sites;
 mod testing;
 mod timeline;
 mod zeromq;

@@ -4,16 +4,47 @@
 //! came. Always: *absent* and *null* are told apart. Start at [`Members`].
 
 use std::collections::BTreeMap;
+use std::fmt;
 
-use serde::Deserialize;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+/// Members of one object.
+const MEMBERS_MAX: usize = 64;
+
 /// The members of an object; of one given twice the last counts.
-#[derive(Debug, Deserialize)]
-#[serde(transparent)]
+#[derive(Debug)]
 pub struct Members<'a> {
-    #[serde(borrow)]
     named: BTreeMap<String, &'a RawValue>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = BTreeMap<String, &'de RawValue>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut named = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry()? {
+                    named.insert(name, value);
+                    if named.len() > MEMBERS_MAX {
+                        return Err(A::Error::custom(format_args!(
+                            "an object here has at most {MEMBERS_MAX} members"
+                        )));
+                    }
+                }
+                Ok(named)
+            }
+        }
+
+        deserializer.deserialize_map(Object).map(|named| Self { named })
+    }
 }
 
 impl<'a> Members<'a> {

@@ -5,7 +5,7 @@
 //! deadline; listening beyond loopback without authentication is warned of. Start at [`Server::run`].
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +24,7 @@ use crate::app::App;
 use crate::auth::{self, Auth};
 use crate::cluster;
 use crate::http1::{Connection, Stream};
+use crate::sites::Sites;
 use crate::zeromq::{self, Front};
 
 /// Connections that the operating system holds for us while we are busy.
@@ -71,6 +72,10 @@ pub struct Options {
     pub shutdown_deadline: Duration,
     /// What the token of a caller must be; without this nobody is asked for one.
     pub auth: Option<auth::Options>,
+    /// Sites whose pages may call, as their browsers name them: `https://console.example.com`, or `*` for every site.
+    pub cors_origins: Vec<String>,
+    /// Names that the server goes by; without any, every name beyond loopback will do.
+    pub allowed_hosts: Vec<String>,
     /// What to serve HTTPS with; without this it is HTTP.
     pub certificate: Option<Certificate>,
     /// How jobs are run.
@@ -160,7 +165,8 @@ impl Server {
             }
             None => (None, None),
         };
-        let app = Arc::new(App::new(broker, options, auth, cluster));
+        let sites = Sites::new(&options, address.ip().is_loopback());
+        let app = Arc::new(App::new(broker, options, auth, cluster, sites));
         let front = match &app.options.shards_listen {
             Some(options) => Some(Front::bind(options, app.shards.clone()).await?),
             None => None,
@@ -258,7 +264,7 @@ async fn accept(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 let Some(place) = places.take() else { continue };
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -266,8 +272,10 @@ async fn accept(
                 // A token of its own: waiting on a shared one would take its lock with every poll.
                 let (app, stop) = (Arc::clone(app), shutdown.child_token());
                 match identity {
-                    None => tracker.spawn(serve(Stream::plain(stream), app, place, stop)),
-                    Some(identity) => tracker.spawn(greet(identity.clone(), stream, app, place, stop)),
+                    None => tracker.spawn(serve(Stream::plain(stream), peer.ip(), app, place, stop)),
+                    Some(identity) => {
+                        tracker.spawn(greet(identity.clone(), stream, peer.ip(), app, place, stop))
+                    }
                 };
             }
             Err(error) => {
@@ -331,7 +339,14 @@ impl Places {
 }
 
 /// Agrees on TLS, then serves.
-async fn greet(identity: Identity, stream: TcpStream, app: Arc<App>, place: Place, stop: CancellationToken) {
+async fn greet(
+    identity: Identity,
+    stream: TcpStream,
+    peer: IpAddr,
+    app: Arc<App>,
+    place: Place,
+    stop: CancellationToken,
+) {
     // Boxed, so that it is not held for as long as the connection lives.
     let greeting = Box::pin(tokio::time::timeout(HANDSHAKE_MAX, identity.accept(stream)));
     let greeted = tokio::select! {
@@ -339,17 +354,17 @@ async fn greet(identity: Identity, stream: TcpStream, app: Arc<App>, place: Plac
         greeted = greeting => greeted,
     };
     match greeted {
-        Ok(Ok(stream)) => serve(Stream::Tls(Box::new(stream)), app, place, stop).await,
+        Ok(Ok(stream)) => serve(Stream::Tls(Box::new(stream)), peer, app, place, stop).await,
         Ok(Err(error)) => tracing::debug!(%error, "a peer does not agree on TLS"),
         Err(_) => tracing::debug!("a peer took too long to agree on TLS"),
     }
 }
 
 /// Serves one connection to its end, or refuses it.
-async fn serve(stream: Stream, app: Arc<App>, place: Place, stop: CancellationToken) {
+async fn serve(stream: Stream, peer: IpAddr, app: Arc<App>, place: Place, stop: CancellationToken) {
     let stopping = AtomicBool::new(false);
     if place.is_refused {
-        let refusal = Connection::new(stream, app, &stopping).refuse();
+        let refusal = Connection::new(stream, peer, app, &stopping).refuse();
         tokio::select! {
             () = stop.cancelled() => {}
             // Boxed, so that those who are served do not hold it.
@@ -359,7 +374,7 @@ async fn serve(stream: Stream, app: Arc<App>, place: Place, stop: CancellationTo
     }
     app.connections.fetch_add(1, Ordering::Relaxed);
     // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
-    let mut connection = std::pin::pin!(Connection::new(stream, Arc::clone(&app), &stopping).run());
+    let mut connection = std::pin::pin!(Connection::new(stream, peer, Arc::clone(&app), &stopping).run());
     let outcome = tokio::select! {
         biased;
         outcome = connection.as_mut() => Ok(outcome),

@@ -26,6 +26,8 @@ pub struct Place {
     pub handler: Handler,
     /// How long that may take, and in whose words it is told.
     pub patience: Patience,
+    /// Bytes that its body may hold.
+    pub body_max: usize,
     /// The open segments of its path, decoded.
     pub parameters: Vec<String>,
     /// Its query, still encoded.
@@ -116,6 +118,9 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
         Found::OtherMethods(allow) => return Err(Error::method_not_allowed(allow).into_reply()),
         Found::Nothing => return Err(Error::new(Kind::NoSuchRoute, "Not Found").into_reply()),
     };
+    if head.cross_site && head.origin.is_none() && route.access != Access::Public {
+        app.sites.check_cross_site().map_err(Error::into_reply)?;
+    }
     let caller = match app.auth.as_ref().map(|auth| auth.admit(route.access, head.path, head.authorization)) {
         None => Caller::Known(None),
         Some(Admission::Granted(caller)) => Caller::Known(caller),
@@ -132,6 +137,7 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     Ok(Place {
         handler,
         patience,
+        body_max: route.body_max,
         parameters,
         query,
         wants_events,

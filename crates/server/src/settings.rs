@@ -352,6 +352,8 @@ impl Settings {
             },
             shutdown_deadline: self.shutdown_deadline,
             auth: self.security.auth(),
+            cors_origins: self.security.cors_origins.clone(),
+            allowed_hosts: self.security.allowed_hosts.clone(),
             certificate: self.security.certificate(),
             cluster: self.cluster_options(),
             shards: self.shards.options(!self.is_embedded()),

@@ -66,7 +66,7 @@ async fn until_waiters(server: &Testing, count: u64) {
     tokio::time::timeout(PATIENCE, reached).await.expect("the number of parked pops is reached");
 }
 
-const POP: &str = "GET /api/v1/pop/queue/q?wait=true&timeout=60000 HTTP/1.1\r\nHost: x\r\n\r\n";
+const POP: &str = "GET /api/v1/pop/queue/q?wait=true&timeout=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[tokio::test]
 async fn what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection() {
@@ -87,7 +87,7 @@ async fn what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection
         let answer = exchange(&server, &request).await;
         assert_eq!(statuses(&answer), [status], "{answer}");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        assert!(head.contains("connection: close") && head.contains("access-control-allow-origin"), "{head}");
+        assert!(head.contains("connection: close") && !head.contains("access-control"), "{head}");
         assert_eq!(serde_json::from_str::<Value>(body).unwrap()["code"], code, "{body}");
     }
     server.stop().await.unwrap();
@@ -105,7 +105,7 @@ async fn a_connection_is_kept_by_the_rules_of_its_version() {
     let answer = exchange(&server, &kept).await;
     assert_eq!(statuses(&answer), ["200", "404"]);
     assert!(answer.contains("connection: keep-alive"), "{answer}");
-    let whole_url = "GET http://somewhere/health HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let whole_url = "GET http://localhost/health HTTP/1.1\r\nConnection: close\r\n\r\n";
     assert_eq!(statuses(&exchange(&server, whole_url).await), ["200"]);
     let refused = format!("POST /none HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello{end}");
     assert_eq!(statuses(&exchange(&server, &refused).await), ["404", "404"]);

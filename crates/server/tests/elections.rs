@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 async fn send(server: &Testing, head: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(server.url().strip_prefix("http://").unwrap()).await.unwrap();
-    let text = format!("{head}\r\nHost: x\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let text = format!("{head}\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     stream.write_all(text.as_bytes()).await.unwrap();
     stream
 }

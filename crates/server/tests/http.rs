@@ -27,7 +27,7 @@ async fn ask(server: &Testing, method: &str, path: &str, body: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let length = body.len();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
     );
     stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
     let mut answer = String::new();
@@ -61,7 +61,6 @@ async fn a_message_goes_in_comes_out_byte_for_byte_and_is_finished() {
     let popped = get(&server, "/api/v1/pop/queue/a%20b/partition/p%2F1?batch=10").await;
     assert_eq!(popped.status, 200);
     assert!(popped.text.contains(r#""data":{ "n" : 1.0 },"#), "{}", popped.text);
-    assert!(popped.head.contains("access-control-allow-origin: *"), "{}", popped.head);
     let message = popped.json()["messages"][0].clone();
     let empty = get(&server, "/api/v1/pop/queue/a%20b").await;
     assert_eq!((empty.status, empty.text.as_str()), (204, ""));
@@ -166,11 +165,7 @@ async fn what_cannot_be_served_says_why() {
     let method = get(&server, "/api/v1/push").await;
     assert!(method.status == 405 && method.head.contains("allow: post"), "{}", method.head);
     let options = ask(&server, "OPTIONS", "/anything", "").await;
-    assert!(
-        options.status == 204 && options.head.contains("access-control-allow-methods"),
-        "{}",
-        options.head
-    );
+    assert!(options.status == 204 && !options.head.contains("access-control"), "{}", options.head);
     assert_eq!(get(&server, "/api/v1/pop/queue/%ff").await.status, 400);
     assert_eq!(ask(&server, "POST", "/api/v1/push", "{").await.json()["code"], "bad_body");
     let long = json!({"items": [{"queue": "x".repeat(256)}]});
@@ -188,7 +183,7 @@ async fn stopping_answers_parked_pops_and_health_tells_the_truth() {
     assert_eq!((health.status, &health.json()["status"]), (200, &json!("healthy")));
     let address = server.url().strip_prefix("http://").unwrap().to_owned();
     let mut parked = TcpStream::connect(address).await.unwrap();
-    parked.write_all(b"GET /api/v1/pop/queue/q?wait=true HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    parked.write_all(b"GET /api/v1/pop/queue/q?wait=true HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     while get(&server, "/health").await.json()["popWait"]["waiters"] != 1 {
         tokio::task::yield_now().await;
     }

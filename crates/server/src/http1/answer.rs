@@ -3,6 +3,8 @@
 //! Always: one small answer is one run of bytes, so that it leaves with one write; a large body is not copied.
 //! Start at [`Outgoing::new`].
 
+use std::sync::Arc;
+
 use bytes::{Buf, Bytes};
 use http::StatusCode;
 
@@ -13,21 +15,15 @@ use crate::reply::Reply;
 /// What asks for a body that its sender announced.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// The head of a stream of events, which ends with its connection.
-pub const EVENTS: &str = "HTTP/1.1 200 OK\r\naccess-control-allow-origin: *\r\n\
-    content-type: text/event-stream\r\ncache-control: no-store\r\nconnection: close\r\n\r\n";
+/// The head of a stream of events, which ends with its connection, up to the headers for a page of another site.
+pub const EVENTS: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\n\
+    connection: close\r\n";
 
 /// Bodies up to this many bytes are copied behind their head, which costs less than a second slice.
 const COPIED_BYTES_MAX: usize = 8 << 10;
 
-/// Every answer carries the headers that let a browser page of another origin read it.
-const SHARED: &str = "access-control-allow-origin: *\r\n\
-    access-control-allow-methods: GET, POST, PUT, DELETE, OPTIONS\r\n\
-    access-control-allow-headers: Content-Type, Authorization\r\n\
-    access-control-max-age: 86400\r\n";
-
 /// How an answer has to be written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Manner {
     /// The version that the request spoke.
     pub version: Version,
@@ -35,6 +31,8 @@ pub struct Manner {
     pub keep_alive: bool,
     /// Whether only the head is wanted.
     pub head_only: bool,
+    /// Headers that let a page of another site read the answer, if it may.
+    pub sharing: Option<Arc<str>>,
 }
 
 /// An answer, ready to be written.
@@ -48,7 +46,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Writes `reply` down.
-    pub fn new(reply: Reply, manner: Manner) -> Self {
+    pub fn new(reply: Reply, manner: &Manner) -> Self {
         let length = reply.length();
         let (status, content_type, extra, body) = reply.into_parts();
         let has_body = status != StatusCode::NO_CONTENT;
@@ -63,7 +61,9 @@ impl Outgoing {
         out.push(b' ');
         out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
         out.extend_from_slice(b"\r\n");
-        out.extend_from_slice(SHARED.as_bytes());
+        if let Some(sharing) = &manner.sharing {
+            out.extend_from_slice(sharing.as_bytes());
+        }
         for (name, value) in &extra {
             out.extend_from_slice(name.as_str().as_bytes());
             out.extend_from_slice(b": ");
@@ -106,10 +106,11 @@ mod tests {
 
     use super::*;
 
-    const USUAL: Manner = Manner { version: Version::Http11, keep_alive: true, head_only: false };
+    const USUAL: Manner =
+        Manner { version: Version::Http11, keep_alive: true, head_only: false, sharing: None };
 
     fn text(reply: Reply, manner: Manner) -> String {
-        let outgoing = Outgoing::new(reply, manner);
+        let outgoing = Outgoing::new(reply, &manner);
         String::from_utf8([outgoing.first, outgoing.second.to_vec()].concat()).unwrap()
     }
 
@@ -118,7 +119,7 @@ mod tests {
         let reply = Reply::json(StatusCode::CREATED, "[1]")
             .with_header(header::RETRY_AFTER, HeaderValue::from_static("7"));
         let text = text(reply, USUAL);
-        assert!(text.starts_with("HTTP/1.1 201 Created\r\naccess-control-allow-origin: *\r\n"), "{text}");
+        assert!(text.starts_with("HTTP/1.1 201 Created\r\n") && !text.contains("access-control"), "{text}");
         assert!(text.contains("\r\nretry-after: 7\r\n") && !text.contains("connection:"), "{text}");
         assert!(
             text.ends_with("\r\ncontent-type: application/json\r\ncontent-length: 3\r\n\r\n[1]"),
@@ -136,7 +137,8 @@ mod tests {
     #[test]
     fn a_head_tells_of_the_body_that_is_not_sent() {
         for size in [3, COPIED_BYTES_MAX + 1] {
-            let manner = Manner { version: Version::Http10, keep_alive: true, head_only: true };
+            let manner =
+                Manner { version: Version::Http10, keep_alive: true, head_only: true, sharing: None };
             let text = text(Reply::json(StatusCode::OK, vec![b'1'; size]), manner);
             assert!(text.starts_with("HTTP/1.0 200 OK\r\n") && text.contains("keep-alive"), "{text}");
             assert!(text.ends_with(&format!("content-length: {size}\r\n\r\n")), "{text}");
@@ -145,7 +147,7 @@ mod tests {
 
     #[test]
     fn a_large_body_is_not_copied() {
-        let outgoing = Outgoing::new(Reply::json(StatusCode::OK, vec![b'1'; COPIED_BYTES_MAX + 1]), USUAL);
+        let outgoing = Outgoing::new(Reply::json(StatusCode::OK, vec![b'1'; COPIED_BYTES_MAX + 1]), &USUAL);
         assert!(outgoing.first.ends_with(b"\r\n\r\n") && outgoing.second.len() == COPIED_BYTES_MAX + 1);
     }
 }

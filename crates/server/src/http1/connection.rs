@@ -2,20 +2,21 @@
 //!
 //! Always: every request gets an answer, and within the time that its route allows, unless its peer has gone, and
 //! then its handler is dropped at once (bytes that a peer sends ahead end the watch, as nobody can look behind
-//! them); a body is refused before it is read where that can be known; what was not read of a request ends the
-//! connection. Start at [`Connection::run`].
+//! them); a body is refused before it is read where that can be known, and read only for a caller who may call the
+//! route; what was not read of a request ends the connection. Start at [`Connection::run`].
 
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use baton_env::Deadline;
-use baton_types::limits::BODY_BYTES_MAX;
 use bytes::Bytes;
 use http::Method;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
 
 use super::answer::{CONTINUE, EVENTS, Manner, Outgoing};
@@ -35,13 +36,24 @@ use crate::service::{self, Caller, Patience, Place};
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How an answer is written that nobody can have asked for.
-const LAST_WORDS: Manner = Manner { version: Version::Http11, keep_alive: false, head_only: false };
+const LAST_WORDS: Manner =
+    Manner { version: Version::Http11, keep_alive: false, head_only: false, sharing: None };
+
+/// Memory for a body that is taken at once; more is taken as the body arrives.
+const BODY_FIRST_BYTES: usize = 256 << 10;
+
+/// Bytes of a body that is ignored, on a route that takes none.
+const IGNORED_BYTES_MAX: u64 = 64 << 10;
+
+/// A body of more bytes is worked on apart, so that other connections of the same thread are served meanwhile.
+const WORKED_ON_APART: usize = 256 << 10;
 
 /// A connection of a peer.
 #[derive(Debug)]
 pub struct Connection<'s> {
     wire: Wire,
     app: Arc<App>,
+    peer: IpAddr,
     /// Set when the server stops; the connection is polled after that.
     stopping: &'s AtomicBool,
 }
@@ -77,9 +89,9 @@ enum Body {
 }
 
 impl<'s> Connection<'s> {
-    /// A connection over `stream`.
-    pub fn new(stream: Stream, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
-        Self { wire: Wire::new(stream), app, stopping }
+    /// A connection of `peer` over `stream`.
+    pub fn new(stream: Stream, peer: IpAddr, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
+        Self { wire: Wire::new(stream), app, peer, stopping }
     }
 
     /// Answers requests until the peer leaves, breaks the rules, or the server stops.
@@ -91,29 +103,29 @@ impl<'s> Connection<'s> {
             let begun = match self.begin().await? {
                 Some(Ok(begun)) => begun,
                 Some(Err(error)) => {
-                    self.answer(self.app.marked(error.into_reply()), LAST_WORDS).await?;
+                    self.answer(self.app.marked(error.into_reply()), &LAST_WORDS).await?;
                     self.wire.linger().await;
                     return Ok(());
                 }
                 None => return Ok(()),
             };
-            let mut manner = begun.manner;
+            let mut manner = begun.manner.clone();
             let handled = self.handle(begun).await?;
             manner.keep_alive &= !self.stopping.load(Ordering::Relaxed);
             let whole = match handled {
                 Handled::Events(events, remaining) => {
-                    return self.stream(events, manner.head_only, remaining).await;
+                    return self.stream(events, &manner, remaining).await;
                 }
                 Handled::Replied(reply, whole) => {
                     let mut reply = self.app.marked(reply);
                     manner.keep_alive &= whole;
                     if let Some(passage) = reply.take_passage() {
-                        self.answer(reply, manner).await?;
+                        self.answer(reply, &manner).await?;
                         Box::pin(self.pass(*passage)).await?;
                     } else if manner.keep_alive {
-                        self.answer_in_turn(Outgoing::new(reply, manner)).await?;
+                        self.answer_in_turn(Outgoing::new(reply, &manner)).await?;
                     } else {
-                        self.answer(reply, manner).await?;
+                        self.answer(reply, &manner).await?;
                     }
                     whole
                 }
@@ -144,7 +156,7 @@ impl<'s> Connection<'s> {
             "the server has {max} connections, as many as connections_max allows; close some that are idle, or try \
              again"
         ));
-        self.answer(self.app.marked(error.into_reply()), manner).await?;
+        self.answer(self.app.marked(error.into_reply()), &manner).await?;
         self.wire.linger().await;
         Ok(())
     }
@@ -153,10 +165,12 @@ impl<'s> Connection<'s> {
     async fn stream(
         &mut self,
         mut events: mpsc::Receiver<Bytes>,
-        head_only: bool,
+        manner: &Manner,
         remaining: Option<Duration>,
     ) -> io::Result<()> {
-        self.wire.send(EVENTS.as_bytes(), &[]).await?;
+        let head = format!("{EVENTS}{}\r\n", manner.sharing.as_deref().unwrap_or_default());
+        self.wire.send(head.as_bytes(), &[]).await?;
+        let head_only = manner.head_only;
         let mut end = remaining.map(Deadline::after);
         loop {
             let mut is_over = |cx: &mut Context<'_>| end.as_mut().is_some_and(|end| end.poll(cx).is_ready());
@@ -188,7 +202,7 @@ impl<'s> Connection<'s> {
         Ok(())
     }
 
-    async fn answer(&mut self, reply: Reply, manner: Manner) -> io::Result<()> {
+    async fn answer(&mut self, reply: Reply, manner: &Manner) -> io::Result<()> {
         self.send(Outgoing::new(reply, manner)).await
     }
 
@@ -211,12 +225,17 @@ impl<'s> Connection<'s> {
         loop {
             match Head::parse(self.wire.buffer.bytes()) {
                 Ok(Some(head)) => {
+                    let (sharing, stranger) = match self.app.sites.check(head.host, head.origin) {
+                        Ok(sharing) => (sharing, None),
+                        Err(error) => (None, Some(error.into_reply())),
+                    };
                     let begun = Begun {
-                        place: service::find(&head, &self.app),
+                        place: stranger.map_or_else(|| service::find(&head, &self.app), Err),
                         manner: Manner {
                             version: head.version,
                             keep_alive: head.keep_alive,
                             head_only: head.method == Method::HEAD,
+                            sharing,
                         },
                         framing: head.framing,
                         expects_continue: head.expects_continue,
@@ -249,6 +268,7 @@ impl<'s> Connection<'s> {
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
         let patience = place.as_ref().map(|place| place.patience).unwrap_or_default();
+        let body_max = place.as_ref().map(|place| place.body_max).unwrap_or_default();
         let mut place = place;
         let take = |place: &mut Place| {
             (place.idempotency_key.take(), place.last_event_id.take(), place.if_match.take())
@@ -273,13 +293,16 @@ impl<'s> Connection<'s> {
             Ok(admitted) => admitted,
             Err(reply) => {
                 let whole = framing.is_empty() || (asked && self.discard(framing).await);
+                self.wire.end_body();
                 return Ok(Handled::Replied(reply, whole));
             }
         };
         let body = if framing.is_empty() {
-            Received::empty(&self.app.budget)
+            Received::empty()
         } else {
-            match self.body(framing, asked).await? {
+            let body = self.body(framing, asked, body_max).await?;
+            self.wire.end_body();
+            match body {
                 Body::Whole(body) => body,
                 Body::Refused(error) => return Ok(Handled::Replied(error.into_reply(), true)),
                 Body::Cut(error) => return Ok(Handled::Replied(error.into_reply(), false)),
@@ -288,14 +311,15 @@ impl<'s> Connection<'s> {
         let remaining = |caller: &Arc<Identity>| self.app.auth.as_ref()?.remaining(caller);
         let remaining = caller.as_ref().and_then(remaining);
         let patience = patience.while_token_is_valid(remaining);
+        let is_apart = body.len() > WORKED_ON_APART;
         let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
             .wanting_events(wants_events)
             .repeating(key, last_event)
             .depending_on(if_match)
             .from(origin)
             .answered_through(self.wire.open_outlet(manner));
-        let reply = match service::start(handler, call) {
-            Ok(answer) => self.attend(answer, patience).await,
+        let reply = match apart(is_apart, || service::start(handler, call)) {
+            Ok(answer) => self.attend(answer, patience, is_apart).await,
             Err(reply) => Some(reply),
         };
         Ok(match (self.wire.close_outlet(), reply) {
@@ -310,14 +334,14 @@ impl<'s> Connection<'s> {
 
     /// Waits for a handler for as long as its peer is there and its route allows. Once the handler has had to wait, the
     /// peer is looked at first: what a handler was given for a peer that has gone must go to the next one.
-    async fn attend(&mut self, mut answer: Answer, patience: Patience) -> Option<Reply> {
+    async fn attend(&mut self, mut answer: Answer, patience: Patience, is_apart: bool) -> Option<Reply> {
         let mut has_waited = false;
         self.wire.rest();
         poll_fn(|cx| {
             if std::mem::replace(&mut has_waited, true) && self.has_gone(cx) {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(reply) = service::poll(&mut answer, cx) {
+            if let Poll::Ready(reply) = apart(is_apart, || service::poll(&mut answer, cx)) {
                 return Poll::Ready(Some(reply));
             }
             self.wire.let_go(cx);
@@ -349,45 +373,60 @@ impl<'s> Connection<'s> {
     }
 
     /// Reads a body, unless it is refused. `asked` is whether its peer sends it unasked.
-    async fn body(&mut self, framing: Framing, asked: bool) -> io::Result<Body> {
-        let mut charge = Charge::new(&self.app.budget);
-        if let Framing::Length(length) = framing {
-            let allowed = match usize::try_from(length) {
-                Ok(bytes) if bytes <= BODY_BYTES_MAX => charge.grow(bytes),
-                _ => Err(too_large()),
-            };
-            if let Err(error) = allowed {
-                drop(charge);
-                let whole = asked && self.discard(framing).await;
-                return Ok(if whole { Body::Refused(error) } else { Body::Cut(error) });
-            }
+    async fn body(&mut self, framing: Framing, asked: bool, max: usize) -> io::Result<Body> {
+        let is_ignored = max == 0 && matches!(framing, Framing::Length(..=IGNORED_BYTES_MAX));
+        if let Framing::Length(length) = framing
+            && length > max as u64
+            && !is_ignored
+        {
+            let whole = asked && self.discard(framing).await;
+            return Ok(if whole { Body::Refused(too_large(max)) } else { Body::Cut(too_large(max)) });
         }
         if !asked && self.wire.buffer.is_empty() {
             self.wire.send(CONTINUE, &[]).await?;
         }
         Ok(match framing {
-            Framing::Length(length) => self.counted(usize::try_from(length).unwrap_or(0), charge).await,
-            Framing::Chunked => self.chunked(charge).await,
+            Framing::Length(_) if is_ignored => match self.discard(framing).await {
+                true => Body::Whole(Received::empty()),
+                false => Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
+            },
+            Framing::Length(length) => self.counted(usize::try_from(length).unwrap_or(0)).await,
+            Framing::Chunked => self.chunked(max).await,
         })
     }
 
-    async fn counted(&mut self, length: usize, charge: Charge) -> Body {
-        let mut bytes = Vec::with_capacity(length);
+    async fn counted(&mut self, length: usize) -> Body {
+        let mut charge = Charge::new(&self.app.budget, self.peer);
+        let mut bytes = Vec::with_capacity(length.min(BODY_FIRST_BYTES));
         let arrived = self.wire.buffer.bytes();
         bytes.extend_from_slice(arrived.get(..length).unwrap_or(arrived));
         self.wire.buffer.consume(bytes.len());
-        while bytes.len() < length {
+        let mut charged = charge.grow(bytes.len());
+        while charged.is_ok() && bytes.len() < length {
             let missing = length - bytes.len();
-            match self.wire.fill_body(&mut bytes, missing).await {
-                Ok(0) => return Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
-                Ok(_) => {}
-                Err(error) => return Body::Cut(missing_end(&error)),
+            if bytes.len() == bytes.capacity() {
+                bytes.reserve_exact(missing.min(bytes.len().max(BODY_FIRST_BYTES)));
             }
+            let room = missing.min(bytes.capacity() - bytes.len());
+            charged = match self.wire.fill_body(&mut bytes, room).await {
+                Ok(0) => return Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => charge.grow(count),
+                Err(error) => return Body::Cut(missing_end(&error)),
+            };
         }
-        Body::Whole(Received::new(bytes, charge))
+        let Err(error) = charged else { return Body::Whole(Received::new(bytes, charge)) };
+        let left = (length - bytes.len()) as u64;
+        // A refused body is charged for no longer.
+        drop((bytes, charge));
+        if left == 0 || self.discard(Framing::Length(left)).await {
+            Body::Refused(error)
+        } else {
+            Body::Cut(error)
+        }
     }
 
-    async fn chunked(&mut self, mut charge: Charge) -> Body {
+    async fn chunked(&mut self, max: usize) -> Body {
+        let mut charge = Charge::new(&self.app.budget, self.peer);
         let mut decoder = Chunked::default();
         let mut bytes = Vec::new();
         let mut refused = None;
@@ -400,16 +439,13 @@ impl<'s> Connection<'s> {
             };
             self.wire.buffer.consume(used);
             if refused.is_none() {
-                let grown = if bytes.len() > BODY_BYTES_MAX {
-                    Err(too_large())
-                } else {
-                    charge.grow(bytes.len() - before)
-                };
+                let grown =
+                    if bytes.len() > max { Err(too_large(max)) } else { charge.grow(bytes.len() - before) };
                 refused = grown.err();
             }
             if refused.is_some() {
                 // A refused body is charged for no longer.
-                charge = Charge::new(&self.app.budget);
+                charge = Charge::new(&self.app.budget, self.peer);
                 discarded += used;
                 bytes = Vec::new();
             }
@@ -459,6 +495,12 @@ impl<'s> Connection<'s> {
             }
         }
     }
+}
+
+/// Does `work`; where it `is_apart` other tasks of this thread go on meanwhile.
+fn apart<R>(is_apart: bool, work: impl FnOnce() -> R) -> R {
+    let may_move = || Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+    if is_apart && may_move() { tokio::task::block_in_place(work) } else { work() }
 }
 
 fn missing_end(error: &io::Error) -> Error {

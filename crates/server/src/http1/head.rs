@@ -60,6 +60,12 @@ pub struct Head<'b> {
     pub expects_continue: bool,
     /// Whether the peer wants a stream of events for an answer.
     pub wants_events: bool,
+    /// The server that the peer means: of the target where that is a whole URL, else the value of `Host`.
+    pub host: Option<&'b [u8]>,
+    /// The value of `Origin`: the web page that sends the request.
+    pub origin: Option<&'b [u8]>,
+    /// Whether a browser says that a page of another site had it sent.
+    pub cross_site: bool,
     /// The value of `Authorization`.
     pub authorization: Option<&'b [u8]>,
     /// The value of `Idempotency-Key`.
@@ -86,7 +92,7 @@ impl<'b> Head<'b> {
         };
         let method = request.method.unwrap_or_default();
         let method = Method::from_bytes(method.as_bytes()).map_err(|_| Error::invalid("no such method"))?;
-        let (path, query) = split_target(request.path.unwrap_or_default())?;
+        let (authority, path, query) = split_target(request.path.unwrap_or_default())?;
         let version = if request.version == Some(0) { Version::Http10 } else { Version::Http11 };
         let mut noted = Noted::default();
         for header in request.headers.iter() {
@@ -101,6 +107,9 @@ impl<'b> Head<'b> {
             keep_alive: !noted.close && (version == Version::Http11 || noted.keep_alive),
             expects_continue: noted.expects_continue && version == Version::Http11,
             wants_events: noted.wants_events,
+            host: authority.map(str::as_bytes).or(noted.host),
+            origin: noted.origin,
+            cross_site: noted.cross_site,
             authorization: noted.authorization,
             idempotency_key: noted.idempotency_key,
             last_event_id: noted.last_event_id,
@@ -140,25 +149,29 @@ fn names_http(bytes: &[u8]) -> bool {
     bytes.split(|byte| *byte == b' ').nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-/// The path and the query of a target, which may be a whole URL.
-fn split_target(target: &str) -> Result<(&str, &str), Error> {
+/// The server, if it is named, the path and the query of a target, which may be a whole URL.
+fn split_target(target: &str) -> Result<(Option<&str>, &str, &str), Error> {
     let target = target.split('#').next().unwrap_or_default();
-    let local = if target.starts_with('/') || target == "*" {
-        target
+    let (authority, local) = if target.starts_with('/') || target == "*" {
+        (None, target)
     } else {
         let (scheme, rest) = target.split_once("://").ok_or_else(|| Error::invalid("malformed target"))?;
         if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
             return Err(Error::invalid("malformed target"));
         }
-        rest.find(['/', '?']).map_or("/", |at| rest.get(at..).unwrap_or_default())
+        let (authority, local) = rest.find(['/', '?']).map_or((rest, "/"), |at| rest.split_at(at));
+        (Some(authority), local)
     };
     let (path, query) = local.split_once('?').unwrap_or((local, ""));
-    Ok((if path.is_empty() { "/" } else { path }, query))
+    Ok((authority, if path.is_empty() { "/" } else { path }, query))
 }
 
 /// What the headers said.
 #[derive(Default)]
 struct Noted<'b> {
+    host: Option<&'b [u8]>,
+    origin: Option<&'b [u8]>,
+    cross_site: bool,
     authorization: Option<&'b [u8]>,
     idempotency_key: Option<&'b [u8]>,
     last_event_id: Option<&'b [u8]>,
@@ -178,6 +191,18 @@ impl<'b> Noted<'b> {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         // Most headers are told apart by their length alone.
         match header.name.len() {
+            4 if is("host") => {
+                let repeated = self.host.replace(header.value).is_some();
+                if repeated {
+                    return Err(Error::invalid("more than one Host"));
+                }
+            }
+            6 if is("origin") => {
+                let repeated = self.origin.replace(header.value).is_some();
+                if repeated {
+                    return Err(Error::invalid("more than one Origin"));
+                }
+            }
             6 if is("accept") => {
                 self.wants_events |= header.value.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
             }
@@ -206,6 +231,9 @@ impl<'b> Noted<'b> {
                     return Err(Error::invalid("more than one Content-Length"));
                 }
                 self.length = Some(length);
+            }
+            14 if is("sec-fetch-site") => {
+                self.cross_site = matches!(header.value, b"cross-site" | b"same-site");
             }
             14 if is("x-forwarded-by") => self.forwarded_by = Some(header.value),
             19 if is("x-forwarded-attempt") => self.attempt = Some(header.value),
@@ -267,6 +295,9 @@ mod tests {
             keep_alive: true,
             expects_continue: true,
             wants_events: false,
+            host: Some(b"x"),
+            origin: None,
+            cross_site: false,
             authorization: Some(b"Bearer x"),
             idempotency_key: None,
             last_event_id: None,
@@ -279,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_target_may_be_a_whole_url() {
-        let target = |target: &str| split_target(target).ok().map(|(path, query)| format!("{path} {query}"));
+        let target =
+            |target: &str| split_target(target).ok().map(|(_, path, query)| format!("{path} {query}"));
         for (given, expected) in [
             ("/p?q", "/p q"),
             ("/p?q?r#f", "/p q?r"),

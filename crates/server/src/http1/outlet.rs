@@ -115,7 +115,7 @@ pub struct Outlet {
 impl Outlet {
     /// Makes ready the answer that `write` gives; nothing where the peer has gone.
     pub fn prepare(&self, write: impl FnOnce() -> Reply) -> Option<Outgoing> {
-        (!self.line.has_gone()).then(|| Outgoing::new(write(), self.manner))
+        (!self.line.has_gone()).then(|| Outgoing::new(write(), &self.manner))
     }
 
     /// Tells an answer, after a call of `note`, unless the connection has closed the outlet; says whether it did. What the
@@ -142,7 +142,8 @@ mod tests {
     use super::super::head::Version;
     use super::*;
 
-    const USUAL: Manner = Manner { version: Version::Http11, keep_alive: true, head_only: false };
+    const USUAL: Manner =
+        Manner { version: Version::Http11, keep_alive: true, head_only: false, sharing: None };
 
     /// A line and the peer at its other end.
     async fn connected() -> (Arc<Line>, TcpStream) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use baton_env::Deadline;
+use baton_env::{Deadline, Stopwatch};
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
@@ -30,6 +30,8 @@ const HEAD_MAX: Duration = Duration::from_secs(10);
 /// How long a body may take to bring its next [`BODY_PROGRESS_BYTES`], or its end.
 const BODY_WINDOW: Duration = Duration::from_secs(30);
 const BODY_PROGRESS_BYTES: usize = 64 << 10;
+/// How long a whole body may take.
+const BODY_MAX: Duration = Duration::from_secs(300);
 /// How long the peer may leave an answer untaken.
 const WRITE_MAX: Duration = Duration::from_secs(30);
 /// How long we listen to a peer that was told that nobody listens, so that it reads that instead of a reset.
@@ -76,6 +78,8 @@ pub struct Wire {
     armed: Option<Phase>,
     /// Body bytes since the deadline was set.
     progress: usize,
+    /// Since when a body is waited for.
+    body_since: Option<Stopwatch>,
 }
 
 impl Wire {
@@ -88,7 +92,13 @@ impl Wire {
             deadline: Deadline::after(IDLE_MAX),
             armed: Some(Phase::Idle),
             progress: 0,
+            body_since: None,
         }
+    }
+
+    /// A body has come, or is waited for no longer.
+    pub fn end_body(&mut self) {
+        self.body_since = None;
     }
 
     /// Forgets the deadline of the last wait: the next one begins anew.
@@ -178,7 +188,14 @@ impl Wire {
         if self.armed != Some(phase) {
             self.rest();
             self.armed = Some(phase);
-            self.deadline.reset(phase.allowed());
+            let left = match phase {
+                Phase::Body => {
+                    let since = self.body_since.get_or_insert_with(Stopwatch::start);
+                    BODY_MAX.saturating_sub(since.elapsed())
+                }
+                _ => Duration::MAX,
+            };
+            self.deadline.reset(phase.allowed().min(left));
         }
         self.deadline.poll(cx)
     }

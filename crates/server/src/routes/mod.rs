@@ -36,7 +36,7 @@ mod transaction;
 use std::time::Duration;
 
 use baton_jobs::limits::WAIT_MAX;
-use baton_types::limits::{FETCH_WAIT_MAX, POP_WAIT_MAX};
+use baton_types::limits::{BODY_BYTES_MAX, FETCH_WAIT_MAX, POP_WAIT_MAX};
 use http::Method;
 
 use crate::call::Handler;
@@ -72,11 +72,24 @@ pub struct Route {
     pub help: &'static str,
     /// How long it may take.
     pub pace: Pace,
+    /// Bytes that its body may hold. Where it takes none, a small one is ignored.
+    pub body_max: usize,
     /// What does it.
     pub handler: Handler,
 }
 
+/// Bytes of a body that says how one thing is to be. It may be read into a tree, which takes many times as much.
+const SMALL: usize = 256 << 10;
+/// Bytes of a body that holds one payload.
+const PAYLOAD: usize = 2 << 20;
+
 impl Route {
+    /// The same route with a body of up to `max` bytes. Every list in it is bounded while it is read.
+    const fn taking(mut self, max: usize) -> Self {
+        self.body_max = max;
+        self
+    }
+
     /// The same route at another pace.
     const fn at(mut self, pace: Pace) -> Self {
         self.pace = pace;
@@ -91,7 +104,8 @@ const fn route(
     help: &'static str,
     handler: Handler,
 ) -> Route {
-    Route { method, path, access, help, pace: Pace::Prompt, handler }
+    let body_max = if matches!(method, Method::POST | Method::PUT) { SMALL } else { 0 };
+    Route { method, path, access, help, pace: Pace::Prompt, body_max, handler }
 }
 
 const GET: Method = Method::GET;
@@ -102,27 +116,27 @@ const DELETE: Method = Method::DELETE;
 /// Every route. A path without open segments stands before one that would also match it.
 #[rustfmt::skip]
 pub const ROUTES: &[Route] = &[
-    route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push),
-    route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch),
-    route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one),
+    route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one).taking(BODY_BYTES_MAX),
     route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue).at(Pace::Asked(POP_WAIT_MAX)),
     route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition).at(Pace::Asked(POP_WAIT_MAX)),
     route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels).at(Pace::Asked(POP_WAIT_MAX)),
-    route(POST, "/api/v1/transaction", Access::Write, "Acks, pushes, records and timers, all or none.", transaction::transaction),
+    route(POST, "/api/v1/transaction", Access::Write, "Acks, pushes, records and timers, all or none.", transaction::transaction).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Hold messages for longer.", lease::extend),
     route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
-    route(POST, "/api/v1/kv", Access::Write, "Operations on records, in one commit.", kv::batch),
+    route(POST, "/api/v1/kv", Access::Write, "Operations on records, in one commit.", kv::batch).taking(BODY_BYTES_MAX),
     route(GET, "/api/v1/kv/:namespace/*key", Access::Read, "One record.", kv::get),
-    route(PUT, "/api/v1/kv/:namespace/*key", Access::Write, "Write a record.", kv::put),
-    route(DELETE, "/api/v1/kv/:namespace/*key", Access::Write, "Delete a record.", kv::delete),
-    route(POST, "/api/v1/locks", Access::Write, "Acquire, renew, release and look at locks.", locks::batch),
-    route(POST, "/api/v1/timers", Access::Push, "Set and cancel timers, in one commit.", timers::batch),
+    route(PUT, "/api/v1/kv/:namespace/*key", Access::Write, "Write a record.", kv::put).taking(BODY_BYTES_MAX),
+    route(DELETE, "/api/v1/kv/:namespace/*key", Access::Write, "Delete a record.", kv::delete).taking(SMALL),
+    route(POST, "/api/v1/locks", Access::Write, "Acquire, renew, release and look at locks.", locks::batch).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/timers", Access::Push, "Set and cancel timers, in one commit.", timers::batch).taking(BODY_BYTES_MAX),
     route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
     route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
-    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch).at(Pace::Waits(FETCH_WAIT_MAX)),
-    route(POST, "/api/v1/fetch/offsets", Access::Read, "Find offsets by time.", fetch::offsets),
-    route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed),
+    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch).taking(BODY_BYTES_MAX).at(Pace::Waits(FETCH_WAIT_MAX)),
+    route(POST, "/api/v1/fetch/offsets", Access::Read, "Find offsets by time.", fetch::offsets).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a moment.", fetch::changed).taking(BODY_BYTES_MAX),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
     route(GET, "/api/v1/messages/:partition/:transaction", Access::Read, "One message with its payload.", messages::detail),
     route(DELETE, "/api/v1/messages/:partition/:transaction", Access::Write, "Delete a message for all groups.", messages::delete),
@@ -152,10 +166,10 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/election-processes", Access::Read, "List processes that hold election groups by a lease of their own.", elections::processes),
     route(GET, "/api/v1/election-processes/:process", Access::Read, "The lease of one process.", elections::process),
     route(POST, "/api/v1/election-processes/:process", Access::Write, "Keep or end the lease of a process: `swap` or `remove`.", elections::keep),
-    route(POST, "/api/v1/executions:report", Access::Write, "Report how executions of jobs ended.", jobs::executions::report),
-    route(POST, "/api/v1/executions/:execution/logs", Access::Write, "Keep lines of an execution's log.", jobs::executions::log),
+    route(POST, "/api/v1/executions:report", Access::Write, "Report how executions of jobs ended.", jobs::executions::report).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/executions/:execution/logs", Access::Write, "Keep lines of an execution's log.", jobs::executions::log).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Take jobs; waits for the first.", jobs::workers::lease).at(Pace::Waits(WAIT_MAX)),
-    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Keep the jobs one has; hear which to stop.", jobs::workers::heartbeat),
+    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Keep the jobs one has; hear which to stop.", jobs::workers::heartbeat).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/workers/:worker/drain", Access::Write, "Have a worker take no more jobs.", jobs::workers::drain),
     route(POST, "/api/v1/workers", Access::Write, "Register a worker.", jobs::workers::register),
     route(GET, "/api/v1/workers", Access::Read, "List workers.", jobs::workers::list),
@@ -163,8 +177,8 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/nodes", Access::Read, "The servers that share the jobs of a store, who leads, and who owns how much.", jobs::nodes::list),
     route(POST, "/api/v1/nodes/:node/drain", Access::Admin, "Have a server hand over the jobs that it owns, or, with `mode` off, take part again.", jobs::nodes::drain),
     route(GET, "/api/v1/events", Access::Read, "What happened among the servers; live with `Accept: text/event-stream`.", jobs::nodes::events),
-    route(POST, "/api/v1/jobs", Access::Push, "Enqueue a job.", jobs::enqueue::one),
-    route(POST, "/api/v1/jobs:batch", Access::Push, "Enqueue up to 1,000 jobs, all or none.", jobs::enqueue::batch),
+    route(POST, "/api/v1/jobs", Access::Push, "Enqueue a job.", jobs::enqueue::one).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/jobs:batch", Access::Push, "Enqueue up to 1,000 jobs, all or none.", jobs::enqueue::batch).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that a filter describes.", jobs::change::bulk).at(Pace::Long),
     route(GET, "/api/v1/jobs", Access::Read, "Find jobs, newest first.", jobs::read::list),
     route(GET, "/api/v1/jobs/:job", Access::Read, "One job with its history.", jobs::read::one),
@@ -172,7 +186,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/jobs/:job/result", Access::Read, "What a job came to.", jobs::read::result),
     route(GET, "/api/v1/jobs/:job/logs", Access::Read, "A job's log; live with `Accept: text/event-stream` or `follow=true`.", jobs::logs::logs),
     route(POST, "/api/v1/jobs/:job/cancel", Access::Write, "Call a job off.", jobs::change::cancel),
-    route(POST, "/api/v1/jobs/:job/retry", Access::Write, "Give an ended job another try.", jobs::change::retry),
+    route(POST, "/api/v1/jobs/:job/retry", Access::Write, "Give an ended job another try.", jobs::change::retry).taking(PAYLOAD),
     route(GET, "/api/v1/job-queues", Access::Read, "List job queues.", jobs::queues::list),
     route(GET, "/api/v1/job-queues/:queue", Access::Read, "One job queue.", jobs::queues::one),
     route(PUT, "/api/v1/job-queues/:queue", Access::Write, "Set a job queue's limits.", jobs::queues::set),
@@ -180,7 +194,7 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/job-queues/:queue/resume", Access::Write, "Give out jobs of a queue again.", jobs::queues::resume),
     route(GET, "/api/v1/schedules", Access::Read, "List schedules, by id.", schedules::list),
     route(GET, "/api/v1/schedules/:schedule", Access::Read, "One schedule with its next fires.", schedules::one),
-    route(PUT, "/api/v1/schedules/:schedule", Access::Write, "Create or change a schedule.", schedules::put),
+    route(PUT, "/api/v1/schedules/:schedule", Access::Write, "Create or change a schedule.", schedules::put).taking(PAYLOAD),
     route(DELETE, "/api/v1/schedules/:schedule", Access::Write, "Remove a schedule; its jobs stay.", schedules::delete),
     route(POST, "/api/v1/schedules/:schedule/trigger", Access::Write, "Fire now, besides.", schedules::trigger),
     route(POST, "/api/v1/schedules/:schedule/pause", Access::Write, "Stop firing.", schedules::pause),
@@ -225,9 +239,9 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/internal/api/notify", Access::Admin, "Let the waiting pops of a queue look again.", system::notify),
     route(GET, "/internal/api/shared-state/stats", Access::Admin, "What this server shares with others.", system::shared_state),
     route(GET, "/internal/api/inter-instance/stats", Access::Admin, "What this server shares with others.", system::shared_state),
-    route(POST, "/streams/v1/queries", Access::Write, "Register a stream query.", streams::register),
-    route(POST, "/streams/v1/cycle", Access::Write, "State, pushes and an ack of a stream query, all or none.", streams::cycle),
-    route(POST, "/streams/v1/state/get", Access::Read, "Read the state of a stream query.", streams::state),
+    route(POST, "/streams/v1/queries", Access::Write, "Register a stream query.", streams::register).taking(BODY_BYTES_MAX),
+    route(POST, "/streams/v1/cycle", Access::Write, "State, pushes and an ack of a stream query, all or none.", streams::cycle).taking(BODY_BYTES_MAX),
+    route(POST, "/streams/v1/state/get", Access::Read, "Read the state of a stream query.", streams::state).taking(BODY_BYTES_MAX),
     route(GET, "/api/openapi.json", Access::Public, "These routes as an OpenAPI document.", reference::document),
     route(GET, "/api/docs", Access::Public, "The same as a page to read.", reference::page),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),

@@ -31,7 +31,7 @@ lenient! {
         "source_queue" => source: Text<'a>,
         "sink_queue" => sink: Text<'a>,
         "config_hash" => config_hash: Text<'a>,
-        "reset" => reset: Option<Value>,
+        "reset" => reset: Option<&'a RawValue>,
     }
 }
 
@@ -54,7 +54,7 @@ fn parse_query(body: &[u8]) -> Result<NewQuery, Error> {
             .or_null("sink_queue must be a string")?
             .filter(|sink| !sink.is_empty())
             .map(std::borrow::Cow::into_owned),
-        reset: body.reset.as_ref().and_then(Value::as_bool).unwrap_or(false),
+        reset: body.reset.is_some_and(|reset| reset.get() == "true"),
     };
     names::check("name", &query.name)?;
     names::check("source_queue", &query.source)?;
@@ -97,7 +97,7 @@ lenient! {
         "partition_id" => partition_id: Text<'a>,
         "keys" => keys: List<Text<'a>>,
         "key_prefix" => key_prefix: Text<'a>,
-        "ripe_at_or_before" => ripe: Option<Value>,
+        "ripe_at_or_before" => ripe: Option<&'a RawValue>,
     }
 }
 
@@ -134,12 +134,8 @@ fn parse_state(body: &[u8]) -> Result<Asked, Error> {
         keys.retain(|key| key.starts_with(&*prefix));
         Wanted::Keys(keys)
     };
-    let ripe = match body.ripe {
-        None | Some(Value::Null) => None,
-        Some(ripe) => {
-            Some(ripe.as_f64().ok_or_else(|| Error::invalid("ripe_at_or_before must be a number"))?)
-        }
-    };
+    let ripe = body.ripe.filter(|ripe| ripe.get() != "null").map(|ripe| serde_json::from_str(ripe.get()));
+    let ripe = ripe.transpose().map_err(|_| Error::invalid("ripe_at_or_before must be a number"))?;
     Ok(Asked { query, partition, wanted, ripe })
 }
 
@@ -192,7 +188,7 @@ lenient! {
         "state_ops" => state_ops: List<RawChange<'a>>,
         "push_items" => push_items: List<RawItem<'a>>,
         "ack" => ack: Option<&'a RawValue>,
-        "release_lease" => release_lease: Option<Value>,
+        "release_lease" => release_lease: Option<&'a RawValue>,
     }
 }
 
@@ -236,7 +232,7 @@ fn parse_cycle<'a>(body: &'a [u8]) -> Result<Plan<'a>, Error> {
         item.checked(fallback)
     };
     let items = some_or_empty(body.push_items)?.into_iter().map(checked).collect::<Result<_, Error>>()?;
-    let release = body.release_lease.as_ref().and_then(Value::as_bool).unwrap_or(true);
+    let release = body.release_lease.is_none_or(|release| release.get() != "false");
     let changes = changes(some_or_empty(body.state_ops)?)?;
     let ack = body.ack.map(|raw| ack(raw, release)).transpose()?;
     let work = match (changes, ack.transpose()) {

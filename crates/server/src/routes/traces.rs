@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::messages;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json::{self, Kept, Text, lenient};
+use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
 use crate::reply::Reply;
 
@@ -29,7 +29,7 @@ lenient! {
         "partitionId" => partition_id: Text<'a>,
         "consumerGroup" => consumer_group: Text<'a>,
         "eventType" => event_type: Text<'a>,
-        "traceNames" => trace_names: Option<Value>,
+        "traceNames" => trace_names: Option<&'a RawValue>,
         "data" => data: Option<Kept<'a>>,
     }
 }
@@ -69,22 +69,24 @@ fn filled(text: Text<'_>) -> Result<Cow<'_, str>, Error> {
     if text.is_empty() { Err(Error::invalid(REQUIRED)) } else { Ok(text) }
 }
 
-fn trace_names(given: Option<Value>) -> Result<BTreeSet<String>, Error> {
+fn trace_names(given: Option<&RawValue>) -> Result<BTreeSet<String>, Error> {
     let wrong = || Error::invalid("traceNames must be null, a string or an array of strings");
-    let given = match given {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(given)) => given,
-        Some(other) => vec![other],
+    let Some(given) = given.map(RawValue::get).filter(|given| *given != "null") else {
+        return Ok(BTreeSet::new());
     };
-    if given.len() > NAMES_MAX {
-        return Err(Error::invalid(format!("a trace has at most {NAMES_MAX} traceNames")));
-    }
+    let given: Vec<Text<'_>> = match json::parse::<List<_, NAMES_MAX>>(given.as_bytes())? {
+        List::Is(given) => given,
+        List::Not => vec![json::parse(given.as_bytes())?],
+        List::TooLong => {
+            return Err(Error::invalid(format!("a trace has at most {NAMES_MAX} traceNames")));
+        }
+    };
     let mut found = BTreeSet::new();
     for name in given {
-        let Value::String(name) = name else { return Err(wrong()) };
+        let Text::Is(name) = name else { return Err(wrong()) };
         names::check("a trace name", &name)?;
         if !name.is_empty() {
-            found.insert(name);
+            found.insert(name.into_owned());
         }
     }
     Ok(found)

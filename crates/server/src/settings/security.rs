@@ -49,6 +49,10 @@ pub struct Security {
     pub jwt_enabled: bool,
     /// What a token says when it is right.
     pub jwt: auth::Options,
+    /// Sites whose pages may call.
+    pub cors_origins: Vec<String>,
+    /// Names that the server goes by.
+    pub allowed_hosts: Vec<String>,
     /// The certificate chain to serve HTTPS with.
     pub tls_cert: PathBuf,
     /// Its private key.
@@ -81,6 +85,8 @@ impl Default for Security {
                     write_only: "write-only".into(),
                 },
             },
+            cors_origins: Vec::new(),
+            allowed_hosts: Vec::new(),
             tls_cert: PathBuf::new(),
             tls_key: PathBuf::new(),
             encryption_keys: Keyring::default(),
@@ -259,6 +265,24 @@ pub(super) const JWT_ROLE_WRITE_ONLY: Setting = setting(
     |s, text| set(&mut s.security.jwt.roles.write_only, text, filled),
     |s| s.security.jwt.roles.write_only.clone(),
 );
+pub(super) const CORS_ORIGINS: Setting = setting(
+    ["cors_origins", "cors-origins", "BATON_CORS_ORIGINS"],
+    &[],
+    "ORIGINS",
+    "Sites whose pages may call from a browser, separated by commas: `https://console.example.com`, or `*` for every \
+     site. A request of another site is refused, whether tokens are needed or not.",
+    |s, text| set(&mut s.security.cors_origins, text, origins),
+    |s| s.security.cors_origins.join(","),
+);
+pub(super) const ALLOWED_HOSTS: Setting = setting(
+    ["allowed_hosts", "allowed-hosts", "BATON_ALLOWED_HOSTS"],
+    &[],
+    "HOSTS",
+    "Names in `Host` that the server goes by, separated by commas, with or without a port; requests to another are \
+     refused. Empty takes any, but on a loopback address without tokens only loopback names.",
+    |s, text| set(&mut s.security.allowed_hosts, text, hosts),
+    |s| s.security.allowed_hosts.join(","),
+);
 pub(super) const TLS_CERT: Setting = setting(
     ["tls_cert", "tls-cert", "BATON_TLS_CERT"],
     &[],
@@ -294,6 +318,32 @@ pub(super) fn text_or_file(text: &str) -> Result<String, String> {
     let Some(path) = text.strip_prefix('@') else { return Ok(text.into()) };
     let read = std::fs::read_to_string(path).map_err(|e| format!("cannot read {path}: {e}"))?;
     Ok(read.trim().into())
+}
+
+fn listed(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned)
+}
+
+fn origins(text: &str) -> Result<Vec<String>, String> {
+    let is_origin = |origin: &str| {
+        let rest = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://"));
+        let is_host =
+            |host: &str| !host.is_empty() && host.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+        origin == "*" || origin == "null" || rest.is_some_and(is_host)
+    };
+    let origins: Vec<_> = listed(text).collect();
+    match origins.iter().find(|origin| !is_origin(origin)) {
+        Some(wrong) => Err(format!("{wrong:?} is no origin; give SCHEME://HOST without a path, or *")),
+        None => Ok(origins),
+    }
+}
+
+fn hosts(text: &str) -> Result<Vec<String>, String> {
+    let hosts: Vec<_> = listed(text).collect();
+    match hosts.iter().find(|host| host.contains('/')) {
+        Some(wrong) => Err(format!("{wrong:?} is no host; give a name or an address, perhaps with a port")),
+        None => Ok(hosts),
+    }
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, String> {

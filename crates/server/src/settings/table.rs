@@ -341,6 +341,8 @@ pub const TABLE: &[Setting] = &[
     security::JWT_ROLE_READ_WRITE,
     security::JWT_ROLE_READ_ONLY,
     security::JWT_ROLE_WRITE_ONLY,
+    security::CORS_ORIGINS,
+    security::ALLOWED_HOSTS,
     security::TLS_CERT,
     security::TLS_KEY,
     security::ENCRYPTION_KEYS,

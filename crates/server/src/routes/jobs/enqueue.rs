@@ -1,9 +1,11 @@
 //! `POST /api/v1/jobs` and `/api/v1/jobs:batch`.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_jobs::limits::{BATCH_JOBS_MAX, DEPENDS_MAX, TAGS_MAX};
 use baton_jobs::{
     Dependency, Enqueued, NORMAL, NewJob, OnConflict, PRIORITIES, Retry, Spec, Unique, UniqueScope, When,
 };
@@ -12,11 +14,12 @@ use baton_types::Timestamp;
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
 use serde_json::value::RawValue;
 
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::json::{self, Kept};
+use crate::json::{self, Kept, List};
 use crate::query;
 use crate::reply::Reply;
 use crate::routes::idempotency;
@@ -54,12 +57,16 @@ pub(in crate::routes) struct RawJob<'a> {
     concurrency_key: Option<Text<'a>>,
     concurrency_limit: Option<u32>,
     correlation_id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::up_to::<_, _, TAGS_READ>")]
     tags: Vec<String>,
     parent_id: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::up_to::<_, _, DEPENDS_READ>")]
     depends_on: Vec<String>,
 }
+
+/// One more than the rules allow, so that they say what is wrong.
+const TAGS_READ: usize = TAGS_MAX + 1;
+const DEPENDS_READ: usize = DEPENDS_MAX + 1;
 
 /// Names that jobs of one call mostly share.
 #[derive(Default)]
@@ -76,11 +83,34 @@ fn shared(last: &mut Option<Arc<str>>, name: &str) -> Arc<str> {
     }
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 enum Priority {
     Number(u8),
     Name(String),
+}
+
+impl<'de> Deserialize<'de> for Priority {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Either;
+
+        impl Visitor<'_> for Either {
+            type Value = Priority;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a number or a name")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Priority, E> {
+                Ok(Priority::Number(u8::try_from(number).unwrap_or(u8::MAX)))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Priority, E> {
+                Ok(Priority::Name(name.into()))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 impl Priority {
@@ -201,10 +231,24 @@ pub(in crate::routes) fn one(mut call: Call) -> Answer {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Batch<T> {
     #[serde(alias = "items")]
-    jobs: Vec<T>,
+    jobs: List<T, BATCH_JOBS_MAX>,
     atomic: Option<bool>,
+}
+
+impl<T> Batch<T> {
+    fn jobs(self) -> Result<Vec<T>, Error> {
+        match self.jobs {
+            List::Is(jobs) => Ok(jobs),
+            List::Not => Err(Error::new(Kind::BadBody, "the body is not {\"jobs\": [...]}: jobs is no list")),
+            List::TooLong => {
+                let message = format!("a call enqueues at most {BATCH_JOBS_MAX} jobs; split it");
+                Err(Error::new(Kind::PayloadTooLarge, message))
+            }
+        }
+    }
 }
 
 /// The jobs of a batch, each checked by itself, and whether all or none are to be accepted.
@@ -212,15 +256,17 @@ fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> 
     let mut names = Names::default();
     // In one go; where that fails, job by job, to tell which of them is wrong.
     if let Ok(batch) = serde_json::from_slice::<Batch<RawJob<'_>>>(body) {
-        let jobs = batch.jobs.into_iter().map(|job| job.checked_among(&mut names));
-        return Ok((jobs.collect(), batch.atomic != Some(false)));
+        let all = batch.atomic != Some(false);
+        let jobs = batch.jobs()?.into_iter().map(|job| job.checked_among(&mut names));
+        return Ok((jobs.collect(), all));
     }
     let batch: Batch<&RawValue> = serde_json::from_slice(body)
         .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {e}")))?;
-    let jobs = batch.jobs.iter().enumerate().map(|(index, raw)| {
+    let all = batch.atomic != Some(false);
+    let jobs = batch.jobs()?.into_iter().enumerate().map(|(index, raw)| {
         read(raw.get().as_bytes(), &format!("jobs[{index}]")).and_then(|job| job.checked_among(&mut names))
     });
-    Ok((jobs.collect(), batch.atomic != Some(false)))
+    Ok((jobs.collect(), all))
 }
 
 /// Accepts several: all or none, or each by itself.
@@ -242,11 +288,6 @@ async fn each(
     jobs: Vec<Result<NewJob, Error>>,
     key: Option<IdempotencyKey>,
 ) -> Result<Reply, Error> {
-    if jobs.len() > baton_jobs::limits::BATCH_JOBS_MAX {
-        let message =
-            format!("a call enqueues at most {} jobs; split it", baton_jobs::limits::BATCH_JOBS_MAX);
-        return Err(Error::new(Kind::PayloadTooLarge, message));
-    }
     if key.is_some() {
         // The key belongs to the call: another call is refused before any of its jobs is accepted.
         call.jobs().enqueue(Vec::new(), key.clone()).await?;

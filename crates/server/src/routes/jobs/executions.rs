@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_jobs::limits::{LINES_MAX, REPORTS_MAX};
 use baton_jobs::{ExecutionId, JobError, JobId, Logged, NewLine, NewLines, Outcome, Report, Reported};
 use bytes::Bytes;
 use http::StatusCode;
@@ -14,9 +15,13 @@ use crate::error::{Error, Kind};
 use crate::json::{self, Kept};
 use crate::reply::Reply;
 
+/// One more than the rules allow, so that they say what is wrong.
+const REPORTS_READ: usize = REPORTS_MAX + 1;
+const LINES_READ: usize = LINES_MAX + 1;
+
 #[derive(Deserialize)]
 struct Items<'a> {
-    #[serde(borrow)]
+    #[serde(borrow, deserialize_with = "json::up_to::<_, _, REPORTS_READ>")]
     items: Vec<Item<'a>>,
 }
 
@@ -125,6 +130,7 @@ fn write(out: &mut Vec<u8>, job: JobId, answer: &Reported) {
 struct Lines {
     #[serde(default = "first")]
     first_seq: u64,
+    #[serde(deserialize_with = "json::up_to::<_, _, LINES_READ>")]
     lines: Vec<NewLine>,
 }
 

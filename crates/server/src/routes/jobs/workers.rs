@@ -212,10 +212,13 @@ fn check_incarnation(id: WorkerId, given: Option<u64>) -> Result<(), Error> {
     }
 }
 
+/// One more than the rules allow, so that they say what is wrong.
+const BEAT_JOBS_READ: usize = baton_jobs::limits::BEAT_JOBS_MAX + 1;
+
 #[derive(Deserialize)]
 struct Heartbeat {
     incarnation: Option<u64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::up_to::<_, _, BEAT_JOBS_READ>")]
     running: Vec<Running>,
 }
 

@@ -15,11 +15,13 @@ use bytes::Bytes;
 use serde_json::value::RawValue;
 
 use crate::error::{Error, Kind};
-use crate::json;
+use crate::json::{self, List};
 use crate::members::Members;
 
 const NAMESPACE_BYTES_MAX: usize = 64;
 const DEFAULT_ROWS: usize = 100;
+/// One more than a call may name, so that the bounds say what is wrong.
+const KEYS_READ: usize = KV_KEYS_MAX + 1;
 
 /// An operation with the name that it was asked by.
 #[derive(Clone, Debug)]
@@ -94,8 +96,12 @@ fn read_one(members: &Members<'_>) -> Result<Named, Error> {
     let (name, operation) = match name.as_str() {
         "get" => ("get", Operation::Get(place(namespace, a_key()?)?)),
         "getMany" => {
-            let keys: Vec<String> =
+            let keys: List<String, KEYS_READ> =
                 members.need("keys", "a list of strings").map_err(|detail| refuse("kv_bad_key", detail))?;
+            let List::Is(keys) = keys else {
+                let why = format!("keys must be a list of strings, at most {KV_KEYS_MAX}");
+                return Err(refuse("kv_bad_key", why));
+            };
             if keys.is_empty() {
                 return Err(refuse("kv_bad_key", "keys must not be empty"));
             }
