@@ -276,7 +276,9 @@ impl Writer {
         waiting: &mut VecDeque<Box<dyn Operation>>,
         intake: &mut Receiver<Input>,
     ) -> bool {
-        self.shared.count_repeat(matches!(setback, Setback::Deadlock(_)));
+        if !matches!(setback, Setback::Stale) {
+            self.shared.count_repeat(matches!(setback, Setback::Deadlock(_)));
+        }
         let setback = match setback {
             Setback::Deadlock(reason) => {
                 tracing::warn!(lane = self.lane, reason, "servers waited for each other");
