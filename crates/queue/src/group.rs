@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Cursor, Durability, Group, GroupSpec, Partition, Queue, Start, Stop, Tx};
+use baton_store::{Cursor, Durability, Group, GroupSpec, Partition, Queue, Start, Stop, Tx, look_at_all};
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 
 use crate::pop::current_cursor;
@@ -148,6 +148,40 @@ pub fn summarise(
         subscribed_at: group.subscribed_at,
         conflation: group.conflation,
     }
+}
+
+/// Groups, each with the partitions that [`describe`] tells of.
+type Described = Vec<(GroupOverview, Vec<GroupPartition>)>;
+
+/// Every group of a queue that is `wanted`, with the partitions that [`describe`] tells of; `None` when those are more
+/// than `few`.
+pub fn describe_few(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    few: usize,
+    wanted: impl Fn(&Group) -> bool,
+) -> Result<Option<Described>, Stop> {
+    let mut groups = tx.groups(queue.id)?;
+    groups.retain(|group| wanted(group));
+    if groups.is_empty() {
+        return Ok(Some(Vec::new()));
+    }
+    let page = tx.partitions(queue.id, None, few + 1)?;
+    if page.len().max(1) * groups.len() > few {
+        return Ok(None);
+    }
+    let mut found = Vec::with_capacity(groups.len());
+    look_at_all(groups, |group| {
+        let (backlog, mut partitions) = (tx.backlog(group.id), Vec::new());
+        look_at_all(&page, |partition| {
+            partitions.extend(describe(tx, queue, &group, partition)?);
+            Ok(())
+        })?;
+        let overview = summarise(queue, &group, page.len() as u64, backlog?, &partitions);
+        found.push((overview, partitions));
+        Ok(())
+    })?;
+    Ok(Some(found))
 }
 
 /// Removes a group from a queue, or lets it begin again where it first did.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, Group, MessageView, Partition, Queue, Stop, Tx, look_at_all};
+use baton_store::{DeadLetter, DeadLetterKey, Group, MessageView, Partition, Queue, Stop, Tx, look_at_all};
 use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::pop::current_cursor;
@@ -252,6 +252,50 @@ pub fn summarise(
         oldest_message_at: has_messages.then_some(partition.first_at),
         newest_message_at: has_messages.then_some(partition.last_at),
     })
+}
+
+impl QueueSummary {
+    /// From all of its partitions.
+    pub(crate) fn of(queue: &Arc<Queue>, partitions: &[PartitionSummary]) -> Self {
+        let counts = partitions.iter().map(|partition| partition.counts).sum();
+        Self { queue: queue.clone(), partitions: partitions.len() as u64, counts }
+    }
+}
+
+/// A queue in numbers; `None` when it has more than `few` partitions or dead letters.
+pub fn summarise_few(tx: &mut dyn Tx, queue: &Arc<Queue>, few: usize) -> Result<Option<QueueSummary>, Stop> {
+    let page = tx.partitions(queue.id, None, few + 1);
+    let letters = tx.dead_letter_keys(queue.id, None, few + 1);
+    let (page, letters) = (page?, letters?);
+    if page.len().max(letters.len()) > few {
+        return Ok(None);
+    }
+    let group = counting_group(tx, queue)?;
+    let mut partitions = Vec::with_capacity(page.len());
+    look_at_all(&page, |partition| {
+        partitions.push(summarise(tx, group.as_deref(), partition)?);
+        Ok(())
+    })?;
+    count_dead_letters(&mut partitions, group.as_deref(), &letters);
+    Ok(Some(QueueSummary::of(queue, &partitions)))
+}
+
+/// Counts the dead letters of a queue with its partitions, which stand in the order of their numbers.
+pub fn count_dead_letters(
+    partitions: &mut [PartitionSummary],
+    group: Option<&Group>,
+    letters: &[(DeadLetterKey, Timestamp)],
+) {
+    for (key, _) in letters {
+        let found = partitions.binary_search_by_key(&key.partition, |partition| partition.id);
+        let Ok(at) = found else { continue };
+        let counts = &mut partitions[at].counts;
+        counts.dead_letter += 1;
+        if group.is_some_and(|group| group.name == key.group) {
+            // What the group gave up on is behind it, but not done.
+            counts.completed = counts.completed.saturating_sub(1);
+        }
+    }
 }
 
 /// How each group of a queue sees the messages of a partition.

@@ -17,6 +17,8 @@ pub struct Structure {
     names: FxHashMap<Arc<str>, QueueId>,
     groups: FxHashMap<GroupId, Arc<Group>>,
     by_queue: FxHashMap<QueueId, BTreeMap<Arc<str>, GroupId>>,
+    /// The latest moment that was ever in it: looked at for every group of decisions, so it is kept at hand.
+    latest: Option<Timestamp>,
 }
 
 impl Structure {
@@ -42,6 +44,7 @@ impl Structure {
     /// Adds or changes a queue; tells what was there.
     pub fn put_queue(&mut self, queue: Arc<Queue>) -> Option<Arc<Queue>> {
         self.names.insert(queue.spec.name.clone(), queue.id);
+        self.latest = self.latest.max(Some(queue.created_at));
         self.queues.insert(queue.id, queue)
     }
 
@@ -78,6 +81,7 @@ impl Structure {
 
     /// Adds or changes a group; tells which one of another number it replaced.
     pub fn put_group(&mut self, group: Arc<Group>) -> Option<Arc<Group>> {
+        self.latest = self.latest.max(Some(group.subscribed_at));
         let of_queue = self.by_queue.entry(group.queue).or_default();
         let replaced = of_queue.insert(group.name.clone(), group.id).filter(|id| *id != group.id);
         self.groups.insert(group.id, group);
@@ -94,9 +98,8 @@ impl Structure {
         Some(group)
     }
 
-    /// The latest moment in it.
+    /// The latest moment that was ever in it.
     pub fn latest(&self) -> Timestamp {
-        let queues = self.queues.values().map(|queue| queue.created_at);
-        queues.chain(self.groups.values().map(|group| group.subscribed_at)).max().unwrap_or(Timestamp::MIN)
+        self.latest.unwrap_or(Timestamp::MIN)
     }
 }

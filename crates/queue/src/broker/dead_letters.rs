@@ -6,6 +6,7 @@ use std::sync::Arc;
 use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx, look_at_all};
 use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 
+use super::queues::FEW;
 use super::{Broker, PAGE};
 use crate::push::{self, PushBatch};
 use crate::seal::Sealer;
@@ -43,9 +44,14 @@ impl Broker {
 
     /// A page of dead letters. Only those of the page are read; of payloads beyond the limit of an answer, none is.
     pub async fn dead_letters(&self, filter: DeadLetterFilter) -> Result<DeadLetterPage, Error> {
+        let queues = self.matching_queues(filter.queue.clone(), None, None).await?;
+        let first = |tx: &mut dyn Tx, queue: &Arc<Queue>| tx.dead_letter_keys(queue.id, None, FEW + 1);
+        let first = self.look_at_queues(&queues, first).await?;
         let mut found = Vec::new();
-        for queue in self.matching_queues(filter.queue.clone(), None, None).await? {
-            let keys = self.dead_letter_keys(queue.id).await?;
+        for (queue, mut keys) in queues.iter().zip(first) {
+            if keys.len() > FEW {
+                keys = self.dead_letter_keys(queue.id).await?;
+            }
             let only = match filter.partition.clone() {
                 Some(name) if !keys.is_empty() => {
                     let id = queue.id;

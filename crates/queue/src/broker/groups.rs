@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use baton_store::{Queue, Start, look_at_all};
+use baton_store::{Queue, Start, Tx, look_at_all};
 use baton_types::Timestamp;
 
+use super::queues::FEW;
 use super::{Broker, PAGE};
 use crate::maintenance::is_hidden;
 use crate::push::check_name;
@@ -13,8 +14,15 @@ use crate::{Error, GroupOverview, GroupPartition, Position, group};
 impl Broker {
     /// Every group of every queue.
     pub async fn groups(&self) -> Result<Vec<GroupOverview>, Error> {
+        let queues = self.matching_queues(None, None, None).await?;
+        let few = |tx: &mut dyn Tx, queue: &Arc<Queue>| group::describe_few(tx, queue, FEW, |_| true);
+        let described = self.look_at_queues(&queues, few).await?;
         let mut found = Vec::new();
-        for queue in self.matching_queues(None, None, None).await? {
+        for (queue, described) in queues.iter().zip(described) {
+            if let Some(described) = described {
+                found.extend(described.into_iter().map(|(overview, _)| overview));
+                continue;
+            }
             let id = queue.id;
             let (groups, partition_count) = self
                 .run(move |tx| {
@@ -27,8 +35,8 @@ impl Broker {
                 })
                 .await?;
             for (group, backlog) in groups {
-                let partitions = self.describe(&queue, &group).await?;
-                found.push(group::summarise(&queue, &group, partition_count, backlog, &partitions));
+                let partitions = self.describe(queue, &group).await?;
+                found.push(group::summarise(queue, &group, partition_count, backlog, &partitions));
             }
         }
         Ok(found)
@@ -36,12 +44,24 @@ impl Broker {
 
     /// How far groups are, partition by partition: the named one, or all.
     pub async fn group_partitions(&self, name: Option<&str>) -> Result<Vec<GroupPartition>, Error> {
+        let queues = self.matching_queues(None, None, None).await?;
+        let only = name.map(String::from);
+        let few = move |tx: &mut dyn Tx, queue: &Arc<Queue>| {
+            group::describe_few(tx, queue, FEW, |group| {
+                only.as_deref().is_none_or(|name| *group.name == *name)
+            })
+        };
+        let described = self.look_at_queues(&queues, few).await?;
         let mut found = Vec::new();
-        for queue in self.matching_queues(None, None, None).await? {
+        for (queue, described) in queues.iter().zip(described) {
+            if let Some(described) = described {
+                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions));
+                continue;
+            }
             let id = queue.id;
             for group in self.run(move |tx| tx.groups(id)).await? {
                 if name.is_none_or(|name| *group.name == *name) {
-                    found.extend(self.describe(&queue, &group).await?);
+                    found.extend(self.describe(queue, &group).await?);
                 }
             }
         }
@@ -84,11 +104,13 @@ impl Broker {
         keep_subscription: bool,
     ) -> Result<u64, Error> {
         let mut gone = 0;
-        for queue in self.matching_queues(queue.map(String::from), None, None).await? {
-            let (id, group) = (queue.id, name.to_string());
-            let Some(group) = self.run(move |tx| tx.group(id, &group)).await? else { continue };
-            gone += self.describe(&queue, &group).await?.iter().filter(|p| p.last_pop_at.is_some()).count()
-                as u64;
+        let queues = self.matching_queues(queue.map(String::from), None, None).await?;
+        let group = name.to_string();
+        let groups = self.look_at_queues(&queues, move |tx, queue| tx.group(queue.id, &group)).await?;
+        for (queue, group) in queues.iter().zip(groups) {
+            let Some(group) = group else { continue };
+            gone +=
+                self.describe(queue, &group).await?.iter().filter(|p| p.last_pop_at.is_some()).count() as u64;
             self.run(move |tx| {
                 group::delete(tx, &group, keep_subscription);
                 Ok(())

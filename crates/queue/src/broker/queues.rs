@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
-use baton_store::{Partition, Queue, look_at_all};
+use baton_store::{Partition, Queue, Stop, Tx, look_at_all};
 
 use super::{Broker, PAGE};
-use crate::inspect::{self, Counts};
+use crate::inspect;
 use crate::maintenance;
 use crate::news::News;
 use crate::withdrawn::Withdrawal;
 use crate::{Error, PartitionSummary, QueueSummary};
+
+/// Queues looked at in one decision while many are listed. As each is looked at only if it has [`FEW`] rows, one
+/// decision looks at about a page of rows.
+const QUEUES_AT_ONCE: usize = 100;
+/// Rows of a queue that are looked at together with those of others; a queue that has more is listed page by page.
+pub(super) const FEW: usize = PAGE / QUEUES_AT_ONCE;
 
 impl Broker {
     /// The queues of this name and with these labels, as far as those are given; in the order of their creation.
@@ -20,10 +26,15 @@ impl Broker {
         task: Option<String>,
     ) -> Result<Vec<Arc<Queue>>, Error> {
         let matches = |wanted: &Option<String>, have: &str| wanted.as_deref().is_none_or(|w| w == have);
-        let queues = self.run(|tx| tx.queues()).await?;
+        let only = name.clone();
+        let queues = self
+            .run(move |tx| match &only {
+                Some(name) => Ok(tx.queue(name)?.into_iter().collect()),
+                None => tx.queues(),
+            })
+            .await?;
         let wanted = queues.into_iter().filter(|queue| {
             !maintenance::is_hidden(&queue.spec.name)
-                && matches(&name, &queue.spec.name)
                 && matches(&namespace, &queue.spec.namespace)
                 && matches(&task, &queue.spec.task)
         });
@@ -39,11 +50,38 @@ impl Broker {
 
     /// All queues, the newest first.
     pub async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
-        let mut found = Vec::new();
-        for queue in self.matching_queues(None, None, None).await? {
-            found.push(self.summarise(&queue).await?.0);
+        let queues = self.matching_queues(None, None, None).await?;
+        let small = self.look_at_queues(&queues, |tx, queue| inspect::summarise_few(tx, queue, FEW)).await?;
+        let mut found = Vec::with_capacity(queues.len());
+        for (queue, summary) in queues.iter().zip(small) {
+            found.push(match summary {
+                Some(summary) => summary,
+                None => self.summarise(queue).await?.0,
+            });
         }
         found.reverse();
+        Ok(found)
+    }
+
+    /// Looks at many queues, several in one decision.
+    pub(super) async fn look_at_queues<R, F>(&self, queues: &[Arc<Queue>], look: F) -> Result<Vec<R>, Error>
+    where
+        R: Send + 'static,
+        F: Fn(&mut dyn Tx, &Arc<Queue>) -> Result<R, Stop> + Clone + Send + 'static,
+    {
+        let mut found = Vec::with_capacity(queues.len());
+        for queues in queues.chunks(QUEUES_AT_ONCE) {
+            let (queues, look) = (queues.to_vec(), look.clone());
+            let look_at_some = move |tx: &mut dyn Tx| {
+                let mut found = Vec::with_capacity(queues.len());
+                look_at_all(&queues, |queue| {
+                    found.push(look(tx, queue)?);
+                    Ok(())
+                })?;
+                Ok(found)
+            };
+            found.extend(self.run(look_at_some).await?);
+        }
         Ok(found)
     }
 
@@ -75,19 +113,9 @@ impl Broker {
             after = Some(last.id);
             partitions.extend(page);
         }
-        for (key, _) in self.dead_letter_keys(queue.id).await? {
-            let found = partitions.binary_search_by_key(&key.partition, |p: &PartitionSummary| p.id);
-            let Ok(at) = found else { continue };
-            let counts = &mut partitions[at].counts;
-            counts.dead_letter += 1;
-            if group.as_ref().is_some_and(|group| group.name == key.group) {
-                // What the group gave up on is behind it, but not done.
-                counts.completed = counts.completed.saturating_sub(1);
-            }
-        }
-        let counts: Counts = partitions.iter().map(|partition| partition.counts).sum();
-        let summary = QueueSummary { queue: queue.clone(), partitions: partitions.len() as u64, counts };
-        Ok((summary, partitions))
+        let letters = self.dead_letter_keys(queue.id).await?;
+        inspect::count_dead_letters(&mut partitions, group.as_deref(), &letters);
+        Ok((QueueSummary::of(queue, &partitions), partitions))
     }
 
     /// Deletes a queue with everything in it; whether there was one.

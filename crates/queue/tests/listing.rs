@@ -1,0 +1,121 @@
+//! Listings of many queues: what they cost grows with the number of queues and no faster, on both stores.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_queue::{Broker, Options, PopRequest, PushBatch, Subscription, Target};
+use baton_store::{NewMessage, Store};
+use baton_store_embedded::EmbeddedStore;
+use baton_store_postgres::PostgresStore;
+use baton_testing_postgres::Postgres;
+
+/// More partitions than are looked at together with other queues.
+const PARTITIONS: usize = 50;
+
+struct Bench {
+    _directory: Option<tempfile::TempDir>,
+    broker: Broker,
+    queues: usize,
+}
+
+impl Bench {
+    /// The first has a group and many partitions, the second a group, and each a message in every partition.
+    async fn new(store: Arc<dyn Store>, directory: Option<tempfile::TempDir>, queues: usize) -> Self {
+        let broker = Broker::start(store, Options::default());
+        let mut batch = PushBatch::default();
+        let message = NewMessage { payload: b"{}", ..NewMessage::default() };
+        for number in 0..queues {
+            batch.add(&format!("q{number}"), "p", &message).unwrap();
+        }
+        for number in 1..PARTITIONS {
+            batch.add("q0", &format!("p{number}"), &message).unwrap();
+        }
+        broker.push(batch).await.unwrap();
+        let bench = Self { _directory: directory, broker, queues };
+        bench.pop_from("q0").await;
+        bench.pop_from("q1").await;
+        bench
+    }
+
+    async fn embedded(queues: usize) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = baton_store_embedded::Options {
+            min_free_disk: 0,
+            ..baton_store_embedded::Options::new(directory.path())
+        };
+        Self::new(Arc::new(EmbeddedStore::open(options).unwrap()), Some(directory), queues).await
+    }
+
+    async fn postgres(queues: usize) -> Self {
+        let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
+        let store = PostgresStore::open(baton_store_postgres::Options::new(url)).await.unwrap();
+        Self::new(Arc::new(store), None, queues).await
+    }
+
+    async fn pop_from(&self, queue: &str) {
+        let request = PopRequest {
+            target: Target::Queue(queue.into()),
+            group: "g".into(),
+            batch: 1,
+            partitions: 1,
+            auto_ack: false,
+            wait: None,
+            lease: None,
+            subscription: Subscription::All,
+            attempt: None,
+            conflation: false,
+        };
+        self.broker.pop(request).await.unwrap().unwrap();
+    }
+
+    /// Lists everything; how long it took, and how many decisions.
+    async fn list(&self) -> (Duration, u64) {
+        let decisions = || self.broker.store().statistics().operations;
+        let (watch, before) = (Stopwatch::start(), decisions());
+        let numbers = self.broker.fresh_numbers().await.unwrap();
+        let cost = (watch.elapsed(), decisions() - before);
+        assert_eq!(numbers.queues.len(), self.queues);
+        let (first, others) = numbers.queues.split_last().unwrap();
+        assert_eq!((first.partitions, first.counts.total), (PARTITIONS as u64, PARTITIONS as u64));
+        assert!(others.iter().all(|queue| (queue.partitions, queue.counts.total) == (1, 1)));
+        let lags: Vec<_> = numbers.groups.iter().map(|group| (&*group.queue, group.total_lag)).collect();
+        assert_eq!(lags, [("q0", PARTITIONS as u64), ("q1", 1)]);
+        let partitions = self.broker.group_partitions(Some("g")).await.unwrap();
+        assert_eq!(partitions.len(), PARTITIONS + 1);
+        cost
+    }
+
+    async fn takes_few_decisions(self) {
+        let (_, decisions) = self.list().await;
+        assert!(decisions < self.queues as u64 / 5, "{decisions} decisions for {} queues", self.queues);
+        self.broker.shutdown().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_queues_are_listed_in_few_decisions() {
+    Bench::embedded(1_000).await.takes_few_decisions().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_queues_are_listed_in_few_decisions_on_postgres() {
+    Bench::postgres(1_000).await.takes_few_decisions().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_listing_takes_time_by_the_number_of_queues() {
+    let (few, many) = (1_000, 20_000);
+    let (some, all) = (Bench::embedded(few).await, Bench::embedded(many).await);
+    let (mut quick, mut slow) = (Duration::MAX, Duration::MAX);
+    for _ in 0..3 {
+        quick = quick.min(some.list().await.0);
+        slow = slow.min(all.list().await.0);
+    }
+    let bound = quick * 4 * u32::try_from(many / few).unwrap();
+    assert!(slow < bound, "{quick:?} for {few} queues, {slow:?} for {many}");
+    some.broker.shutdown().await;
+    all.broker.shutdown().await;
+}
