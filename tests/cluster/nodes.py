@@ -135,7 +135,7 @@ class Waiting:
 
     def __init__(self, node, queue, count, group="waiting", seconds=60):
         query = urlencode({"wait": "true", "timeout": seconds * 1000, "consumerGroup": group, "subscriptionMode": "new"})
-        head = f"GET /api/v1/pop/queue/{queue}?{query} HTTP/1.1\r\nHost: baton\r\nX-Forwarded-By: a-test\r\n\r\n"
+        head = f"GET /api/v1/pop/queue/{queue}?{query} HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-By: a-test\r\n\r\n"
         self.sockets = []
         for _ in range(count):
             connection = socket.create_connection(("127.0.0.1", node.port))

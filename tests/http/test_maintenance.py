@@ -286,7 +286,7 @@ def test_a_server_that_is_alone_shares_nothing(server, path):
     body = server.get(path).json
     assert set(body) == {
         "enabled", "running", "server_id", "transport", "queue_config_cache", "server_health",
-        "maintenance_mode", "pop_maintenance_mode",
+        "maintenance_mode", "pop_maintenance_mode", "local_sidecars", "group_backoff",
     }  # fmt: skip
     assert (body["enabled"], body["maintenance_mode"], body["pop_maintenance_mode"]) == (False, False, False)
     assert set(body["queue_config_cache"]) == {"size", "hits", "misses", "hit_rate"}

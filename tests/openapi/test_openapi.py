@@ -166,6 +166,8 @@ KNOWING = [
     ("POST", "/api/v1/elections/{group}", "/api/v1/elections/tills", {"action": "join", "workerId": "w"}),
     ("GET", "/api/v1/elections/{group}", "/api/v1/elections/tills", None),
     ("GET", "/api/v1/elections", "/api/v1/elections", None),
+    ("POST", "/api/v1/elections/{group}", "/api/v1/elections/tills", {"action": "resign", "workerId": "w"}),
+    ("DELETE", "/api/v1/elections/{group}", "/api/v1/elections/tills", None),
     (
         "POST",
         "/api/v1/election-processes/{process}",

@@ -293,7 +293,7 @@ def test_metrics_and_health_show_what_is_in_queues_only_to_those_who_may_read(tm
         for headers in [{}, bearer("bad"), bearer(hs256("write-only")), bearer(hs256(exp=time.time() - 100))]:
             page = server.get("/metrics/prometheus", headers=headers)
             assert page.status == 200 and b"baton_store_commits_total" in page.body
-            assert b"payroll" not in page.body and b"messages" not in page.body
+            assert b"payroll" not in page.body and b"baton_queue" not in page.body
             assert server.get("/metrics", headers=headers).json["messages"] is None
             assert server.get("/health", headers=headers).json["popWait"] is None
         page = server.get("/metrics/prometheus", headers=bearer(hs256("read-only")))

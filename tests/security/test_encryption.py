@@ -44,8 +44,10 @@ def test_the_disk_never_holds_the_payload(tmp_path):
         listed = server.get("/api/v1/messages?queue=q").json["messages"]
         assert {"secret": f"{MARKER}-4"} in data_of(listed)
         assert server.post(f"/api/v1/messages/{messages[0]['partitionId']}/t0/retry").status in (200, 201)
-        server.ack(messages[1:])
-        assert data_of(server.pop("q", batch=10)) == [{"secret": f"{MARKER}-0"}]
+        # A dead letter ended the lease; the rest comes again, and then what was tried again.
+        rest = server.pop("q", batch=10)
+        assert data_of(rest) == [*data_of(messages[1:]), {"secret": f"{MARKER}-0"}]
+        server.ack(rest[:-1])
         assert server.stop() == 0
     assert on_disk(server, MARKER) == []
     assert on_disk(server, "t3"), "the test must be able to find what is there"
