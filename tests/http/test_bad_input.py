@@ -272,3 +272,18 @@ def test_every_parameter_of_a_pop_takes_any_text(server, queue, name):
         assert answer.status in (200, 204, 400), answer
         if answer.status == 400:
             assert answer.error
+
+
+@pytest.mark.parametrize("error", ["text", 7, True])
+def test_an_error_of_the_wrong_type_is_refused_in_words_of_the_reader(server, error):
+    item = {"jobId": "0199a0a0-0000-7000-8000-000000000000", "fence": 1, "outcome": "failed", "error": error}
+    answer = server.post("/api/v1/executions:report", {"items": [item]})
+    assert answer.status == 400
+    assert "expected an object with `type` and `message`" in answer.error and "Raw" not in answer.error
+
+
+@pytest.mark.parametrize("path", ["jobs", "jobs:batch", "workers", "jobs:bulk", "schedules", "elections/g", "shards/s"])
+def test_no_refusal_names_a_type_of_the_program(server, path):
+    answer = server.post(f"/api/v1/{path}", 7)
+    assert answer.status >= 400
+    assert "struct " not in answer.error and "enum " not in answer.error, answer.error

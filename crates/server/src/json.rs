@@ -435,7 +435,28 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     let refused = |why: &dyn fmt::Display| Error::new(Kind::BadBody, format!("Invalid JSON: {why}"));
     // Looked at once as a whole: that takes a fraction of the time for each string alone.
     let text = std::str::from_utf8(body).map_err(|e| refused(&e))?;
-    serde_json::from_str(text).map_err(|e| refused(&e))
+    serde_json::from_str(text).map_err(|e| refused(&problem(&e)))
+}
+
+/// What is wrong with JSON, without the names that its types have in this program.
+pub fn problem(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let mut told: Vec<&str> = Vec::new();
+    let mut words = text.split(' ').peekable();
+    while let Some(word) = words.next() {
+        let is_type = words.peek().is_some_and(|next| next.starts_with(|c: char| c.is_ascii_uppercase()));
+        if !is_type || !matches!(word, "struct" | "enum") {
+            told.push(word);
+            continue;
+        }
+        words.next();
+        let is_tagged = told.last() == Some(&"tagged");
+        if is_tagged {
+            told.truncate(told.len() - 2);
+        }
+        told.push(if word == "struct" || is_tagged { "an object" } else { "one of the known words" });
+    }
+    told.join(" ")
 }
 
 /// Reads a body that may be left out, or be an empty object or list.
@@ -542,6 +563,29 @@ mod tests {
             "a" => a: Text<'a>,
             "b" => b: Text<'a>,
         }
+    }
+
+    #[test]
+    fn a_problem_names_no_type_of_this_program() {
+        #[derive(Debug, serde::Deserialize)]
+        struct RawThing {
+            #[serde(rename = "count")]
+            _count: u8,
+        }
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(tag = "kind")]
+        enum RawKind {
+            A,
+        }
+        let thing = |text: &str| problem(&serde_json::from_str::<RawThing>(text).unwrap_err());
+        let kind = |text: &str| problem(&serde_json::from_str::<RawKind>(text).unwrap_err());
+        assert_eq!(thing("7"), "invalid type: integer `7`, expected an object at line 1 column 1");
+        assert_eq!(thing("{}"), "missing field `count` at line 1 column 2");
+        assert_eq!(
+            thing("{\"count\": \"x\"}"),
+            "invalid type: string \"x\", expected u8 at line 1 column 13"
+        );
+        assert_eq!(kind("7"), "invalid type: integer `7`, expected an object at line 1 column 1");
     }
 
     proptest! {

@@ -1,5 +1,5 @@
-//! Query parameters, by the rules of this API: an integer that does not parse counts as absent, one that is out of
-//! range is moved into it, a boolean is true only as `true` or `1`, and what is not known is ignored.
+//! Query parameters, by the rules of this API: an integer that does not parse is an error, an empty one counts as
+//! absent, one that is out of range is moved into it, and a boolean is true only as `true` or `1`.
 //!
 //! Start at [`Query::parse`].
 
@@ -50,19 +50,19 @@ impl<'a> Query<'a> {
         matches!(self.get(name), Some("true" | "1"))
     }
 
-    /// The parameter as a number moved into `min..=max`; `None` when it is absent or no number.
-    pub fn number(&self, name: &str, min: u64, max: u64) -> Option<u64> {
-        let text = self.get(name)?;
+    /// The parameter as a number moved into `min..=max`; `None` when it is absent or empty.
+    pub fn number(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Error> {
+        let Some(text) = self.text(name) else { return Ok(None) };
         let (negative, digits) = match text.strip_prefix('-') {
             Some(digits) => (true, digits),
             None => (false, text),
         };
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-            return None;
+            return Err(Error::invalid(format!("{name} is a whole number, not {text:?}")));
         }
         // All digits: parsing can fail only because the number is too large.
         let size = if negative { 0 } else { digits.parse().unwrap_or(u64::MAX) };
-        Some(size.clamp(min, max))
+        Ok(Some(size.clamp(min, max)))
     }
 
     /// The parameter as a moment.
@@ -82,20 +82,24 @@ mod tests {
 
     use super::*;
 
-    fn number(text: &str) -> Option<u64> {
-        Query::parse(&format!("n={text}")).unwrap().number("n", 1, 1000)
+    fn number(text: &str) -> Result<Option<u64>, String> {
+        let text = format!("n={text}");
+        let query = Query::parse(&text).unwrap();
+        query.number("n", 1, 1000).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn a_number_is_moved_into_its_range_and_anything_else_is_absent() {
-        assert_eq!(number("10"), Some(10));
-        assert_eq!(number("0"), Some(1));
-        assert_eq!(number("-5"), Some(1));
-        assert_eq!(number("99999999999999999999999999"), Some(1000));
-        assert_eq!(number("-99999999999999999999999999"), Some(1));
-        for text in ["", "-", "ten", "1.5", "1e3", "0x10", "%201", "1%00"] {
-            assert_eq!(number(text), None, "{text}");
+    fn a_number_is_moved_into_its_range_and_anything_else_is_an_error() {
+        assert_eq!(number("10"), Ok(Some(10)));
+        assert_eq!(number("0"), Ok(Some(1)));
+        assert_eq!(number("-5"), Ok(Some(1)));
+        assert_eq!(number("99999999999999999999999999"), Ok(Some(1000)));
+        assert_eq!(number("-99999999999999999999999999"), Ok(Some(1)));
+        assert_eq!(number(""), Ok(None));
+        for text in ["-", "ten", "1.5", "1e3", "0x10", "%201", "1%00"] {
+            assert!(number(text).is_err(), "{text}");
         }
+        assert_eq!(number("ten"), Err("n is a whole number, not \"ten\"".into()));
     }
 
     #[test]

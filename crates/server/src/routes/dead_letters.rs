@@ -77,7 +77,7 @@ pub(super) fn list(call: Call) -> Answer {
 }
 
 fn filter(query: &Query<'_>) -> Result<DeadLetterFilter, Error> {
-    let (limit, offset) = messages::page(query, DEFAULT_LIMIT);
+    let (limit, offset) = messages::page(query, DEFAULT_LIMIT)?;
     Ok(DeadLetterFilter {
         queue: query.owned("queue"),
         partition: query.owned("partition"),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::call::{Answer, Call};
 use crate::elections::{Look, Refusal};
 use crate::error::{Error, Kind};
+use crate::json;
 use crate::reply::Reply;
 
 /// How long a lease is that does not say how long.
@@ -79,7 +80,7 @@ pub(super) fn look(call: Call) -> Answer {
             return Ok(Reply::events(elections.events(group, call.app().stopped())?));
         }
         let query = call.query()?;
-        let look = match (query.number("wait", 0, WAIT_MAX_MS), query.get("after")) {
+        let look = match (query.number("wait", 0, WAIT_MAX_MS)?, query.get("after")) {
             (Some(wait @ 1..), after) => {
                 let stopped = call.app().stopped();
                 tokio::select! {
@@ -110,6 +111,7 @@ pub(super) fn act(mut call: Call) -> Answer {
     Box::pin(async move {
         let group = named("group", call.parameter(0))?;
         let action: Action = serde_json::from_slice(&call.body()?).map_err(|e| {
+            let e = json::problem(&e);
             Error::invalid(format!(
                 "the body is not an action ({e}): send for instance {{\"action\":\"join\",\"workerId\":\"w1\"}}; \
                  actions are join, heartbeat, resign, force"
@@ -226,6 +228,7 @@ pub(super) fn keep(mut call: Call) -> Answer {
     Box::pin(async move {
         let id = process_named(call.parameter(0))?;
         let action: ProcessAction = serde_json::from_slice(&call.body()?).map_err(|e| {
+            let e = json::problem(&e);
             let advice = "send {\"action\":\"swap\",\"version\":…,\"record\":{…}} or {\"action\":\"remove\"}";
             Error::invalid(format!("the body is not an action ({e}): {advice}"))
         })?;

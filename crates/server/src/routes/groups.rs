@@ -50,7 +50,7 @@ fn overview(group: &GroupOverview) -> Value {
 /// Lists the partitions where a group is behind.
 pub(super) fn lagging(call: Call) -> Answer {
     Box::pin(async move {
-        let min = call.query()?.number("minLagSeconds", 0, u64::MAX).unwrap_or(DEFAULT_MIN_LAG_SECONDS);
+        let min = call.query()?.number("minLagSeconds", 0, u64::MAX)?.unwrap_or(DEFAULT_MIN_LAG_SECONDS);
         let partitions = call.broker().group_partitions(None).await?;
         let behind =
             partitions.iter().filter(|partition| partition.lag > 0 && partition.time_lag_seconds >= min);

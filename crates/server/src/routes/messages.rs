@@ -146,7 +146,7 @@ fn filter(query: &Query<'_>, now: Timestamp) -> Result<MessageFilter, Error> {
             return Err(Error::invalid("status must be pending, processing, completed or dead_letter"));
         }
     };
-    let (limit, offset) = page(query, DEFAULT_LIMIT);
+    let (limit, offset) = page(query, DEFAULT_LIMIT)?;
     Ok(MessageFilter {
         queue: query.owned("queue"),
         partition: query.owned("partition"),
@@ -167,10 +167,10 @@ fn end_of_minute(moment: Timestamp) -> Timestamp {
 }
 
 /// `limit` and `offset` of a listing.
-pub(super) fn page(query: &Query<'_>, default_limit: u64) -> (usize, usize) {
-    let limit = query.number("limit", 1, PAGE_ROWS_MAX as u64).unwrap_or(default_limit);
-    let offset = query.number("offset", 0, u64::MAX).unwrap_or(0);
-    (usize::try_from(limit).unwrap_or(PAGE_ROWS_MAX), usize::try_from(offset).unwrap_or(usize::MAX))
+pub(super) fn page(query: &Query<'_>, default_limit: u64) -> Result<(usize, usize), Error> {
+    let limit = query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(default_limit);
+    let offset = query.number("offset", 0, u64::MAX)?.unwrap_or(0);
+    Ok((usize::try_from(limit).unwrap_or(PAGE_ROWS_MAX), usize::try_from(offset).unwrap_or(usize::MAX)))
 }
 
 fn message_not_found() -> Error {

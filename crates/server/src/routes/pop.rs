@@ -128,10 +128,10 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
     if conflation {
         check_conflation(&target, group, auto_ack)?;
     }
-    let batch = query.number("batch", 1, POP_BATCH_MAX.into());
+    let batch = query.number("batch", 1, POP_BATCH_MAX.into())?;
     let default_batch = if query.flag("autopilot") { AUTOPILOT_BATCH } else { options.default_batch_size };
     let batch = batch.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_batch);
-    let partitions = query.number("partitions", 1, POP_PARTITIONS_MAX.into());
+    let partitions = query.number("partitions", 1, POP_PARTITIONS_MAX.into())?;
     let default_partitions = if conflation { batch.min(CHOSEN_PARTITIONS_MAX) } else { 1 };
     Ok(PopRequest {
         target,
@@ -140,9 +140,9 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
         partitions: partitions.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_partitions),
         auto_ack,
         conflation,
-        wait: query.flag("wait").then(|| wait(query, options)).filter(|wait| !wait.is_zero()),
+        wait: Some(wait(query, options)?).filter(|wait| query.flag("wait") && !wait.is_zero()),
         lease: query
-            .number("leaseSeconds", 0, LEASE_MAX.as_secs())
+            .number("leaseSeconds", 0, LEASE_MAX.as_secs())?
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
         subscription: subscription(group, query, options)?,
@@ -177,9 +177,10 @@ fn check_names(target: &Target) -> Result<(), Error> {
     }
 }
 
-fn wait(query: &Query<'_>, options: &Options) -> Duration {
+fn wait(query: &Query<'_>, options: &Options) -> Result<Duration, Error> {
     let max = u64::try_from(POP_WAIT_MAX.as_millis()).unwrap_or(u64::MAX);
-    query.number("timeout", 0, max).map_or(options.default_timeout.min(POP_WAIT_MAX), Duration::from_millis)
+    let timeout = query.number("timeout", 0, max)?.map(Duration::from_millis);
+    Ok(timeout.unwrap_or(options.default_timeout.min(POP_WAIT_MAX)))
 }
 
 /// Where the group begins if it is new. Consumers without a group never skip anything.

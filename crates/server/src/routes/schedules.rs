@@ -93,7 +93,7 @@ pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let (limit, after) = {
             let query = call.query()?;
-            (query.number("limit", 1, PAGE_ROWS_MAX as u64).unwrap_or(PAGE), query.owned("cursor"))
+            (query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(PAGE), query.owned("cursor"))
         };
         let limit = usize::try_from(limit).unwrap_or(PAGE_ROWS_MAX);
         let (schedules, more) = call.jobs().schedules(after, limit).await?;

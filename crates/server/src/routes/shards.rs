@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::call::{Answer, Call};
 use crate::error::Error;
+use crate::json;
 use crate::reply::Reply;
 
 /// The longest wait for news.
@@ -46,6 +47,7 @@ pub(super) fn act(mut call: Call) -> Answer {
         let service = named(&call)?;
         let body = call.body()?;
         let wrong = |problem: serde_json::Error| {
+            let problem = json::problem(&problem);
             Error::invalid(format!(
                 "the body is not an action ({problem}): send for instance {{\"action\":\"register\",\"workerId\":\
                  \"w1\",\"maxShardCount\":100}}; actions are register, heartbeat, release, drain and undrain"
@@ -91,7 +93,7 @@ pub(super) fn look(call: Call) -> Answer {
             });
             return Ok(Reply::events(receiver));
         }
-        if let (Some(wait @ 1..), after) = (query.number("wait", 0, WAIT_MAX_MS), query.get("after")) {
+        if let (Some(wait @ 1..), after) = (query.number("wait", 0, WAIT_MAX_MS)?, query.get("after")) {
             let _place = shards.place()?;
             let mut news = shards.news(&service).await?;
             let after = after.unwrap_or("").to_owned();

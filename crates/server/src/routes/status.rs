@@ -192,7 +192,7 @@ fn six(counts: &Counts) -> Map<String, Value> {
 /// Lists queues, a page at a time.
 pub(super) fn queues(call: Call) -> Answer {
     Box::pin(async move {
-        let (limit, offset) = page(&call.query()?, PAGE);
+        let (limit, offset) = page(&call.query()?, PAGE)?;
         let wanted = Wanted::of(&call)?;
         let numbers = call.broker().numbers().await?;
         let rows = numbers.queues.iter().filter(|summary| wanted.has(&summary.queue.spec));
@@ -249,7 +249,7 @@ fn partition_row(partition: &PartitionSummary) -> Value {
 /// The newest messages of a queue.
 pub(super) fn messages(call: Call) -> Answer {
     Box::pin(async move {
-        let (limit, offset) = page(&call.query()?, MESSAGES);
+        let (limit, offset) = page(&call.query()?, MESSAGES)?;
         let queue = Some(call.parameter(0).to_owned());
         let filter = MessageFilter { queue, limit, offset, ..MessageFilter::default() };
         let messages = call.broker().messages(filter).await?;

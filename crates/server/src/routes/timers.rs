@@ -142,7 +142,7 @@ pub(super) fn list(call: Call) -> Answer {
                 }
             }
         }
-        let limit = query.number("limit", 1, PAGE_ROWS_MAX as u64).unwrap_or(DEFAULT_ROWS);
+        let limit = query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(DEFAULT_ROWS);
         let limit = usize::try_from(limit).unwrap_or(PAGE_ROWS_MAX);
         let (timers, more) = call.broker().list_timers(queue, prefix, query.text("after"), limit).await?;
         let next = timers.last().filter(|_| more).map(|timer| timer.key.as_str());

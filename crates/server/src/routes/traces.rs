@@ -160,7 +160,7 @@ struct NamedRow<'a> {
 /// Shows the traces with a name.
 pub(super) fn by_name(call: Call) -> Answer {
     Box::pin(async move {
-        let (limit, offset) = messages::page(&call.query()?, DEFAULT_LIMIT);
+        let (limit, offset) = messages::page(&call.query()?, DEFAULT_LIMIT)?;
         if offset > OFFSET_MAX {
             return Err(Error::invalid(format!("offset is at most {OFFSET_MAX}")));
         }
@@ -188,7 +188,7 @@ pub(super) fn by_name(call: Call) -> Answer {
 /// Lists the names of traces, the one seen last first.
 pub(super) fn names(call: Call) -> Answer {
     Box::pin(async move {
-        let (limit, offset) = messages::page(&call.query()?, DEFAULT_NAMES_LIMIT);
+        let (limit, offset) = messages::page(&call.query()?, DEFAULT_NAMES_LIMIT)?;
         let found = call.broker().trace_names().await?;
         let row = |count: &baton_queue::NameCount| {
             json!({

@@ -184,7 +184,8 @@ fn dependency(text: &str) -> Result<Dependency, Error> {
 }
 
 pub(in crate::routes) fn read<'a>(text: &'a [u8], what: &str) -> Result<RawJob<'a>, Error> {
-    serde_json::from_slice(text).map_err(|e| Error::new(Kind::BadBody, format!("{what} is not a job: {e}")))
+    serde_json::from_slice(text)
+        .map_err(|e| Error::new(Kind::BadBody, format!("{what} is not a job: {}", json::problem(&e))))
 }
 
 fn write(out: &mut Vec<u8>, enqueued: &Enqueued) {
@@ -260,8 +261,9 @@ fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> 
         let jobs = batch.jobs()?.into_iter().map(|job| job.checked_among(&mut names));
         return Ok((jobs.collect(), all));
     }
-    let batch: Batch<&RawValue> = serde_json::from_slice(body)
-        .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {e}")))?;
+    let batch: Batch<&RawValue> = serde_json::from_slice(body).map_err(|e| {
+        Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {}", json::problem(&e)))
+    })?;
     let all = batch.atomic != Some(false);
     let jobs = batch.jobs()?.into_iter().enumerate().map(|(index, raw)| {
         read(raw.get().as_bytes(), &format!("jobs[{index}]")).and_then(|job| job.checked_among(&mut names))

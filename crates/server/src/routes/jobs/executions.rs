@@ -38,7 +38,7 @@ struct Item<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", expecting = "an object with `type` and `message`")]
 struct RawError {
     #[serde(default, rename = "type")]
     kind: String,
@@ -87,7 +87,7 @@ pub(in crate::routes) fn report(mut call: Call) -> Answer {
         let body = call.body()?;
         let items: Items<'_> = serde_json::from_slice(&body).map_err(|e| {
             let expected = "{\"items\": [{\"jobId\": id, \"fence\": number, \"outcome\": word}]}";
-            Error::new(Kind::BadBody, format!("the body is not {expected}: {e}"))
+            Error::new(Kind::BadBody, format!("the body is not {expected}: {}", json::problem(&e)))
         })?;
         let reports = items.items.into_iter().map(Item::checked).collect::<Result<Vec<_>, _>>()?;
         let jobs: Vec<JobId> = reports.iter().map(|report| report.job).collect();

@@ -35,9 +35,9 @@ fn asked(query: &Query<'_>) -> Result<LogQuery, Error> {
     let level = query.text("level").map(|word| serde_json::from_value::<Level>(word.into())).transpose();
     Ok(LogQuery {
         execution,
-        after: query.number("after", 0, u64::MAX).unwrap_or(0),
+        after: query.number("after", 0, u64::MAX)?.unwrap_or(0),
         level: level.map_err(|_| Error::invalid("level is trace, debug, info, warn or error"))?,
-        limit: usize::try_from(query.number("limit", 1, 1_000).unwrap_or(200)).unwrap_or(1),
+        limit: usize::try_from(query.number("limit", 1, 1_000)?.unwrap_or(200)).unwrap_or(1),
     })
 }
 

@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use crate::call::Call;
 use crate::error::{Error, Kind};
+use crate::json;
 
 impl From<baton_jobs::Error> for Error {
     fn from(error: baton_jobs::Error) -> Self {
@@ -43,7 +44,7 @@ fn parsed<T: DeserializeOwned>(call: &mut Call, expected: &str) -> Result<T, Err
     let body = call.body()?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text)
-        .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {expected}: {e}")))
+        .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {expected}: {}", json::problem(&e))))
 }
 
 /// The job that the path names.

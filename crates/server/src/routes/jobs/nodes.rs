@@ -87,7 +87,7 @@ pub(in crate::routes) fn drain(mut call: Call) -> Answer {
 pub(in crate::routes) fn events(call: Call) -> Answer {
     Box::pin(async move {
         let query = call.query()?;
-        let after = query.number("after", 0, u64::MAX);
+        let after = query.number("after", 0, u64::MAX)?;
         if !call.wants_events() {
             let events = call.jobs().events(after.map_or(0, |after| after.saturating_add(1))).await?;
             let row = |event: &baton_jobs::ClusterEvent| {

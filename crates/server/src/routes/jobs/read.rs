@@ -46,7 +46,7 @@ fn known() -> String {
 pub(in crate::routes) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let query = call.query()?;
-        let limit = query.number("limit", 1, 1_000).unwrap_or(LIMIT_DEFAULT);
+        let limit = query.number("limit", 1, 1_000)?.unwrap_or(LIMIT_DEFAULT);
         let limit = usize::try_from(limit).unwrap_or(1);
         let found = call.jobs().search(filter(&query)?, query.owned("cursor"), limit).await;
         let page = found.map_err(|error| Error::from(error).of_query())?;
@@ -70,7 +70,7 @@ pub(in crate::routes) fn one(call: Call) -> Answer {
 pub(in crate::routes) fn wait(call: Call) -> Answer {
     Box::pin(async move {
         let id = job_id(&call, 0)?;
-        let wait = call.query()?.number("timeoutMs", 0, 60_000).unwrap_or(20_000);
+        let wait = call.query()?.number("timeoutMs", 0, 60_000)?.unwrap_or(20_000);
         let stopped = call.app().stopped();
         tokio::select! {
             waited = call.jobs().wait(id, Duration::from_millis(wait)) => drop(waited?),
