@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{
     cluster, completions, data, elect, elections, job, migrate, nodes, pop, push, queues, schedule, serve,
-    shards, tail, worker, workers,
+    shards, tail, token as token_command, worker, workers,
 };
 
 #[global_allocator]
@@ -81,6 +81,8 @@ enum Command {
     Migrate(migrate::Args),
     /// Mend a data directory while no server uses it.
     Data(data::Args),
+    /// Make a token that the server accepts.
+    Token(token_command::Args),
     /// Measure a server.
     Bench(bench::Args),
     /// Print the completions for a shell.
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
     match &command {
         Command::Serve(args) => secrets::hide_from_process_list(args),
         Command::Migrate(args) => secrets::hide_from_process_list(&args.serve),
+        Command::Token(args) => secrets::hide_from_process_list(&args.serve),
         _ => {}
     }
     match run(command) {
@@ -127,6 +130,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Cluster(args) => cluster::run(args).await,
             Command::Migrate(args) => migrate::run(args).await,
             Command::Data(args) => data::run(args).await,
+            Command::Token(args) => token_command::run(&args),
             Command::Bench(args) => bench::run(args).await,
             Command::Completions(args) => completions::run(&args),
         }

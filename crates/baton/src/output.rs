@@ -1,9 +1,28 @@
 //! Printing results: lines for people, JSON lines for programs.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::time::Duration;
 
 use baton_client::{Message, RawValue};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
+
+/// How often a command that waits looks whether its output is still read.
+const READER_CHECK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Waits until nothing reads stdout any more, as after `| head -1`. For a file or a terminal that is never.
+pub async fn reader_gone() {
+    loop {
+        let stdout = io::stdout();
+        let mut polled = [PollFd::new(&stdout, PollFlags::empty())];
+        let now = Timespec::default();
+        let is_ready = poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0);
+        if is_ready && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            return;
+        }
+        baton_env::sleep(READER_CHECK_INTERVAL).await;
+    }
+}
 
 /// Stdout, buffered until [`flush`](Self::flush).
 pub struct Output {

@@ -4,7 +4,7 @@
 //! the request's body, a pop writes its answer around them. Always: every body, name, list, wait and connection
 //! has a limit, and at the limit the caller is told what to do; statuses and codes are decided in `error` alone;
 //! routes, settings and error codes are tables, from which the reference pages in `docs/` are printed.
-//! Deliberately absent: queue rules (`baton-queue` has them), issuing tokens.
+//! Deliberately absent: queue rules (`baton-queue` has them).
 //!
 //! Start at [`Server`], then `http1`, then `routes`.
 

@@ -19,12 +19,30 @@ pub mod start;
 mod table;
 pub mod tail;
 mod target;
+pub mod token;
 pub mod worker;
 pub mod workers;
 
 use std::time::Duration;
 
 use anyhow::Context;
+use baton_client::Error;
+
+/// The pause before a server that went away is asked again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Repeats a call until the server answers, for commands that follow something until they are stopped.
+async fn patiently<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> F) -> Result<T, Error> {
+    loop {
+        match call().await {
+            Err(error) if error.is_temporary() => {
+                eprintln!("{error}; trying again");
+                baton_env::sleep(RETRY_INTERVAL).await;
+            }
+            outcome => return outcome,
+        }
+    }
+}
 
 /// A number of seconds that was given for `what`.
 fn seconds(what: &str, given: f64) -> anyhow::Result<Duration> {

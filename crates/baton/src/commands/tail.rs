@@ -5,21 +5,18 @@
 
 use std::time::Duration;
 
-use baton_client::{Error, Message, Pop, Queue, Subscription, limits};
+use baton_client::{Error, Queue, Subscription, limits};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::start;
 use super::target::Target;
-use crate::output::Output;
+use super::{patiently, start};
+use crate::output::{self, Output};
 
 /// How long one poll waits. Short enough that a connection cut silently is noticed soon.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// Messages of one poll.
 const BATCH: u32 = 500;
-
-/// The rest before a server that went away is asked again.
-const REST: Duration = Duration::from_secs(1);
 
 /// How long the end may take: the group is only a trace in the server, not worth a hanging terminal.
 const FAREWELL: Duration = Duration::from_secs(5);
@@ -65,6 +62,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let outcome = tokio::select! {
         outcome = follow(&args, &queue) => outcome,
+        () = output::reader_gone() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
@@ -101,20 +99,7 @@ async fn follow(args: &Args, queue: &Queue) -> anyhow::Result<()> {
         if left == 0 {
             return Ok(());
         }
-        messages = patiently(&pop).await?;
-    }
-}
-
-/// Pops until the server answers.
-async fn patiently(pop: &Pop) -> Result<Vec<Message>, Error> {
-    loop {
-        match pop.send().await {
-            Err(error) if error.is_temporary() => {
-                eprintln!("{error}; trying again");
-                baton_env::sleep(REST).await;
-            }
-            outcome => return outcome,
-        }
+        messages = patiently(|| pop.send()).await?;
     }
 }
 

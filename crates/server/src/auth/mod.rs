@@ -2,9 +2,10 @@
 //!
 //! A caller shows a token (a JWT); its roles are compared with the level of the route. Always: off unless switched
 //! on; no token and no secret is logged, answered or printed; a token that was found good is remembered until it is
-//! over, so that signatures cost nothing on the way of a message. Deliberately absent: issuing tokens, and users.
+//! over, so that signatures cost nothing on the way of a message. Deliberately absent: users.
 //! Start at [`Auth::admit`].
 
+mod issue;
 mod jwks;
 mod key;
 mod role;

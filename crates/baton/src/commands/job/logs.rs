@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::super::patiently;
 use super::super::table::text;
 use super::super::target::Target;
-use crate::output::Output;
+use crate::output::{self, Output};
 
 /// The pause between two looks while it is followed.
 const REST: Duration = Duration::from_millis(500);
@@ -31,11 +32,21 @@ pub struct Args {
 
 /// Reads page after page.
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    tokio::select! {
+        outcome = print(&args) => outcome,
+        () = output::reader_gone() => Ok(()),
+    }
+}
+
+async fn print(args: &Args) -> anyhow::Result<()> {
     let jobs = args.target.client()?.jobs();
     let mut output = Output::new(args.target.json);
-    let mut after = 0;
+    let (mut after, mut has_begun) = (0, false);
     loop {
-        let page = jobs.logs(&args.id, after).await?;
+        let read = || jobs.logs(&args.id, after);
+        // The first answer says whether there is such a server at all.
+        let page = if args.follow && has_begun { patiently(read).await? } else { read().await? };
+        has_begun = true;
         for line in &page.lines {
             show(&mut output, line)?;
         }
