@@ -3,11 +3,11 @@
 
     BATON_URL=http://127.0.0.1:6632 python3 worker.py QUEUE
 """
-import json, os, signal, sys, threading, time, urllib.request
+import http.client, json, os, signal, sys, threading, time, urllib.error, urllib.request
 
 URL = os.environ.get("BATON_URL", "http://127.0.0.1:6632") + "/api/v1"
 HEADERS = {"Content-Type": "application/json", "Authorization": f"Bearer {os.environ.get('BATON_TOKEN', '')}"}
-running, stopping = {}, threading.Event()
+worker, running, stopping = {}, {}, threading.Event()
 
 def greet(args, log, cancelled):
     """The work itself, by job type. A long job looks at `cancelled` now and then."""
@@ -17,8 +17,31 @@ def greet(args, log, cancelled):
 HANDLERS = {"greet": greet}
 
 def post(path, body):
-    with urllib.request.urlopen(urllib.request.Request(URL + path, json.dumps(body).encode(), HEADERS), timeout=30) as answer:
-        return json.loads(answer.read() or b"null")
+    """Repeats the call while the server cannot be reached or asks for patience, but not when the worker is to stop."""
+    while True:
+        try:
+            request = urllib.request.Request(URL + path, json.dumps(body).encode(), HEADERS)
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read() or b"null")
+        except (OSError, http.client.HTTPException) as error:
+            is_refused = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+            if is_refused or stopping.is_set():
+                raise
+            print(path, "failed, trying again:", error, file=sys.stderr)
+            stopping.wait(1)
+
+def register():
+    worker.update(post("/workers", {"name": "worker.py", "queues": sys.argv[1:] or ["default"], "jobTypes": list(HANDLERS)}))
+
+def about_worker(call, body):
+    """A call of this worker. A server that does not know it any more has given its jobs to others: register again."""
+    try:
+        return post(f"/workers/{worker['workerId']}/{call}", body)
+    except urllib.error.HTTPError as error:
+        if error.code != 404:
+            raise
+        register()
+        return {"leases": [], "cancel": [], "lost": list(running)}
 
 def run(job):
     seq = iter(range(1, sys.maxsize))
@@ -34,16 +57,22 @@ def run(job):
     except Exception as error:
         what = {"type": type(error).__name__, "message": str(error), "retryable": True}
         report |= {"outcome": "failed", "error": what}
-    [verdict] = post("/executions:report", {"items": [report]})["items"]
-    if not verdict["ok"]:
-        print(job["jobId"], "was given to another meanwhile:", verdict["code"])
-    del running[job["jobId"]]
+    try:
+        [verdict] = post("/executions:report", {"items": [report]})["items"]
+        if not verdict["ok"]:
+            print(job["jobId"], "was given to another meanwhile:", verdict["code"])
+    finally:
+        del running[job["jobId"]]
 
-def beat(worker):
+def beat():
     """Keeps the leases of all running jobs, and hears which of them are to stop."""
     while running or not stopping.is_set():
         held = [{"jobId": id, "fence": one["fence"]} for id, one in list(running.items())]
-        heard = post(f"/workers/{worker['workerId']}/heartbeat", {"incarnation": worker["incarnation"], "running": held})
+        try:
+            heard = about_worker("heartbeat", {"incarnation": worker["incarnation"], "running": held})
+        except OSError as error:
+            print("a heartbeat failed:", error, file=sys.stderr)
+            heard = {"cancel": [], "lost": []}
         for id in heard["cancel"] + heard["lost"]:
             if id in running:
                 running[id]["cancelled"].set()
@@ -51,10 +80,16 @@ def beat(worker):
 
 for signum in (signal.SIGTERM, signal.SIGINT):
     signal.signal(signum, lambda *_: stopping.set())
-worker = post("/workers", {"name": "worker.py", "queues": sys.argv[1:] or ["default"], "jobTypes": list(HANDLERS)})
-threading.Thread(target=beat, args=[worker]).start()
+register()
+threading.Thread(target=beat).start()
 while not stopping.is_set():
-    for job in post(f"/workers/{worker['workerId']}/lease", {"max": 4 - len(running), "waitMs": 1000})["leases"]:
+    try:
+        leases = about_worker("lease", {"max": 4 - len(running), "waitMs": 1000})["leases"]
+    except OSError as error:
+        print("no jobs:", error, file=sys.stderr)
+        stopping.wait(1)
+        continue
+    for job in leases:
         running[job["jobId"]] = {"fence": job["fence"], "cancelled": threading.Event()}
         threading.Thread(target=run, args=[job]).start()
     while len(running) >= 4:
