@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from baton import Server, binary, data_of, eventually, nobody_parked, parked
+from baton import Refused, Server, binary, data_of, eventually, nobody_parked, parked
 from ports import free_port
 from programs import Programs
 from tokens import SECRET, hs256
@@ -386,3 +386,70 @@ def test_a_message_that_nobody_could_read_is_not_finished(server, programs, queu
     programs.start(binary(), "pop", queue, stdout=closed_pipe).wait(30)
     seen = counts(programs, queue)
     assert (seen["completed"], seen["processing"]) == (0, 1)
+
+
+# What goes wrong on the way, and who stops reading.
+
+
+def test_a_push_during_maintenance_is_said_to_be_buffered(tmp_path, queue):
+    with Server(tmp_path / "data") as server:
+        programs = Programs(f"http://127.0.0.1:{server.port}")
+        server.post("/api/v1/system/maintenance", {"enabled": True})
+        said = programs.said("push", queue, "1")
+        assert said.startswith(f"pushed 1 message to {queue}, 1 buffered until "), said
+
+
+def test_a_watch_ends_when_nothing_reads_it_any_more(server, programs, queue):
+    programs.said("push", queue, "1")
+    reading, writing = os.pipe()
+    watch = programs.start(binary(), "tail", queue, "--from", "all", stdout=writing, stderr=subprocess.DEVNULL)
+    os.close(writing)
+    with os.fdopen(reading) as source:
+        assert source.readline().endswith("1\n")
+    assert watch.wait(30) == 0
+    groups = server.get(f"/api/v1/consumer-groups").json
+    assert [group["name"] for group in groups if group["name"].startswith("tail-")] == []
+
+
+def test_an_address_from_the_environment_is_not_shown_as_required(programs):
+    code, out, err = programs.baton("push")
+    assert code == 2 and "Usage: baton push <QUEUE> [JSON]..." in err, err
+
+
+def test_an_address_that_is_taken_is_said_once(server, tmp_path):
+    listen = f"127.0.0.1:{server.port}"
+    with pytest.raises(Refused) as refused:
+        Server(tmp_path / "data", listen=listen).start()
+    assert refused.value.output.count("Address already in use") == 1
+
+
+def test_a_name_without_an_address_is_explained():
+    code, out, err = Programs("http://no-such-host.invalid:1").baton("queues")
+    assert code == 1 and "No address is known for that name" in err, err
+
+
+def test_plain_http_is_explained_to_who_asks_for_tls(server):
+    code, out, err = Programs(f"https://127.0.0.1:{server.port}").baton("queues")
+    assert code == 1 and "its address begins with http://" in err, err
+
+
+def test_a_log_that_is_followed_goes_on_after_its_server_was_away(tmp_path, queue):
+    with Server(tmp_path / "data") as server:
+        programs = Programs(f"http://127.0.0.1:{server.port}")
+        try:
+            job = server.post("/api/v1/jobs", {"jobType": "x", "queue": queue}).json["jobId"]
+            worker = server.post("/api/v1/workers", {"name": "w", "queues": [queue]}).json["workerId"]
+            [lease] = server.post(f"/api/v1/workers/{worker}/lease", {"max": 1, "waitMs": 20_000}).json["leases"]
+            lines = {"firstSeq": 1, "lines": [{"level": "info", "message": "begun"}]}
+            assert server.post(f"/api/v1/executions/{lease['executionId']}/logs", lines).status == 200
+            told, shown = tmp_path / "told", tmp_path / "shown"
+            with told.open("w") as err, shown.open("w") as out:
+                follow = programs.start(binary(), "job", "logs", "-f", job, stdout=out, stderr=err)
+            eventually(lambda: "begun" in shown.read_text(), 60)
+            server.stop()
+            eventually(lambda: "trying again" in told.read_text(), 60)
+            server.start()
+            assert server.post(f"/api/v1/jobs/{job}/cancel", {"force": True}).status == 200
+            assert follow.wait(60) == 0, told.read_text()
+        finally:
+            programs.close()

@@ -167,3 +167,14 @@ def test_keys_of_tokens_are_read_over_https_from_whom_the_system_trusts(tmp_path
             assert server.get("/api/v1/resources/queues", headers=token).status == 503
             eventually(lambda: "cannot read the keys of tokens" in server.text())
             assert server.stop() == 0
+
+
+def test_the_command_explains_what_is_wrong_with_an_address(secure):
+    def hint(url):
+        ended = subprocess.run([str(binary()), "queues", "--url", url], capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 1, ended
+        return ended.stderr
+
+    address = f"localhost:{secure.port}"
+    assert "with --ca or BATON_CA" in hint(f"https://{address}")
+    assert "its address begins with https://" in hint(f"http://{address}")

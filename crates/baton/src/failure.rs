@@ -18,11 +18,14 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The reasons, outermost first. A client error tells its own inner reasons.
+/// The reasons, outermost first, each once: an error may say its own inner reasons, as a client error does.
 fn text(error: &anyhow::Error) -> String {
-    let mut parts = Vec::new();
+    let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
-        parts.push(cause.to_string());
+        let part = cause.to_string();
+        if !parts.iter().any(|said| said.contains(&part)) {
+            parts.push(part);
+        }
         if cause.is::<Error>() {
             break;
         }
@@ -47,6 +50,25 @@ fn is_refused(error: &anyhow::Error) -> bool {
     reasons.any(|reason| reason.kind() == io::ErrorKind::ConnectionRefused)
 }
 
+/// What connections fail for, as the libraries below say it, and what to do next.
+const CONNECTION_HINTS: &[(&str, &str)] = &[
+    (
+        "certificate not valid for name",
+        "The server's certificate is for another name: use one of its names in --url or BATON_URL.",
+    ),
+    (
+        "invalid peer certificate",
+        "The certificate is not trusted: name its authority's certificate (PEM) with --ca or BATON_CA.",
+    ),
+    ("invalid HTTP version parsed", "Does the server speak TLS? Then its address begins with https://."),
+    ("InvalidContentType", "Does the server speak plain HTTP? Then its address begins with http://."),
+    ("failed to lookup address", "No address is known for that name: check the host in --url or BATON_URL."),
+];
+
+fn connection_hint(problem: &str) -> Option<&'static str> {
+    CONNECTION_HINTS.iter().find(|(reason, _)| problem.contains(reason)).map(|(_, hint)| *hint)
+}
+
 /// What to do next.
 fn hint(error: &Error) -> Option<&'static str> {
     match error {
@@ -55,6 +77,9 @@ fn hint(error: &Error) -> Option<&'static str> {
         Error::Denied { .. } => Some(
             "The token is valid but its role does not allow this: use another with --token or BATON_TOKEN.",
         ),
+        Error::Unavailable { .. } if connection_hint(&error.to_string()).is_some() => {
+            connection_hint(&error.to_string())
+        }
         Error::Unavailable { .. } | Error::Timeout { .. } => Some(
             "The server did not manage. Look at its log, or try again; a repeated push does no harm with the same --transaction-id.",
         ),
@@ -76,6 +101,27 @@ mod tests {
         assert!(is_closed_pipe(&anyhow::Error::new(pipe()).context("cannot print")));
         let server = Error::Unavailable { url: "http://test".into(), cause: pipe().into() };
         assert!(!is_closed_pipe(&server.into()));
+    }
+
+    #[test]
+    fn a_certificate_for_another_name_is_explained() {
+        let reason = "invalid peer certificate: certificate not valid for name \"127.0.0.1\"";
+        let error = Error::Unavailable { url: "https://127.0.0.1:1".into(), cause: reason.into() };
+        assert!(hint(&error).unwrap().contains("is for another name"));
+        let other = Error::Unavailable { url: "https://127.0.0.1:1".into(), cause: "closed".into() };
+        assert!(hint(&other).unwrap().starts_with("The server did not manage"));
+    }
+
+    #[test]
+    fn a_reason_is_said_once() {
+        let inner = || io::Error::other("Address already in use");
+        let outer =
+            anyhow::Error::new(inner()).context("cannot listen: Address already in use; is it taken?");
+        assert_eq!(text(&outer), "cannot listen: Address already in use; is it taken?");
+        assert_eq!(
+            text(&anyhow::Error::new(inner()).context("starting")),
+            "starting: Address already in use"
+        );
     }
 
     #[test]

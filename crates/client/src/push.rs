@@ -165,6 +165,9 @@ impl Push {
 pub struct Confirmation {
     /// Stored, or safely spooled.
     pub queued: usize,
+    /// Those of them that are spooled: they can be popped once the server's maintenance or the outage of its database
+    /// is over.
+    pub buffered: usize,
     /// Known by their transaction id.
     pub duplicates: usize,
 }
@@ -194,7 +197,11 @@ pub(crate) fn confirmation(answer: &Answer, count: usize) -> Result<Confirmation
     let mut refused = Vec::new();
     for outcome in outcomes {
         match outcome.status {
-            PushStatus::Queued | PushStatus::Buffered => confirmation.queued += 1,
+            PushStatus::Queued => confirmation.queued += 1,
+            PushStatus::Buffered => {
+                confirmation.queued += 1;
+                confirmation.buffered += 1;
+            }
             PushStatus::Duplicate => confirmation.duplicates += 1,
             PushStatus::Failed => refused.push(outcome.error.unwrap_or_else(|| "no explanation".into())),
         }

@@ -58,6 +58,8 @@ pub struct Args {
 #[derive(Debug, Default)]
 struct Sent {
     queued: usize,
+    /// Those of them that wait in the server's buffer.
+    buffered: usize,
     duplicates: usize,
 }
 
@@ -84,14 +86,22 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     if !output.is_json() {
         let plural = if sent.queued == 1 { "" } else { "s" };
         output.text(format_args!(
-            "pushed {} message{plural} to {}{}",
+            "pushed {} message{plural} to {}{}{}",
             sent.queued,
             args.queue,
+            buffered(&sent),
             duplicates(&sent)
         ))?;
     }
     output.flush()?;
     Ok(())
+}
+
+fn buffered(sent: &Sent) -> String {
+    match sent.buffered {
+        0 => String::new(),
+        n => format!(", {n} buffered until the server's maintenance or the outage of its database is over"),
+    }
 }
 
 fn duplicates(sent: &Sent) -> String {
@@ -181,6 +191,7 @@ async fn send(
     if !output.is_json() {
         let confirmation = push.confirm().await?;
         sent.queued += confirmation.queued;
+        sent.buffered += confirmation.buffered;
         sent.duplicates += confirmation.duplicates;
         return Ok(());
     }

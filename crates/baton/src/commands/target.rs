@@ -1,26 +1,31 @@
 //! Which server a command talks to, and how it prints.
 
+use std::env::VarError;
 use std::path::PathBuf;
 
+use anyhow::bail;
 use baton_client::Client;
 use clap::Args;
 
 use crate::token::Token;
 
+const DEFAULT_URL: &str = "http://127.0.0.1:6632";
+
 /// Common to all commands that talk to a server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub struct Target {
-    /// Address of the server; several, with commas between, when they share a store
-    #[arg(long, env = "BATON_URL", default_value = "http://127.0.0.1:6632", value_delimiter = ',')]
+    /// Address of the server; several, with commas between, when they share a store [env: BATON_URL] [default:
+    /// http://127.0.0.1:6632]
+    #[arg(long, value_delimiter = ',')]
     url: Vec<String>,
 
-    /// Token that the server asks for
-    #[arg(long, env = "BATON_TOKEN", hide_env_values = true)]
+    /// Token that the server asks for [env: BATON_TOKEN]
+    #[arg(long)]
     token: Option<Token>,
 
-    /// File with the certificates, in PEM, of the authorities to trust for https, instead of the system's
-    #[arg(long, env = "BATON_CA", value_name = "FILE")]
+    /// File with the certificates, in PEM, of the authorities to trust for https, instead of the system's [env: BATON_CA]
+    #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
     /// Print JSON, one value on each line
@@ -32,13 +37,30 @@ impl Target {
     /// A client of the server. Its log goes to stderr as far as RUST_LOG asks for it.
     pub fn client(&self) -> anyhow::Result<Client> {
         crate::log::start(tracing_subscriber::EnvFilter::from_default_env());
-        let mut builder = self.url.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
-        if let Some(token) = &self.token {
+        // Read here and not by clap, which shows each flag that the environment sets as a required one.
+        let urls = if self.url.is_empty() { split(&environment("BATON_URL")?) } else { self.url.clone() };
+        let mut builder = urls.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
+        let token = environment("BATON_TOKEN")?.map(|token| token.parse::<Token>()).transpose()?;
+        if let Some(token) = self.token.as_ref().or(token.as_ref()) {
             builder = builder.token(token.expose());
         }
-        if let Some(ca) = &self.ca {
+        let ca = environment("BATON_CA")?.map(PathBuf::from);
+        if let Some(ca) = self.ca.as_ref().or(ca.as_ref()) {
             builder = builder.ca(ca);
         }
         Ok(builder.build()?)
+    }
+}
+
+fn split(urls: &Option<String>) -> Vec<String> {
+    urls.as_deref().unwrap_or(DEFAULT_URL).split(',').map(str::to_owned).collect()
+}
+
+/// A variable of the environment, unless it is empty.
+fn environment(name: &str) -> anyhow::Result<Option<String>> {
+    match std::env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => bail!("{name} is no UTF-8"),
     }
 }

@@ -122,7 +122,7 @@ async fn a_lease_that_is_over_cannot_be_extended() {
 async fn a_push_is_confirmed_or_explained() {
     let server = answering(201, json!([{"status": "queued"}, {"status": "duplicate"}])).await;
     let confirmation = client(&server).queue("orders").push(&1).and(&2).confirm().await.unwrap();
-    assert_eq!(confirmation, Confirmation { queued: 1, duplicates: 1 });
+    assert_eq!(confirmation, Confirmation { queued: 1, buffered: 0, duplicates: 1 });
     let server =
         answering(201, json!([{"status": "queued"}, {"status": "failed", "error": "no room"}])).await;
     let outcome = client(&server).queue("orders").push(&1).and(&2).confirm().await;
