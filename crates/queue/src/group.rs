@@ -9,6 +9,7 @@ use baton_store::{Cursor, Durability, Group, GroupSpec, Partition, Queue, Start,
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 
 use crate::pop::current_cursor;
+use crate::room;
 
 /// Where to move a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +208,7 @@ pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<
     match group {
         Some(group) => restart(tx, &group, start),
         None => {
+            room::for_groups(tx, queue, 1)?;
             tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation: false });
         }
     }
@@ -231,6 +233,9 @@ pub fn seek_partition(
         Some(offset) => tx.message(partition.id, offset)?.map(|message| message.created_at),
         None => None,
     };
+    if tx.group(queue.id, name)?.is_none() {
+        room::for_groups(tx, queue, 1)?;
+    }
     place(tx, queue, name, partition, next)?;
     Ok(before)
 }

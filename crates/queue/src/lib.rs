@@ -24,6 +24,7 @@ mod pop;
 mod push;
 mod resolve;
 mod retention;
+mod room;
 mod seal;
 mod series;
 mod stream;

@@ -18,6 +18,7 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
 use crate::push::ensure_queue;
+use crate::room;
 use crate::waiting::Spot;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
@@ -191,7 +192,10 @@ impl Budget {
 /// Creates the queue that a pop names, if its group is to be known there from its first pop on.
 pub fn create_queue(tx: &mut dyn Tx, request: &PopRequest) -> Result<(), Stop> {
     match request.target.queue().filter(|_| request.group != QUEUE_MODE || request.wait.is_some()) {
-        Some(name) if tx.queue(name)?.is_none() => ensure_queue(tx, name).map(drop),
+        Some(name) if tx.queue(name)?.is_none() => {
+            room::for_queues(tx, 1)?;
+            ensure_queue(tx, name).map(drop)
+        }
         _ => Ok(()),
     }
 }
@@ -217,6 +221,7 @@ fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc
     if let Some(group) = tx.group(queue.id, &request.group)? {
         return Ok(group);
     }
+    room::for_groups(tx, queue, 1)?;
     let now = tx.now();
     let start = match request.subscription {
         _ if request.group == QUEUE_MODE => Start::Oldest,

@@ -20,7 +20,7 @@ use crate::Error;
 use crate::maintenance::{self, Detour, Place, PushMode};
 use crate::meter::PushCount;
 use crate::seal::{Sealer, is_sealed};
-use crate::withdrawn;
+use crate::{room, withdrawn};
 
 /// Messages to push, encoded and sorted by partition while they are added.
 #[derive(Clone, Debug, Default)]
@@ -284,6 +284,11 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
     if let Some(full) = find_full(tx, batch, &plans)? {
         return Ok(Err(full));
     }
+    match find_room(tx, batch, &plans) {
+        // Others that are decided together with it go on.
+        Err(Stop::Failed(full @ baton_store::Error::LimitReached(_))) => return Ok(Err(full.into())),
+        room => room?,
+    }
     Ok(Ok(Prepared(plans)))
 }
 
@@ -363,6 +368,18 @@ fn find_original(
     let Some(created_at) = created_at.filter(|at| *at >= oldest) else { return Ok(None) };
     let is_withdrawn = withdrawn::is_withdrawn(tx, row.id, IdHash::of(id), offset)?;
     Ok((!is_withdrawn).then(|| MessageId::new(created_at, row.id, offset)))
+}
+
+/// Says no when there would be more queues or partitions than there may be.
+fn find_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<(), Stop> {
+    let mut fresh: FxHashMap<&str, (u64, Option<&Queue>)> = FxHashMap::default();
+    for (part, plan) in batch.parts.iter().zip(plans) {
+        if plan.partition.is_none() && plan.detour.is_none() {
+            fresh.entry(&part.queue).or_insert((0, plan.queue.as_deref())).0 += 1;
+        }
+    }
+    room::for_queues(tx, fresh.values().filter(|(_, queue)| queue.is_none()).count() as u64)?;
+    look_at_all(fresh, |(name, (partitions, queue))| room::for_partitions(tx, queue, name, partitions))
 }
 
 /// The queue that would hold more than it may, if there is one.

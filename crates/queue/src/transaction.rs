@@ -5,16 +5,17 @@
 //! transaction that acks takes effect once. One without acks takes effect once under an idempotency key
 //! ([`Repeatable`]), which also keeps the first answer. Start at [`transact`].
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use baton_store::{Earlier, IdempotencyKey, Stop, Tx};
-use baton_types::{LeaseId, Offset};
+use baton_types::{LeaseId, Offset, QueueId};
 use bytes::Bytes;
 
 use crate::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
 use crate::pop;
 use crate::seal::Sealer;
-use crate::{AckItem, Acked, Error, PushBatch, Pushed, group, kv, push, timer};
+use crate::{AckItem, Acked, Error, PushBatch, Pushed, group, kv, push, room, timer};
 
 /// One step.
 #[derive(Debug)]
@@ -215,6 +216,9 @@ pub fn transact(
         Err(error @ Error::QueueFull { .. }) => {
             return Ok(Ok(TransactionResult::not_done("queue_full", error.to_string())));
         }
+        Err(error @ Error::Store(baton_store::Error::LimitReached(_))) => {
+            return Ok(Ok(TransactionResult::not_done("limit_reached", error.to_string())));
+        }
         Err(error @ Error::Unsealed(_)) => return Ok(Err(error)),
         Err(error) => return Ok(Ok(TransactionResult::not_done("bad_request", error.to_string()))),
     };
@@ -224,6 +228,7 @@ pub fn transact(
     }
     let first_timer = ready.steps() + ready.kv.len();
     let mut places = Vec::with_capacity(ready.positions.len());
+    let mut new_groups: BTreeMap<QueueId, BTreeSet<&str>> = BTreeMap::new();
     for (index, position) in (first_timer + ready.timers.len()..).zip(&ready.positions) {
         let Some(queue) = tx.queue(&position.queue)? else {
             let error = format!("there is no queue {:?}", position.queue);
@@ -239,6 +244,16 @@ pub fn transact(
             return Ok(Ok(TransactionResult::not_done("bad_request", error).at(index)));
         }
         let known = tx.group(queue.id, &position.group)?;
+        if known.is_none() {
+            let fresh = new_groups.entry(queue.id).or_default();
+            fresh.insert(&position.group);
+            match room::for_groups(tx, &queue, fresh.len() as u64) {
+                Err(Stop::Failed(full @ baton_store::Error::LimitReached(_))) => {
+                    return Ok(Ok(TransactionResult::not_done("limit_reached", full.to_string()).at(index)));
+                }
+                room => room?,
+            }
+        }
         let next = match (position.next, known) {
             (Some(next), _) => next,
             (None, Some(known)) => pop::beginning(tx, &known, &partition)?,

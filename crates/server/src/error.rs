@@ -546,6 +546,7 @@ impl From<baton_store::Error> for Error {
             Store::DiskFull { .. } => Self::new(Kind::DiskFull, message),
             Store::Corrupt(_) => Self::new(Kind::Corrupt, message),
             Store::Closed(_) | Store::Unusable(_) => Self::new(Kind::StoreClosed, message),
+            Store::LimitReached(_) => Self::new(Kind::LimitReached, message),
             Store::TooLarge { .. } => Self::new(Kind::BodyTooLarge, message),
         }
     }

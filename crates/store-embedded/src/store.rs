@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use baton_env::{BootClock, Clock};
 use baton_store::{
-    Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
+    Bounds, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
 };
 use baton_types::{Offset, PartitionId, Timestamp};
 use fjall::{CompressionType, Database};
@@ -58,6 +58,8 @@ pub struct Options {
     pub remembered_max: usize,
     /// Rows that tell where messages are, kept in memory before many are written at once, about 48 bytes each.
     pub index_rows: usize,
+    /// How many queues, partitions and groups there may be.
+    pub bounds: Bounds,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Whether the machine's clock counts, however far it is from the time that is stored.
@@ -74,6 +76,7 @@ impl Options {
             log_file_bytes: 32 << 20,
             remembered_max: 20_000_000,
             index_rows: 128 << 10,
+            bounds: Bounds::default(),
             clock: Arc::new(BootClock::default()),
             resets_clock: false,
         }
@@ -100,6 +103,7 @@ pub struct Shared {
     pub messages: Messages,
     directory: PathBuf,
     min_free_disk: u64,
+    pub bounds: Bounds,
     clock: Arc<dyn Clock>,
     listener: RwLock<Option<Listener>>,
     failure: OnceLock<String>,
@@ -192,6 +196,7 @@ impl EmbeddedStore {
             messages,
             directory: options.directory,
             min_free_disk: options.min_free_disk,
+            bounds: options.bounds,
             clock: options.clock.clone(),
             listener: RwLock::default(),
             failure: OnceLock::new(),

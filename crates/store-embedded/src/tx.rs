@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Appended, Block, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, MessageView,
-    Partition, Queue, QueueSpec, Record, RememberedId, Segment, SegmentHeader, Start, Stop, Tx,
+    Appended, Block, Bounds, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec,
+    MessageView, Partition, Queue, QueueSpec, Record, RememberedId, Segment, SegmentHeader, Start, Stop, Tx,
 };
 use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
@@ -169,6 +169,10 @@ impl Tx for EmbeddedTx<'_> {
         Ok(found.into_iter().map(read).collect::<Result<_, Error>>()?)
     }
 
+    fn bounds(&self) -> Bounds {
+        self.writer.shared.bounds
+    }
+
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
         self.see_structure();
         Ok(self.writer.hot.queue(name))
@@ -182,6 +186,11 @@ impl Tx for EmbeddedTx<'_> {
     fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
         self.see_structure();
         Ok(self.writer.hot.queues())
+    }
+
+    fn queue_count(&mut self) -> Result<u64, Stop> {
+        self.see_structure();
+        Ok(self.writer.hot.queue_count())
     }
 
     fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
@@ -258,6 +267,11 @@ impl Tx for EmbeddedTx<'_> {
     fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
         self.see_all();
         Ok(self.writer.hot.partition_count(queue))
+    }
+
+    fn has_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, Stop> {
+        self.see_all();
+        Ok(self.writer.hot.partition_count(queue).saturating_add(partitions) <= self.bounds().partitions)
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
@@ -402,6 +416,11 @@ impl Tx for EmbeddedTx<'_> {
     fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
         self.see_structure();
         Ok(self.writer.hot.groups(queue))
+    }
+
+    fn group_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+        self.see_structure();
+        Ok(self.writer.hot.group_count(queue))
     }
 
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group> {

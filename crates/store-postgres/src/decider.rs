@@ -27,7 +27,8 @@ impl Decider<'_> {
         operation: &mut Box<dyn Operation>,
     ) -> Result<(), Stop> {
         memory.begin();
-        let mut tx = PostgresTx { memory, names: self.names, remembered, cache: &self.shared.cache, ids: 0 };
+        let Shared { cache, room, .. } = self.shared;
+        let mut tx = PostgresTx { memory, names: self.names, remembered, cache, room, ids: 0 };
         match catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx))) {
             Ok(outcome) => outcome,
             Err(thrown) if thrown.is::<Missing>() => Err(Stop::Load),

@@ -36,6 +36,7 @@ mod remembered;
 mod repair;
 #[cfg(test)]
 mod rivals;
+mod room;
 mod schema;
 mod slot;
 mod store;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use baton_env::{Clock, SlewedClock, Stopwatch};
 use baton_store::{
-    BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment, Statistics, Store,
+    Bounds, BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment,
+    Statistics, Store,
 };
 use baton_types::{Offset, PartitionId, Timestamp};
 use tokio::sync::Notify;
@@ -18,6 +19,7 @@ use crate::failure::Failure;
 use crate::lanes::{LANES_MAX, Lanes};
 use crate::link::{Call, DEADLINE, Link, Row, call, param, signed};
 use crate::repair;
+use crate::room::Room;
 use crate::schema::{self, Standing};
 use crate::sweeper;
 use crate::writer::{AWAY_MAX, RECONNECT_FIRST, RECONNECT_MAX};
@@ -54,6 +56,8 @@ pub struct Options {
     pub schema: String,
     /// Bytes of young messages kept in memory.
     pub cache_bytes: usize,
+    /// How many queues, partitions and groups there may be.
+    pub bounds: Bounds,
     /// A clock in place of the database's, for tests.
     pub clock: Option<Arc<dyn Clock>>,
 }
@@ -61,7 +65,8 @@ pub struct Options {
 impl Options {
     /// The usual options for a database.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), schema: "baton".into(), cache_bytes: 64 << 20, clock: None }
+        let bounds = Bounds::default();
+        Self { url: url.into(), schema: "baton".into(), cache_bytes: 64 << 20, bounds, clock: None }
     }
 
     fn address(&self) -> Result<Address, Error> {
@@ -110,6 +115,7 @@ pub struct Shared {
     pub address: Address,
     pub schema: String,
     pub cache: Cache,
+    pub room: Room,
     /// Tells the sweeper that there is something to clear away.
     pub sweep: Notify,
     clock: Option<Arc<dyn Clock>>,
@@ -149,6 +155,7 @@ impl PostgresStore {
             address,
             schema: options.schema,
             cache: Cache::new(options.cache_bytes),
+            room: Room::new(options.bounds),
             sweep: Notify::new(),
             clock: options.clock,
             listener: RwLock::default(),

@@ -34,6 +34,14 @@ impl Structure {
         self.queues.contains_key(&id)
     }
 
+    pub fn queue_count(&self) -> u64 {
+        self.queues.len() as u64
+    }
+
+    pub fn group_count(&self, queue: QueueId) -> u64 {
+        self.by_queue.get(&queue).map_or(0, |groups| groups.len() as u64)
+    }
+
     /// In the order of their creation.
     pub fn queues(&self) -> Vec<Arc<Queue>> {
         let mut queues: Vec<_> = self.queues.values().cloned().collect();

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Appended, Block, Cache, Cursor, DeadLetter, DeadLetterKey, Durability, Group, GroupSpec, MessageView,
-    Partition, Queue, QueueSpec, Record, RememberedId, Start, Stop, Tx,
+    Appended, Block, Bounds, Cache, Cursor, DeadLetter, DeadLetterKey, Durability, Group, GroupSpec,
+    MessageView, Partition, Queue, QueueSpec, Record, RememberedId, Start, Stop, Tx,
 };
 use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use rustc_hash::FxHashMap;
 
 use crate::memory::Memory;
 use crate::remembered::Remembered;
+use crate::room::Room;
 
 /// Rows fetched beyond what a page asked for, because some of them may have been removed or run out meanwhile.
 const SPARE_ROWS: usize = 8;
@@ -47,6 +48,7 @@ pub struct PostgresTx<'a> {
     pub names: &'a Names,
     pub remembered: &'a Remembered,
     pub cache: &'a Cache,
+    pub room: &'a Room,
     /// Numbers that the decision has taken.
     pub ids: u64,
 }
@@ -134,6 +136,10 @@ impl Tx for PostgresTx<'_> {
         record::page(self, prefix, after, limit)
     }
 
+    fn bounds(&self) -> Bounds {
+        self.room.bounds
+    }
+
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
         Ok(self.memory.structure.queue(name))
     }
@@ -144,6 +150,10 @@ impl Tx for PostgresTx<'_> {
 
     fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
         Ok(self.memory.structure.queues())
+    }
+
+    fn queue_count(&mut self) -> Result<u64, Stop> {
+        Ok(self.memory.structure.queue_count())
     }
 
     fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
@@ -173,6 +183,10 @@ impl Tx for PostgresTx<'_> {
 
     fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
         partition::count(self, queue)
+    }
+
+    fn has_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, Stop> {
+        partition::has_room(self, queue, partitions)
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
@@ -213,6 +227,10 @@ impl Tx for PostgresTx<'_> {
 
     fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
         Ok(self.memory.structure.groups(queue))
+    }
+
+    fn group_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+        Ok(self.memory.structure.group_count(queue))
     }
 
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group> {

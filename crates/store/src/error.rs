@@ -23,6 +23,9 @@ pub enum Error {
     /// The store is closing or closed; whether the operation happened is unknown only if it was a write.
     #[error("the store is closed: {0}")]
     Closed(String),
+    /// There are as many of something as there may be. Nothing was changed: remove some.
+    #[error("{0}")]
+    LimitReached(String),
     /// A record is larger than a record may be.
     #[error("a record holds at most {max} bytes, this one has {bytes}")]
     TooLarge {

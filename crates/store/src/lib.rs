@@ -12,6 +12,7 @@
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 
+mod bounds;
 mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -27,6 +28,7 @@ mod segment;
 mod store;
 mod tx;
 
+pub use bounds::Bounds;
 pub use cache::Cache;
 pub use error::Error;
 pub use histogram::{Distribution, Histogram, MICROS, SIZES};

@@ -7,8 +7,8 @@ use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timest
 use bytes::Bytes;
 
 use crate::{
-    Block, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec, Record,
-    Start,
+    Block, Bounds, Cursor, DeadLetter, DeadLetterKey, Error, Group, MessageView, Partition, Queue, QueueSpec,
+    Record, Start,
 };
 
 /// Why a decision stopped before its end.
@@ -129,6 +129,9 @@ pub trait Tx {
         limit: usize,
     ) -> Result<Vec<(String, Record)>, Stop>;
 
+    /// How many queues, partitions and groups there may be. Rules ask before they create any.
+    fn bounds(&self) -> Bounds;
+
     /// A queue by name.
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop>;
 
@@ -137,6 +140,9 @@ pub trait Tx {
 
     /// All queues, in the order of their creation.
     fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop>;
+
+    /// How many queues there are.
+    fn queue_count(&mut self) -> Result<u64, Stop>;
 
     /// Creates a queue, or changes the one of that name.
     fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop>;
@@ -175,6 +181,10 @@ pub trait Tx {
 
     /// How many partitions a queue has.
     fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop>;
+
+    /// Whether a queue may have so many partitions more. This takes no longer when it has many; what other servers
+    /// create at about the same time may be missed.
+    fn has_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, Stop>;
 
     /// Creates a partition that does not exist yet.
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId;
@@ -223,6 +233,9 @@ pub trait Tx {
 
     /// All groups of a queue, by name.
     fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop>;
+
+    /// How many groups a queue has.
+    fn group_count(&mut self, queue: QueueId) -> Result<u64, Stop>;
 
     /// Creates a group. One of the same name is replaced: its cursors and leases are void.
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group>;

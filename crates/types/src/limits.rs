@@ -16,6 +16,16 @@ pub const JSON_LEVELS_MAX: usize = 100;
 /// Bytes of a queue, partition, group, namespace or task name: they become keys and travel in every answer.
 pub const NAME_BYTES_MAX: usize = 255;
 
+/// Queues of a server: each is kept in memory, and metrics have several lines for each.
+pub const QUEUES_MAX: u64 = 1_000_000;
+
+/// Partitions of a queue. With an embedded store each takes some hundred bytes of memory, so that these fit into one
+/// or two gigabytes.
+pub const PARTITIONS_MAX: u64 = 5_000_000;
+
+/// Groups of a queue: every push to it looks at all of them.
+pub const GROUPS_MAX: u64 = 10_000;
+
 /// Bytes of a transaction id: its length is stored in two bytes.
 pub const TRANSACTION_ID_BYTES_MAX: usize = u16::MAX as usize;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Queue, Start, Tx, look_at_all};
+use baton_store::{Group, Queue, Start, Tx, look_at_all};
 use baton_types::Timestamp;
 
 use super::queues::FEW;
@@ -68,11 +68,7 @@ impl Broker {
         Ok(found)
     }
 
-    async fn describe(
-        &self,
-        queue: &Arc<Queue>,
-        group: &Arc<baton_store::Group>,
-    ) -> Result<Vec<GroupPartition>, Error> {
+    async fn describe(&self, queue: &Arc<Queue>, group: &Arc<Group>) -> Result<Vec<GroupPartition>, Error> {
         let (mut found, mut after) = (Vec::new(), None);
         loop {
             let (queue, group) = (queue.clone(), group.clone());
@@ -95,6 +91,31 @@ impl Broker {
         }
     }
 
+    /// How many partitions a group has read.
+    async fn partitions_read(&self, queue: &Queue, group: &Group) -> Result<u64, Error> {
+        let (queue, group) = (queue.id, group.id);
+        let (mut read, mut after) = (0, None);
+        loop {
+            let (count, last) = self
+                .run(move |tx| {
+                    let page = tx.partitions(queue, after, PAGE)?;
+                    let mut count = 0;
+                    look_at_all(&page, |partition| {
+                        let cursor = tx.cursor(group, partition.id)?;
+                        count += u64::from(cursor.is_some_and(|c| c.last_pop_at > Timestamp::default()));
+                        Ok(())
+                    })?;
+                    Ok((count, page.last().map(|partition| partition.id)))
+                })
+                .await?;
+            read += count;
+            match last {
+                Some(last) => after = Some(last),
+                None => return Ok(read),
+            }
+        }
+    }
+
     /// Deletes a group, from one queue or from all; how many partitions it had read. With
     /// `keep_subscription` it begins again where it first did, otherwise as a new group.
     pub async fn delete_group(
@@ -109,8 +130,7 @@ impl Broker {
         let groups = self.look_at_queues(&queues, move |tx, queue| tx.group(queue.id, &group)).await?;
         for (queue, group) in queues.iter().zip(groups) {
             let Some(group) = group else { continue };
-            gone +=
-                self.describe(queue, &group).await?.iter().filter(|p| p.last_pop_at.is_some()).count() as u64;
+            gone += self.partitions_read(queue, &group).await?;
             self.run(move |tx| {
                 group::delete(tx, &group, keep_subscription);
                 Ok(())

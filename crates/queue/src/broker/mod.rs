@@ -44,6 +44,7 @@ use crate::pop;
 use crate::push::{self, PushBatch, Pushed, check_name};
 use crate::resolve::{self, Deliveries};
 use crate::retention;
+use crate::room;
 use crate::seal::{self, Keyring, Sealer};
 use crate::series::Series;
 use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
@@ -262,7 +263,11 @@ impl Broker {
         let can_seal = self.shared.sealer.can_seal();
         let (namespace, task) = (namespace.map(Arc::<str>::from), task.map(Arc::<str>::from));
         let configured = self.run(move |tx| {
-            let old = tx.queue(&name)?.filter(|_| !replace);
+            let known = tx.queue(&name)?;
+            if known.is_none() {
+                room::for_queues(tx, 1)?;
+            }
+            let old = known.filter(|_| !replace);
             let base = old.as_ref().map_or_else(QueueOptions::default, |old| old.spec.options.clone());
             let options = match base.merged(&options) {
                 Ok(options) => options,

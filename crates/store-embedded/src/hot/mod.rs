@@ -94,6 +94,10 @@ impl Hot {
         self.queues.values().map(|queue| queue.row.clone()).collect()
     }
 
+    pub fn queue_count(&self) -> u64 {
+        self.queues.len() as u64
+    }
+
     pub fn put_queue(&mut self, row: Arc<Queue>) {
         self.names.insert(row.spec.name.clone(), row.id);
         let fresh = QueueState {
@@ -349,6 +353,10 @@ impl Hot {
     pub fn groups(&self, queue: QueueId) -> Vec<Arc<Group>> {
         let Some(queue) = self.queues.get(&queue) else { return Vec::new() };
         queue.groups.values().filter_map(|id| self.group_by_id(*id)).collect()
+    }
+
+    pub fn group_count(&self, queue: QueueId) -> u64 {
+        self.queues.get(&queue).map_or(0, |queue| queue.groups.len() as u64)
     }
 
     /// Adds a group that has no cursors yet; `false` when its queue is gone. Tells which one it replaced.

@@ -70,6 +70,16 @@ pub fn count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
     Ok(stored + tx.memory.changed_of(queue).filter(|entry| entry.fresh).count() as u64)
 }
 
+pub fn has_room(tx: &mut PostgresTx<'_>, queue: QueueId, more: u64) -> Result<bool, Stop> {
+    let is_counted = tx.memory.all_of.contains(&queue) || tx.memory.counts.contains_key(&queue);
+    if let Some(has_room) = tx.room.has(queue, more).filter(|_| !is_counted) {
+        return Ok(has_room);
+    }
+    let count = count(tx, queue)?;
+    tx.room.counted(queue, count);
+    Ok(tx.room.fits(count, more))
+}
+
 pub fn create(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> PartitionId {
     let id = PartitionId(tx.fresh_id());
     let now = tx.now();
@@ -85,6 +95,7 @@ pub fn create(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> PartitionI
         deleted: Default::default(),
     };
     tx.write(Durability::Now);
+    tx.room.created(queue);
     let key = (queue, row.name.clone());
     let old = tx.memory.names.insert(key.clone(), Some(id));
     tx.memory.undo(move |memory| match old {

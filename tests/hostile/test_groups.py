@@ -1,0 +1,64 @@
+"""Many groups over many partitions, and many queues: what a stranger's GETs may cost."""
+
+import time
+
+from baton import Connection, Server
+from watch import MIB, Watch
+
+PARTITIONS = 20_000
+GROUPS = 1_000
+BATCH = 10_000
+QUEUES = 20_000
+
+
+def push_to(server, items):
+    for start in range(0, len(items), BATCH):
+        answer = server.post("/api/v1/push", {"items": items[start : start + BATCH]})
+        assert answer.status == 201, answer.body
+
+
+def test_groups_that_only_look_take_no_memory_by_partition(tmp_path, queue):
+    with Server(tmp_path) as server:
+        push_to(server, [{"queue": queue, "partition": f"p{n}", "payload": 1} for n in range(PARTITIONS)])
+        with Watch(server) as watch, Connection(server.port) as connection:
+            for number in range(GROUPS):
+                answer = connection.call("GET", f"/api/v1/pop/queue/{queue}?consumerGroup=g{number}&batch=1")
+                assert answer.status == 200
+        # A hundred bytes for each group and partition would be 2 GB.
+        assert watch.failure is None, watch.failure
+        assert watch.grown < 200 * MIB, f"{watch.grown // MIB} MiB"
+        held = resident(server)
+        with Connection(server.port) as connection:
+            for number in range(GROUPS):
+                path = f"/api/v1/consumer-groups/g{number}/queues/{queue}"
+                assert connection.call("DELETE", path).status == 200
+        # An allocator keeps some; nothing may be added.
+        assert resident(server) < held + 100 * MIB
+        assert server.pop(queue, batch=1)
+
+
+def test_many_queues_are_listed_while_others_are_served(tmp_path, queue):
+    with Server(tmp_path) as server:
+        push_to(server, [{"queue": f"{queue}-{n}", "payload": 1} for n in range(QUEUES // 10)])
+        few = seconds_of(server, QUEUES // 10)
+        push_to(server, [{"queue": f"{queue}-{n}", "payload": 1} for n in range(QUEUES // 10, QUEUES)])
+        with Watch(server) as watch:
+            many = seconds_of(server, QUEUES)
+            assert server.get("/metrics/prometheus").status == 200
+        watch.check(QUEUES * 1000, times=20)
+        assert many < 10 * 4 * few + 1, (few, many)
+
+
+def seconds_of(server, queues):
+    """The time that a list of all queues takes, the shortest of three."""
+    taken = []
+    for _ in range(3):
+        began = time.monotonic()
+        answer = server.get("/api/v1/resources/queues")
+        taken.append(time.monotonic() - began)
+        assert len(answer.json["queues"]) == queues
+    return min(taken)
+
+
+def resident(server):
+    return Watch(server)._kib("VmRSS") * 1024
