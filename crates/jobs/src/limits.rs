@@ -56,7 +56,7 @@ pub const PERMITS_MAX: u32 = 100_000;
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 /// Lines of one call.
 pub const LINES_MAX: usize = 1_000;
-/// Lines that are kept of one execution; what is beyond is counted and told as a gap.
+/// Lines that are kept of one execution, at least; older ones are dropped, counted and told as a gap.
 pub const LINES_KEPT_MAX: u64 = 10_000;
 /// Lost executions after which a job is not tried any more: it may be what kills the workers.
 pub const LOSSES_MAX: u32 = 3;
@@ -85,8 +85,8 @@ pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const LOGS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long an idempotency key is remembered.
 pub const IDEMPOTENT_FOR: Duration = Duration::from_secs(24 * 3600);
-/// How long a silent worker is remembered.
-pub const WORKER_FOR: Duration = Duration::from_secs(24 * 3600);
+/// How long a silent worker is listed.
+pub const WORKER_FOR: Duration = Duration::from_secs(3600);
 /// How long the reason of a cancellation waits for the worker to stop; a job keeps it in its history afterwards.
 pub const CANCEL_REASON_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Losses count against a job only within this time.

@@ -1,8 +1,8 @@
 //! Logs: what executions say, line by line, numbered without gaps.
 //!
 //! Lines of one call are one record, or several where they are many bytes. Always: the lines of an execution are numbered from 1 as its worker numbers them;
-//! a line that comes again is kept once, a number that is missing is refused, and what is beyond the limit is counted
-//! and told as a gap. A log is kept for a time of its own after the job's end (`wear`). So a reader that goes on from the last number it saw misses nothing without knowing.
+//! a line that comes again is kept once, and a number that is missing is refused. Beyond the limit the oldest lines are
+//! dropped: their places stay empty, and readers are told of the gap. A log is kept for a time of its own after the job's end (`wear`). So a reader that goes on from the last number it saw misses nothing without knowing.
 
 use baton_store::Error as StoreError;
 use baton_types::Timestamp;
@@ -122,9 +122,6 @@ struct Kept {
     first: u64,
     at: Timestamp,
     lines: Vec<NewLine>,
-    /// Lines before these that were not kept.
-    #[serde(default)]
-    dropped: u64,
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
@@ -164,10 +161,8 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     if fresh.is_empty() {
         return Ok(Logged::UpTo(logs.next));
     }
-    let room = usize::try_from(LINES_KEPT_MAX.saturating_sub(logs.kept)).unwrap_or(usize::MAX);
-    let (kept, dropped) = fresh.split_at(room.min(fresh.len()));
     let mut seq = logs.next;
-    for lines in split(kept.iter().cloned().map(bounded).collect()) {
+    for lines in split(fresh.iter().cloned().map(bounded).collect()) {
         book.say(place.index() as u64, || {
             let at = sent_at.to_iso_millis();
             json!({
@@ -176,16 +171,16 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
             })
         });
         let count = lines.len() as u64;
-        let record = Kept { fence: logs.fence, first: seq, at: book.now(), lines, dropped: logs.dropped };
+        let record = Kept { fence: logs.fence, first: seq, at: book.now(), lines };
         book.put(key::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);
         seq += count;
         logs.offset += count;
     }
     logs.next += fresh.len() as u64;
-    logs.kept += kept.len() as u64;
-    logs.dropped += dropped.len() as u64;
+    logs.kept += fresh.len() as u64;
+    let dropped = drop_oldest(book, job, &mut logs, fresh.len())?;
     book.put(key::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
-    book.news.counts.lines = (kept.len() as u64, dropped.len() as u64);
+    book.news.counts.lines = (fresh.len() as u64, dropped);
     let now = book.now();
     let slot = book.slot_mut(place)?;
     let is_first = !std::mem::replace(&mut slot.has_words, true);
@@ -194,6 +189,31 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     }
     book.tell(place);
     Ok(Logged::UpTo(logs.next))
+}
+
+/// Removes the oldest records of the newest execution that are not needed to keep as many lines as are to be kept, after
+/// `fresh` lines were added. Its lines have the last places of the log, so what is removed leaves a gap before them.
+fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -> Result<u64, Halt> {
+    if logs.kept <= LINES_KEPT_MAX {
+        return Ok(0);
+    }
+    let prefix = key::log_lines(job);
+    let before = key::log(job, logs.offset - logs.kept);
+    // Each record has a line, so as many as were added make room for them.
+    let oldest = book.stored(&prefix, Some(&before), fresh + 1)?;
+    let first = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
+    let mut dropped = 0;
+    for pair in oldest.windows(2) {
+        let (Some(from), Some(to)) = (first(&pair[0].0), first(&pair[1].0)) else { break };
+        if logs.kept - (to - from) < LINES_KEPT_MAX {
+            break;
+        }
+        book.remove(pair[0].0.clone());
+        logs.kept -= to - from;
+        dropped += to - from;
+    }
+    logs.dropped += dropped;
+    Ok(dropped)
 }
 
 /// Prepares the log of a job that is about to be forgotten for its time without it.
@@ -307,10 +327,15 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
         }
     };
     page.more = records.len() == RECORDS_MAX;
+    let (mut expected, mut gap) = (query.after + 1, 0);
     for (key, record) in records {
         let (Some(first), kept) = (first_line(&key), read::<Kept>(&record.value)?) else { continue };
         let execution = ExecutionId { job, fence: kept.fence };
         let at = kept.at.to_iso_millis();
+        if query.execution.is_none_or(|wanted| wanted == execution) {
+            gap += first.saturating_sub(expected);
+        }
+        expected = expected.max(first + kept.lines.len() as u64);
         for (index, line) in kept.lines.into_iter().enumerate() {
             let offset = first + index as u64;
             if offset <= query.after {
@@ -331,7 +356,7 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
                     at: line.at.unwrap_or_else(|| at.clone()),
                     level: line.level,
                     message: line.message,
-                    dropped: if index == 0 { kept.dropped } else { 0 },
+                    dropped: std::mem::take(&mut gap),
                 });
             }
         }

@@ -2,11 +2,14 @@
 //!
 //! Always: a page looks at a bounded number of jobs, whatever is asked for; when it finds fewer than it may tell, it
 //! says where to go on. So no search is in the way of the work. Labels (tag, correlation id, schedule) lead to their
-//! jobs directly; everything else looks through chunks, the newest first, queue by queue.
+//! jobs directly; everything else reads the chunks of all queues backwards and merges them, the newest job first. A
+//! cursor holds the acceptance of the last job, so jobs that are accepted between two pages do not move the others.
+
+use std::collections::BTreeMap;
 
 use baton_types::{PartitionId, Timestamp};
 
-use crate::book::{Book, Halt};
+use crate::book::{Book, Halt, each};
 use crate::chunk::{CHUNK, Slot};
 use crate::error::Error;
 use crate::id::{JobId, Place};
@@ -15,6 +18,11 @@ use crate::key::{self, Label};
 use crate::limits::{PAGE_CHUNKS_MAX, PAGE_MAX};
 use crate::state::State;
 use crate::view::{JobView, Seen, see};
+
+/// Chunks fetched at once, of all queues together.
+const AHEAD: u64 = 16;
+/// Queues that a cursor names: with two numbers each, it fits a link.
+const CURSOR_QUEUES_MAX: usize = 128;
 
 /// What jobs are looked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,7 +142,53 @@ fn by_label(
     Ok(Found { seen, next })
 }
 
-/// Looks through chunks from the newest job on, one queue after the other.
+/// How far a search has come. The last job that it looked at bounds it: what was accepted later does not belong to it.
+struct Cursor {
+    at: Timestamp,
+    partition: PartitionId,
+    /// How far it came in queues, so that it need not skip what it has seen.
+    ends: Vec<(PartitionId, u64)>,
+}
+
+/// One queue of a search, read backwards.
+struct Backwards {
+    partition: PartitionId,
+    first: u64,
+    end: u64,
+    /// The number of the job type that is looked for.
+    kind: Option<u32>,
+    /// The acceptance of the next job, no later than those before it.
+    at: Timestamp,
+    /// Whether the search has passed a job or a chunk of it.
+    has_moved: bool,
+}
+
+impl Backwards {
+    /// Moves to the newest job before the end; `false` when there is none. `None` when no more chunks may be read.
+    fn next(&mut self, book: &mut Book<'_>, ahead: u64, budget: &mut usize) -> Result<Option<bool>, Halt> {
+        while self.end > self.first {
+            let number = (self.end - 1) / CHUNK;
+            let low = number.saturating_sub(ahead).max(self.first / CHUNK);
+            let chunks: Vec<_> = (low..=number).map(|number| (self.partition, number)).collect();
+            book.want_chunks(&chunks)?;
+            let slots = book.chunk((self.partition, number))?;
+            let count = usize::try_from(self.end - number * CHUNK).unwrap_or(usize::MAX).min(slots.len());
+            if let Some(index) = slots[..count].iter().rposition(|slot| slot.state != State::Gone) {
+                self.end = number * CHUNK + index as u64 + 1;
+                self.at = self.at.min(slots[index].created_at);
+                return Ok(Some(true));
+            }
+            (self.end, self.has_moved) = (number * CHUNK, true);
+            match budget.checked_sub(1) {
+                Some(left) => *budget = left,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(false))
+    }
+}
+
+/// Merges the queues, the newest job first.
 fn by_queue(
     book: &mut Book<'_>,
     filter: &Filter,
@@ -143,63 +197,86 @@ fn by_queue(
     limit: usize,
 ) -> Result<Found, Halt> {
     let from = cursor.map(read_cursor).transpose()?;
-    let queues = match queue {
+    let partitions = match queue {
         Some(queue) => vec![queue],
-        None => queues_from(book, from.map(|place| place.partition))?,
+        None => all_queues(book)?,
     };
-    let (mut seen, mut looked_at) = (Vec::new(), 0);
-    for partition in queues {
-        let start = from.filter(|place| place.partition == partition).map(|place| place.offset.0);
-        let mut end = match start {
-            Some(start) => start,
-            None => book.next_place(partition)?.offset.0,
-        };
-        let first = book.head(partition)?.removed.end * CHUNK;
-        let kind = match &filter.job_type {
-            Some(name) => match book.kinds(partition)?.iter().zip(0u32..).find(|(kind, _)| ***kind == **name)
-            {
-                Some((_, number)) => Some(number),
-                None => continue,
-            },
-            None => None,
-        };
-        while end > first {
-            if looked_at >= PAGE_CHUNKS_MAX || seen.len() >= limit {
-                return Ok(Found { seen, next: Some(write_cursor(Place::new(partition, end))) });
-            }
-            let number = (end - 1) / CHUNK;
-            let low = number.saturating_sub(15).max(first / CHUNK);
-            let ahead: Vec<_> = (low..=number).map(|number| (partition, number)).collect();
-            book.want_chunks(&ahead)?;
-            looked_at += 1;
-            let slots = book.chunk((partition, number))?.iter().enumerate().rev();
-            let fits = |slot: &Slot| filter.fits_slot(slot) && kind.is_none_or(|kind| slot.kind == kind);
-            let here = slots.map(|(index, slot)| (number * CHUNK + index as u64, slot));
-            let found: Vec<u64> =
-                here.filter(|(offset, slot)| *offset < end && fits(slot)).map(|(offset, _)| offset).collect();
-            let too_old = |slot: &Slot| filter.created_after.is_some_and(|after| slot.created_at <= after);
-            let is_past = book
-                .chunk((partition, number))?
-                .iter()
-                .any(|slot| slot.state != State::Gone && too_old(slot));
-            end = number * CHUNK;
-            for offset in found {
-                if seen.len() >= limit {
-                    end = offset + 1;
-                    break;
-                }
-                seen.extend(see(book, Place::new(partition, offset))?);
-            }
-            if is_past && end == number * CHUNK {
-                break;
-            }
+    // Chunks without jobs that are passed over, and jobs that are looked at.
+    let (mut budget, mut left) = (PAGE_CHUNKS_MAX, PAGE_CHUNKS_MAX * CHUNK as usize);
+    let opened = each(partitions, |partition| open(book, filter, from.as_ref(), partition))?;
+    let mut queues: Vec<Backwards> = opened.into_iter().flatten().collect();
+    let ahead = (AHEAD / queues.len().max(1) as u64).max(1) - 1;
+    let (mut is_cut, mut cut) = (false, None);
+    let mut ready: BTreeMap<(Timestamp, PartitionId), usize> = BTreeMap::new();
+    let found = each(0..queues.len(), |index| queues[index].next(book, 0, &mut budget))?;
+    for (index, found) in found.into_iter().enumerate() {
+        match found {
+            Some(true) => drop(ready.insert((queues[index].at, queues[index].partition), index)),
+            Some(false) => {}
+            None => (is_cut, cut) = (true, Some(index)),
         }
     }
-    Ok(Found { seen, next: None })
+    let (mut seen, mut last) = (Vec::new(), from.as_ref().map(|from| (from.at, from.partition)));
+    while !is_cut && let Some((key @ (at, partition), index)) = ready.pop_last() {
+        if filter.created_after.is_some_and(|after| at <= after) {
+            ready.clear();
+            break;
+        }
+        if seen.len() >= limit || left == 0 {
+            is_cut = true;
+            break;
+        }
+        let queue = &mut queues[index];
+        let is_in_page = from.as_ref().is_none_or(|from| from.is_after(key));
+        (queue.end, queue.has_moved) = (queue.end - 1, true);
+        let place = Place::new(partition, queue.end);
+        let fits = |slot: &Slot| filter.fits_slot(slot) && queue.kind.is_none_or(|kind| slot.kind == kind);
+        left -= 1;
+        if is_in_page {
+            last = Some(key);
+            if book.slot(place)?.is_some_and(fits) {
+                seen.extend(see(book, place)?);
+            }
+        }
+        match queue.next(book, ahead, &mut budget)? {
+            Some(true) => drop(ready.insert((queue.at, partition), index)),
+            Some(false) => {}
+            None => (is_cut, cut) = (true, Some(index)),
+        }
+    }
+    let next = is_cut.then(|| write_cursor(last, &queues, cut));
+    Ok(Found { seen, next })
 }
 
-/// The queues, from the one that a cursor stands in.
-fn queues_from(book: &mut Book<'_>, from: Option<PartitionId>) -> Result<Vec<PartitionId>, Halt> {
+/// Where to read a queue from; nothing if it cannot have what is looked for.
+fn open(
+    book: &mut Book<'_>,
+    filter: &Filter,
+    from: Option<&Cursor>,
+    partition: PartitionId,
+) -> Result<Option<Backwards>, Halt> {
+    let known = from.and_then(|from| from.ends.iter().find(|(of, _)| *of == partition));
+    let (end, at) = match known {
+        Some((_, end)) => (*end, from.map_or(Timestamp::MAX, |from| from.at)),
+        None => (book.next_place(partition)?.offset.0, Timestamp::MAX),
+    };
+    let first = book.head(partition)?.removed.end * CHUNK;
+    let kind = match &filter.job_type {
+        Some(name) => {
+            let kinds = book.kinds(partition)?;
+            match kinds.iter().zip(0u32..).find(|(kind, _)| ***kind == **name) {
+                Some((_, number)) => Some(number),
+                None => return Ok(None),
+            }
+        }
+        None => None,
+    };
+    let has_moved = known.is_some();
+    Ok((end > first).then_some(Backwards { partition, first, end, kind, at, has_moved }))
+}
+
+/// The numbers of all queues.
+fn all_queues(book: &mut Book<'_>) -> Result<Vec<PartitionId>, Halt> {
     let (mut all, mut after) = (Vec::new(), None::<String>);
     loop {
         let page = book.stored(key::QUEUES, after.as_deref(), PAGE_MAX)?;
@@ -207,20 +284,40 @@ fn queues_from(book: &mut Book<'_>, from: Option<PartitionId>) -> Result<Vec<Par
         all.extend(page.iter().filter_map(|(_, record)| number(&record.value)));
         after = page.last().map(|(key, _)| key.clone());
         if page.len() < PAGE_MAX {
-            break;
+            return Ok(all);
         }
     }
-    let skip = from.and_then(|from| all.iter().position(|queue| *queue == from)).unwrap_or(0);
-    Ok(all.split_off(skip))
 }
 
-fn write_cursor(place: Place) -> String {
-    format!("{}-{}", place.partition, place.offset)
+impl Cursor {
+    /// Whether a job comes after those of the pages before. In a queue that is named here every job does.
+    fn is_after(&self, key: (Timestamp, PartitionId)) -> bool {
+        key <= (self.at, self.partition) || self.ends.iter().any(|(named, _)| *named == key.1)
+    }
 }
 
-fn read_cursor(text: &str) -> Result<Place, Error> {
+/// Where a search that was cut goes on. It names as many queues as fit a link; the others are read from their end.
+fn write_cursor(last: Option<(Timestamp, PartitionId)>, queues: &[Backwards], cut: Option<usize>) -> String {
+    let (at, partition) = last.unwrap_or((Timestamp::MAX, PartitionId(u64::MAX)));
+    let mut text = format!("{:x}-{:x}", at.micros(), partition.0);
+    let mut moved: Vec<_> = queues.iter().enumerate().filter(|(_, queue)| queue.has_moved).collect();
+    // Without these two the next page would not get further.
+    moved.sort_by_key(|(index, queue)| Some(*index) != cut && queue.partition != partition);
+    for (_, queue) in moved.into_iter().take(CURSOR_QUEUES_MAX) {
+        text.push_str(&format!("-{:x}-{:x}", queue.partition.0, queue.end));
+    }
+    text
+}
+
+fn read_cursor(text: &str) -> Result<Cursor, Error> {
     let wrong = || Error::invalid("cursor is not one that a page named as next");
-    let (partition, offset) = text.split_once('-').ok_or_else(wrong)?;
-    let partition = PartitionId(partition.parse().map_err(|_| wrong())?);
-    Ok(Place::new(partition, offset.parse().map_err(|_| wrong())?))
+    let numbers = text.split('-').map(|number| u64::from_str_radix(number, 16).map_err(|_| wrong()));
+    let numbers = numbers.collect::<Result<Vec<_>, Error>>()?;
+    let [at, partition, ends @ ..] = numbers.as_slice() else { return Err(wrong()) };
+    if ends.len() % 2 != 0 {
+        return Err(wrong());
+    }
+    let ends = ends.chunks_exact(2).map(|end| (PartitionId(end[0]), end[1])).collect();
+    let at = Timestamp::from_micros(i64::try_from(*at).map_err(|_| wrong())?);
+    Ok(Cursor { at, partition: PartitionId(*partition), ends })
 }

@@ -76,6 +76,8 @@ pub struct JobView {
     pub worker: Option<WorkerId>,
     /// Since when it is a dead letter.
     pub dead_at: Option<Timestamp>,
+    /// Why it failed or was cancelled, once it has ended so.
+    pub error: Option<JobError>,
     history: Option<Offset>,
     history_in: PartitionId,
     has_result: bool,
@@ -92,14 +94,6 @@ pub struct JobDetail {
     pub progress: Option<ProgressAt>,
     /// What it came to, as JSON.
     pub result: Option<Bytes>,
-}
-
-impl JobDetail {
-    /// Why it failed, if it did.
-    pub fn error(&self) -> Option<&JobError> {
-        let ended = self.job.state != State::Completed && self.job.state.is_terminal();
-        self.history.last().filter(|_| ended).and_then(|attempt| attempt.error.as_ref())
-    }
 }
 
 /// What a slot and its queue tell of a job; its specification is read apart.
@@ -140,6 +134,7 @@ impl Seen {
             fence: slot.fence,
             worker: has_run.then_some(WorkerId(slot.worker)),
             dead_at: slot.dead_at,
+            error: None,
             history: slot.history,
             history_in: self.history_in,
             has_result: slot.has_result,
@@ -199,7 +194,29 @@ impl Jobs {
             let (spec, args) = Spec::decode(&payload)?;
             Ok(seen.with(spec, args))
         });
-        filled.collect()
+        let mut jobs = filled.collect::<Result<Vec<JobView>, Error>>()?;
+        self.fill_errors(&mut jobs).await?;
+        Ok(jobs)
+    }
+
+    /// Reads why jobs failed, from the last entry of the history of each.
+    async fn fill_errors(&self, jobs: &mut [JobView]) -> Result<(), Error> {
+        let is_failed = |job: &&mut JobView| job.state.is_terminal() && job.state != State::Completed;
+        let (mut failed, mut places) = (Vec::new(), Vec::new());
+        for job in jobs.iter_mut().filter(is_failed) {
+            if let Some(at) = job.history {
+                places.push((job.history_in, at.0));
+                failed.push(job);
+            }
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        let entries = self.payloads(places.into_iter()).await?;
+        for (job, entry) in failed.into_iter().zip(entries) {
+            job.error = entry.map(|entry| Entry::decode(&entry)).transpose()?.and_then(|(entry, _)| entry.error);
+        }
+        Ok(())
     }
 
     async fn history(&self, job: &JobView) -> Result<(Vec<Attempt>, Option<Bytes>), Error> {

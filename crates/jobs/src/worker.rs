@@ -107,9 +107,9 @@ pub fn expect(book: &mut Book<'_>, id: WorkerId) -> Result<Worker, Halt> {
 pub fn put(book: &mut Book<'_>, id: WorkerId, worker: &Worker) -> Result<(), Halt> {
     let value = serde_json::to_vec(worker)
         .map_err(|error| StoreError::Corrupt(format!("a worker cannot be written: {error}")))?;
-    // Days instead of moments, so that a heartbeat moves it in the order of expiry once a day.
-    let day = i64::try_from(WORKER_FOR.as_micros()).unwrap_or(i64::MAX);
-    let until = Timestamp::from_micros((worker.seen_at.micros() / day + 2) * day);
+    // Hours instead of moments, so that a heartbeat moves it in the order of expiry once an hour.
+    let hour = i64::try_from(WORKER_FOR.as_micros()).unwrap_or(i64::MAX);
+    let until = Timestamp::from_micros((worker.seen_at.micros() / hour + 2) * hour);
     book.put(key::worker(id.0), value, Some(until));
     Ok(())
 }
@@ -138,6 +138,13 @@ pub fn register(
         grace_ms: 0,
     };
     put(book, id, &worker)
+}
+
+/// Forgets a worker that leaves. Jobs that it still has go to others when their leases end.
+pub fn deregister(book: &mut Book<'_>, id: WorkerId) -> Result<(), Halt> {
+    expect(book, id)?;
+    book.remove(key::worker(id.0));
+    Ok(())
 }
 
 /// Says what is wanted of a worker, which hears it with its next heartbeat.

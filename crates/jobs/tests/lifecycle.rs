@@ -81,6 +81,8 @@ async fn a_forgotten_queue_takes_no_records() {
     assert_eq!(bench.jobs.queue("q").await.unwrap().counts["completed"], 0);
     // And it goes on from there.
     let job = bench.enqueue(NewJob::new("q", "t", "7")).await;
+    // A worker that was silent for a day is forgotten.
+    let worker = bench.worker(&["q"]).await;
     let leased = bench.lease(worker, 1).await;
     assert_eq!((leased[0].id, &leased[0].args[..]), (job.job_id, &b"7"[..]));
 }

@@ -9,7 +9,7 @@ mod common;
 use std::time::Duration;
 
 use baton_jobs::{
-    Action, Cancelled, Dependency, Desired, Error, Filter, LogQuery, Logged, NewJob, NewLine, NewLines,
+    Action, Cancelled, Dependency, Desired, Error, Filter, JobError, LogQuery, Logged, NewJob, NewLine, NewLines,
     OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope, WaitReason, When,
     limits,
 };
@@ -225,7 +225,7 @@ async fn a_job_that_kills_its_workers_is_stopped_after_three() {
     assert!(bench.lease(worker, 1).await.is_empty());
     let letters = bench.jobs.dead_letters(None, 10).await.unwrap();
     assert_eq!(letters.jobs[0].id, id);
-    assert_eq!(bench.jobs.detail(id).await.unwrap().error().unwrap().kind, "poison");
+    assert_eq!(bench.jobs.detail(id).await.unwrap().job.error.unwrap().kind, "poison");
     assert_eq!(bench.jobs.replay(vec![id], None).await.unwrap(), 1);
     assert_eq!(bench.lease(worker, 1).await.len(), 1);
     assert!(bench.jobs.dead_letters(None, 10).await.unwrap().jobs.is_empty());
@@ -265,7 +265,7 @@ async fn the_reason_of_a_cancellation_is_kept_whoever_ends_the_job() {
     for one in &jobs {
         let detail = bench.jobs.detail(one.job_id).await.unwrap();
         assert_eq!(detail.job.state, State::Cancelled);
-        let error = detail.error().unwrap();
+        let error = detail.job.error.as_ref().unwrap();
         assert_eq!((error.kind.as_str(), error.message.starts_with("not needed")), ("cancelled", true));
     }
 }
@@ -421,6 +421,72 @@ async fn a_search_finds_by_label_and_looks_at_a_bounded_number() {
     let done = bench.jobs.bulk(Action::Cancel, all, None, false).await.unwrap();
     assert_eq!((done.matched, done.changed), (20_000, 20_000));
     assert_eq!(bench.jobs.queue("q").await.unwrap().counts["cancelled"], 20_001);
+}
+
+#[tokio::test]
+async fn a_list_is_newest_first_over_all_queues_and_its_pages_do_not_move() {
+    let bench = Bench::new();
+    let mut accepted = Vec::new();
+    for number in 0..300u64 {
+        let queue = format!("q{}", [0, 1, 2, 1, 0, 0, 3][number as usize % 7]);
+        accepted.push(bench.enqueue(job(&queue)).await.job_id);
+        bench.clock.advance(Duration::from_micros(1));
+    }
+    // A batch is accepted in one moment.
+    let batch = bench.jobs.enqueue(["q3", "q0", "q2", "q0"].map(job).into(), None).await.unwrap();
+    accepted.extend(batch.iter().map(|one| one.job_id));
+    accepted.reverse();
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = bench.jobs.search(Filter::default(), cursor, 7).await.unwrap();
+        found.extend(page.jobs.iter().map(|job| job.id));
+        cursor = page.next;
+        if cursor.is_none() {
+            break;
+        }
+        // What is accepted meanwhile, also in a queue that is new, belongs to another list.
+        bench.advance(1);
+        bench.enqueue(job("q2")).await;
+        bench.enqueue(job("q4")).await;
+    }
+    assert_eq!(found.len(), accepted.len());
+    assert_eq!(found[4..], accepted[4..]);
+    let mut last = [found[..4].to_vec(), accepted[..4].to_vec()];
+    last.iter_mut().for_each(|jobs| jobs.sort_by_key(ToString::to_string));
+    assert_eq!(last[0], last[1]);
+}
+
+#[tokio::test]
+async fn workers_that_leave_or_fall_silent_are_not_listed() {
+    let bench = Bench::new();
+    let (left, silent) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
+    bench.jobs.deregister(left).await.unwrap();
+    assert!(matches!(bench.jobs.deregister(left).await, Err(Error::NotFound(_))));
+    let listed = async || bench.jobs.workers().await.unwrap().into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    assert_eq!(listed().await, [silent]);
+    bench.advance(59 * 60);
+    assert_eq!(listed().await, [silent]);
+    bench.advance(60);
+    assert_eq!(listed().await, []);
+}
+
+#[tokio::test]
+async fn lists_say_why_jobs_failed() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    let mut once = job("q");
+    once.spec.retry.max_retries = 0;
+    let (failed, cancelled) = (bench.enqueue(once).await.job_id, bench.enqueue(job("q")).await.job_id);
+    let leased = bench.lease(worker, 1).await;
+    let mut report = Report::new(failed, leased[0].execution.fence, Outcome::Failed);
+    report.error = Some(JobError { kind: "smtp".into(), message: "no route".into() });
+    bench.jobs.report(vec![report]).await.unwrap();
+    bench.jobs.cancel(cancelled, false, Some("not wanted".into())).await.unwrap();
+    let listed = bench.jobs.search(Filter::default(), None, 10).await.unwrap().jobs;
+    let errors: Vec<_> = listed.iter().map(|job| job.error.as_ref().unwrap().message.as_str()).collect();
+    assert_eq!(errors, ["not wanted", "no route"]);
+    let dead = bench.jobs.dead_letters(None, 10).await.unwrap().jobs;
+    assert_eq!(dead[0].error.as_ref().unwrap().kind, "smtp");
 }
 
 fn unique(key: &str, on_conflict: OnConflict) -> NewJob {
@@ -594,7 +660,7 @@ async fn jobs_wait_for_those_they_depend_on_and_end_with_them() {
     bench.jobs.report(vec![failed]).await.unwrap();
     bench.settle().await;
     assert_eq!(bench.state(ids[3].job_id).await, "cancelled");
-    assert_eq!(bench.jobs.detail(ids[3].job_id).await.unwrap().error().unwrap().kind, "dependency_failed");
+    assert_eq!(bench.jobs.detail(ids[3].job_id).await.unwrap().job.error.unwrap().kind, "dependency_failed");
 }
 
 #[tokio::test]
@@ -609,17 +675,23 @@ async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
         let new = NewLines { execution, first: call * 1000 + 1, lines: lines(1000) };
         assert_eq!(bench.jobs.log(new).await.unwrap(), Logged::UpTo((call + 1) * 1000 + 1));
     }
-    let (mut after, mut seen) = (0, 0);
-    let dropped = loop {
-        let query = LogQuery { after, limit: 1000, ..LogQuery::default() };
-        let page = bench.jobs.logs(id, query).await.unwrap();
-        seen += page.lines.len();
-        after = page.last;
-        if !page.more && page.lines.is_empty() {
-            break page.dropped;
-        }
-    };
-    assert_eq!((seen as u64, dropped), (limits::LINES_KEPT_MAX, 2_000));
+    // The last lines are kept. A reader hears of the gap where it is, also one that had come into it.
+    for (read, gap) in [(0, 2_000), (700, 1_300)] {
+        let (mut after, mut kept, mut gaps) = (read, Vec::new(), Vec::new());
+        let dropped = loop {
+            let query = LogQuery { after, limit: 1000, ..LogQuery::default() };
+            let page = bench.jobs.logs(id, query).await.unwrap();
+            gaps.extend(page.lines.iter().filter(|line| line.dropped > 0).map(|line| (line.seq, line.dropped)));
+            kept.extend(page.lines.iter().map(|line| line.seq));
+            after = page.last;
+            if !page.more && page.lines.is_empty() {
+                break page.dropped;
+            }
+        };
+        assert_eq!((kept.len() as u64, dropped), (limits::LINES_KEPT_MAX, 2_000));
+        assert!(kept.into_iter().eq(2_001..=12_000));
+        assert_eq!(gaps, [(2_001, gap)]);
+    }
     let gap = bench.jobs.log(NewLines { execution, first: 13_000, lines: lines(1) }).await;
     assert!(matches!(gap, Err(Error::Conflict { code: "log_gap", .. })));
 }

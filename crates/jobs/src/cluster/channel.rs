@@ -9,7 +9,7 @@
 //! has to read it for jobs to run. Deliberately absent: commands by message (the store decides, not whoever reads first),
 //! and channels in encrypted queues. Start at [`publish`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -122,7 +122,11 @@ fn tell(outbox: &mut Outbox, entry: &Value, owner: &str, epoch: u64) {
             match entry["status"].as_str() {
                 Some("dispatched") => {
                     outbox.add(format!("{DISPATCH}{}", text("queue")), &*job, message.clone());
-                    let assigned = json!({"jobId": job, "owner": owner, "epoch": epoch, "at": entry["at"]});
+                    // The execution that the next lease begins.
+                    let history = entry["fence"].as_u64().map(|fence| format!("{job}.{}", fence + 1));
+                    let assigned = json!({
+                        "jobId": job, "historyId": history, "owner": owner, "epoch": epoch, "at": entry["at"],
+                    });
                     outbox.add(ASSIGNED, &*job, assigned);
                 }
                 Some("cancelling" | "cancelled") => outbox.add(CANCEL, &*job, message.clone()),
@@ -240,16 +244,15 @@ pub fn offered(outbox: &mut Outbox, table: &Table, from: &str, slices: impl Iter
     }
 }
 
-/// Tells a former owner that its slice was claimed. Channels of nodes have their names, without the mark of one start.
+/// Tells a former owner that its slice was claimed, under its id and under its name, which has no mark of one start.
 pub fn claimed(outbox: &mut Outbox, node: &str, claimed: &super::Claimed) {
     let name = claimed.from.rsplit_once('-').map_or(&*claimed.from, |(name, _)| name);
-    if name.is_empty() {
-        return;
-    }
     let message = json!({
         "slice": claimed.slice, "newOwner": node, "epoch": claimed.epoch, "reason": claimed.reason,
     });
-    outbox.add(format!("{ACK}{name}"), claimed.slice.to_string(), message);
+    for to in BTreeSet::from([name, &*claimed.from]).into_iter().filter(|to| !to.is_empty()) {
+        outbox.add(format!("{ACK}{to}"), claimed.slice.to_string(), message.clone());
+    }
 }
 
 #[cfg(test)]
@@ -265,16 +268,37 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_is_told_under_the_id_and_the_name_of_the_former_owner() {
+        let mut outbox = Outbox::default();
+        let claim = |from: &str| super::super::Claimed {
+            slice: 3,
+            from: from.into(),
+            epoch: 8,
+            reason: super::super::Reason::NodeCrash,
+            tries: 1,
+        };
+        claimed(&mut outbox, "b", &claim("node-1-5f"));
+        claimed(&mut outbox, "b", &claim("plain"));
+        claimed(&mut outbox, "b", &claim(""));
+        let names: Vec<_> = outbox.messages.keys().map(|(channel, _)| channel.as_str()).collect();
+        assert_eq!(
+            names,
+            ["job.handoff.ack.node-1", "job.handoff.ack.node-1-5f", "job.handoff.ack.plain"]
+        );
+    }
+
+    #[test]
     fn a_dispatched_job_is_told_to_workers_to_its_owner_and_to_whoever_watches_it() {
         let mut outbox = Outbox::default();
         let entry =
-            json!({"kind": "status", "slice": 3, "jobId": "j", "queue": "mail", "status": "dispatched"});
+            json!({"kind": "status", "slice": 3, "jobId": "j", "queue": "mail", "status": "dispatched", "fence": 4});
         tell(&mut outbox, &entry, "n", 7);
         let names: Vec<_> =
             outbox.messages.keys().map(|(channel, partition)| (&**channel, &**partition)).collect();
         assert_eq!(names, [(ASSIGNED, "j"), ("job.dispatch.mail", "j"), (STATUS, "j")]);
         let assigned = &outbox.messages[&(ASSIGNED.to_owned(), "j".to_owned())][0];
         assert_eq!((assigned["owner"].as_str(), assigned["epoch"].as_u64()), (Some("n"), Some(7)));
+        assert_eq!(assigned["historyId"], "j.5");
         assert!(outbox.messages.values().flatten().all(|message| message.get("slice").is_none()));
     }
 }

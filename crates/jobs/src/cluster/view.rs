@@ -48,6 +48,8 @@ pub struct ClusterView {
     pub leader: Option<(u64, Arc<str>)>,
     /// When the lease of the leader ends unless it is renewed.
     pub until: Option<Timestamp>,
+    /// The name of the leader's lease, as the design that jobs follow has it.
+    pub lock: String,
     /// The nodes, by id.
     pub nodes: Vec<NodeView>,
     /// Slices whose owner has left, or is dead, and that nobody has claimed yet.
@@ -64,6 +66,7 @@ impl Jobs {
             Ok((node::all(tx)?, table::load(tx)?, leader::look(tx)?, leader::term(tx)?, tx.now()))
         })
         .await?;
+        let lock = format!("{}:coordinator:leader", shared.options.channels);
         let holder = leader.as_ref().map(|holder| holder.owner.as_str());
         let until = leader.as_ref().map(|holder| holder.until);
         let leader = holder.map(|owner| (term, Arc::from(owner)));
@@ -80,7 +83,7 @@ impl Jobs {
             let (id, own) = (Arc::clone(&shared.options.node), true);
             let view =
                 NodeView { id, node, slices: SLICES, offered: 0, jobs: open, is_leader: true, is_own: own };
-            return Ok(ClusterView { leader, until, nodes: vec![view], orphans: 0, now });
+            return Ok(ClusterView { leader, until, lock, nodes: vec![view], orphans: 0, now });
         }
         let loads = follower::loads(shared).await?.by_slice;
         let dead_after = shared.options.times.dead_after;
@@ -106,7 +109,7 @@ impl Jobs {
             |owner: &str| nodes.iter().any(|view| *view.id == *owner && view.node.state != NodeState::Dead);
         let orphans = table.iter().flat_map(|table| &table.slices).filter(|slice| !is_owned(&slice.owner));
         let orphans = orphans.count();
-        Ok(ClusterView { leader, until, nodes, orphans, now })
+        Ok(ClusterView { leader, until, lock, nodes, orphans, now })
     }
 
     /// Whether this node knows of somebody who watches a channel.

@@ -29,7 +29,7 @@ use crate::head::QueueSettings;
 use crate::id::{JobId, Place, WorkerId};
 use crate::idempotency;
 use crate::leader;
-use crate::limits::{PAGE_MAX, WAIT_MAX};
+use crate::limits::{PAGE_MAX, WAIT_MAX, WORKER_FOR};
 use crate::machine::Cancelled;
 use crate::meter::Numbers;
 use crate::policy::Policy;
@@ -327,9 +327,15 @@ impl Jobs {
         Ok(Registered { worker, policy: self.shared.options.policy })
     }
 
-    /// All workers that are remembered.
+    /// Forgets a worker that leaves.
+    pub async fn deregister(&self, id: WorkerId) -> Result<(), Error> {
+        self.shared.decide(move |book| worker::deregister(book, id)).await
+    }
+
+    /// All workers that were heard lately.
     pub async fn workers(&self) -> Result<Vec<(WorkerId, Worker)>, Error> {
         let (mut all, mut after) = (Vec::new(), None::<String>);
+        let since = self.shared.store.now().before(WORKER_FOR);
         loop {
             let from = after.clone();
             let page = run(&*self.shared.store, move |tx| {
@@ -341,7 +347,9 @@ impl Jobs {
             for (key, record) in page {
                 let number = key.strip_prefix(crate::key::WORKERS);
                 let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
-                if let (Some(number), Ok(worker)) = (number, serde_json::from_slice(&record.value)) {
+                if let (Some(number), Ok(worker)) = (number, serde_json::from_slice::<Worker>(&record.value))
+                    && worker.seen_at > since
+                {
                     all.push((WorkerId(number), worker));
                 }
             }

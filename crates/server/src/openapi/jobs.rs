@@ -36,6 +36,7 @@ fn job() -> Value {
         "losses": "whole", "fence": "whole", "workerId": "text?", "timeoutMs": "whole", "retry": "object",
         "uniqueKey": "text?", "concurrencyKey": "text?", "concurrencyLimit": "whole?", "correlationId": "text?",
         "tags": ["text"], "parentId": "text?", "dependsOn": ["uuid"], "scheduleId": "text?", "scheduledFor": "time?",
+        "error": "any",
     })
 }
 
@@ -46,7 +47,7 @@ fn detail() -> Value {
             "executionId": "text", "number": "whole", "workerId": "text", "startedAt": "time", "endedAt": "time?",
             "outcome": "any", "error": "any",
         }],
-        "error": "any", "hasResult": "flag", "progress": "any", "owner": "any",
+        "hasResult": "flag", "progress": "any", "owner": "any",
     });
     for (name, value) in more.as_object().into_iter().flatten() {
         shown[name] = value.clone();
@@ -222,8 +223,9 @@ pub(super) fn workers() -> Vec<Operation> {
                 "workerId": "text", "incarnation": "whole", "heartbeatMs": "whole", "leaseMs": "whole",
                 "cancelGraceMs": "whole", "defaultTimeoutMs": "whole",
             }))),
-        get("/api/v1/workers").answers(200, "Those heard in the last day.", shape(json!({"workers": [worker()]}))),
+        get("/api/v1/workers").answers(200, "Those heard in the last hour.", shape(json!({"workers": [worker()]}))),
         get("/api/v1/workers/:worker").answers(200, "The worker.", shape(worker())),
+        delete("/api/v1/workers/:worker").answers_nothing(204, "It is forgotten."),
         post("/api/v1/workers/:worker/lease")
             .body_or_none(shape(json!({"max?": "whole", "waitMs?": "whole", "incarnation?": "whole"})))
             .answers(200, "Jobs; none when none came in time.", shape(json!({

@@ -174,6 +174,7 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/workers", Access::Write, "Register a worker.", jobs::workers::register),
     route(GET, "/api/v1/workers", Access::Read, "List workers.", jobs::workers::list),
     route(GET, "/api/v1/workers/:worker", Access::Read, "One worker.", jobs::workers::one),
+    route(DELETE, "/api/v1/workers/:worker", Access::Write, "Deregister a worker that leaves.", jobs::workers::deregister),
     route(GET, "/api/v1/nodes", Access::Read, "The servers that share the jobs of a store, who leads, and who owns how much.", jobs::nodes::list),
     route(POST, "/api/v1/nodes/:node/drain", Access::Admin, "Have a server hand over the jobs that it owns, or, with `mode` off, take part again.", jobs::nodes::drain),
     route(GET, "/api/v1/events", Access::Read, "What happened among the servers; live with `Accept: text/event-stream`.", jobs::nodes::events),

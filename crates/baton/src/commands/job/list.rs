@@ -62,7 +62,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut filter = Filter { terms, ..Filter::default() };
     let mut output = Output::new(args.target.json);
     let (mut left, mut shown) =
-        (args.limit, table::new(&["job", "type", "queue", "state", "attempts", "created"]));
+        (args.limit, table::new(&["job", "type", "queue", "state", "attempts", "created", "error"]));
     while left > 0 {
         filter.limit = Some(left.min(PAGE) as u64);
         let mut page = client.jobs().list(&filter).await?;
@@ -91,6 +91,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn row(job: &Value) -> [String; 6] {
-    ["jobId", "jobType", "queue", "state", "attempts", "createdAt"].map(|name| text(&job[name]))
+fn row(job: &Value) -> [String; 7] {
+    let [id, kind, queue, state, attempts, created] =
+        ["jobId", "jobType", "queue", "state", "attempts", "createdAt"].map(|name| text(&job[name]));
+    [id, kind, queue, state, attempts, created, text(&job["error"]["message"])]
 }

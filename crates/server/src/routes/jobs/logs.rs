@@ -1,7 +1,7 @@
 //! `GET /api/v1/jobs/:job/logs`: a job's log as a page, or live as server-sent events.
 //!
 //! Always: the id of an event is the place of the last line that was told, so a reader that comes back with
-//! `Last-Event-ID` misses no line and sees none twice; lines that were not kept are told as a gap; the stream ends
+//! `Last-Event-ID` misses no line and sees none twice; lines that were dropped are told as a gap; the stream ends
 //! after everything that was said before the job's end. Start at [`logs`].
 
 use std::sync::Arc;
@@ -140,10 +140,6 @@ fn news(page: &LogPage, before: Option<&LogPage>, after: u64) -> Vec<u8> {
             event(&mut out, one.offset - 1, "gap", &json!({"dropped": one.dropped}));
         }
         event(&mut out, one.offset, "log", &line(one));
-    }
-    let dropped = page.dropped.saturating_sub(before.map_or(0, |before| before.dropped));
-    if dropped > 0 && !page.more {
-        event(&mut out, page.last, "gap", &json!({"dropped": dropped}));
     }
     if page.progress.is_some() && before.is_none_or(|before| before.progress != page.progress) {
         event(&mut out, page.last, "progress", &progress(page.progress.as_ref()));

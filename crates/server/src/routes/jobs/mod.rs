@@ -100,6 +100,7 @@ fn row(job: &JobView) -> Value {
         "tags": spec.tags,
         "parentId": spec.parent_id,
         "dependsOn": spec.depends_on,
+        "error": error(job.error.as_ref()),
         "scheduleId": spec.schedule_id,
         "scheduledFor": moment(spec.scheduled_for),
     })
@@ -120,7 +121,6 @@ fn detail(detail: &JobDetail, owner: Option<&baton_jobs::Owner>) -> Value {
         })
     };
     shown["history"] = detail.history.iter().map(attempt).collect::<Vec<_>>().into();
-    shown["error"] = error(detail.error());
     shown["hasResult"] = detail.result.is_some().into();
     shown["progress"] = progress(detail.progress.as_ref());
     shown["owner"] = owner.map_or(Value::Null, |owner| json!({"nodeId": &*owner.node, "epoch": owner.epoch}));

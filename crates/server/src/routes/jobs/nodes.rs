@@ -49,7 +49,7 @@ fn shown(view: &NodeView, now: Timestamp) -> Value {
 pub(in crate::routes) fn parts(view: &ClusterView) -> Value {
     let leader = view.leader.as_ref().map(|(term, node)| {
         let lease = view.until.map_or(0, |until| millis(until.since(view.now)));
-        json!({"nodeId": &**node, "term": term, "leaseMs": lease})
+        json!({"nodeId": &**node, "term": term, "leaseMs": lease, "lock": view.lock})
     });
     let nodes: Vec<_> = view.nodes.iter().map(|node| shown(node, view.now)).collect();
     json!({"leader": leader, "nodes": nodes, "orphanedSlices": view.orphans})

@@ -77,7 +77,15 @@ fn shown(id: WorkerId, worker: &Worker, now: Timestamp, policy: &Policy) -> Valu
     })
 }
 
-/// All workers that are remembered.
+/// Forgets a worker that leaves.
+pub(in crate::routes) fn deregister(call: Call) -> Answer {
+    Box::pin(async move {
+        call.jobs().deregister(worker_id(&call)?).await?;
+        Ok(Reply::nothing())
+    })
+}
+
+/// All workers that were heard lately.
 pub(in crate::routes) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let workers = call.jobs().workers().await?;
