@@ -68,15 +68,16 @@ def beat():
     """Keeps the leases of all running jobs, and hears which of them are to stop."""
     while running or not stopping.is_set():
         held = [{"jobId": id, "fence": one["fence"]} for id, one in list(running.items())]
+        wait = 0 if stopping.is_set() else worker["heartbeatMs"] // 2
         try:
-            heard = about_worker("heartbeat", {"incarnation": worker["incarnation"], "running": held})
+            heard = about_worker("heartbeat", {"incarnation": worker["incarnation"], "running": held, "waitMs": wait})
         except OSError as error:
             print("a heartbeat failed:", error, file=sys.stderr)
             heard = {"cancel": [], "lost": []}
         for id in heard["cancel"] + heard["lost"]:
             if id in running:
                 running[id]["cancelled"].set()
-        stopping.wait(worker["heartbeatMs"] / 1000) and time.sleep(0.5)
+        time.sleep(0.5)
 
 for signum in (signal.SIGTERM, signal.SIGINT):
     signal.signal(signum, lambda *_: stopping.set())

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import threading
+import time
 import uuid
 
 import pytest
@@ -275,6 +277,32 @@ def test_a_schedule_in_an_unknown_zone_is_refused(server, queue):
     spec = {"kind": "cron", "cron": "0 3 * * *", "timeZone": "Mars/Base", "job": {"jobType": "t", "queue": queue}}
     answer = server.call("PUT", f"{API}/schedules/{queue}", spec)
     assert answer.status == 422 and "Mars/Base" in answer.error
+
+
+def test_a_worker_hears_of_a_cancellation_at_once(server, queue, worker):
+    job_id = enqueue(server, queue)
+    lease(server, worker)
+    heard = []
+
+    def beat():
+        began = time.monotonic()
+        answer = server.post(f"{API}/workers/{worker}/heartbeat", {"waitMs": 10_000})
+        heard.append((time.monotonic() - began, ok(answer)["cancel"]))
+
+    waiting = threading.Thread(target=beat)
+    waiting.start()
+    ok(server.post(f"{API}/jobs/{job_id}/cancel"), 202)
+    waiting.join()
+    [(took, cancel)] = heard
+    assert cancel == [job_id] and took < 8
+
+
+def test_a_worker_that_leaves_is_not_listed(server, queue, worker):
+    listed = lambda: [one["workerId"] for one in ok(server.get(f"{API}/workers"))["workers"]]
+    assert worker in listed()
+    assert server.delete(f"{API}/workers/{worker}").status == 204
+    assert worker not in listed()
+    assert server.delete(f"{API}/workers/{worker}").status == 404
 
 
 def test_a_worker_drains(server, queue, worker):

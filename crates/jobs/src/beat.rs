@@ -10,6 +10,7 @@ use crate::id::{JobId, WorkerId};
 use crate::key;
 use crate::limits::BEAT_JOBS_MAX;
 use crate::machine;
+use crate::state::State;
 use crate::worker::{self, Desired};
 
 /// How far a job is.
@@ -65,6 +66,8 @@ pub struct Heard {
     pub lost: Vec<JobId>,
     /// Jobs that it is to stop.
     pub cancel: Vec<JobId>,
+    /// Whether some of this was said to no heartbeat before.
+    pub is_news: bool,
 }
 
 /// Hears a worker.
@@ -96,6 +99,12 @@ pub fn beat(book: &mut Book<'_>, beat: &Beat) -> Result<Heard, Halt> {
             }
         }
     }
+    heard.is_news = std::mem::take(&mut worker.has_news);
+    for job in std::mem::take(&mut worker.to_stop) {
+        if !beat.running.iter().any(|held| held.job == job) {
+            judge(book, beat.worker, job, &mut heard)?;
+        }
+    }
     worker.seen_at = now;
     worker.running = u32::try_from(beat.running.len()).unwrap_or(u32::MAX);
     book.say(beat.worker.0, || {
@@ -106,6 +115,20 @@ pub fn beat(book: &mut Book<'_>, beat: &Beat) -> Result<Heard, Halt> {
     });
     worker::put(book, beat.worker, &worker)?;
     Ok(heard)
+}
+
+/// Says what a worker is to do about a job that it was called about and did not name. It may have got it only now.
+fn judge(book: &mut Book<'_>, worker: WorkerId, job: JobId, heard: &mut Heard) -> Result<(), Halt> {
+    let slot = match book.find(job)? {
+        Some(place) => book.slot(place)?.filter(|slot| slot.worker == worker.0 && slot.state.is_held()),
+        None => None,
+    };
+    match slot.map(|slot| slot.state) {
+        Some(State::Cancelling) => heard.cancel.push(job),
+        Some(_) => {}
+        None => heard.lost.push(job),
+    }
+    Ok(())
 }
 
 fn keep(book: &mut Book<'_>, job: JobId, progress: &Progress) -> Result<(), Halt> {

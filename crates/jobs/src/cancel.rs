@@ -8,27 +8,31 @@ use crate::chunk::Slot;
 use crate::end;
 use crate::error::Error;
 use crate::history::{self, JobError};
-use crate::id::{JobId, Place};
+use crate::id::{JobId, Place, WorkerId};
 use crate::key;
 use crate::limits::{ARGS_BYTES_MAX, CANCEL_REASON_FOR};
 use crate::machine::{self, Cancelled};
 use crate::permit;
 use crate::state::{Outcome, State};
+use crate::worker;
 
 /// What became of a wish to call a job off, and where it stands now.
 pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>) -> Result<Cancelled, Halt> {
     let place = book.expect(id)?;
     let (now, policy) = (book.now(), book.policy);
-    let held = book.slot(place)?.filter(|slot| slot.state.is_held()).map(|slot| slot.fence);
+    let held = book.slot(place)?.filter(|slot| slot.state.is_held()).map(|slot| (slot.fence, slot.worker));
     let before = if held.is_some() { reason_of(book, place)? } else { None };
     let cancelled = machine::cancel(book.slot_mut(place)?, now, force, &policy);
+    if let Some((_, worker)) = held.filter(|_| cancelled != Cancelled::TooLate) {
+        worker::call_off(book, WorkerId(worker), id)?;
+    }
     match cancelled {
         Cancelled::Done => {
             let said = reason.map(str::to_owned).or(before);
             if held.is_some() || said.is_some() {
                 let error =
                     JobError::of_server("cancelled", said.as_deref().unwrap_or("cancelled by request"));
-                history::note(book, place, held.unwrap_or(0), Outcome::Cancelled, Some(error), &[])?;
+                history::note(book, place, held.map_or(0, |(fence, _)| fence), Outcome::Cancelled, Some(error), &[])?;
             }
             if held.is_some() {
                 book.news.counts.ended.push((Outcome::Cancelled, std::time::Duration::ZERO));

@@ -30,6 +30,8 @@ pub const WEIGHT_MAX: u32 = 1_000;
 pub const WORKER_QUEUES_MAX: usize = 64;
 /// Job types that a worker may name.
 pub const WORKER_KINDS_MAX: usize = 256;
+/// Jobs that a worker hears of before its next heartbeat that it is to stop them.
+pub const WORKER_STOPS_MAX: usize = 100;
 /// Workers that are known at a time.
 pub const WORKERS_MAX: usize = 10_000;
 /// Jobs that one lease call may take.

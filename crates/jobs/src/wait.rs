@@ -4,19 +4,21 @@
 //! changed something; a hint that is lost costs that while.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use baton_types::PartitionId;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use crate::id::Place;
+use crate::id::{Place, WorkerId};
+use crate::limits::WORKERS_MAX;
 
 /// Rings for whoever waits.
 #[derive(Debug, Default)]
 pub struct Bells {
     queues: Mutex<FxHashMap<PartitionId, Arc<Notify>>>,
     jobs: Mutex<FxHashMap<Place, (Arc<Notify>, usize)>>,
+    workers: Mutex<FxHashMap<WorkerId, Weak<Notify>>>,
     watchers: AtomicUsize,
 }
 
@@ -27,6 +29,31 @@ impl Bells {
     /// The bell of a queue.
     pub fn queue(&self, partition: PartitionId) -> Arc<Notify> {
         Arc::clone(lock(&self.queues).entry(partition).or_default())
+    }
+
+    /// The bell of a worker, for as long as a heartbeat of it waits.
+    pub fn worker(&self, id: WorkerId) -> Arc<Notify> {
+        let mut workers = lock(&self.workers);
+        if let Some(bell) = workers.get(&id).and_then(Weak::upgrade) {
+            return bell;
+        }
+        if workers.len() >= WORKERS_MAX {
+            workers.retain(|_, bell| bell.strong_count() > 0);
+        }
+        let bell = Arc::default();
+        workers.insert(id, Arc::downgrade(&bell));
+        bell
+    }
+
+    /// Wakes the heartbeats of these workers.
+    pub fn call(&self, called: &[WorkerId]) {
+        if called.is_empty() {
+            return;
+        }
+        let workers = lock(&self.workers);
+        for bell in called.iter().filter_map(|id| workers.get(id)?.upgrade()) {
+            bell.notify_waiters();
+        }
     }
 
     /// Wakes as many workers as there are new jobs.
@@ -42,6 +69,7 @@ impl Bells {
     pub fn wake_all(&self) {
         lock(&self.queues).values().for_each(|bell| bell.notify_waiters());
         lock(&self.jobs).values().for_each(|(bell, _)| bell.notify_waiters());
+        lock(&self.workers).values().filter_map(Weak::upgrade).for_each(|bell| bell.notify_waiters());
     }
 
     /// Watches a job for as long as the answer is kept.

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::{Book, Halt};
 use crate::error::Error;
-use crate::id::WorkerId;
+use crate::id::{JobId, WorkerId};
 use crate::key;
-use crate::limits::{WORKER_FOR, WORKER_KINDS_MAX, WORKER_QUEUES_MAX, WORKERS_MAX};
+use crate::limits::{WORKER_FOR, WORKER_KINDS_MAX, WORKER_QUEUES_MAX, WORKER_STOPS_MAX, WORKERS_MAX};
 use crate::spec::check_name;
 
 /// What is wanted of a worker.
@@ -87,6 +87,12 @@ pub struct Worker {
     pub desired: Desired,
     /// How long it may take to drain, in milliseconds.
     pub grace_ms: u64,
+    /// Whether there is something that no heartbeat has been answered with.
+    #[serde(default)]
+    pub has_news: bool,
+    /// The jobs that it is to stop, of this news. A hint: each heartbeat looks at the jobs that it names anyway.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to_stop: Vec<JobId>,
 }
 
 /// A worker that is known.
@@ -136,6 +142,8 @@ pub fn register(
         running: 0,
         desired: Desired::Active,
         grace_ms: 0,
+        has_news: false,
+        to_stop: Vec::new(),
     };
     put(book, id, &worker)
 }
@@ -147,9 +155,21 @@ pub fn deregister(book: &mut Book<'_>, id: WorkerId) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Says what is wanted of a worker, which hears it with its next heartbeat.
+/// Has a heartbeat that waits be answered: the worker is to stop a job.
+pub fn call_off(book: &mut Book<'_>, id: WorkerId, job: JobId) -> Result<(), Halt> {
+    let Some(mut worker) = find(book, id)? else { return Ok(()) };
+    worker.has_news = true;
+    if worker.to_stop.len() < WORKER_STOPS_MAX && !worker.to_stop.contains(&job) {
+        worker.to_stop.push(job);
+    }
+    book.news.called.push(id);
+    put(book, id, &worker)
+}
+
+/// Says what is wanted of a worker. A heartbeat that waits is answered at once, otherwise the next one says it.
 pub fn want(book: &mut Book<'_>, id: WorkerId, desired: Desired, grace_ms: u64) -> Result<(), Halt> {
     let mut worker = expect(book, id)?;
-    (worker.desired, worker.grace_ms) = (desired, grace_ms);
+    (worker.desired, worker.grace_ms, worker.has_news) = (desired, grace_ms, true);
+    book.news.called.push(id);
     put(book, id, &worker)
 }

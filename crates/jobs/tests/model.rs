@@ -236,7 +236,7 @@ impl Run {
             .filter(|(by, _)| *by == worker)
             .map(|(_, one)| Held { job: one.id, fence: one.execution.fence, progress: None })
             .collect();
-        let heard = self.bench.jobs.heartbeat(Beat { worker, running: held }).await.unwrap();
+        let heard = self.bench.jobs.heartbeat(Beat { worker, running: held }, Duration::ZERO).await.unwrap();
         self.log.push(format!("beat {worker} lost {:?} cancel {:?}", heard.lost, heard.cancel));
         if self.chance.one_in(2) {
             // A good worker drops what it has lost; another goes on as if nothing were.

@@ -9,7 +9,7 @@ mod common;
 use std::time::Duration;
 
 use baton_jobs::{
-    Action, Cancelled, Dependency, Desired, Error, Filter, JobError, LogQuery, Logged, NewJob, NewLine, NewLines,
+    Action, Beat, Cancelled, Dependency, Desired, Error, Filter, JobError, LogQuery, Logged, NewJob, NewLine, NewLines,
     OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope, WaitReason, When,
     limits,
 };
@@ -466,8 +466,39 @@ async fn workers_that_leave_or_fall_silent_are_not_listed() {
     assert_eq!(listed().await, [silent]);
     bench.advance(59 * 60);
     assert_eq!(listed().await, [silent]);
-    bench.advance(60);
+    bench.advance(61);
     assert_eq!(listed().await, []);
+}
+
+#[tokio::test]
+async fn a_heartbeat_that_waits_hears_at_once_what_to_stop() {
+    let bench = Bench::new();
+    let worker = bench.worker(&["q"]).await;
+    for force in [false, true] {
+        for server in [bench.jobs.clone(), bench.another_server()] {
+            let id = bench.enqueue(job("q")).await.job_id;
+            let held = bench.lease(worker, 1).await;
+            let waiting = {
+                let (jobs, beat) = (bench.jobs.clone(), Beat { worker, running: Vec::new() });
+                tokio::spawn(async move { jobs.heartbeat(beat, Duration::from_secs(3600)).await })
+            };
+            server.cancel(id, force, None).await.unwrap();
+            // The wait is ten seconds of the policy; a heartbeat that is not woken finds nothing new at its end.
+            let heard = waiting.await.unwrap().unwrap();
+            assert!(heard.is_news);
+            assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
+            // It is said once to heartbeats that wait, and to each that names the job.
+            let again = bench.jobs.heartbeat(Beat { worker, running: Vec::new() }, Duration::ZERO).await.unwrap();
+            assert!(!again.is_news && again.cancel.is_empty() && again.lost.is_empty());
+            let heard = bench.beat(worker, &held).await;
+            assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
+            bench.report(&held[0], Outcome::Cancelled).await;
+        }
+    }
+    bench.jobs.want(worker, Desired::Draining, Duration::ZERO).await.unwrap();
+    let beat = Beat { worker, running: Vec::new() };
+    let heard = bench.jobs.heartbeat(beat, Duration::from_secs(3600)).await.unwrap();
+    assert!(heard.is_news && heard.desired == Desired::Draining);
 }
 
 #[tokio::test]

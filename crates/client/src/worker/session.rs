@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_env::{BootClock, Clock, Stopwatch};
+use bytes::Bytes;
 use http::Method;
 use serde_json::Value;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
@@ -187,6 +188,7 @@ impl Session {
             }
         }
         drop(beating);
+        self.deregister().await;
         Ok(Over::Stopped)
     }
 
@@ -293,26 +295,50 @@ impl Session {
 
     /// Renews the leases of all jobs, and hears what is wanted of them.
     async fn keep_beating(self: Arc<Self>) {
+        tokio::select! {
+            () = self.keep_hearing() => {}
+            () = self.keep_telling() => {}
+        }
+    }
+
+    /// Beats, one call after the other. Each waits at the server for something to do.
+    async fn keep_hearing(&self) {
         loop {
-            // Progress is told soon, but not at every word.
-            let soon = async {
-                self.beat.notified().await;
-                baton_env::sleep(BEAT_MIN).await;
-            };
-            let _ = tokio::time::timeout(self.heartbeat, soon).await;
-            match self.beat_once().await {
-                Ok(()) => {}
+            // The answer renews leases from when it was asked for, so with jobs it is not waited for that long.
+            let is_idle = self.running().is_empty();
+            let wait = if is_idle { self.heartbeat } else { self.heartbeat / 2 };
+            let asked = Stopwatch::start();
+            let is_news = match self.beat_once(wait).await {
+                Ok(is_news) => is_news,
                 Err(Error::NotFound(_)) => {
                     self.forgotten.cancel();
                     self.end_all(End::Lost);
                     return;
                 }
-                Err(error) => tracing::warn!(%error, "cannot beat"),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot beat");
+                    false
+                }
+            };
+            // A server that does not wait, or stops, answers early.
+            let rest = if is_news { EMPTY_LEASE_MIN } else { wait };
+            baton_env::sleep(rest.saturating_sub(asked.elapsed())).await;
+        }
+    }
+
+    /// Tells progress soon, but not at every word.
+    async fn keep_telling(&self) {
+        loop {
+            self.beat.notified().await;
+            baton_env::sleep(BEAT_MIN).await;
+            if let Err(error) = self.beat_once(Duration::ZERO).await {
+                tracing::warn!(%error, "cannot tell progress");
             }
         }
     }
 
-    async fn beat_once(&self) -> Result<(), Error> {
+    /// Beats, and waits at the server for something to do; returns whether there is.
+    async fn beat_once(&self, wait: Duration) -> Result<bool, Error> {
         let executions: Vec<_> = self.running().values().cloned().collect();
         let told: Vec<_> = executions.iter().map(|execution| execution.take_progress()).collect();
         let pulse = |(execution, progress): (&Arc<Execution>, &Option<Progress>)| Pulse {
@@ -322,14 +348,14 @@ impl Session {
         };
         let running = executions.iter().zip(&told).map(pulse).collect();
         let asked_at = self.clock.elapsed();
-        let body =
-            serde_json::to_vec(&Beat { incarnation: &self.incarnation, running }).map_err(Error::Payload)?;
+        let beat = Beat { incarnation: &self.incarnation, wait_ms: millis(wait), running };
+        let body = serde_json::to_vec(&beat).map_err(Error::Payload)?;
         let call = Call {
             method: Method::POST,
             path: self.path("/heartbeat")?,
             body: body.into(),
             // A beat that takes longer is worth less than the next one.
-            timeout: self.heartbeat,
+            timeout: wait + self.heartbeat,
             repeat: Repeat::Poll,
             key: &self.id,
             once: None,
@@ -344,7 +370,7 @@ impl Session {
             }
         };
         self.hear(&beaten, &executions, asked_at);
-        Ok(())
+        Ok(!beaten.cancel.is_empty() || !beaten.lost.is_empty())
     }
 
     /// Does what the answer to a beat asks for.
@@ -357,10 +383,13 @@ impl Session {
             }
             let life = Duration::from_millis(execution.lease.lease_ms).saturating_sub(self.margin());
             execution.trust(asked_at + life);
-            if beaten.cancel.contains(id) {
-                execution.end(End::Cancelled);
-            }
         }
+        // Among them may be jobs that came after the beat.
+        let cancelled = {
+            let running = self.running();
+            beaten.cancel.iter().filter_map(|id| running.get(id).cloned()).collect::<Vec<_>>()
+        };
+        cancelled.iter().for_each(|execution| execution.end(End::Cancelled));
         match beaten.desired_state.as_str() {
             "draining" => self.draining.cancel(),
             "stopping" => {
@@ -368,6 +397,13 @@ impl Session {
                 executions.iter().for_each(|execution| execution.end(End::Drained));
             }
             _ => {}
+        }
+    }
+
+    async fn deregister(&self) {
+        let told = async { self.client.call(Method::DELETE, self.path("")?, Bytes::new(), &self.id).await };
+        if let Err(error) = told.await {
+            tracing::debug!(%error, "the worker was not deregistered; it is forgotten in time");
         }
     }
 

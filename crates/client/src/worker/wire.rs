@@ -73,6 +73,7 @@ pub(super) struct Progress {
 #[serde(rename_all = "camelCase")]
 pub(super) struct Beat<'a> {
     pub incarnation: &'a Value,
+    pub wait_ms: u64,
     pub running: Vec<Pulse>,
 }
 

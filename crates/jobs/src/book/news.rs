@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_types::{PartitionId, Timestamp};
 
-use crate::id::Place;
+use crate::id::{Place, WorkerId};
 use crate::state::Outcome;
 
 /// What waits for a commit: who is to be woken by it.
@@ -18,6 +18,8 @@ pub struct News {
     pub fires: bool,
     /// Jobs that somebody may be watching.
     pub changed: Vec<Place>,
+    /// Workers that are to hear something.
+    pub called: Vec<WorkerId>,
     /// On how many pages concurrency keys are kept, if that was looked at.
     pub permit_pages: Option<u64>,
     /// Things to count.

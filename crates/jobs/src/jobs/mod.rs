@@ -370,9 +370,36 @@ impl Jobs {
         self.shared.decide(move |book| worker::want(book, id, desired, grace_ms)).await
     }
 
-    /// Hears a worker.
-    pub async fn heartbeat(&self, told: Beat) -> Result<Heard, Error> {
-        self.shared.decide(move |book| beat(book, &told)).await
+    /// Hears a worker. Waits until there is something new for it to do, at most for `wait`.
+    pub async fn heartbeat(&self, told: Beat, wait: Duration) -> Result<Heard, Error> {
+        let (wait, watch) = (wait.min(self.shared.options.policy.heartbeat), Stopwatch::start());
+        let (worker, mut again) = (told.worker, told.clone());
+        again.running.iter_mut().for_each(|held| held.progress = None);
+        let bell = self.shared.bells.worker(worker);
+        let mut heard = None::<Heard>;
+        loop {
+            let mut ring = Box::pin(bell.notified());
+            ring.as_mut().enable();
+            // Only the first look renews leases, and one that finds news.
+            let has_news = match &heard {
+                None => true,
+                Some(_) => self.shared.decide(move |book| Ok(worker::expect(book, worker)?.has_news)).await?,
+            };
+            let heard = if has_news {
+                let told = if heard.is_none() { told.clone() } else { again.clone() };
+                heard.insert(self.shared.decide(move |book| beat(book, &told)).await?)
+            } else {
+                heard.get_or_insert_default()
+            };
+            let left = wait.saturating_sub(watch.elapsed());
+            if heard.is_news || left.is_zero() || self.shared.stop.is_cancelled() {
+                return Ok(std::mem::take(heard));
+            }
+            tokio::select! {
+                () = ring => {}
+                () = baton_env::sleep(left.min(self.shared.options.look_every)) => {}
+            }
+        }
     }
 
     /// Takes in how executions ended, one answer for each.

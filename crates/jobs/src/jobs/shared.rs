@@ -173,6 +173,7 @@ impl Shared {
             self.bells.ready(*partition, *jobs);
         }
         self.bells.changed(&news.changed);
+        self.bells.call(&news.called);
         if let Some(pages) = news.permit_pages {
             self.likely.note_permits(pages);
         }

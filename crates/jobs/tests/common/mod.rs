@@ -104,7 +104,7 @@ impl Bench {
     pub async fn beat(&self, worker: WorkerId, leased: &[Leased]) -> baton_jobs::Heard {
         let running =
             leased.iter().map(|one| Held { job: one.id, fence: one.execution.fence, progress: None });
-        self.jobs.heartbeat(Beat { worker, running: running.collect() }).await.unwrap()
+        self.jobs.heartbeat(Beat { worker, running: running.collect() }, Duration::ZERO).await.unwrap()
     }
 
     /// Lets time go by while the duties run.

@@ -239,7 +239,7 @@ pub(super) fn workers() -> Vec<Operation> {
             }))),
         post("/api/v1/workers/:worker/heartbeat")
             .body_or_none(shape(json!({
-                "incarnation?": "whole",
+                "incarnation?": "whole", "waitMs?": "whole",
                 "running?": [{
                     "jobId": "uuid", "fence": "whole", "progress?": {"percent": "number", "message?": "text?"},
                 }],

@@ -169,7 +169,7 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/executions:report", Access::Write, "Report how executions of jobs ended.", jobs::executions::report).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/executions/:execution/logs", Access::Write, "Keep lines of an execution's log.", jobs::executions::log).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Take jobs; waits for the first.", jobs::workers::lease).at(Pace::Waits(WAIT_MAX)),
-    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Keep the jobs one has; hear which to stop.", jobs::workers::heartbeat).taking(BODY_BYTES_MAX),
+    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Keep the jobs one has; hear which to stop, at once with `waitMs`.", jobs::workers::heartbeat).taking(BODY_BYTES_MAX).at(Pace::Waits(WAIT_MAX)),
     route(POST, "/api/v1/workers/:worker/drain", Access::Write, "Have a worker take no more jobs.", jobs::workers::drain),
     route(POST, "/api/v1/workers", Access::Write, "Register a worker.", jobs::workers::register),
     route(GET, "/api/v1/workers", Access::Read, "List workers.", jobs::workers::list),

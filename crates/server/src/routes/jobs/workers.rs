@@ -224,8 +224,10 @@ fn check_incarnation(id: WorkerId, given: Option<u64>) -> Result<(), Error> {
 const BEAT_JOBS_READ: usize = baton_jobs::limits::BEAT_JOBS_MAX + 1;
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Heartbeat {
     incarnation: Option<u64>,
+    wait_ms: Option<u64>,
     #[serde(default, deserialize_with = "json::up_to::<_, _, BEAT_JOBS_READ>")]
     running: Vec<Running>,
 }
@@ -238,15 +240,20 @@ struct Running {
     progress: Option<Progress>,
 }
 
-/// Hears a worker: its leases run on.
+/// Hears a worker: its leases run on. May wait until there is something new for it to do.
 pub(in crate::routes) fn heartbeat(mut call: Call) -> Answer {
     Box::pin(async move {
         let worker = worker_id(&call)?;
-        let told: Heartbeat = parsed(&mut call, "{\"running\": [{\"jobId\": id, \"fence\": number}]}")?;
+        let told: Heartbeat = parsed(&mut call, "{\"running\": [{\"jobId\": id, \"fence\": number}], \"waitMs\": number}")?;
         check_incarnation(worker, told.incarnation)?;
         let held = |one: Running| Held { job: one.job_id, fence: one.fence, progress: one.progress };
         let running = told.running.into_iter().map(held).collect();
-        let heard = call.jobs().heartbeat(Beat { worker, running }).await?;
+        let (beat, wait) = (Beat { worker, running }, Duration::from_millis(told.wait_ms.unwrap_or(0)));
+        let stopped = call.app().stopped();
+        let heard = tokio::select! {
+            heard = call.jobs().heartbeat(beat.clone(), wait) => heard?,
+            () = stopped => call.jobs().heartbeat(beat, Duration::ZERO).await?,
+        };
         Reply::ok(&json!({
             "desiredState": heard.desired,
             "graceMs": heard.grace_ms,
