@@ -424,6 +424,27 @@ def test_what_is_wrong_is_named(server, body, word):
     assert answer.status == status and word in answer.error, answer
 
 
+@pytest.mark.parametrize("path, body, near", [
+    ("/jobs", {"jobType": "x", "delay": 5000}, "delayMs"),
+    ("/jobs", {"jobType": "x", "retry": {"maxRetry": 1}}, "maxRetries"),
+    ("/jobs:batch", {"jobs": [{"jobType": "x", "delay": 5000}]}, "delayMs"),
+    ("/jobs:bulk", {"action": "cancel", "filter": {"queues": "q"}}, "queue"),
+    ("/workers", {"name": "w", "queue": ["q"]}, "queues"),
+    ("/jobs?idempotencykey=1", {"jobType": "x"}, "idempotencyKey"),
+])
+def test_an_unknown_member_is_refused_with_the_nearest(server, path, body, near):
+    answer = server.post(f"{API}{path}", body)
+    assert answer.status == 400 and f'did you mean "{near}"?' in answer.json["error"], answer
+
+
+@pytest.mark.parametrize("path, near", [
+    ("/jobs?stat=failed", "state"), ("/dead-letters?limits=1", "limit"), ("/schedules?curser=a", "cursor"),
+])
+def test_an_unknown_parameter_is_refused_with_the_nearest(server, path, near):
+    answer = server.get(f"{API}{path}")
+    assert answer.status == 400 and f'did you mean "{near}"?' in answer.json["error"], answer
+
+
 def test_arguments_that_are_too_large_are_refused(server, queue):
     answer = server.post(f"{API}/jobs", {"jobType": "t", "queue": queue, "args": "x" * (1 << 20)})
     assert answer.status == 413 and "args" in answer.error

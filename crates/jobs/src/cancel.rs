@@ -32,7 +32,14 @@ pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>)
             if held.is_some() || said.is_some() {
                 let error =
                     JobError::of_server("cancelled", said.as_deref().unwrap_or("cancelled by request"));
-                history::note(book, place, held.map_or(0, |(fence, _)| fence), Outcome::Cancelled, Some(error), &[])?;
+                history::note(
+                    book,
+                    place,
+                    held.map_or(0, |(fence, _)| fence),
+                    Outcome::Cancelled,
+                    Some(error),
+                    &[],
+                )?;
             }
             if held.is_some() {
                 book.news.counts.ended.push((Outcome::Cancelled, std::time::Duration::ZERO));

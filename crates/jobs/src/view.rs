@@ -214,7 +214,8 @@ impl Jobs {
         }
         let entries = self.payloads(places.into_iter()).await?;
         for (job, entry) in failed.into_iter().zip(entries) {
-            job.error = entry.map(|entry| Entry::decode(&entry)).transpose()?.and_then(|(entry, _)| entry.error);
+            job.error =
+                entry.map(|entry| Entry::decode(&entry)).transpose()?.and_then(|(entry, _)| entry.error);
         }
         Ok(())
     }

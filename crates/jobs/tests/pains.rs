@@ -9,9 +9,9 @@ mod common;
 use std::time::Duration;
 
 use baton_jobs::{
-    Action, Beat, Cancelled, Dependency, Desired, Error, Filter, JobError, LogQuery, Logged, NewJob, NewLine, NewLines,
-    OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope, WaitReason, When,
-    limits,
+    Action, Beat, Cancelled, Dependency, Desired, Error, Filter, JobError, LogQuery, Logged, NewJob, NewLine,
+    NewLines, OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope,
+    WaitReason, When, limits,
 };
 use baton_store::IdempotencyKey;
 use common::Bench;
@@ -462,7 +462,8 @@ async fn workers_that_leave_or_fall_silent_are_not_listed() {
     let (left, silent) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
     bench.jobs.deregister(left).await.unwrap();
     assert!(matches!(bench.jobs.deregister(left).await, Err(Error::NotFound(_))));
-    let listed = async || bench.jobs.workers().await.unwrap().into_iter().map(|(id, _)| id).collect::<Vec<_>>();
+    let listed =
+        async || bench.jobs.workers().await.unwrap().into_iter().map(|(id, _)| id).collect::<Vec<_>>();
     assert_eq!(listed().await, [silent]);
     bench.advance(59 * 60);
     assert_eq!(listed().await, [silent]);
@@ -488,7 +489,8 @@ async fn a_heartbeat_that_waits_hears_at_once_what_to_stop() {
             assert!(heard.is_news);
             assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
             // It is said once to heartbeats that wait, and to each that names the job.
-            let again = bench.jobs.heartbeat(Beat { worker, running: Vec::new() }, Duration::ZERO).await.unwrap();
+            let again =
+                bench.jobs.heartbeat(Beat { worker, running: Vec::new() }, Duration::ZERO).await.unwrap();
             assert!(!again.is_news && again.cancel.is_empty() && again.lost.is_empty());
             let heard = bench.beat(worker, &held).await;
             assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
@@ -712,7 +714,9 @@ async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
         let dropped = loop {
             let query = LogQuery { after, limit: 1000, ..LogQuery::default() };
             let page = bench.jobs.logs(id, query).await.unwrap();
-            gaps.extend(page.lines.iter().filter(|line| line.dropped > 0).map(|line| (line.seq, line.dropped)));
+            gaps.extend(
+                page.lines.iter().filter(|line| line.dropped > 0).map(|line| (line.seq, line.dropped)),
+            );
             kept.extend(page.lines.iter().map(|line| line.seq));
             after = page.last;
             if !page.more && page.lines.is_empty() {

@@ -34,6 +34,7 @@ pub mod settings;
 mod sites;
 mod testing;
 mod timeline;
+mod unknown;
 mod zeromq;
 
 pub use app::App;

@@ -281,17 +281,13 @@ mod tests {
         claimed(&mut outbox, "b", &claim("plain"));
         claimed(&mut outbox, "b", &claim(""));
         let names: Vec<_> = outbox.messages.keys().map(|(channel, _)| channel.as_str()).collect();
-        assert_eq!(
-            names,
-            ["job.handoff.ack.node-1", "job.handoff.ack.node-1-5f", "job.handoff.ack.plain"]
-        );
+        assert_eq!(names, ["job.handoff.ack.node-1", "job.handoff.ack.node-1-5f", "job.handoff.ack.plain"]);
     }
 
     #[test]
     fn a_dispatched_job_is_told_to_workers_to_its_owner_and_to_whoever_watches_it() {
         let mut outbox = Outbox::default();
-        let entry =
-            json!({"kind": "status", "slice": 3, "jobId": "j", "queue": "mail", "status": "dispatched", "fence": 4});
+        let entry = json!({"kind": "status", "slice": 3, "jobId": "j", "queue": "mail", "status": "dispatched", "fence": 4});
         tell(&mut outbox, &entry, "n", 7);
         let names: Vec<_> =
             outbox.messages.keys().map(|(channel, partition)| (&**channel, &**partition)).collect();

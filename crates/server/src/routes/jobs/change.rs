@@ -15,6 +15,7 @@ use crate::query;
 use crate::reply::Reply;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Cancel {
     reason: Option<String>,
     #[serde(default)]
@@ -37,7 +38,7 @@ pub(in crate::routes) fn cancel(mut call: Call) -> Answer {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Retry {
     #[serde(default = "yes")]
     reset_attempts: bool,
@@ -63,7 +64,7 @@ pub(in crate::routes) fn retry(mut call: Call) -> Answer {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Bulk {
     action: BulkAction,
     #[serde(default)]

@@ -23,6 +23,7 @@ use crate::json::{self, Kept, List};
 use crate::query;
 use crate::reply::Reply;
 use crate::routes::idempotency;
+use crate::unknown;
 
 /// A string that is copied only when it holds an escape.
 #[derive(Debug, Deserialize)]
@@ -36,7 +37,7 @@ impl From<Text<'_>> for String {
 
 /// A job as it was sent.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(in crate::routes) struct RawJob<'a> {
     #[serde(borrow)]
     job_type: Text<'a>,
@@ -185,7 +186,7 @@ fn dependency(text: &str) -> Result<Dependency, Error> {
 
 pub(in crate::routes) fn read<'a>(text: &'a [u8], what: &str) -> Result<RawJob<'a>, Error> {
     serde_json::from_slice(text)
-        .map_err(|e| Error::new(Kind::BadBody, format!("{what} is not a job: {}", json::problem(&e))))
+        .map_err(|e| Error::new(Kind::BadBody, format!("{what} is not a job: {}", unknown::explain(&e))))
 }
 
 fn write(out: &mut Vec<u8>, enqueued: &Enqueued) {
@@ -218,6 +219,7 @@ fn items<T>(items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) -> Reply {
 pub(in crate::routes) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
+        call.query()?.only(&["idempotencyKey"])?;
         let key = idempotency::key(&call, "jobs", &body)?;
         let job = read(&body, "the body")?.checked()?;
         let enqueued = call.jobs().enqueue(vec![job], key).await?;
@@ -232,7 +234,7 @@ pub(in crate::routes) fn one(mut call: Call) -> Answer {
 }
 
 #[derive(Deserialize)]
-#[serde(bound(deserialize = "T: Deserialize<'de>"))]
+#[serde(deny_unknown_fields, bound(deserialize = "T: Deserialize<'de>"))]
 struct Batch<T> {
     #[serde(alias = "items")]
     jobs: List<T, BATCH_JOBS_MAX>,
@@ -262,7 +264,7 @@ fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> 
         return Ok((jobs.collect(), all));
     }
     let batch: Batch<&RawValue> = serde_json::from_slice(body).map_err(|e| {
-        Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {}", json::problem(&e)))
+        Error::new(Kind::BadBody, format!("the body is not {{\"jobs\": [...]}}: {}", unknown::explain(&e)))
     })?;
     let all = batch.atomic != Some(false);
     let jobs = batch.jobs()?.into_iter().enumerate().map(|(index, raw)| {
@@ -275,6 +277,7 @@ fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> 
 pub(in crate::routes) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
+        call.query()?.only(&["idempotencyKey"])?;
         let key = idempotency::key(&call, "jobs:batch", &body)?;
         let (jobs, atomic) = read_batch(&body)?;
         if !atomic {

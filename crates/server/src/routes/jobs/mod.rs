@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::call::Call;
 use crate::error::{Error, Kind};
-use crate::json;
+use crate::unknown;
 
 impl From<baton_jobs::Error> for Error {
     fn from(error: baton_jobs::Error) -> Self {
@@ -43,8 +43,9 @@ impl From<baton_jobs::Error> for Error {
 fn parsed<T: DeserializeOwned>(call: &mut Call, expected: &str) -> Result<T, Error> {
     let body = call.body()?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
-    serde_json::from_slice(text)
-        .map_err(|e| Error::new(Kind::BadBody, format!("the body is not {expected}: {}", json::problem(&e))))
+    serde_json::from_slice(text).map_err(|e| {
+        Error::new(Kind::BadBody, format!("the body is not {expected}: {}", unknown::explain(&e)))
+    })
 }
 
 /// The job that the path names.

@@ -1,5 +1,6 @@
 //! `/api/v1/workers…`: what workers say and hear, and what operators see of them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use baton_jobs::{Beat, Desired, ExecutionId, Held, Leased, NewWorker, Policy, Progress, Worker, WorkerId};
@@ -25,10 +26,26 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// A worker as it was sent.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields, remote = "NewWorker")]
+struct RawWorker {
+    name: String,
+    queues: Vec<String>,
+    job_types: Vec<String>,
+    max_concurrency: u32,
+    labels: BTreeMap<String, String>,
+    version: String,
+}
+
+#[derive(Deserialize)]
+struct Registration(#[serde(with = "RawWorker")] NewWorker);
+
 /// Registers a worker.
 pub(in crate::routes) fn register(mut call: Call) -> Answer {
     Box::pin(async move {
-        let mut told: NewWorker = parsed(&mut call, "a worker: {\"name\": text, \"queues\": [text], ...}")?;
+        let Registration(mut told) =
+            parsed(&mut call, "a worker: {\"name\": text, \"queues\": [text], ...}")?;
         if told.queues.is_empty() {
             told.queues.push("default".into());
         }
@@ -105,7 +122,7 @@ pub(in crate::routes) fn one(call: Call) -> Answer {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Drain {
     mode: Option<DrainMode>,
     grace_ms: Option<u64>,
@@ -137,7 +154,7 @@ pub(in crate::routes) fn drain(mut call: Call) -> Answer {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Lease {
     max: Option<usize>,
     wait_ms: Option<u64>,
@@ -224,7 +241,7 @@ fn check_incarnation(id: WorkerId, given: Option<u64>) -> Result<(), Error> {
 const BEAT_JOBS_READ: usize = baton_jobs::limits::BEAT_JOBS_MAX + 1;
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Heartbeat {
     incarnation: Option<u64>,
     wait_ms: Option<u64>,
@@ -233,7 +250,7 @@ struct Heartbeat {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Running {
     job_id: baton_jobs::JobId,
     fence: u64,
@@ -244,7 +261,8 @@ struct Running {
 pub(in crate::routes) fn heartbeat(mut call: Call) -> Answer {
     Box::pin(async move {
         let worker = worker_id(&call)?;
-        let told: Heartbeat = parsed(&mut call, "{\"running\": [{\"jobId\": id, \"fence\": number}], \"waitMs\": number}")?;
+        let told: Heartbeat =
+            parsed(&mut call, "{\"running\": [{\"jobId\": id, \"fence\": number}], \"waitMs\": number}")?;
         check_incarnation(worker, told.incarnation)?;
         let held = |one: Running| Held { job: one.job_id, fence: one.fence, progress: one.progress };
         let running = told.running.into_iter().map(held).collect();

@@ -1,0 +1,92 @@
+//! Names that a route does not know: of members and of query parameters.
+//!
+//! A misspelt name that is ignored does something else than its caller wants. Always: the answer names what is unknown,
+//! and the nearest name that is known. Start at [`check`] and [`explain`].
+
+use crate::error::Error;
+use crate::json;
+
+/// Refuses the first of `given` that is not known. `what` is what it is a name of.
+pub fn check<'n>(what: &str, given: impl Iterator<Item = &'n str>, known: &[&str]) -> Result<(), Error> {
+    let mut given = given;
+    match given.find(|name| !known.contains(name)) {
+        Some(name) => Err(Error::invalid(message(what, name, known))),
+        None => Ok(()),
+    }
+}
+
+/// What serde says of a body. For an unknown member it lists all that are known; the nearest of them is enough.
+pub fn explain(error: &serde_json::Error) -> String {
+    let text = json::problem(error).to_string();
+    let Some((before, rest)) = text.split_once("unknown field `") else { return text };
+    let Some((name, known)) = rest.split_once('`') else { return text };
+    let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    format!("{before}{}", message("member", name, &known))
+}
+
+fn message(what: &str, name: &str, known: &[&str]) -> String {
+    match nearest(name, known) {
+        Some(near) => format!("there is no {what} {name:?}: did you mean {near:?}?"),
+        None if known.is_empty() => format!("there is no {what} {name:?}: none is known here"),
+        None => format!("there is no {what} {name:?}, only {}", known.join(", ")),
+    }
+}
+
+/// The name with the smallest edit distance, unless more than half of it is different.
+fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    let near =
+        known.iter().map(|other| (distance(name, other), *other)).min_by_key(|(distance, _)| *distance);
+    near.filter(|(distance, other)| distance * 2 <= name.chars().count().max(other.len()))
+        .map(|(_, near)| near)
+}
+
+/// The Levenshtein distance, without regard to case.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.to_lowercase().chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.to_lowercase().chars().enumerate() {
+        let (mut corner, mut left) = (row[0], index + 1);
+        row[0] = left;
+        for (above, wanted) in row[1..].iter_mut().zip(&other) {
+            left = (corner + usize::from(letter != *wanted)).min(left + 1).min(*above + 1);
+            corner = std::mem::replace(above, left);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[test]
+    fn the_distance_counts_edits() {
+        for (one, other, expected) in
+            [("", "", 0), ("a", "", 1), ("", "ab", 2), ("kitten", "sitting", 3), ("Delay", "delayMs", 2)]
+        {
+            assert_eq!(distance(one, other), expected, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_nearest() {
+        #[derive(Debug, Deserialize)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        struct Job {
+            #[allow(dead_code, reason = "only its name matters")]
+            job_type: Option<String>,
+            #[allow(dead_code, reason = "only its name matters")]
+            delay_ms: Option<u64>,
+        }
+        let told = |body: &str| explain(&serde_json::from_str::<Job>(body).unwrap_err());
+        assert_eq!(told(r#"{"delay": 5}"#), r#"there is no member "delay": did you mean "delayMs"?"#);
+        assert_eq!(told(r#"{"colour": 5}"#), r#"there is no member "colour", only jobType, delayMs"#);
+        assert!(told(r#"{"delayMs": "x"}"#).contains("invalid type"));
+        let refused = check("parameter", ["limit", "stat"].into_iter(), &["limit", "state"]).unwrap_err();
+        assert_eq!(refused.to_string(), r#"there is no parameter "stat": did you mean "state"?"#);
+        assert!(check("parameter", ["limit"].into_iter(), &["limit"]).is_ok());
+        assert!(check("parameter", ["limit"].into_iter(), &[]).unwrap_err().to_string().contains("none"));
+    }
+}
