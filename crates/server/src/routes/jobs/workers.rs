@@ -27,8 +27,8 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// A worker as it was sent.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields, remote = "NewWorker")]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct RawWorker {
     name: String,
     queues: Vec<String>,
@@ -38,21 +38,24 @@ struct RawWorker {
     version: String,
 }
 
-#[derive(Deserialize)]
-struct Registration(#[serde(with = "RawWorker")] NewWorker);
+impl From<RawWorker> for NewWorker {
+    fn from(raw: RawWorker) -> Self {
+        let RawWorker { name, queues, job_types, max_concurrency, labels, version } = raw;
+        Self { name, queues, job_types, max_concurrency, labels, version }
+    }
+}
 
 /// Registers a worker.
 pub(in crate::routes) fn register(mut call: Call) -> Answer {
     Box::pin(async move {
-        let Registration(mut told) =
-            parsed(&mut call, "a worker: {\"name\": text, \"queues\": [text], ...}")?;
+        let mut told: RawWorker = parsed(&mut call, "a worker: {\"name\": text, \"queues\": [text], ...}")?;
         if told.queues.is_empty() {
             told.queues.push("default".into());
         }
         if told.name.is_empty() {
             told.name = "worker".into();
         }
-        let registered = call.jobs().register(told).await?;
+        let registered = call.jobs().register(told.into()).await?;
         let policy = &registered.policy;
         Reply::of(
             StatusCode::CREATED,
