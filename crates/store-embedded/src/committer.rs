@@ -89,7 +89,11 @@ pub fn begin(shared: &Shared, mut group: Group) -> Begun {
     // After a failed commit nothing that was decided on top of it may be kept.
     let appended = match shared.failure() {
         Some(reason) => Err(Error::Closed(reason)),
-        None => append(&shared.tables, &mut shared.log(), group),
+        None => {
+            let mut log = shared.log();
+            log.raise_high_water(shared.elapsed());
+            append(&shared.tables, &mut log, group)
+        }
     };
     Begun { seq, sync, operations, operations_len, appended, watch }
 }

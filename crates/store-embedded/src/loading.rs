@@ -64,12 +64,7 @@ pub fn open_log(
     // The engine is told of a commit after it was synced, so the log must have it still.
     let known = tables.meta.get(COUNTERS_KEY).map_err(engine_error)?;
     let known = known.map(|row| Counters::read(&row)).transpose()?.unwrap_or_default().synced;
-    let mut log = Log::open(&options.directory, options.log_file_bytes, apply)?;
-    if let Some(missing) = known.checked_sub(log.end().commits).filter(|missing| *missing > 0) {
-        return Err(Error::Corrupt(format!(
-            "the last {missing} of {known} commits are missing in the log; restore the directory from a backup"
-        )));
-    }
+    let mut log = Log::open(&options.directory, options.log_file_bytes, known, apply)?;
     for entry in tables.meta.prefix(LOG_USAGE) {
         let (key, row) = entry.into_inner().map_err(engine_error)?;
         if !log.restore_usage(&key, &row)? {

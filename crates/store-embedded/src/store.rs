@@ -376,6 +376,11 @@ impl Shared {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Time since the machine started, which no step of its clock changes.
+    pub fn elapsed(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -102,7 +102,7 @@ mod tests {
 
     /// A log, an engine in the folder `engine`, and nothing to tell it of yet.
     fn opened(directory: &Path) -> (Log, Database, Tables, Index, Telling) {
-        let log = Log::open(directory, 32 << 20, |_, _, _| Ok(())).unwrap();
+        let log = Log::open(directory, 32 << 20, 0, |_, _, _| Ok(())).unwrap();
         let db = Database::builder(directory.join("engine")).open().unwrap();
         let tables = Tables::open(&db).unwrap();
         let index = Index::new(db.clone(), tables.segments.clone(), 4);

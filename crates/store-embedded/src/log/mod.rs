@@ -16,6 +16,7 @@
 mod checkpoint;
 mod files;
 mod frame;
+mod high_water;
 mod hints;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,6 +27,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use baton_store::Error;
 use bytes::{Buf, BufMut, Bytes};
@@ -33,6 +35,7 @@ use bytes::{Buf, BufMut, Bytes};
 pub use checkpoint::Position;
 pub use files::{Files, Place};
 pub use frame::Frame;
+use high_water::HighWater;
 
 use crate::directory;
 use crate::remembered::Packed;
@@ -118,6 +121,7 @@ pub struct Log {
     /// The last commit that is known to be on disk, and where in the file it ends.
     synced: u64,
     synced_at: u64,
+    high_water: HighWater,
     /// Whether a frame was not written whole: what there is of it must stay the end of the log.
     torn: bool,
     usage: BTreeMap<u64, Usage>,
@@ -143,18 +147,20 @@ impl Unchecked {
 }
 
 impl Log {
-    /// Opens the log below a data directory and tells `apply` of every frame since the checkpoint, with the file and
-    /// the place in it where it begins.
+    /// Opens the log below a data directory, in which the first `known` commits must be, and tells `apply` of every frame
+    /// since the checkpoint, with the file and the place in it where it begins.
     pub fn open(
         directory: &Path,
         file_bytes: u64,
+        known: u64,
         mut apply: impl FnMut(&Frame, u64, u64) -> Result<(), Error>,
     ) -> Result<Self, Error> {
         let checkpoint = Position::load(directory)?;
-        let directory = &directory.join("log");
-        let unusable = |e: io::Error| Error::Unusable(format!("cannot use {}: {e}", directory.display()));
-        directory::create(directory).map_err(unusable)?;
-        let files = Files::new(directory);
+        let logs = &directory.join("log");
+        let unusable = |e: io::Error| Error::Unusable(format!("cannot use {}: {e}", logs.display()));
+        let high_water = HighWater::open(directory).map_err(unusable)?;
+        directory::create(logs).map_err(unusable)?;
+        let files = Files::new(logs);
         let mut listed = files.list().map_err(unusable)?;
         if listed.is_empty() && checkpoint == Position::START {
             files.create(checkpoint.file).map_err(unusable)?;
@@ -198,6 +204,8 @@ impl Log {
             }
             (known.bytes, known.stored) = (end.at, end.stored);
         }
+        // Before anything is cut off.
+        check_end(end, known.max(high_water.commits()))?;
         let file = files.reopen(end.file, end.at).map_err(unusable)?;
         tail.write_again(&file, end.at).map_err(unusable)?;
         files.bytes.store(usage.values().map(|usage| usage.bytes).sum(), Ordering::Relaxed);
@@ -210,6 +218,7 @@ impl Log {
             end,
             synced: 0,
             synced_at: end.at,
+            high_water,
             torn: false,
             usage,
             checkpoint,
@@ -341,6 +350,7 @@ impl Log {
         self.zeros_end = self.end.at;
         self.file.sync_all()?;
         self.note_synced();
+        self.high_water.raise(self.synced);
         Ok(())
     }
 
@@ -359,6 +369,11 @@ impl Log {
             self.note_synced();
         }
         Ok(())
+    }
+
+    /// Raises the high-water mark from time to time. Called before an append.
+    pub fn raise_high_water(&mut self, now: Duration) {
+        self.high_water.raise_at(now, self.synced);
     }
 
     fn note_synced(&mut self) {
@@ -462,6 +477,16 @@ impl Tail {
     }
 }
 
+/// Refuses a log that ends before a commit that was synced.
+fn check_end(end: Position, known: u64) -> Result<(), Error> {
+    match known.saturating_sub(end.commits) {
+        0 => Ok(()),
+        missing => Err(Error::Corrupt(format!(
+            "the last {missing} of {known} commits are missing in the log; restore the directory from a backup"
+        ))),
+    }
+}
+
 fn damaged(file: u64) -> Error {
     Error::Corrupt(format!("file {file} of the log is damaged; restore the directory from a backup"))
 }
@@ -497,7 +522,7 @@ mod tests {
     #[test]
     fn after_a_sync_that_failed_nothing_is_taken_for_synced() {
         let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, 0, |_, _, _| Ok(())).unwrap();
         log.append(1, &[], &[], &Segments::default()).unwrap();
         log.sync().unwrap();
         // It takes what is written and cannot be synced.
@@ -515,7 +540,7 @@ mod tests {
     #[test]
     fn a_start_writes_again_what_may_not_have_been_synced() {
         let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, 0, |_, _, _| Ok(())).unwrap();
         let mut ends = Vec::new();
         for number in 1..=5 {
             log.append(number, &[], &[], &Segments::default()).unwrap();
@@ -536,7 +561,7 @@ mod tests {
         assert_eq!(tail.from, ends[2], "three commits are known to be synced");
         let old = std::time::SystemTime::UNIX_EPOCH;
         File::options().write(true).open(&path).unwrap().set_modified(old).unwrap();
-        let log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let log = Log::open(directory.path(), 32 << 20, 0, |_, _, _| Ok(())).unwrap();
         assert_eq!(log.end().commits, 5);
         assert_eq!(std::fs::read(&path).unwrap(), bytes);
         assert!(std::fs::metadata(&path).unwrap().modified().unwrap() > old);
@@ -545,7 +570,7 @@ mod tests {
     #[test]
     fn zeros_are_written_ahead_of_small_commits_and_not_of_large_ones() {
         let directory = tempfile::tempdir().unwrap();
-        let mut log = Log::open(directory.path(), 32 << 20, |_, _, _| Ok(())).unwrap();
+        let mut log = Log::open(directory.path(), 32 << 20, 0, |_, _, _| Ok(())).unwrap();
         // Makes a commit and tells how much longer the file is than the log.
         let mut commit = |bytes: usize| {
             let mut segments = Segments::default();

@@ -5,7 +5,10 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
+use baton_env::{BootClock, Clock, ManualClock};
 use baton_store::{Cursor, Durability, Error, GroupSpec, Start, Store, run};
 use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{GroupId, Offset, PartitionId};
@@ -211,6 +214,49 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(written / 4).unwrap();
     let refused = open(left.path()).err().unwrap().to_string();
     assert!(refused.contains("commits are missing") && refused.contains("backup"), "{refused}");
+}
+
+/// Neither the engine nor a later frame knows of the commits that are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_behind_everything_that_the_engine_knows_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Arc::new(ManualClock::new(BootClock::default().now()));
+    let options = Options { clock: clock.clone(), min_free_disk: 0, ..Options::new(directory.path()) };
+    let store = EmbeddedStore::open(options).unwrap();
+    let (_, partitions) = lane(&store, 1).await;
+    for salt in 0..10 {
+        push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
+    }
+    clock.advance(Duration::from_secs(1));
+    push(&store, partitions[0], block(1, 500, 10)).await.unwrap();
+    // As a crash leaves it, without what the engine had not synced and without the log's last bytes.
+    let cut_by = |bytes: usize| {
+        let left = tempfile::tempdir().unwrap();
+        copy(directory.path(), left.path());
+        for path in files(left.path()).into_iter().filter(|path| is_journal(path)) {
+            let length = fs::metadata(&path).unwrap().len();
+            fs::write(&path, []).unwrap();
+            fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+        }
+        let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
+        let bytes_left = written(&fs::read(&log).unwrap()) - bytes;
+        fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(bytes_left as u64).unwrap();
+        left
+    };
+    let left = cut_by(3000);
+    for _ in 0..2 {
+        let refused = open(left.path()).err().unwrap().to_string();
+        assert!(refused.contains("commits are missing") && refused.contains("backup"), "{refused}");
+    }
+    let tail = async |left: &Path| {
+        let (store, id) = (open(left).unwrap(), partitions[0]);
+        run(&store, move |tx| tx.partition_by_id(id)).await.unwrap().unwrap().tail
+    };
+    // The last commit may be one that was never finished.
+    assert_eq!(tail(cut_by(100).path()).await, Offset(10));
+    // A directory of an earlier version has no mark.
+    fs::remove_file(left.path().join("high-water")).unwrap();
+    assert!(tail(left.path()).await < Offset(10));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
