@@ -6,10 +6,11 @@ import time
 
 import pytest
 
-from baton import Server, data_of
+from baton import Server, ack_of, data_of
 
 DISK_BYTES = 96 << 20
 FLOOR_BYTES = 32 << 20
+RESERVE_BYTES = FLOOR_BYTES // 4
 
 
 @pytest.fixture
@@ -101,3 +102,59 @@ def test_a_disk_that_is_really_full_loses_nothing_that_was_accepted(small_disk):
             seen += data_of(messages)
         assert seen[: len(accepted)] == accepted
         assert len(seen) <= len(accepted) + 1
+
+
+def occupy(path, leave):
+    """Fills the disk with a file, but for so many bytes."""
+    path.write_bytes(b"x" * max(0, free_bytes(path.parent) - leave))
+
+
+def free_bytes(path):
+    free = os.statvfs(path)
+    return free.f_bavail * free.f_frsize
+
+
+def until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_below_the_reserve_only_what_frees_space_goes_on(small_disk):
+    filler = small_disk / "filler"
+    with Server(small_disk / "data", "--min-free-disk", str(FLOOR_BYTES)) as server:
+        server.push("waiting", 1)
+        fill(server, "q", 2000)
+        held = server.pop("q")
+        occupy(filler, RESERVE_BYTES // 2)
+        until(lambda: server.get("/api/v1/pop/queue/waiting").status == 507)
+        refused = server.post("/api/v1/ack", ack_of(held[0]))
+        assert refused.status == 507, refused
+        assert refused.json["code"] == "storage_full"
+        # It does not matter how often it is asked for.
+        before = free_bytes(small_disk)
+        for _ in range(200):
+            assert server.get("/api/v1/pop/queue/waiting").status == 507
+        assert free_bytes(small_disk) >= before - (1 << 20)
+        assert server.get("/api/v1/resources/queues").status == 200
+        assert server.delete("/api/v1/resources/queues/q").status == 200
+        until(lambda: server.post("/api/v1/push", {"items": [{"queue": "r", "payload": 1}]}).status == 201)
+        assert data_of(server.pop("waiting")) == [1]
+        assert server.stop() == 0
+
+
+def test_a_start_on_a_full_disk_frees_what_is_deleted(small_disk):
+    filler = small_disk / "filler"
+    with Server(small_disk / "data", "--min-free-disk", str(FLOOR_BYTES)) as server:
+        accepted, _ = fill(server, "q", 2000)
+        server.kill()
+        occupy(filler, 0)
+        assert free_bytes(small_disk) == 0
+        server.start()
+        assert server.get("/api/v1/pop/queue/q").status == 507
+        assert server.delete("/api/v1/resources/queues/q").status == 200
+        until(lambda: free_bytes(small_disk) > len(accepted) * (128 << 10))
+        until(lambda: server.post("/api/v1/push", {"items": [{"queue": "r", "payload": 1}]}).status == 201)
+        until(lambda: (small_disk / "data" / "ballast").exists())
+        assert server.stop() == 0

@@ -41,6 +41,8 @@ pub fn take(
     life: Duration,
     known: Option<(u64, Availability)>,
 ) -> Result<Option<Term>, Stop> {
+    // Without a leader no job is deleted.
+    tx.use_reserve();
     let (last, log) = (term(tx)?, Log::open(tx)?);
     if sole && let Some(holder) = look(tx)?.filter(|holder| holder.owner != node) {
         lease::release(tx, key::LEADER, holder.token)?;

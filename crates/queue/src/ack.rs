@@ -138,6 +138,9 @@ pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved], repeated: RepeatedAck) -> Res
         changes.extend(prepare_place(tx, acks, repeated, partition, group, &indexes, &mut results)?);
         Ok(())
     })?;
+    if !changes.is_empty() {
+        tx.admit_update()?;
+    }
     Ok(Prepared { results, changes })
 }
 

@@ -204,6 +204,7 @@ pub fn restart(tx: &mut dyn Tx, group: &Group, start: Start) {
 /// Moves a group in every partition of a queue.
 pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<u64, Stop> {
     let (now, group) = (tx.now(), tx.group(queue.id, name)?);
+    tx.admit_update()?;
     let start = to.start(now);
     match group {
         Some(group) => restart(tx, &group, start),
@@ -248,6 +249,7 @@ pub fn place(
     partition: &Partition,
     next: Offset,
 ) -> Result<(), Stop> {
+    tx.admit_update()?;
     let now = tx.now();
     let group = match tx.group(queue.id, name)? {
         Some(group) => group,

@@ -230,6 +230,7 @@ fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc
         Subscription::From(at) => Start::At(at),
     };
     let (name, conflation) = (&*request.group, request.conflation);
+    tx.admit_update()?;
     Ok(tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation }))
 }
 
@@ -345,6 +346,7 @@ fn claim(
             (cursor.next, 0)
         }
     };
+    tx.admit_update()?;
     if count == 0 {
         tx.put_cursor(group.id, partition.id, cursor, Durability::Soon);
         return Ok(());
@@ -542,6 +544,7 @@ pub fn extend(tx: &mut dyn Tx, lease: LeaseId, by: Duration) -> Result<(u64, Opt
     let (now, mut extended, mut first) = (tx.now(), 0, None);
     for Held { group, partition, mut cursor } in held(tx, lease)? {
         let Some(held) = cursor.lease.as_mut().filter(|held| held.until > now) else { continue };
+        tx.admit_update()?;
         held.until = held.until.max(now.after(by));
         cursor.available_at = held.until;
         first = Some(first.map_or(held.until, |other: Timestamp| other.min(held.until)));

@@ -442,6 +442,7 @@ fn prepare_prefix(
     if offset < cursor.next {
         return Ok(Err(FINISHED));
     }
+    tx.admit_update()?;
     let finished = cursor.finished.get_or_insert_default();
     let before = finished.len();
     finished.insert_range(cursor.next, offset.plus(1));

@@ -246,7 +246,7 @@ pub const TABLE: &[Row] = &[
         Kind::DiskFull,
         StatusCode::INSUFFICIENT_STORAGE,
         "storage_full",
-        "Free some disk space or lower `min_free_disk`; acks and deletes still work.",
+        "Free some disk space or lower `min_free_disk`; deletes still work, and acks until a quarter of it is left.",
     ),
     row(
         Kind::StoreClosed,

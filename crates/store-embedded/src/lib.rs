@@ -30,6 +30,7 @@ mod messages;
 mod name;
 mod reclaimer;
 mod remembered;
+mod space;
 mod store;
 mod store_clock;
 mod tables;

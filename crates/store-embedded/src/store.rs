@@ -24,6 +24,7 @@ use crate::loading;
 use crate::log::Log;
 use crate::messages::Messages;
 use crate::reclaimer::{self, Reclaimer};
+use crate::space::Space;
 use crate::store_clock::{self, StoreClock};
 use crate::tables::{COUNTERS_KEY, Counters, Tables, engine_error};
 use crate::telling::Telling;
@@ -36,8 +37,6 @@ const INTAKE_MAX: usize = 65_536;
 const JOURNAL_BYTES_MAX: u64 = 128 << 20;
 /// A start that had to tell the engine of more than this again makes a checkpoint, so that the next need not.
 const TOLD_AGAIN_MAX: u64 = 4 << 20;
-/// How often free space is looked at.
-const SPACE_CHECK_EVERY: Duration = Duration::from_millis(100);
 /// A commit that takes so long, or less, is over before it pays that another thread makes it.
 const QUICK_MICROS: u64 = 500;
 /// When to try again at a full intake.
@@ -102,8 +101,11 @@ pub struct Shared {
     pub id_files: Arc<IdFiles>,
     pub messages: Messages,
     directory: PathBuf,
-    min_free_disk: u64,
     pub bounds: Bounds,
+    /// What is free on its disk.
+    pub space: Space,
+    /// Whether the log knows that it is nearly full.
+    scarce: AtomicBool,
     clock: Arc<dyn Clock>,
     listener: RwLock<Option<Listener>>,
     failure: OnceLock<String>,
@@ -120,8 +122,6 @@ pub struct Shared {
     calm: AtomicBool,
     /// Whether one does, and looks itself at what is taken in meanwhile.
     caller_decides: AtomicBool,
-    full: AtomicBool,
-    space_checked_at: AtomicU64,
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
@@ -138,6 +138,7 @@ impl EmbeddedStore {
     /// Opens the directory, or says why it cannot be used.
     pub fn open(options: Options) -> Result<Self, Error> {
         let claimed = directory::claim(&options.directory)?;
+        let space = Space::open(&options.directory, options.min_free_disk);
         let engine = options.directory.join("engine");
         directory::create(&engine)
             .map_err(|e| Error::Unusable(format!("cannot use {}: {e}", engine.display())))?;
@@ -195,8 +196,9 @@ impl EmbeddedStore {
             id_files: remembered.files().clone(),
             messages,
             directory: options.directory,
-            min_free_disk: options.min_free_disk,
             bounds: options.bounds,
+            space,
+            scarce: AtomicBool::new(false),
             clock: options.clock.clone(),
             listener: RwLock::default(),
             failure: OnceLock::new(),
@@ -209,8 +211,6 @@ impl EmbeddedStore {
             structure: AtomicU64::new(0),
             calm: AtomicBool::new(false),
             caller_decides: AtomicBool::new(false),
-            full: AtomicBool::new(false),
-            space_checked_at: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -221,7 +221,7 @@ impl EmbeddedStore {
             commit_operations: Histogram::new(SIZES),
             _claimed: claimed,
         });
-        shared.look_at_space();
+        shared.note_space();
         let much = shared.log().is_unchecked(TOLD_AGAIN_MAX);
         if much {
             shared.checkpoint()?;
@@ -495,30 +495,16 @@ impl Shared {
         self.usual_micros.load(Ordering::Relaxed) <= QUICK_MICROS
     }
 
-    /// Whether messages can be taken in.
-    pub fn admit(&self) -> Result<(), Error> {
-        self.check_space();
-        match self.full.load(Ordering::Relaxed) {
-            true => Err(Error::DiskFull { floor: self.min_free_disk }),
-            false => Ok(()),
-        }
-    }
-
     /// Looks at the free space, if the last look was a while ago.
     pub fn check_space(&self) {
-        let now = u64::try_from(self.clock.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let last = self.space_checked_at.load(Ordering::Relaxed);
-        if now.saturating_sub(last) >= u64::try_from(SPACE_CHECK_EVERY.as_micros()).unwrap_or(0) {
-            self.space_checked_at.store(now, Ordering::Relaxed);
-            self.look_at_space();
+        if self.space.check(self.elapsed()) {
+            self.note_space();
         }
     }
 
-    fn look_at_space(&self) {
-        let Ok(stat) = rustix::fs::statvfs(&self.directory) else { return };
-        let full = stat.f_bavail.saturating_mul(stat.f_frsize) < self.min_free_disk;
-        if self.full.swap(full, Ordering::Relaxed) != full {
-            tracing::warn!(full, floor = self.min_free_disk, "free disk space crossed the floor");
+    fn note_space(&self) {
+        let full = self.space.is_full();
+        if self.scarce.swap(full, Ordering::Relaxed) != full {
             self.log().set_scarce(full);
         }
     }

@@ -27,11 +27,13 @@ pub struct EmbeddedTx<'a> {
     pub wrote_now: bool,
     /// The group that must be on disk before anything that was read may be told.
     pub gate: u64,
+    /// Whether the operation may write when little of the disk is left.
+    uses_reserve: bool,
 }
 
 impl<'a> EmbeddedTx<'a> {
     pub fn new(writer: &'a mut Writer) -> Self {
-        Self { writer, wrote: false, wrote_now: false, gate: 0 }
+        Self { writer, wrote: false, wrote_now: false, gate: 0, uses_reserve: false }
     }
 
     fn fresh_id(&mut self) -> u64 {
@@ -121,7 +123,20 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn admit(&self, _bytes: usize) -> Result<(), Stop> {
-        Ok(self.writer.shared.admit()?)
+        self.writer.shared.check_space();
+        Ok(self.writer.shared.space.admit()?)
+    }
+
+    fn admit_update(&self) -> Result<(), Stop> {
+        if self.wrote || self.uses_reserve {
+            return Ok(());
+        }
+        self.writer.shared.check_space();
+        Ok(self.writer.shared.space.admit_update()?)
+    }
+
+    fn use_reserve(&mut self) {
+        self.uses_reserve = true;
     }
 
     fn record(&mut self, key: &str) -> Result<Option<Record>, Stop> {
@@ -135,6 +150,7 @@ impl Tx for EmbeddedTx<'_> {
         if value.len() > limits::RECORD_BYTES_MAX {
             return Err(Error::TooLarge { bytes: value.len(), max: limits::RECORD_BYTES_MAX }.into());
         }
+        self.admit_update()?;
         let version = self.writer.counters.next_version;
         self.writer.counters.next_version += 1;
         self.write_now();
@@ -194,6 +210,7 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
+        self.admit_update()?;
         let queue = match self.writer.hot.queue(&spec.name) {
             Some(old) => Queue { spec, ..(*old).clone() },
             None => Queue { id: QueueId(self.fresh_id()), created_at: self.now(), spec },

@@ -112,6 +112,17 @@ pub trait Tx {
     /// Says whether `bytes` more of messages can be taken in.
     fn admit(&self, bytes: usize) -> Result<(), Stop>;
 
+    /// Refuses when so little of the disk is left that only what frees space may be written. A decision that frees none calls
+    /// this before its first write, unless that is [`put_record`](Tx::put_record) or [`put_queue`](Tx::put_queue), which
+    /// refuse by themselves. After the first write it refuses nothing.
+    fn admit_update(&self) -> Result<(), Stop> {
+        Ok(())
+    }
+
+    /// From now on [`admit_update`](Tx::admit_update) refuses nothing: the decision frees space in the end, or a server
+    /// cannot work without it.
+    fn use_reserve(&mut self) {}
+
     /// The record under `key`, unless it has expired.
     fn record(&mut self, key: &str) -> Result<Option<Record>, Stop>;
 

@@ -70,8 +70,12 @@ impl Changes {
                 return Err(StoreError::TooLarge { bytes: value.len(), max: RECORD_BYTES_MAX }.into());
             }
         }
+        if !self.trims.is_empty() || !emptied.is_empty() {
+            tx.use_reserve();
+        }
         for (partition, appends) in self.appends {
             if !appends.block.is_empty() {
+                tx.admit_update()?;
                 tx.append(partition, &appends.block, Duration::ZERO);
             }
         }

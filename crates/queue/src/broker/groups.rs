@@ -147,6 +147,7 @@ impl Broker {
             let mut changed = 0;
             for queue in tx.queues()? {
                 if let Some(group) = tx.group(queue.id, &name)? {
+                    tx.admit_update()?;
                     tx.set_start(group.id, Start::At(at));
                     changed += 1;
                 }

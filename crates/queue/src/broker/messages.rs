@@ -148,10 +148,10 @@ impl Broker {
             if let Some(offset) = kept {
                 tx.delete_message(partition, offset);
             }
+            letters.iter().for_each(|letter| tx.remove_dead_letter(&letter.key));
             if let Some(withdrawal) = withdrawal {
                 withdrawal.write(tx)?;
             }
-            letters.iter().for_each(|letter| tx.remove_dead_letter(&letter.key));
             Ok(deletes)
         })
         .await

@@ -135,6 +135,8 @@ async fn identity(store: &dyn Store) -> Result<(Bytes, u64), baton_store::Error>
     let mut fresh = [0; SECRET_BYTES];
     baton_env::random_bytes(&mut fresh);
     baton_store::run(store, move |tx| {
+        // A server starts also on a full disk.
+        tx.use_reserve();
         let known = tx.record(RECORD)?.map(|record| record.value);
         let secret = known.unwrap_or_else(|| Bytes::copy_from_slice(&fresh));
         let incarnation = tx.put_record(RECORD, secret.clone(), None)?;

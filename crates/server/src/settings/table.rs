@@ -85,7 +85,7 @@ pub const TABLE: &[Setting] = &[
         env: "BATON_MIN_FREE_DISK",
         aliases: &[],
         value: "BYTES",
-        help: "Free disk space below which pushes are refused with 507. KiB, MiB and GiB may follow the number.",
+        help: "Free disk space below which pushes are refused with 507; below a quarter of it, everything but deletes. KiB, MiB and GiB may follow the number.",
         set: |s, text| set(&mut s.min_free_disk, text, bytes),
         show: |s| show_bytes(s.min_free_disk),
     },
