@@ -358,7 +358,8 @@ mod tests {
             request("batch=999999999999&partitions=-3&wait=1&timeout=99999999999&leaseSeconds=5").unwrap();
         assert_eq!((pop.batch, pop.partitions, pop.wait), (POP_BATCH_MAX, 1, Some(POP_WAIT_MAX)));
         assert_eq!(pop.lease, Some(Duration::from_secs(5)));
-        assert_eq!(request("wait=true&timeout=soon").unwrap().wait, Some(Duration::from_secs(30)));
+        assert!(request("wait=true&timeout=soon").is_err());
+        assert_eq!(request("wait=true&timeout=").unwrap().wait, Some(Duration::from_secs(30)));
         assert_eq!(request("wait=false&timeout=5").unwrap().wait, None);
         assert_eq!(request("autopilot=true").unwrap().batch, 200);
         assert_eq!(request("autopilot=true&batch=7").unwrap().batch, 7);
