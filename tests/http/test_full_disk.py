@@ -128,7 +128,9 @@ def test_below_the_reserve_only_what_frees_space_goes_on(small_disk):
         fill(server, "q", 2000)
         held = server.pop("q")
         occupy(filler, RESERVE_BYTES // 2)
-        until(lambda: server.get("/api/v1/pop/queue/waiting").status == 507)
+        # A pop before the server has looked at the disk would take the message.
+        push = {"items": [{"queue": "q", "payload": 1}]}
+        until(lambda: server.post("/api/v1/push", push).status == 507 and not (small_disk / "data" / "ballast").exists())
         refused = server.post("/api/v1/ack", ack_of(held[0]))
         assert refused.status == 507, refused
         assert refused.json["code"] == "storage_full"
