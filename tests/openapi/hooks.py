@@ -24,7 +24,7 @@ def before_call(context, case, **kwargs):
             case.query["timeoutMs"] = WAIT_MS
     if path.endswith("/fetch") and isinstance(case.body, dict) and isinstance(case.body.get("maxWaitMs"), int):
         case.body["maxWaitMs"] = min(case.body["maxWaitMs"], WAIT_MS)
-    if path.endswith("/lease") and isinstance(case.body, dict) and isinstance(case.body.get("waitMs"), int):
+    if path.endswith(("/lease", "/heartbeat")) and isinstance(case.body, dict) and isinstance(case.body.get("waitMs"), int):
         case.body["waitMs"] = min(case.body["waitMs"], WAIT_MS)
 
 

@@ -264,6 +264,7 @@ KNOWING = [
     ("DELETE", "/api/v1/shards/{service}", "/api/v1/shards/{q}", None),
     ("POST", "/api/v1/jobs:bulk", "/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "{q}"}}),
     ("DELETE", "/api/v1/queues/{queue}/clear", "/api/v1/queues/{q}/clear?partition=Default", None),
+    ("DELETE", "/api/v1/workers/{worker}", "/api/v1/workers/{w}", None),
 ]
 NEED_KNOWLEDGE = {f"{method} {template}" for method, template, _, _ in KNOWING}
 
