@@ -49,7 +49,7 @@ pub struct Worker {
     pub capacity: Option<u32>,
     /// Whether it is to have none.
     pub draining: bool,
-    /// The count it last reported ([`Service::is_news`]).
+    /// The count it last reported (`is_news`).
     pub reported: u32,
     /// How long it may be silent, which is how long its lease is.
     pub timeout: Duration,
