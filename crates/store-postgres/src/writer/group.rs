@@ -154,6 +154,7 @@ impl Writer {
                 !self.has_begun && (!lock_versions.is_empty() || (!compares && memory.wanted.locks()));
             self.has_begun |= begins;
             let locks = !compares;
+            let locks_unseen = locks && !memory.wanted.ready.is_empty();
             let plan = Round { link, begins, locks, in_haste, lock_versions, commits: self.all_commits };
             let loaded = load::load(plan, &mut memory, &mut self.remembered).await;
             let (before, after) = match loaded {
@@ -169,6 +170,11 @@ impl Writer {
             if locks {
                 let here = memory.partitions.values().flatten().filter(|entry| entry.held);
                 last_locked = here.map(|entry| entry.row.id).max().max(last_locked);
+            }
+            if locks_unseen {
+                // A partition that was ready when the statement began, and no longer is once it is locked, stays locked
+                // but is not told. So no lock can be waited for any more.
+                last_locked = Some(PartitionId(u64::MAX));
             }
             memory.clock.see_number(after.records.max(after.structure));
             if before.commits != self.all_commits {
