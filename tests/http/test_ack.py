@@ -199,22 +199,22 @@ def test_a_failed_ack_ends_the_lease(server, queue):
     assert [message["deliveryAttempt"] for message in again][0] == 2
 
 
-def test_a_failed_batch_costs_one_retry_and_the_head_is_given_up_when_they_are_spent(server, queue):
+def test_a_failed_batch_costs_each_message_one_retry(server, queue):
     server.configure(queue, retryLimit=1)
     server.push(queue, 1, 2, 3)
     first = server.pop(queue, batch=3)
-    results = server.ack(first, status="failed")
-    assert succeeded(results) == [True] * 3
-    assert [result["dlq"] for result in results] == [False] * 3
+    results = server.ack(first[1:], status="failed")
+    assert [(result["success"], result["dlq"]) for result in results] == [(True, False)] * 2
     second = server.pop(queue, batch=3)
     assert data_of(second) == [1, 2, 3]
     results = server.ack(second, status="failed", error="boom")
-    assert [result["dlq"] for result in results] == [True, False, False]
+    assert [result["dlq"] for result in results] == [False, True, True]
     third = server.pop(queue, batch=3)
-    assert data_of(third) == [2, 3]
-    assert [result["dlq"] for result in server.ack(third, status="failed")] == [False, False], "a fresh budget"
-    (letter,) = server.get(f"/api/v1/dlq?queue={queue}").json["messages"]
-    assert (letter["data"], letter["errorMessage"], letter["retryCount"]) == (1, "boom", 1)
+    assert data_of(third) == [1], "the one that failed once only"
+    assert server.ack(third, status="failed")[0]["dlq"] is True
+    letters = server.get(f"/api/v1/dlq?queue={queue}").json["messages"]
+    spent = {letter["data"]: (letter["errorMessage"], letter["retryCount"]) for letter in letters}
+    assert spent == {1: ("Retries exhausted", 1), 2: ("boom", 1), 3: ("boom", 1)}
 
 
 def test_without_retries_the_first_failure_is_a_dead_letter(server, queue):

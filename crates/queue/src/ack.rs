@@ -2,11 +2,11 @@
 //!
 //! Always: a message never mentioned is never finished; the cursor moves over the finished prefix only and
 //! never back; an ack that shows a lease changes nothing unless that lease is live; only an ack that shows the live lease
-//! ends it early. Each message has its own retry budget. A call charges one retry per partition and group, to the
-//! first failed message, which becomes a dead letter when its budget is spent.
+//! ends it early. Each message has its own retry budget. A call charges each message that it says has failed one
+//! retry, and no other message; one whose budget is spent becomes a dead letter.
 //! Not here: finding a message by its transaction id (`resolve`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use baton_store::{
@@ -228,15 +228,16 @@ fn prepare_place(
     let next = cursor.next;
     let decision = decide(&queue, group.conflation, cursor, live.is_some(), &verdicts, tx.now());
     let mut letters = Vec::new();
-    let keeps = |offset: Offset| {
-        queue.spec.options.keeps_dead_letters()
-            || chosen.iter().any(|(index, meant)| acks[*index].by_server && *meant == offset)
-    };
-    for (offset, error, retries) in decision.dead.iter().filter(|(offset, ..)| keeps(*offset)) {
+    let by_server: BTreeSet<_> =
+        chosen.iter().filter(|(index, _)| acks[*index].by_server).map(|(_, offset)| *offset).collect();
+    let keeps = |offset: &Offset| queue.spec.options.keeps_dead_letters() || by_server.contains(offset);
+    look_at_all(decision.dead.iter().filter(|(offset, ..)| keeps(offset)), |(offset, error, retries)| {
         if let Some(message) = tx.message(partition.id, *offset)? {
             letters.push(letter(&queue, &partition, &group, &message, error.as_deref(), *retries, tx.now()));
         }
-    }
+        Ok(())
+    })?;
+    let lettered: BTreeSet<_> = letters.iter().map(|letter: &DeadLetter| letter.key.offset).collect();
     for index in indexes {
         let result = &mut results[*index];
         if result.error.is_some() {
@@ -247,7 +248,7 @@ fn prepare_place(
     for (index, offset) in chosen {
         let is_newest = group.conflation && decision.cursor.next > offset;
         results[index].conflated = if is_newest { offset.since(next) } else { 0 };
-        results[index].dead_lettered = letters.iter().any(|letter| letter.key.offset == offset);
+        results[index].dead_lettered = lettered.contains(&offset);
     }
     Ok(Some(Change { group, partition: partition.id, cursor: decision.cursor, letters }))
 }
@@ -284,17 +285,18 @@ fn decide(
     let mut dead: Vec<(Offset, Option<String>, u32)> = of(AckStatus::Dlq)
         .map(|(offset, verdict)| (*offset, verdict.error.map(String::from), retries.of(*offset)))
         .collect();
-    let mut wait = false;
-    if let Some((offset, verdict)) = of(AckStatus::Failed).next() {
+    let mut charged = Vec::new();
+    for (offset, verdict) in of(AckStatus::Failed) {
         let spent = retries.of(*offset);
         if spent < options.retry_limit {
-            retries.spend(*offset);
-            wait = true;
+            charged.push(*offset);
         } else {
             let error = verdict.error.unwrap_or("Retries exhausted").to_string();
             dead.push((*offset, Some(error), spent));
         }
     }
+    let wait = !charged.is_empty();
+    retries.spend(charged);
     let finished = cursor.finished.get_or_insert_default();
     let before = finished.len();
     // Whoever is done with the newest is done with all that it stands for.

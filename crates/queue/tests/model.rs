@@ -24,7 +24,8 @@ use baton_types::{LeaseId, PartitionId, Timestamp};
 use serde_json::json;
 
 const LEASE: Duration = Duration::from_secs(10);
-const RETRY_LIMIT: u32 = 2;
+/// So few that a short sequence exhausts them.
+const RETRY_LIMIT: u32 = 1;
 /// Each step is a round trip or two, so there are fewer of them.
 const POSTGRES_SEQUENCES: u64 = 30;
 
@@ -52,6 +53,8 @@ enum Fault {
     ForgetsLeases,
     /// A failed message is treated as done.
     SwallowsFailures,
+    /// Of the messages that failed in one call, only the first pays.
+    ChargesTheFirst,
 }
 
 /// What should be true.
@@ -168,12 +171,12 @@ impl Model {
         let of =
             |wanted| verdicts.iter().filter(move |(_, s)| **s == wanted).map(|(i, _)| *i).collect::<Vec<_>>();
         let mut dead = of(AckStatus::Dlq);
-        if let Some(first) = of(AckStatus::Failed).first() {
-            let spent = progress.retries.entry(*first).or_default();
+        for failed in of(AckStatus::Failed) {
+            let spent = progress.retries.entry(failed).or_default();
             if *spent < RETRY_LIMIT {
                 *spent += 1;
             } else {
-                dead.push(*first);
+                dead.push(failed);
             }
         }
         progress.finished.extend(of(AckStatus::Completed));
@@ -432,6 +435,10 @@ impl Run<'_> {
         if self.fault == Fault::SwallowsFailures {
             items.iter_mut().for_each(|item| item.1 = AckStatus::Completed);
         }
+        if self.fault == Fault::ChargesTheFirst {
+            let failed = items.iter_mut().filter(|item| item.1 == AckStatus::Failed);
+            failed.skip(1).for_each(|item| item.1 = AckStatus::Retry);
+        }
         if self.fault == Fault::FinishesThePrefix {
             let last = items.iter().map(|item| item.0.index).max().unwrap_or(0);
             let (name, group, lease) = (first.name.clone(), first.group.clone(), first.lease);
@@ -626,7 +633,7 @@ async fn the_broker_agrees_with_the_model_in_the_last_quarter() {
 async fn the_broker_on_postgres_agrees_with_the_model() {
     let mut subject = Subject::new(Home::Schema(format!("model_{}", std::process::id()))).await;
     for seed in 1..=POSTGRES_SEQUENCES {
-        if let Err(problem) = sequence(&mut subject, seed, 40, Fault::None).await {
+        if let Err(problem) = sequence(&mut subject, seed, 100, Fault::None).await {
             panic!("{problem}");
         }
     }
@@ -635,10 +642,16 @@ async fn the_broker_on_postgres_agrees_with_the_model() {
 #[tokio::test]
 async fn broken_brokers_are_caught() {
     let mut subject = Subject::embedded().await;
-    for fault in [Fault::LosesAPush, Fault::FinishesThePrefix, Fault::ForgetsLeases, Fault::SwallowsFailures]
-    {
+    let faults = [
+        Fault::LosesAPush,
+        Fault::FinishesThePrefix,
+        Fault::ForgetsLeases,
+        Fault::SwallowsFailures,
+        Fault::ChargesTheFirst,
+    ];
+    for fault in faults {
         let mut caught = false;
-        for seed in 1..=20 {
+        for seed in 1..=200 {
             caught = caught || sequence(&mut subject, seed, 100, fault).await.is_err();
         }
         assert!(caught, "{fault:?} was not noticed");

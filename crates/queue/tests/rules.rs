@@ -155,9 +155,35 @@ async fn a_failed_message_comes_again_after_the_retry_delay_and_ends_as_a_dead_l
     let again = bench.pop(from("q")).await.unwrap();
     assert_eq!(texts(&again), ["1", "2"]);
     let acked = bench.ack(&again, QUEUE_MODE, AckStatus::Failed).await;
-    assert_eq!(acked.iter().map(|a| a.dead_lettered).collect::<Vec<_>>(), [true, false]);
-    assert_eq!(bench.dead_letters("q").await, [("1".into(), Some("Retries exhausted".into()))]);
-    assert_eq!(bench.texts(from("q")).await, ["2"]);
+    assert!(acked.iter().all(|a| a.dead_lettered && a.lease_released), "{acked:?}");
+    let error = || Some("Retries exhausted".to_owned());
+    assert_eq!(bench.dead_letters("q").await, [("2".into(), error()), ("1".into(), error())]);
+    assert!(bench.pop(from("q")).await.is_none());
+}
+
+#[tokio::test]
+async fn a_call_charges_each_message_that_failed_and_no_other() {
+    let bench = Bench::new();
+    bench.configure("q", json!({"retryLimit": 1, "leaseTime": 5})).await;
+    bench.push("q", "p", &["given back", "failed", "finished", "failed too", "not named"]).await;
+    let popped = bench.pop(from("q")).await.unwrap();
+    let mut said = items(&popped, QUEUE_MODE, AckStatus::Failed);
+    said.pop();
+    (said[0].status, said[2].status) = (AckStatus::Retry, AckStatus::Completed);
+    assert!(bench.broker.ack(said).await.unwrap().iter().all(|acked| !acked.dead_lettered));
+    // A lease that ends without a word costs nothing either.
+    assert_eq!(bench.pop(from("q")).await.unwrap().claims[0].messages.len(), 4);
+    bench.clock.advance(6 * SECOND);
+    let popped = bench.pop(from("q")).await.unwrap();
+    let acked = bench.ack(&popped, QUEUE_MODE, AckStatus::Failed).await;
+    let dead: Vec<_> = texts(&popped)
+        .into_iter()
+        .zip(acked)
+        .filter(|(_, a)| a.dead_lettered)
+        .map(|(text, _)| text)
+        .collect();
+    assert_eq!(dead, ["failed", "failed too"]);
+    assert_eq!(bench.texts(from("q")).await, ["given back", "not named"]);
 }
 
 #[tokio::test]

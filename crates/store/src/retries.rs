@@ -36,10 +36,17 @@ impl Retries {
         self.0.binary_search_by_key(&offset.0, |entry| entry.0).map_or(0, |at| self.0[at].1)
     }
 
-    /// Spends one more on a message.
-    pub fn spend(&mut self, offset: Offset) {
-        let spent = self.entry(offset);
-        *spent = spent.saturating_add(1);
+    /// Spends one more on each of these messages.
+    pub fn spend(&mut self, offsets: impl IntoIterator<Item = Offset>) {
+        self.0.extend(offsets.into_iter().map(|offset| (offset.0, 1)));
+        self.0.sort_by_key(|entry| entry.0);
+        self.0.dedup_by(|later, earlier| {
+            let is_same = later.0 == earlier.0;
+            if is_same {
+                earlier.1 = earlier.1.saturating_add(later.1);
+            }
+            is_same
+        });
     }
 
     /// Keeps only the entries of messages for which `keep` says so.
@@ -63,8 +70,7 @@ mod tests {
     #[test]
     fn each_message_has_a_count_of_its_own() {
         let mut retries = Retries::from_entries([(9, 2), (4, 1)]);
-        retries.spend(Offset(4));
-        retries.spend(Offset(6));
+        retries.spend([Offset(6), Offset(4)]);
         assert_eq!(retries.entries(), [(4, 2), (6, 1), (9, 2)]);
         assert_eq!((retries.of(Offset(6)), retries.of(Offset(7)), retries.len()), (1, 0, 3));
         retries.retain(|offset| offset.0 > 4);
