@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""What every source file must keep to: no cycles among the modules of a crate, no words of a private idiom.
+
+The lists of what is left only ever get shorter.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import modules
+
+# The cycles that are still there, each as the modules it holds together.
+CYCLES_LEFT: dict[str, list[str]] = {
+    "baton-client": [
+        "ack buffer client consume dead_letter labelled pop push queue transaction",
+    ],
+    "baton-cluster": [
+        "cluster forward gossip",
+    ],
+    "baton-election": [
+        "call lease machine store",
+        "elector process",
+    ],
+    "baton-jobs": [
+        "chunk id",
+        "payload spec",
+        "availability beat book cancel cluster compact due duties end enqueue history idempotency jobs leader lease log meter permit queue recount report schedule view wear worker",
+    ],
+    "baton-queue": [
+        "ack maintenance meter pop push waiting",
+        "counter kv",
+    ],
+    "baton-server": [
+        "app auth body call cluster error http1 json metrics names openapi path query reply routes server service settings sites timeline unknown zeromq",
+    ],
+    "baton-shards": [
+        "coordinator keeper",
+    ],
+    "baton-store-embedded": [
+        "hot tails",
+        "committer filling index leftovers loading log messages reclaimer store store_clock telling tx writer",
+    ],
+    "baton-store-postgres": [
+        "link schema",
+        "decider lanes repair store sweeper writer",
+    ],
+}
+
+# Words that docs/glossary.md replaces, and how often comments and documents may still use them.
+WORDS = re.compile(r"\b(?:whoever|nobody|somebody|whomever)\b", re.I)
+WORDS_LEFT: dict[str, int] = {
+    "SECURITY.md": 1,
+    "crates/baton": 21,
+    "crates/client": 22,
+    "crates/cluster": 15,
+    "crates/election": 54,
+    "crates/env": 3,
+    "crates/jobs": 85,
+    "crates/queue": 41,
+    "crates/server": 58,
+    "crates/shards": 18,
+    "crates/store": 9,
+    "crates/store-embedded": 48,
+    "crates/store-postgres": 32,
+    "crates/testing-postgres": 3,
+    "crates/tls": 2,
+    "docs": 45,
+}
+
+# Names that the standard terms in docs/glossary.md have replaced.
+NAMES = re.compile(r"\b(?:heralded)\b")
+
+
+def cycles() -> list[str]:
+    problems = []
+    for crate in modules.crates():
+        uses = crate.uses()
+        found = modules.cycles({module: set(targets) for module, targets in uses.items()})
+        left = [set(members.split()) for members in CYCLES_LEFT.get(crate.name, [])]
+        for members in found:
+            if not any(set(members) <= known for known in left):
+                edges = [f"    {a} uses {b}: {uses[a][b]}" for a in members for b in sorted(uses[a]) if b in members]
+                problems.append(f"{crate.name}: {' '.join(members)} use each other:\n" + "\n".join(edges))
+    return problems
+
+
+def words() -> list[str]:
+    problems = []
+    counts: dict[str, int] = {}
+    for path in [*modules.ROOT.glob("*.md"), *modules.ROOT.glob("docs/**/*.md"), *modules.CRATES.glob("**/*.rs")]:
+        text = path.read_text()
+        place = path.relative_to(modules.ROOT)
+        counts[area(place)] = counts.get(area(place), 0) + len(WORDS.findall(text))
+        if path.suffix == ".rs":
+            problems += [f"{place}: `{name}` has a standard name now, see docs/glossary.md" for name in sorted(set(NAMES.findall(text)))]
+    for name, count in sorted(counts.items()):
+        left = WORDS_LEFT.get(name, 0)
+        if count > left:
+            problems.append(f"{name}: {count} times {WORDS.pattern}, {left} are left: name who acts instead")
+    return problems
+
+
+def area(place: modules.Path) -> str:
+    return "/".join(place.parts[:2]) if place.parts[0] == "crates" else place.parts[0]
+
+
+if __name__ == "__main__":
+    found = cycles() + words()
+    print("\n".join(found))
+    sys.exit(bool(found))
