@@ -5,7 +5,7 @@ import os
 import pathlib
 import struct
 
-# Whoever holds it open says how many microseconds a core may take to wake up, to all of the system.
+# The process that holds it open says how many microseconds a core may take to wake up, to all of the system.
 LATENCY_MAX = pathlib.Path("/dev/cpu_dma_latency")
 
 

@@ -142,7 +142,7 @@ def named(rows, scenario, system):
 
 
 def idle(plan, tools):
-    """What a server that nobody calls asks of its database, beyond what the database does by itself."""
+    """What an idle server costs its database, beyond what the database does by itself."""
     with Database() as database:
         time.sleep(3)
         alone = quietly(database)
@@ -158,7 +158,7 @@ def idle(plan, tools):
 
 
 def quietly(database):
-    """The share of a core that the database takes while nobody asks it about that: by the scheduler's own count,
+    """The share of a core that the database takes while idle: by the scheduler's own count,
     because so little is far below a tick of the clock."""
     before = database.scheduled()
     time.sleep(IDLE_SECONDS)

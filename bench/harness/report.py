@@ -146,7 +146,7 @@ def asleep(rows):
 
 All figures of this page but these were taken on cores that wait awake, as server profiles set it (`tuned-adm profile
 latency-performance`). By default an idle core sleeps. To wake a virtual one takes between next to nothing and several
-times a small sync, as its host has time for it, and whoever sends one message at a time waits for that more than once a
+times a small sync, as its host has time for it, and a client that sends one message at a time waits for that more than once a
 message, with any system.
 
 """ + table(["", "Baton ÷ Redis Streams", "Baton ÷ NATS JetStream", "Baton, asleep ÷ awake", "Redis", "NATS"], lines)
@@ -242,8 +242,8 @@ machine; Baton's clients speak HTTP to it, the others speak to the database them
                      f"{shown_ratio(ratio(grown[many], grown[few], database_cpu))} times the processor time.")
     for row in rows:
         if row["scenario"] == "postgres-idle":
-            parts.append(f"A server that nobody calls asks {row['transactions_per_second']:.1f} transactions per second "
-                         f"of the database, which take {row['database_cpu_share']:.2%} of a core; by itself the database "
+            parts.append(f"An idle server makes {row['transactions_per_second']:.1f} transactions per second "
+                         f"on the database, which take {row['database_cpu_share']:.2%} of a core; by itself the database "
                          f"takes {row['database_cpu_alone']:.2%}.")
     return "\n\n".join(parts)
 
