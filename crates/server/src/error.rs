@@ -252,7 +252,7 @@ pub const TABLE: &[Row] = &[
         Kind::StoreClosed,
         StatusCode::SERVICE_UNAVAILABLE,
         "storage_closed",
-        "The store has stopped; the server's log says why. A write may or may not have happened: repeat it with the same transaction id.",
+        "The store has stopped, or failed during this call; the server's log says why. A write may or may not have happened: repeat it with the same transaction id.",
     ),
     row(
         Kind::Corrupt,

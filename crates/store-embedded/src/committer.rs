@@ -5,7 +5,7 @@
 //! whoever reads in it what a commit may have changed has it told first (`Shared::tell_engine`), or knows of it from
 //! memory.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::Thread;
@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::index::{Index, Row};
 use crate::log::{Indexed, Log, Place, Position};
 use crate::remembered::{self, Packed};
-use crate::store::Shared;
+use crate::shared::Shared;
 use crate::tables::{Tables, engine_error};
 use crate::writer::{Group, Write};
 
@@ -87,8 +87,8 @@ pub fn begin(shared: &Shared, mut group: Group) -> Begun {
     shared.check_space();
     let watch = Stopwatch::start();
     // After a failed commit nothing that was decided on top of it may be kept.
-    let appended = match shared.failure() {
-        Some(reason) => Err(Error::Closed(reason)),
+    let appended = match shared.refusal() {
+        Some(refusal) => Err(refusal),
         None => {
             let mut log = shared.log();
             log.raise_high_water(shared.elapsed());
@@ -125,9 +125,9 @@ impl Begun {
         });
         let outcome = synced.map(|untold| shared.telling.keep(untold));
         if let Err(error) = &outcome {
-            shared.fail(&error.to_string());
+            shared.fail(error);
         }
-        shared.count_commit(operations_len, sync.then(|| watch.elapsed()));
+        shared.context.count_commit(operations_len, sync.then(|| watch.elapsed()));
         let led_to = shared.advance(seq, outcome.is_ok());
         Committed { operations, led_to, outcome }
     }
@@ -137,15 +137,22 @@ impl Begun {
 pub fn append(tables: &Tables, log: &mut Log, group: Group) -> Result<Untold, Error> {
     let Group { seq, number, mut writes, ids, segments, given_up, .. } = group;
     let gives_up = !given_up.is_empty();
-    let about_files = log.make_ready(given_up).map_err(failed)?;
+    let ids_bytes = ids.iter().map(|packed| packed.value.len() as u64).sum::<u64>();
+    let bytes = segments.bytes + ids_bytes + writes.iter().map(Write::bytes_len).sum::<u64>();
+    let not_appended = |error: io::Error| match error.kind() {
+        // Some of the frame may be there; it is cut off as a commit that was never finished.
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            Error::DiskFull { floor: bytes }
+        }
+        _ => failed(error),
+    };
+    let about_files = log.make_ready(given_up).map_err(not_appended)?;
     writes.extend(about_files.into_iter().map(|(key, row)| Write {
         table: tables.meta.clone(),
         key: key.into(),
         value: Some(row.into()),
     }));
-    let first = log.append(number, &writes, &ids, &segments).map_err(failed)?;
-    let ids_bytes = ids.iter().map(|packed| packed.value.len() as u64).sum::<u64>();
-    let bytes = segments.bytes + ids_bytes + writes.iter().map(Write::bytes_len).sum::<u64>();
+    let first = log.append(number, &writes, &ids, &segments).map_err(not_appended)?;
     Ok(Untold { seq, writes, ids, segments: segments.index, first, gives_up, bytes, end: log.end() })
 }
 

@@ -9,13 +9,15 @@
 //!
 //! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
 //! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about
-//! retries, groups or delays; a write path around the two threads. A third one takes care of the log.
+//! retries, groups or delays; a write path around the two threads. A third one takes care of the log, and a fourth opens
+//! the directory again after a disk error.
 //!
 //! Start at [`EmbeddedStore`], then `writer`, then `hot` and `log`.
 
 mod calm;
 mod cold;
 mod committer;
+mod context;
 mod courtesy;
 mod dense;
 mod directory;
@@ -23,13 +25,16 @@ mod filling;
 mod hot;
 mod id_files;
 mod index;
+mod instance;
 mod leftovers;
 mod loading;
 mod log;
 mod messages;
 mod name;
 mod reclaimer;
+mod recovery;
 mod remembered;
+mod shared;
 mod space;
 mod store;
 mod store_clock;

@@ -20,7 +20,7 @@ use fjall::PersistMode;
 use tokio::sync::mpsc::WeakSender;
 
 use crate::log::{Frame, Place, Position, usage_key};
-use crate::store::Shared;
+use crate::shared::Shared;
 use crate::tables::{IDS_KEY, SEGMENT_KEY_BYTES, engine_error};
 use crate::writer::Input;
 
@@ -86,8 +86,8 @@ pub fn run(
 }
 
 fn care(shared: &Shared, end: Position, intake: &WeakSender<Input>, decider: &Thread) -> Result<(), Error> {
-    if let Some(reason) = shared.failure() {
-        return Err(Error::Closed(reason));
+    if let Some(error) = shared.failure() {
+        return Err(error);
     }
     if shared.messages.index.is_much() {
         shared.messages.index.write()?;
@@ -128,8 +128,8 @@ pub fn checkpoint(shared: &Shared, end: Position) -> Result<(), Error> {
         baton_env::pause(FLUSHED_CHECK_EVERY);
         // Fails if the engine has given up writing.
         shared.db.persist(PersistMode::Buffer).map_err(engine_error)?;
-        if let Some(reason) = shared.failure() {
-            return Err(Error::Closed(reason));
+        if let Some(error) = shared.failure() {
+            return Err(error);
         }
     }
     // What is not on disk may not be taken for covered.

@@ -63,7 +63,7 @@ impl<'a> EmbeddedTx<'a> {
 
     fn change_structure(&mut self) {
         self.write_now();
-        self.writer.shared.change_structure();
+        self.writer.shared.context.change_structure();
         self.writer.structure_changed_in = self.writer.group.seq;
     }
 
@@ -186,7 +186,7 @@ impl Tx for EmbeddedTx<'_> {
     }
 
     fn bounds(&self) -> Bounds {
-        self.writer.shared.bounds
+        self.writer.shared.context.options.bounds
     }
 
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
@@ -469,7 +469,7 @@ impl Tx for EmbeddedTx<'_> {
         let Some(old) = self.writer.hot.group_by_id(id) else { return };
         let group = Arc::new(Group { start, ..(*old).clone() });
         self.write_now();
-        self.writer.shared.change_structure();
+        self.writer.shared.context.change_structure();
         let now = self.now();
         let shared = self.writer.shared.clone();
         self.writer.put(&shared.tables.groups, number_key(id.0), group_value(&group));

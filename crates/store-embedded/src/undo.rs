@@ -23,7 +23,7 @@ impl Writer {
         self.half_decided = false;
         shared.tell_engine();
         if let Err(error) = self.reload() {
-            shared.fail(&format!("a decision cannot be undone: {error}"));
+            shared.fail(&Error::Closed(format!("a decision cannot be undone: {error}")));
         }
         again.into_iter().for_each(|operation| self.run(operation));
     }

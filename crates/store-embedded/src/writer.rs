@@ -30,7 +30,7 @@ use crate::log::{Place, Segments};
 use crate::messages::Stored;
 use crate::reclaimer::{Move, Moved, Reclaimer};
 use crate::remembered::{Packed, Remembered};
-use crate::store::Shared;
+use crate::shared::Shared;
 use crate::tables::{COUNTERS_KEY, Counters, SEGMENT_KEY_BYTES, number_key, pair_key};
 use crate::tails::Tails;
 use crate::tx::EmbeddedTx;
@@ -293,7 +293,7 @@ impl Writer {
 
     /// Whether the deciding thread commits the group that is filling.
     fn commits_itself(&self) -> bool {
-        self.group_bytes <= GROUP_BYTES_SMALL && !self.is_full() && self.shared.commits_are_quick()
+        self.group_bytes <= GROUP_BYTES_SMALL && !self.is_full() && self.shared.context.commits_are_quick()
     }
 
     fn tell_calm(&self) {
@@ -320,21 +320,21 @@ impl Writer {
 
     fn tell_events(&mut self) {
         let mut events = std::mem::take(&mut self.events);
-        events.drain(..).for_each(|event| self.shared.notify(event));
+        events.drain(..).for_each(|event| self.shared.context.notify(event));
         self.events = events;
     }
 
     /// Decides an operation; what it leads to is told later.
     pub fn run(&mut self, mut operation: Box<dyn Operation>) {
-        if let Some(reason) = self.shared.failure() {
-            return operation.finish(Err(Error::Closed(reason)));
+        if let Some(refusal) = self.shared.refusal() {
+            return operation.finish(Err(refusal));
         }
         self.group.operations += 1;
         if self.half_decided {
             return self.postponed.push(operation);
         }
         self.last_now = self.shared.time.now().max(Timestamp::from_micros(self.last_now.micros() + 1));
-        self.shared.set_now(self.last_now);
+        self.shared.context.set_now(self.last_now);
         let events = self.events.len();
         let mut tx = EmbeddedTx::new(self);
         let outcome = catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx)));
@@ -354,7 +354,7 @@ impl Writer {
             tracing::error!(%error, "a decision failed after its first write and is undone");
             self.half_decided = true;
             self.events.truncate(events);
-            self.shared.count_undone();
+            self.shared.context.count_undone();
             // So that the group is closed, and with that undone, as soon as no other commit is under way.
             self.group.sync = true;
         }
@@ -399,9 +399,10 @@ impl Writer {
         self.committing = true;
         self.shared.set_idle(false);
         if let Err(refused) = self.committer.send(group) {
-            self.shared.fail("the committing thread has ended");
+            let ended = Error::Closed("the committing thread has ended".into());
+            self.shared.fail(&ended);
             for operation in refused.0.waiting {
-                operation.finish(Err(Error::Closed("the committing thread has ended".into())));
+                operation.finish(Err(ended.clone()));
             }
         }
     }
@@ -416,7 +417,7 @@ impl Writer {
         self.write_rows();
         let nothing = self.group.writes.is_empty() && self.group.segments.index.is_empty();
         if nothing && self.group.waiting.is_empty() {
-            self.shared.count_operations(std::mem::take(&mut self.group.operations));
+            self.shared.context.count_operations(std::mem::take(&mut self.group.operations));
             return None;
         }
         self.counters.now = self.last_now;
@@ -583,7 +584,7 @@ impl Writer {
             overlay.forget(told);
         }
         if let Err(error) = self.remembered.forget(self.last_now) {
-            self.shared.fail(&error.to_string());
+            self.shared.fail(&error);
         }
         self.shared.set_remembered(self.remembered.len());
     }

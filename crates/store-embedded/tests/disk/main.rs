@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod damage;
+mod recovery;
 mod space;
 
 use std::fs;
