@@ -101,14 +101,14 @@ def test_a_batch_names_what_an_item_lacks(server):
 @pytest.mark.parametrize("partition", ["no-uuid", "", "00000000-0000-0000-0000-000000000000", "18446744073709551616", "\x00"])
 def test_an_unknown_partition_is_a_message_not_found(server, partition):
     (result,) = server.post("/api/v1/ack", {"transactionId": "t", "partitionId": partition}).json
-    assert (result["success"], result["error"]) == (False, "Message not found")
+    assert (result["success"], result["error"]) == (False, "unresolvable: Message not found")
 
 
 def test_an_unknown_transaction_id_is_a_message_not_found(server, queue):
     server.push(queue, 1)
     (message,) = server.pop(queue)
     result = ack(server, {**message, "transactionId": "unheard-of"})
-    assert (result["success"], result["error"]) == (False, "Message not found")
+    assert (result["success"], result["error"]) == (False, "unresolvable: Message not found")
     assert ack(server, message)["success"] is True
 
 

@@ -158,7 +158,7 @@ def test_a_cycle_that_cannot_be_done_changes_nothing(server, queue, query):
     assert fail(ack=ack_up_to(last, leaseId=other)) == "Invalid or expired lease"
     assert fail(ack=ack_up_to(last, leaseId=None)) == "Invalid or expired lease"
     assert fail(ack=ack_up_to(last), consumer_group="other") == "Invalid or expired lease"
-    assert fail(ack=ack_up_to(last, transactionId="ghost")) == "Message not found"
+    assert fail(ack=ack_up_to(last, transactionId="ghost")) == "unresolvable: Message not found"
     assert fail(ack=ack_up_to(last, status="retry")) == "Unknown ack.status: retry"
     assert fail(ack=ack_up_to(last, transactionId="")) == "ack.transactionId is required"
     assert fail(state_ops=[put("a", 1), {"type": "merge", "key": "b"}]) == "Unknown state_op type: merge"

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import uuid
 from datetime import datetime
 from urllib.parse import quote
 
@@ -42,6 +43,7 @@ def moment(text):
 def test_a_timer_becomes_a_message_and_is_gone(server, queue):
     result = one(server, schedule(queue, payload={"a": "ü"}, delay=300, txn="t-1", partition="p"))
     assert {"ok": True, "status": "scheduled", "queue": queue, "timerKey": "k", "txn": "t-1"}.items() <= result.items()
+    assert uuid.UUID(result["messageId"])
     (message,) = server.pop(queue, wait=True, timeout=20000)
     assert (message["data"], message["transactionId"], message["partition"]) == ({"a": "ü"}, "t-1", "p")
     assert moment(message["createdAt"]) >= moment(result["deliverAt"])
@@ -96,7 +98,9 @@ def test_a_timer_can_be_looked_at(server, queue):
     assert json.loads(base64.b64decode(shown["payload"])) == {"a": 1}
     expected = {"found": True, "queue": queue, "timerKey": "x/y", "partition": "p", "txn": "t", "attempts": 0, "lastError": None}
     assert expected.items() <= shown.items()
-    assert shown["deliverAt"] == result["deliverAt"]
+    assert (shown["deliverAt"], shown["messageId"]) == (result["deliverAt"], result["messageId"])
+    other = one(server, schedule(queue, "x/y", {"a": 1}, txn="u", partition="p"))
+    assert other["messageId"] != result["messageId"], "another transaction id is another message"
 
 
 def test_timers_are_listed_in_pages_by_key(server, queue):

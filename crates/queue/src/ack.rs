@@ -18,8 +18,8 @@ use baton_types::{LeaseId, Offset, PartitionId, Timestamp, limits};
 
 use crate::pop::{current_cursor, settle};
 
-/// No such message.
-pub const NOT_FOUND: &str = "Message not found";
+/// No such message. Queen's clients look for the first word.
+pub const NOT_FOUND: &str = "unresolvable: Message not found";
 /// The lease shown is not the live one.
 pub const BAD_LEASE: &str = "Invalid or expired lease";
 /// The message was finished before and cannot fail any more.

@@ -126,7 +126,8 @@ pub struct TransactionResult {
 impl TransactionResult {
     /// Nothing was done, because of `error`, for which `reason` stands.
     pub fn not_done(reason: &'static str, error: impl Into<String>) -> Self {
-        Self { error: Some(error.into()), reason: Some(reason), ..Self::default() }
+        let error = format!("{ROLLED_BACK}: {}", error.into());
+        Self { error: Some(error), reason: Some(reason), ..Self::default() }
     }
 
     fn at(self, index: usize) -> Self {
@@ -176,6 +177,8 @@ enum StepKind {
     Message,
 }
 
+/// What the text of every refusal begins with. Queen's clients look for it.
+const ROLLED_BACK: &str = "Transaction rolled back";
 /// The names of the records that keep answers begin so.
 const ANSWERS: &str = "transaction/";
 

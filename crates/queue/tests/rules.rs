@@ -506,7 +506,10 @@ async fn a_transaction_does_everything_or_nothing() {
     let wrong = AckItem { transaction_id: "ghost".into(), ..ack() };
     let steps = vec![push(), Step::Ack(ack()), Step::Ack(wrong)];
     let result = bench.broker.transaction(Transaction { steps, ..Transaction::default() }).await.unwrap();
-    assert_eq!(result.error.as_deref(), Some("ACK operation failed: Message not found"));
+    assert_eq!(
+        result.error.as_deref(),
+        Some("Transaction rolled back: ACK operation failed: unresolvable: Message not found")
+    );
     assert!(bench.pop(from("out")).await.is_none());
     let steps = vec![push(), Step::Ack(ack())];
     let required_leases = vec![popped.lease];

@@ -74,7 +74,10 @@ async fn a_message_goes_in_comes_out_byte_for_byte_and_is_finished() {
     assert_eq!((&acked[0]["success"], &acked[0]["leaseReleased"]), (&json!(true), &json!(true)));
     let unknown = json!({"acknowledgments": [{"transactionId": "x", "partitionId": "none"}]});
     let refused = post(&server, "/api/v1/ack/batch", &unknown).await;
-    assert_eq!((refused.status, &refused.json()[0]["error"]), (200, &json!("Message not found")));
+    assert_eq!(
+        (refused.status, &refused.json()[0]["error"]),
+        (200, &json!("unresolvable: Message not found"))
+    );
     server.stop().await.unwrap();
 }
 

@@ -108,14 +108,14 @@ pub fn shared() -> Map<String, Value> {
         "TimerResult",
         shape(json!({
             "ok": "flag", "status": "scheduled|rescheduled|cancelled|absent", "queue": "text", "timerKey": "text",
-            "txn": "text?", "messageId": "null", "deliverAt": "time?",
+            "txn": "text?", "messageId": "uuid?", "deliverAt": "time?",
         })),
     );
     add(
         "Timer",
         shape(json!({
             "queue": "text", "timerKey": "text", "partition": "text", "deliverAt": "time", "txn": "text",
-            "producerSub": "text?", "attempts": "whole", "lastError": "text?", "createdAt": "time",
+            "messageId": "uuid", "producerSub": "text?", "attempts": "whole", "lastError": "text?", "createdAt": "time",
             "updatedAt": "time",
         })),
     );

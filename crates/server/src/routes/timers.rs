@@ -9,6 +9,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use baton_queue::timer::{Operation, Outcome, Status, Timer};
+use baton_types::IdHash;
 use baton_types::limits::{
     KEY_BYTES_MAX, PAGE_ROWS_MAX, TIMER_DELAY_MAX, TIMER_OPERATIONS_MAX, TIMER_PAYLOAD_BYTES_MAX,
 };
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
@@ -272,7 +274,7 @@ fn show(named: &Named, outcome: &Outcome) -> Value {
         "queue": queue,
         "timerKey": key,
         "txn": timer.map_or(named.transaction_id.as_deref(), |timer| Some(&timer.transaction_id)),
-        "messageId": null,
+        "messageId": timer.map(message_id),
         "deliverAt": timer.map(|timer| timer.deliver_at.to_iso_micros()),
     })
 }
@@ -288,6 +290,14 @@ pub(super) fn write(out: &mut Vec<u8>, named: &Named, outcome: &Outcome) {
     }
 }
 
+/// An id that stays the same for as long as the timer keeps its transaction id. It is not the id of the message, which is
+/// the place that the message gets when it is pushed.
+fn message_id(timer: &Timer) -> Uuid {
+    let id = IdHash::of(format!("{}\0{}\0{}", timer.queue, timer.partition, timer.transaction_id).as_bytes());
+    let bits = (u128::from(id.hash) << 64) | (u128::from(id.check) << 32) | u128::from(id.check);
+    uuid::Builder::from_custom_bytes(bits.to_be_bytes()).into_uuid()
+}
+
 fn row(timer: &Timer) -> Value {
     json!({
         "queue": timer.queue,
@@ -295,7 +305,7 @@ fn row(timer: &Timer) -> Value {
         "partition": timer.partition,
         "deliverAt": timer.deliver_at.to_iso_micros(),
         "txn": timer.transaction_id,
-        "messageId": null,
+        "messageId": message_id(timer),
         "payloadZstd": false,
         "encrypted": false,
         "producerSub": timer.producer,
