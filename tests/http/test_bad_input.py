@@ -287,3 +287,43 @@ def test_no_refusal_names_a_type_of_the_program(server, path):
     answer = server.post(f"/api/v1/{path}", 7)
     assert answer.status >= 400
     assert "struct " not in answer.error and "enum " not in answer.error, answer.error
+
+
+@pytest.mark.parametrize(
+    "headers, hint",
+    [
+        ({"Content-Encoding": "gzip"}, "uncompressed"),
+        ({"Content-Encoding": "zstd", "Content-Type": "application/json"}, "uncompressed"),
+        ({"Content-Type": "application/x-queen-push"}, "binary_push"),
+        ({"Content-Type": "application/octet-stream"}, "application/json"),
+        ({"Content-Type": "application/msgpack"}, "application/json"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/v1/push", "/api/v1/transaction", "/api/v1/jobs"])
+def test_a_compressed_or_binary_body_is_refused_with_what_to_send(server, path, headers, hint):
+    answer = server.post(path, b"QPB1\x00\x00", headers=headers)
+    assert (answer.status, answer.json["code"]) == (415, "unsupported_media")
+    assert hint in answer.error
+
+
+@pytest.mark.parametrize("type", ["application/json; charset=utf-8", "application/x-www-form-urlencoded", "text/plain", "application/vnd.api+json"])
+def test_json_is_read_under_the_types_that_clients_give_it(server, queue, type):
+    headers = {"Content-Type": type, "Content-Encoding": "identity"}
+    answer = server.post("/api/v1/push", json.dumps({"items": [{"queue": queue, "payload": 1}]}).encode(), headers=headers)
+    assert answer.status == 201
+
+
+@pytest.mark.parametrize(
+    "method, path, instead",
+    [
+        ("POST", "/api/v1/ephemeral/push", "ordinary queue"),
+        ("GET", "/api/v1/ephemeral/queues/q/depth", "ordinary queue"),
+        ("POST", "/streams/v1/claim", "pop the source queue"),
+        ("POST", "/streams/v1/state/partitions", "state/get"),
+        ("GET", "/api/v1/migration/status", "baton migrate"),
+    ],
+)
+def test_a_route_of_queen_that_is_not_supported_says_what_to_use(server, method, path, instead):
+    answer = server.call(method, path)
+    assert (answer.status, answer.json["code"]) == (501, "not_supported")
+    assert instead in answer.error

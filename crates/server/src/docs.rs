@@ -6,6 +6,7 @@
 use std::fmt::Write;
 
 use crate::metrics::{FAMILIES, Type};
+use crate::routes::unsupported::UNSUPPORTED;
 use crate::routes::{Access, ROUTES};
 use crate::settings::Settings;
 use crate::{error, settings};
@@ -78,6 +79,24 @@ pub fn errors() -> String {
     page
 }
 
+/// The table of what is not supported, in `docs/coming-from-queen.md`.
+pub fn unsupported() -> String {
+    let mut table = String::from("| route of Queen | what it is for | instead |\n|---|---|---|\n");
+    for row in UNSUPPORTED {
+        line(&mut table, &[&format!("`{}`", row.path), row.what, row.instead]);
+    }
+    table
+}
+
+/// The names of settings in the environment of Queen's servers, in `docs/coming-from-queen.md`.
+pub fn foreign_settings() -> String {
+    let mut table = String::from("| variable of Queen | setting of Baton |\n|---|---|\n");
+    for foreign in settings::FOREIGN {
+        line(&mut table, &[&format!("`{}`", foreign.name), foreign.instead]);
+    }
+    table
+}
+
 /// `docs/metrics.md`.
 pub fn metrics() -> String {
     let mut page = format!(
@@ -130,6 +149,15 @@ mod tests {
     #[test]
     fn the_errors_page_says_what_the_code_says() {
         check("errors.md", &errors());
+    }
+
+    #[test]
+    fn the_page_for_those_who_come_from_queen_has_the_tables_of_the_code() {
+        let path = format!("{}/../../docs/coming-from-queen.md", env!("CARGO_MANIFEST_DIR"));
+        let page = std::fs::read_to_string(&path).unwrap();
+        for table in [unsupported(), foreign_settings()] {
+            assert!(page.contains(&table), "docs/coming-from-queen.md does not contain\n{table}");
+        }
     }
 
     #[test]

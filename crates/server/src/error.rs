@@ -25,6 +25,8 @@ pub enum Kind {
     NotFound,
     /// No such path.
     NoSuchRoute,
+    /// Servers of Queen have this route, and this server has not.
+    NotSupported,
     /// The path exists, the method does not.
     MethodNotAllowed,
     /// There is no token, or it is not valid.
@@ -43,6 +45,8 @@ pub enum Kind {
     UnknownVersion,
     /// The body is larger than a body may be.
     BodyTooLarge,
+    /// The body is compressed, or something else than JSON.
+    UnsupportedMedia,
     /// The list in the body is longer than a list may be.
     BatchTooLarge,
     /// A name or id is longer than it may be.
@@ -145,6 +149,12 @@ pub const TABLE: &[Row] = &[
         "Check the path against the route reference.",
     ),
     row(
+        Kind::NotSupported,
+        StatusCode::NOT_IMPLEMENTED,
+        "not_supported",
+        "Use what the text names instead; [Coming from Queen](coming-from-queen.md) lists what is not supported.",
+    ),
+    row(
         Kind::MethodNotAllowed,
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
@@ -193,6 +203,12 @@ pub const TABLE: &[Row] = &[
         StatusCode::PAYLOAD_TOO_LARGE,
         "body_too_large",
         "Split the request; a body holds at most 64 MiB, on many routes less.",
+    ),
+    row(
+        Kind::UnsupportedMedia,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE,
+        "unsupported_media",
+        "Send uncompressed JSON; the text names what to switch off.",
     ),
     row(
         Kind::BatchTooLarge,
@@ -455,7 +471,8 @@ impl Error {
     /// The answer that tells of it.
     pub fn into_reply(self) -> Reply {
         let row = self.kind.row();
-        let ours = row.status.is_server_error() && self.kind != Kind::UnknownVersion;
+        let ours =
+            row.status.is_server_error() && !matches!(self.kind, Kind::UnknownVersion | Kind::NotSupported);
         if ours && self.retry_after.is_none() {
             tracing::warn!(code = row.code, error = %self.message, "a request failed");
         }

@@ -19,6 +19,7 @@ pub mod error;
 mod http1;
 mod json;
 mod lag;
+mod media;
 mod members;
 pub mod metrics;
 mod names;

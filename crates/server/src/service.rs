@@ -16,6 +16,7 @@ use crate::call::{Answer, Call, Handler};
 use crate::cluster::Origin;
 use crate::error::{Error, Kind};
 use crate::http1::Head;
+use crate::media;
 use crate::reply::Reply;
 use crate::routes::{self, Access, Found, Route};
 
@@ -116,7 +117,10 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     let (route, segments) = match routes::find(&head.method, head.path) {
         Found::Route(route, segments) => (route, segments),
         Found::OtherMethods(allow) => return Err(Error::method_not_allowed(allow).into_reply()),
-        Found::Nothing => return Err(Error::new(Kind::NoSuchRoute, "Not Found").into_reply()),
+        Found::Nothing => {
+            let unknown = || Error::new(Kind::NoSuchRoute, "Not Found");
+            return Err(routes::unsupported::refusal(head.path).unwrap_or_else(unknown).into_reply());
+        }
     };
     if head.cross_site && head.origin.is_none() && route.access != Access::Public {
         app.sites.check_cross_site().map_err(Error::into_reply)?;
@@ -127,6 +131,7 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
         Some(Admission::Unknown(token)) => Caller::Unknown(route.access, token),
         Some(Admission::Refused(error)) => return Err(error.into_reply()),
     };
+    media::check(head).map_err(Error::into_reply)?;
     let parameters = segments.decoded().map_err(Error::into_reply)?;
     let (query, wants_events) = (head.query.to_owned(), head.wants_events);
     let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());

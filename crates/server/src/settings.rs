@@ -6,6 +6,7 @@
 //! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
 
 mod cluster;
+mod foreign;
 mod nodes;
 mod security;
 mod shards;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use baton_queue::Subscription;
 
 pub use cluster::Cluster;
+pub use foreign::{FOREIGN, Foreign};
 pub use nodes::Nodes;
 pub use security::{Secret, Security, is_secret};
 pub use shards::{ShardSettings, ShardsListen};
@@ -107,6 +109,8 @@ pub struct Settings {
     pub cluster: Cluster,
     /// Variables of the environment that look like settings and were ignored, because a platform sets them.
     pub ignored: Vec<String>,
+    /// Variables of the environment that Queen's servers read and this one does not.
+    pub foreign: Vec<(String, &'static Foreign)>,
 }
 
 /// Where a new group begins that does not say where.
@@ -156,6 +160,7 @@ impl Default for Settings {
             nodes: Nodes::default(),
             cluster: Cluster::default(),
             ignored: Vec::new(),
+            foreign: Vec::new(),
         }
     }
 }
@@ -317,6 +322,8 @@ impl Settings {
                 TABLE.iter().find(|setting| setting.aliases.contains(&name.as_str()))
             {
                 self.apply(setting, "environment", &name, &value)?;
+            } else if let Some(foreign) = foreign::find(&name) {
+                self.foreign.push((name, foreign));
             }
         }
         for (name, value) in own {
@@ -481,6 +488,31 @@ mod tests {
         assert_eq!(load("", &[alias], &[]).unwrap().pop_wait_initial_interval, Duration::from_millis(40));
         let both = [("BATON_POP_WAIT_INITIAL_INTERVAL_MS", "50"), alias, ("PORT", "x"), ("HOST", "y")];
         assert_eq!(load("", &both, &[]).unwrap().pop_wait_initial_interval, Duration::from_millis(50));
+    }
+
+    #[test]
+    fn names_of_older_servers_that_mean_nothing_here_are_told_with_what_to_set() {
+        let old =
+            [("PG_HOST", "db"), ("PORT", "6632"), ("QUEEN_VEGAS_MIN_LIMIT", "3"), ("QUEEN_SERVER_URL", "x")];
+        let told = load("", &old, &[]).unwrap().foreign;
+        let told: Vec<_> = told.iter().map(|(name, foreign)| (name.as_str(), foreign.instead)).collect();
+        assert_eq!(
+            told.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+            ["PG_HOST", "PORT", "QUEEN_VEGAS_MIN_LIMIT"]
+        );
+        assert!(told[0].1.contains("`store`") && told[1].1.contains("`listen`"), "{told:?}");
+        assert!(
+            load("", &[("QUEEN_UDP_PEERS", "")], &[]).unwrap().foreign.is_empty(),
+            "an alias is a setting"
+        );
+    }
+
+    #[test]
+    fn an_address_that_is_a_url_is_refused_with_the_right_form() {
+        let refused = refusal("", &[], &[("peers", "http://10.0.0.2:6632")]);
+        assert!(refused.contains("without http://") && refused.contains("datagrams"), "{refused}");
+        assert!(refusal("", &[], &[("listen", "http://127.0.0.1:6632")]).contains("without http://"));
+        assert!(refusal("", &[], &[("gossip_listen", "udp://0.0.0.0:6634")]).contains("HOST:PORT"));
     }
 
     #[test]

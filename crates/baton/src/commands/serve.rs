@@ -104,6 +104,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             "ignored variables that Kubernetes injects for a Service named baton; set enableServiceLinks: false in the pod"
         );
     }
+    for (variable, foreign) in &settings.foreign {
+        let instead = foreign.instead;
+        tracing::warn!(variable, instead, "ignored a variable of Queen's server, which Baton does not read");
+    }
     let mut signals = Signals::new()?;
     let store = open(&settings).await?;
     let spool = open_spool(&settings)?;

@@ -70,6 +70,10 @@ pub struct Head<'b> {
     pub authorization: Option<&'b [u8]>,
     /// The value of `Idempotency-Key`.
     pub idempotency_key: Option<&'b [u8]>,
+    /// The value of `Content-Type`.
+    pub content_type: Option<&'b [u8]>,
+    /// The value of `Content-Encoding`.
+    pub content_encoding: Option<&'b [u8]>,
     /// The value of `Last-Event-ID`.
     pub last_event_id: Option<&'b [u8]>,
     /// The value of `If-Match`.
@@ -114,6 +118,8 @@ impl<'b> Head<'b> {
             idempotency_key: noted.idempotency_key,
             last_event_id: noted.last_event_id,
             if_match: noted.if_match,
+            content_type: noted.content_type,
+            content_encoding: noted.content_encoding,
             forwarded: noted.forwarded_by.map(|by| (by, noted.attempt)),
             bytes: length,
         }))
@@ -176,6 +182,8 @@ struct Noted<'b> {
     idempotency_key: Option<&'b [u8]>,
     last_event_id: Option<&'b [u8]>,
     if_match: Option<&'b [u8]>,
+    content_type: Option<&'b [u8]>,
+    content_encoding: Option<&'b [u8]>,
     forwarded_by: Option<&'b [u8]>,
     attempt: Option<&'b [u8]>,
     length: Option<u64>,
@@ -210,6 +218,8 @@ impl<'b> Noted<'b> {
                 self.expects_continue |= header.value.eq_ignore_ascii_case(b"100-continue");
             }
             8 if is("if-match") => self.if_match = Some(header.value),
+            12 if is("content-type") => self.content_type = Some(header.value),
+            16 if is("content-encoding") => self.content_encoding = Some(header.value),
             10 if is("connection") => {
                 for word in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                     self.close |= word.eq_ignore_ascii_case(b"close");
@@ -302,6 +312,8 @@ mod tests {
             idempotency_key: None,
             last_event_id: None,
             if_match: None,
+            content_type: None,
+            content_encoding: None,
             forwarded: None,
             bytes: text.len() - 5,
         };

@@ -171,6 +171,8 @@ fn can_answer(route: &Route, status: StatusCode) -> bool {
         StatusCode::CONFLICT | StatusCode::PRECONDITION_FAILED | StatusCode::TOO_MANY_REQUESTS => {
             route.method == Method::POST
         }
+        StatusCode::NOT_IMPLEMENTED => false,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => route.body_max > 0,
         StatusCode::UNPROCESSABLE_ENTITY => {
             WITH_JOBS.iter().any(|prefix| route.path.starts_with(prefix)) && route.method != Method::DELETE
         }

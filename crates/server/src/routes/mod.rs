@@ -32,6 +32,7 @@ mod system;
 mod timers;
 mod traces;
 mod transaction;
+pub mod unsupported;
 
 use std::time::Duration;
 

@@ -245,7 +245,15 @@ pub(super) const QUEUE_AFFINITY_THRESHOLD: Setting = setting(
 );
 
 fn addresses(text: &str) -> Result<Vec<String>, String> {
-    text.split(',').map(str::trim).filter(|peer| !peer.is_empty()).map(host_and_port).collect()
+    let address = |peer| match peer {
+        url if str::contains(url, "://") => Err(format!(
+            "give HOST:PORT without {}://: the port where that server listens for datagrams (gossip_listen), \
+             for instance 10.0.0.2:6634",
+            url.split("://").next().unwrap_or_default()
+        )),
+        peer => host_and_port(peer),
+    };
+    text.split(',').map(str::trim).filter(|peer| !peer.is_empty()).map(address).collect()
 }
 
 fn host_and_port_or_port(text: &str) -> Result<String, String> {

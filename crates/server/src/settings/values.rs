@@ -43,6 +43,9 @@ pub(super) fn schema_name(text: &str) -> Result<String, String> {
 }
 
 pub(super) fn host_and_port(text: &str) -> Result<String, String> {
+    if let Some((scheme, _)) = text.split_once("://") {
+        return Err(format!("give HOST:PORT without {scheme}://, for instance 127.0.0.1:6632"));
+    }
     let port =
         text.rsplit_once(':').and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
     port.map(|_| text.to_owned()).ok_or_else(|| "give HOST:PORT, for instance 127.0.0.1:6632".into())
