@@ -4,7 +4,14 @@ import os
 import signal
 import time
 
-from baton import eventually
+import pytest
+
+from baton import Server, eventually
+from fleet import QUICK, Jobs
+from programs import Programs
+
+# Longer than a lease of these tests.
+OUTAGE_SECONDS = 7
 
 
 def is_alive(pid):
@@ -122,3 +129,54 @@ def test_a_frozen_worker_cannot_report_what_another_has_done(jobs, programs, nam
     first.send_signal(signal.SIGCONT)
     time.sleep(1)
     assert [attempt["outcome"] for attempt in jobs.get(job)["history"]] == ["lost", "succeeded"]
+
+
+@pytest.fixture
+def outage(tmp_path, name):
+    """A job that runs while its server is away for longer than its lease, and whose command says when it began and ended."""
+    out = tmp_path / "out"
+    command = f'echo "begun $BATON_ATTEMPT" >> {out}; while [ ! -e {out}.go ]; do sleep 0.1; done; echo ended >> {out}'
+    with Server(tmp_path / "data", *QUICK) as server:
+        programs = Programs(f"http://127.0.0.1:{server.port}")
+
+        def run(*args):
+            jobs = Jobs(server)
+            job = jobs.enqueue("t", queue=name, retry={"maxRetries": 0})
+            programs.worker(command, "--queue", name, *args)
+            eventually(out.exists, 30)
+            server.kill()
+            time.sleep(OUTAGE_SECONDS)
+            return jobs, job
+
+        try:
+            yield server, run, out
+        finally:
+            programs.close()
+
+
+@pytest.mark.parametrize("ends", ["after", "during"])
+def test_a_command_goes_on_while_no_server_answers_and_runs_once(outage, ends):
+    server, run, out = outage
+    jobs, job = run()
+    if ends == "during":
+        out.with_name("out.go").touch()
+        eventually(lambda: "ended" in out.read_text(), 30)
+    server.start()
+    time.sleep(OUTAGE_SECONDS)
+    out.with_name("out.go").touch()
+    ended = jobs.await_state(job)
+    assert (ended["state"], ended["attempts"]) == ("completed", 1), ended
+    assert [attempt["outcome"] for attempt in ended["history"]] == ["succeeded"]
+    assert out.read_text().split("\n")[:-1] == ["begun 1", "ended"]
+
+
+def test_an_exclusive_command_is_stopped_before_its_lease_ends_and_its_job_given_back_uncharged(outage):
+    server, run, out = outage
+    jobs, job = run("--exclusive")
+    out.with_name("out.go").touch()
+    time.sleep(1)
+    assert "ended" not in out.read_text(), "the command is gone"
+    server.start()
+    ended = jobs.await_state(job)
+    assert (ended["state"], ended["attempts"]) == ("completed", 1), ended
+    assert [attempt["outcome"] for attempt in ended["history"]] == ["released", "succeeded"]

@@ -1,8 +1,8 @@
 //! `baton worker`: runs a shell command for each job.
 //!
 //! The command gets the job's arguments on stdin and what else there is to know in its environment; what it prints
-//! becomes the job's log, and its exit code the outcome. Always: a command that must stop (cancelled, out of time, or
-//! left over after a drain) gets TERM, with everything that it started, and KILL a little later; the job is reported
+//! becomes the job's log, and its exit code the outcome. Always: a command that must stop (cancelled, out of time, lost,
+//! or left over after a drain) gets TERM, with everything that it started, and KILL a little later; the job is reported
 //! only after all of its processes are gone. What no supervisor can do is end a command when it is killed itself: the command
 //! should hand BATON_FENCE to whatever it changes. Start at [`run`].
 
@@ -63,6 +63,10 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     grace: f64,
 
+    /// Stop a command before its lease ends when no server answers, and give its job back: no two run at once
+    #[arg(long)]
+    exclusive: bool,
+
     #[command(flatten)]
     target: Target,
 }
@@ -76,6 +80,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         .concurrency(args.concurrency)
         .drain(super::seconds("--grace", args.grace)?)
         .stop_on_signals()?;
+    if args.exclusive {
+        worker = worker.exclusive();
+    }
     worker = args.queue.iter().fold(worker, |worker, queue| worker.queue(queue.as_str()));
     let command: Arc<str> = args.exec.as_str().into();
     let handle = move |context: Context| execute(Arc::clone(&command), context);

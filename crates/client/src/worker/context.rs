@@ -19,7 +19,10 @@ pub enum End {
     TimedOut,
     /// The worker stops; the job is given back and goes to another.
     Drained,
-    /// The lease is over, or soon will be: the job belongs to another, or to nobody.
+    /// No server answered for almost a whole lease; the job is given back. Only for [`exclusive`](super::Worker::exclusive)
+    /// workers.
+    Unrenewed,
+    /// A server says that the lease is over: the job belongs to another, or to nobody.
     Lost,
 }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_env::{Clock, Stopwatch};
+use baton_env::Stopwatch;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio::task::JoinError;
@@ -19,6 +19,9 @@ use super::wire::{Outcome, Report};
 
 /// How long a handler that was told to stop may take, before it is dropped.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How long the answer to an outcome is waited for after a beat says that the job is lost. Both may be on their way when
+/// the outcome was accepted.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
 /// Bytes of a result: the server keeps no more.
 const RESULT_BYTES_MAX: usize = 256 << 10;
 
@@ -48,10 +51,10 @@ async fn handle(session: &Session, execution: &Arc<Execution>) -> Option<Handled
 async fn end(session: &Session, execution: &Execution) {
     let (watch, limit) = (Stopwatch::start(), execution.lease.deadline_ms.map(Duration::from_millis));
     loop {
-        let trusted = execution.trusted_until().saturating_sub(session.clock().elapsed());
+        let trusted = session.trusted_for(execution);
         let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(watch.elapsed()));
         if trusted.is_zero() {
-            execution.end(End::Lost);
+            execution.end(End::Unrenewed);
         } else if left.is_zero() {
             execution.end(End::TimedOut);
         }
@@ -66,8 +69,8 @@ async fn end(session: &Session, execution: &Execution) {
 fn grace(session: &Session, execution: &Execution) -> Duration {
     match execution.ended() {
         // Within the margin that the lease is not trusted for.
-        Some(End::Lost) => session.margin() / 2,
-        _ => STOP_GRACE.min(execution.trusted_until().saturating_sub(session.clock().elapsed())),
+        Some(End::Lost | End::Unrenewed) => session.margin() / 2,
+        _ => STOP_GRACE.min(session.trusted_for(execution)),
     }
 }
 
@@ -101,7 +104,7 @@ fn outcome(end: Option<End>, handled: Option<Handled>) -> Option<Told> {
         (None, None) => Some((Outcome::Failed, None, Some(Failure::new("the handler did not return")))),
         (Some(End::Cancelled), _) => Some((Outcome::Cancelled, None, None)),
         (Some(End::TimedOut), _) => Some((Outcome::TimedOut, None, None)),
-        (Some(End::Drained), _) => Some((Outcome::Released, None, None)),
+        (Some(End::Drained | End::Unrenewed), _) => Some((Outcome::Released, None, None)),
     }
 }
 
@@ -112,7 +115,7 @@ async fn report(session: &Session, execution: &Execution, told: Told) -> (Outcom
         () = gone.cancelled() => {}
     }
     let (outcome, result, failure) = told;
-    let (verdict, answer) = oneshot::channel();
+    let (verdict, mut answer) = oneshot::channel();
     let report = Report {
         job_id: execution.lease.job_id.clone(),
         execution_id: execution.lease.execution_id.clone(),
@@ -123,7 +126,12 @@ async fn report(session: &Session, execution: &Execution, told: Told) -> (Outcom
     };
     session.report(Entry { report, verdict }).await;
     // The lease is renewed meanwhile, so that the job does not go to another while its outcome is on its way.
-    (outcome, answer.await.unwrap_or(Verdict::Untold))
+    let answered = tokio::select! {
+        biased;
+        verdict = &mut answer => verdict.ok(),
+        () = gone.cancelled() => tokio::time::timeout(LAST_ANSWER, answer).await.ok().and_then(Result::ok),
+    };
+    (outcome, answered.unwrap_or(Verdict::Untold))
 }
 
 #[cfg(test)]
@@ -143,6 +151,8 @@ mod tests {
         assert_eq!(told(Some(End::Cancelled), failed()), Some(Outcome::Cancelled));
         assert_eq!(told(Some(End::TimedOut), None), Some(Outcome::TimedOut));
         assert_eq!(told(Some(End::Drained), failed()), Some(Outcome::Released));
+        assert_eq!(told(Some(End::Unrenewed), failed()), Some(Outcome::Released));
+        assert_eq!(told(Some(End::Unrenewed), done()), Some(Outcome::Succeeded));
         assert_eq!(told(Some(End::Lost), done()), None);
     }
 }

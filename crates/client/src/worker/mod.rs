@@ -1,9 +1,10 @@
 //! Workers: programs that take jobs, run them and say what became of them.
 //!
-//! A worker registers, leases as many jobs as it has room for, and beats for them until each is reported. Always: a
-//! lease is trusted from before it was asked for, on a clock of this machine, and a job whose lease cannot be renewed
-//! is stopped before it ends; what was lost is not reported; a stop lets running jobs end, and gives back what does
-//! not; a handler that does not stop when told is dropped. Not here: when a job is tried again (the server decides),
+//! A worker registers, leases as many jobs as it has room for, and beats for them until each is reported. Always: only
+//! a server's answer makes a job lost, so jobs run on while no server answers, and their outcomes are reported when one
+//! does; an exclusive worker stops a job before the lease ends and gives it back, for which a lease is trusted from
+//! before it was asked for, on a clock of this machine; what was lost is not reported; a stop lets running jobs end, and
+//! gives back what does not; a handler that does not stop when told is dropped. Not here: when a job is tried again (the server decides),
 //! exactly-once effects (a worker that dies between work and report sees the job run again: use the fence).
 //! Start at [`Worker`]; `session` holds what runs.
 
@@ -90,6 +91,7 @@ pub struct Worker {
     labels: BTreeMap<String, String>,
     concurrency: usize,
     drain: Duration,
+    is_exclusive: bool,
     stop: CancellationToken,
     handlers: Handlers,
 }
@@ -113,6 +115,7 @@ impl Client {
             labels: BTreeMap::new(),
             concurrency: CONCURRENCY,
             drain: DRAIN,
+            is_exclusive: false,
             stop: CancellationToken::new(),
             handlers: Handlers::default(),
         }
@@ -147,6 +150,14 @@ impl Worker {
     /// How long running jobs may go on after the signal to stop, before they are given back; 30 seconds unless told.
     pub fn drain(mut self, longest: Duration) -> Self {
         self.drain = longest;
+        self
+    }
+
+    /// Stops a job before its lease ends when no server answers, and gives it back as soon as one does. So no two workers
+    /// run it at once, as long as its handler stops when it is told to. Otherwise a job runs on until a server says that it
+    /// is lost: an outage of all servers costs nothing, but a worker that alone is cut off goes on beside the next one.
+    pub fn exclusive(mut self) -> Self {
+        self.is_exclusive = true;
         self
     }
 

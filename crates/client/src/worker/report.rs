@@ -1,6 +1,6 @@
 //! Outcomes on their way to the server: those that come together go in one call, and each until it is answered.
-
-use std::time::Duration;
+//!
+//! Always: an outcome is told again for as long as its job waits for the answer, however long no server answers.
 
 use http::uri::PathAndQuery;
 use tokio::sync::{mpsc, oneshot};
@@ -10,8 +10,6 @@ use crate::{Client, Error, retry};
 
 /// Outcomes of one call.
 const REPORTS_MAX: usize = 500;
-/// The longest that an outcome is tried to be told: the lease is over long before.
-const TRIED_FOR: Duration = Duration::from_secs(120);
 
 /// What the server says to an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +32,15 @@ pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
     while entries.recv_many(&mut batch, REPORTS_MAX).await > 0 {
         let (reports, answers): (Vec<_>, Vec<_>) =
             batch.drain(..).map(|entry| (entry.report, entry.verdict)).unzip();
-        let verdicts = tell(&client, &reports).await;
+        let verdicts = tell(&client, &reports, &answers).await;
         for (answer, verdict) in answers.into_iter().zip(verdicts) {
-            // Whoever gave up waiting knows that the lease is over.
+            // A job that is lost or dropped does not wait.
             let _ = answer.send(verdict);
         }
     }
 }
 
-async fn tell(client: &Client, reports: &[Report]) -> Vec<Verdict> {
-    let watch = baton_env::Stopwatch::start();
+async fn tell(client: &Client, reports: &[Report], answers: &[oneshot::Sender<Verdict>]) -> Vec<Verdict> {
     let mut tries = 0;
     loop {
         match post(client, reports).await {
@@ -57,7 +54,7 @@ async fn tell(client: &Client, reports: &[Report]) -> Vec<Verdict> {
                 };
                 return items.iter().map(verdict).collect();
             }
-            Err(error) if error.is_temporary() && watch.elapsed() < TRIED_FOR => {
+            Err(error) if error.is_temporary() && answers.iter().any(|answer| !answer.is_closed()) => {
                 tracing::warn!(%error, "cannot report; trying again");
                 baton_env::sleep(retry::wait(tries, &error, baton_env::random_u64())).await;
                 tries += 1;

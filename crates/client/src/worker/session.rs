@@ -130,6 +130,7 @@ pub(super) struct Session {
     wait: Duration,
     concurrency: usize,
     drain: Duration,
+    is_exclusive: bool,
     handlers: Handlers,
     clock: BootClock,
     running: Mutex<HashMap<String, Arc<Execution>>>,
@@ -156,6 +157,7 @@ impl Session {
             wait: WAIT_MAX.min(Duration::from_millis(registered.lease_ms) / 3),
             concurrency: worker.concurrency,
             drain: worker.drain,
+            is_exclusive: worker.is_exclusive,
             handlers: worker.handlers.clone(),
             clock: BootClock::default(),
             running: Mutex::default(),
@@ -452,8 +454,13 @@ impl Session {
         &self.handlers
     }
 
-    pub(super) fn clock(&self) -> &BootClock {
-        &self.clock
+    /// How much longer a job may run without an answer of a server.
+    pub(super) fn trusted_for(&self, execution: &Execution) -> Duration {
+        if self.is_exclusive {
+            execution.trusted_until().saturating_sub(self.clock.elapsed())
+        } else {
+            Duration::MAX
+        }
     }
 
     /// How long before its end a lease is not trusted any more.

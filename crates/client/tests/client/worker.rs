@@ -210,18 +210,70 @@ async fn a_lost_job_is_stopped_and_not_reported() {
     assert_eq!((worked.lost, reports(&server).len()), (1, 0));
 }
 
+/// Beats are not answered as the protocol wants, so no lease is renewed.
+fn nonsense(_: usize) -> Value {
+    json!("nonsense")
+}
+
 #[tokio::test]
-async fn a_job_whose_lease_cannot_be_renewed_is_stopped_before_it_ends() {
-    // Beats are not answered as the protocol wants, so the lease of half a second is not renewed.
-    let server = server(json!([{"jobType": "t"}]), 500, |_| json!("nonsense")).await;
+async fn an_exclusive_job_whose_lease_cannot_be_renewed_is_stopped_before_it_ends_and_given_back() {
+    let server = Arc::new(server(json!([{"jobType": "t"}]), 500, nonsense).await);
     let stop = CancellationToken::new();
-    let stopped = stop.clone();
+    stop_after(Arc::clone(&server), 1, stop.clone());
     let began = baton_env::Stopwatch::start();
     let worked = worker(&server, &stop)
+        .exclusive()
+        .handle_any(|context| async move {
+            context.cancellation().cancelled().await;
+            assert_eq!(context.ended(), Some(End::Unrenewed));
+            Err(Failure::new("stopped"))
+        })
+        .run()
+        .await
+        .unwrap();
+    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!((worked.released, worked.lost), (1, 0));
+    assert_eq!(reports(&server)[0]["outcome"], "released");
+}
+
+#[tokio::test]
+async fn a_job_goes_on_while_no_server_answers_and_its_outcome_is_told_when_one_does() {
+    // Neither beats nor reports are answered for several leases.
+    let (beaten, reported) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let leased = AtomicUsize::new(0);
+    let server = Arc::new(
+        TestServer::start(move |seen: &Seen| match seen {
+            _ if seen.is("/lease") && leased.fetch_add(1, Ordering::SeqCst) == 0 => {
+                let lease = json!({"jobId": "job-0", "executionId": "job-0.7", "fence": 7, "leaseMs": 300,
+                    "attempt": 1, "jobType": "t"});
+                Reply::Json(200, json!({"leases": [lease]}))
+            }
+            _ if seen.is("/lease") => Reply::Json(200, json!({"leases": []})),
+            _ if seen.is("/heartbeat") && beaten.fetch_add(1, Ordering::SeqCst) < 20 => Reply::HangUp,
+            _ if seen.is("/heartbeat") => Reply::Json(200, quiet(0)),
+            _ if seen.is(":report") && reported.fetch_add(1, Ordering::SeqCst) < 3 => Reply::HangUp,
+            _ if seen.is(":report") => Reply::Json(200, json!({"items": [{"ok": true}]})),
+            _ => Reply::Json(201, json!({"workerId": "w-1", "heartbeatMs": 100, "leaseMs": 300})),
+        })
+        .await,
+    );
+    let stop = CancellationToken::new();
+    let beats = Arc::clone(&server);
+    let stopped = stop.clone();
+    let worked = Client::builder()
+        .url(&server.url)
+        .retries(0)
+        .build()
+        .unwrap()
+        .worker()
+        .stop_on(stop)
         .handle_any(move |context| {
-            let stop = stopped.clone();
+            let (server, stop) = (Arc::clone(&beats), stopped.clone());
             async move {
-                context.cancellation().cancelled().await;
+                while server.seen_at("/heartbeat").len() < 12 {
+                    assert_eq!(context.ended(), None, "no server said so");
+                    baton_env::sleep(Duration::from_millis(10)).await;
+                }
                 stop.cancel();
                 Ok(null())
             }
@@ -229,8 +281,9 @@ async fn a_job_whose_lease_cannot_be_renewed_is_stopped_before_it_ends() {
         .run()
         .await
         .unwrap();
-    assert!(began.elapsed() < Duration::from_secs(10));
-    assert_eq!((worked.lost, reports(&server).len()), (1, 0));
+    assert_eq!((worked.succeeded, worked.lost), (1, 0));
+    let outcomes: Vec<_> = reports(&server).iter().map(|report| report["outcome"].clone()).collect();
+    assert_eq!(outcomes, ["succeeded"; 4]);
 }
 
 #[tokio::test]
