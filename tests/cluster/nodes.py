@@ -27,7 +27,9 @@ class Node(Server):
     """One server of a cluster."""
 
     def __init__(self, directory, name, arguments, gate, environment=None):
-        super().__init__(directory / name, "--node-id", name, *arguments, environment=environment)
+        arguments = list(arguments)
+        named = () if "--node-id" in arguments else ("--node-id", name)
+        super().__init__(directory / name, *named, *arguments, environment=environment)
         self.name = name
         self.gate = gate
 
@@ -66,13 +68,22 @@ class Node(Server):
 
 
 class Cluster:
-    """Some servers, each of which knows the others."""
+    """Some servers, each of which knows the others.
 
-    def __init__(self, directory, schema, names="abc", routes=True, extra=(), environment=None, timeout_ms=TIMEOUT_MS):
+    With `alone` nothing that one says reaches another until `connect`. `of` gives arguments to single servers.
+    """
+
+    def __init__(
+        self, directory, schema, names="abc", routes=True, extra=(), environment=None, timeout_ms=TIMEOUT_MS,
+        alone=False, of=None,
+    ):  # fmt: skip
+        self.alone = alone
         self.ports = {name: free_port() for name in names}
         self.gates = {name: Gate() for name in names}
         # By sender and receiver.
         self.wires = {(a, b): Wire(self.ports[b]) for a in names for b in names if a != b}
+        for wire in self.wires.values():
+            wire.cut = alone
         self.nodes = {}
         for name in names:
             peers = [f"127.0.0.1:{self.wires[name, other].port}" for other in names if other != name]
@@ -83,7 +94,7 @@ class Cluster:
                 "--coordinator-enabled", str(routes).lower(), "--pop-creates-queue", "true",
                 "--gossip-heartbeat-ms", HEARTBEAT_MS, "--gossip-dead-after-ms", DEAD_AFTER_MS,
                 "--coordinator-timeout-ms", timeout_ms, "--coordinator-circuit-retry-ms", CIRCUIT_RETRY_MS,
-                *extra,
+                *extra, *(of or {}).get(name, ()),
             ]  # fmt: skip
             self.nodes[name] = Node(directory, name, map(str, arguments), self.gates[name], environment)
 
@@ -96,8 +107,14 @@ class Cluster:
         for node in self.nodes.values():
             node.await_listening()
             node.gate.target = node.port
-        self.await_all()
+        if not self.alone:
+            self.await_all()
         return self
+
+    def connect(self):
+        """Lets datagrams through between all servers."""
+        for wire in self.wires.values():
+            wire.cut = False
 
     def await_all(self):
         """Waits until every server sees every other one."""

@@ -180,7 +180,7 @@ def test_servers_with_another_secret_or_another_database_are_strangers(cluster, 
     second = cluster("cd")
     # Each pair hears the other pair too.
     first.wires["b", "a"].target = second.ports["c"]
-    eventually(lambda: second["c"].metric("baton_cluster_datagrams_rejected_total", reason="forged") > 0)
+    eventually(lambda: second["c"].metric("baton_cluster_datagrams_rejected_total", reason="foreign") > 0)
     assert second["c"].seen("b") is None
 
 

@@ -15,6 +15,13 @@ impl Client {
         self.call(Method::GET, path, Bytes::new(), "").await?.read()
     }
 
+    /// Has other servers send a server no requests, or send them again.
+    pub async fn drain_server(&self, server: &str, drain: bool) -> Result<Value, Error> {
+        let path = Path::new("/api/v1/cluster").segment(server).plain("/drain").build()?;
+        let body = json!({"mode": if drain { "on" } else { "off" }}).to_string();
+        self.call(Method::POST, path, body.into(), "").await?.read()
+    }
+
     /// The servers that share the jobs of a store, who leads, and who owns how much.
     pub async fn nodes(&self) -> Result<Value, Error> {
         let path = Path::new("/api/v1/nodes").build()?;

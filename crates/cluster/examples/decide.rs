@@ -2,6 +2,7 @@
 //!
 //! `cargo run --release -p baton-cluster --example decide`
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::load::Load;
@@ -36,10 +37,10 @@ fn main() {
 fn router(others: u64) -> Router {
     let mut router = Router::new(Membership::new("own".into(), 1, Duration::from_secs(5)), Policy::default());
     for number in 0..others {
-        let sender = format!("server-{number}");
-        let envelope = Envelope { sender: sender.as_str().into(), incarnation: 2, sequence: 1 };
+        let sender: Arc<str> = format!("server-{number}").into();
+        let envelope = Envelope { sender: Arc::clone(&sender), incarnation: 2, sequence: 1 };
         if router.membership.hear(Duration::ZERO, &envelope).is_ok() {
-            router.beat(Duration::ZERO, &sender, "http://127.0.0.1:1", Load::default());
+            router.beat(Duration::ZERO, &sender, "http://127.0.0.1:1", Load::default(), false);
         }
     }
     router

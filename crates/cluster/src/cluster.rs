@@ -12,13 +12,14 @@ use baton_env::{Clock, SystemClock};
 use baton_tls::Trust;
 use baton_types::{GroupId, PartitionId, QueueId};
 use rustc_hash::FxHashMap;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::affinity::Step;
 use crate::forward::Peer;
 use crate::gossip::complete;
 use crate::membership::Membership;
 use crate::numbers::Numbers;
+use crate::peers::Peers;
 use crate::pool::Pool;
 use crate::router::{Errand, Policy, Router};
 use crate::wire::{Message, Seal, Waiting, name_hash};
@@ -79,6 +80,9 @@ struct Shared {
     clock: SystemClock,
     router: Mutex<Router>,
     peers: Mutex<FxHashMap<Arc<str>, Arc<Peer>>>,
+    addresses: Mutex<Peers>,
+    /// Another server has switched something that all of them look up in the store.
+    switched: Notify,
     /// Whether another server is there to route to.
     accompanied: AtomicBool,
     /// Requests that are served here.
@@ -99,6 +103,8 @@ impl Cluster {
                 clock: SystemClock::default(),
                 router,
                 peers: Mutex::default(),
+                addresses: Mutex::default(),
+                switched: Notify::new(),
                 accompanied: AtomicBool::new(false),
                 in_hand: AtomicUsize::new(0),
                 numbers: Numbers::default(),
@@ -137,6 +143,29 @@ impl Cluster {
 
     pub(crate) fn router(&self) -> MutexGuard<'_, Router> {
         self.shared.router.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn addresses(&self) -> MutexGuard<'_, Peers> {
+        self.shared.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns when another server has switched something that all of them look up in the store.
+    pub async fn switched(&self) {
+        self.shared.switched.notified().await;
+    }
+
+    pub(crate) fn note_switched(&self) {
+        self.shared.switched.notify_one();
+    }
+
+    /// Whether another server has the name of this one.
+    pub fn has_duplicate_id(&self) -> bool {
+        self.router().membership.has_namesake(self.now())
+    }
+
+    /// This server is drained: it gives requests away where it can, and others send it none; or it serves again.
+    pub fn drain(&self, draining: bool) {
+        self.router().drain(draining);
     }
 
     pub(crate) fn set_accompanied(&self, accompanied: bool) {
@@ -198,7 +227,8 @@ impl Cluster {
     /// The server that an ack of a message of a partition should go to; `None` is this one.
     pub fn ack(&self, partition: PartitionId) -> Option<(u64, Arc<str>)> {
         let (now, router) = (self.now(), self.router());
-        let name = router.queue_of(partition)?;
+        // A server that is drained gives away also what it does not know the queue of.
+        let name = router.queue_of(partition).or_else(|| router.is_draining().then(|| name_hash("")))?;
         Some((name, router.push(now, name)?))
     }
 

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use tokio::net::UdpSocket;
@@ -22,6 +22,7 @@ use crate::limits::{
 };
 use crate::load::Load;
 use crate::membership::Change;
+use crate::peers::Peers;
 use crate::wire::{AVAILABLE_MAX, FREED_MAX, Message, PRESENCE_PAGE, Rejected, Waiting};
 
 /// How often affinities that nobody uses are looked for.
@@ -54,41 +55,6 @@ pub struct BindError {
     source: io::Error,
 }
 
-/// Where the peers are.
-#[derive(Debug, Default)]
-struct Addresses {
-    /// By the name that was configured.
-    resolved: BTreeMap<String, Vec<SocketAddr>>,
-    /// Those at which this server hears itself.
-    own: BTreeSet<SocketAddr>,
-    /// Those from which servers were heard, if they are among the resolved ones.
-    of_server: BTreeMap<Arc<str>, SocketAddr>,
-}
-
-impl Addresses {
-    fn all(&self) -> BTreeSet<SocketAddr> {
-        self.resolved.values().flatten().filter(|address| !self.own.contains(address)).copied().collect()
-    }
-
-    /// Whether a peer is there. Its port may be another, behind a translation of addresses.
-    fn is_peer(&self, from: IpAddr) -> bool {
-        let from = from.to_canonical();
-        self.resolved.values().flatten().any(|address| address.ip().to_canonical() == from)
-    }
-
-    /// Where an answer to a datagram goes: back, or to all where that leads to no peer.
-    fn back_to(&self, from: SocketAddr) -> BTreeSet<SocketAddr> {
-        let all = self.all();
-        if all.contains(&from) { [from].into() } else { all }
-    }
-
-    /// The addresses of some servers; all of them when one is not known.
-    fn of(&self, servers: &BTreeSet<Arc<str>>) -> BTreeSet<SocketAddr> {
-        let known: Option<_> = servers.iter().map(|server| self.of_server.get(server).copied()).collect();
-        known.unwrap_or_else(|| self.all())
-    }
-}
-
 /// The socket and its task.
 pub struct Gossip {
     cluster: Cluster,
@@ -96,7 +62,6 @@ pub struct Gossip {
     outbox: mpsc::Receiver<Notice>,
     listener: Listener,
     gauge: Gauge,
-    addresses: Arc<Mutex<Addresses>>,
     pace: Pace,
 }
 
@@ -123,15 +88,8 @@ impl Gossip {
         let socket = UdpSocket::bind(&options.listen).await.map_err(failed)?;
         let (told, outbox) = mpsc::channel(OUTBOX_MAX);
         let cluster = Cluster::new(options, told);
-        let gossip = Self {
-            cluster: cluster.clone(),
-            socket,
-            outbox,
-            listener,
-            gauge,
-            addresses: Arc::default(),
-            pace: Pace::default(),
-        };
+        let gossip =
+            Self { cluster: cluster.clone(), socket, outbox, listener, gauge, pace: Pace::default() };
         Ok((cluster, gossip))
     }
 
@@ -144,7 +102,7 @@ impl Gossip {
     pub async fn run(mut self, stop: CancellationToken) {
         let names = self.cluster.options().peers.clone();
         let own = self.socket.local_addr().ok();
-        let resolving = tokio::spawn(resolve(self.cluster.clone(), Arc::clone(&self.addresses), names, own));
+        let resolving = tokio::spawn(resolve(self.cluster.clone(), names, own));
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX + 1];
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -167,8 +125,8 @@ impl Gossip {
         resolving.abort();
     }
 
-    fn addresses(&self) -> MutexGuard<'_, Addresses> {
-        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    fn addresses(&self) -> MutexGuard<'_, Peers> {
+        self.cluster.addresses()
     }
 
     async fn broadcast(&mut self, message: Message) {
@@ -267,24 +225,62 @@ impl Gossip {
             numbers.rejected(Rejected::Source).add(1);
             return self.complain(Rejected::Source, from);
         }
-        let opened = self.cluster.options().seal.open(bytes);
-        let heard = opened.and_then(|(envelope, message)| {
-            let counts = self.cluster.router().membership.hear(now, &envelope)?;
-            Ok((envelope, message, counts))
-        });
-        match heard {
-            Ok((_, _, false)) => {
-                self.addresses().own.insert(from);
-            }
-            Ok((envelope, message, true)) => {
+        let (envelope, message) = match self.cluster.options().seal.open(bytes) {
+            Ok(opened) => opened,
+            Err(reason) => return self.refuse(now, reason, from),
+        };
+        let counts = self.cluster.router().membership.hear(now, &envelope);
+        match counts {
+            Ok(false) => self.addresses().is_own(from),
+            Ok(true) => {
                 numbers.received.add(1);
                 if let Some(message) = message {
                     self.take_in(now, &envelope.sender, message, from).await;
                 }
             }
-            Err(reason) => {
-                numbers.rejected(reason).add(1);
-                self.complain(reason, from);
+            Err(Rejected::Namesake) => {
+                self.refuse(now, Rejected::Namesake, from);
+                self.meet_namesake(now, envelope.incarnation, message, from).await;
+            }
+            Err(reason) => self.refuse(now, reason, from),
+        }
+    }
+
+    /// A datagram from a peer's host is not believed.
+    fn refuse(&mut self, now: Duration, reason: Rejected, from: SocketAddr) {
+        self.cluster.numbers().rejected(reason).add(1);
+        // These happen to servers that are believed as well.
+        if !matches!(reason, Rejected::Malformed | Rejected::Replayed) {
+            self.addresses().refused(now, reason, from);
+        }
+        self.complain(reason, from);
+    }
+
+    /// Another server has the name of this one, unless what was heard is an earlier start of this one. Both ask each
+    /// other to show that they are there.
+    async fn meet_namesake(
+        &mut self,
+        now: Duration,
+        incarnation: u64,
+        message: Option<Message>,
+        from: SocketAddr,
+    ) {
+        let to = self.addresses().back_to(from);
+        match message {
+            Some(Message::Challenge { nonce, .. }) => self.send(Message::Proof { nonce }, &to).await,
+            Some(Message::Proof { nonce }) => {
+                if self.cluster.router().membership.prove_namesake(incarnation, nonce) {
+                    let id = &*self.cluster.options().id;
+                    tracing::warn!(%from, id, "another server has the node_id of this one; give each its own");
+                }
+            }
+            _ => {
+                let nonce = baton_env::random_u64();
+                let is_due = self.cluster.router().membership.challenge_namesake(now, nonce);
+                if is_due {
+                    let to_whom = Arc::clone(&self.cluster.options().id);
+                    self.send(Message::Challenge { to: to_whom, nonce }, &to).await;
+                }
             }
         }
     }
@@ -292,11 +288,11 @@ impl Gossip {
     /// What an operator can do something about is logged, not too often.
     fn complain(&mut self, reason: Rejected, from: SocketAddr) {
         let advice = match reason {
-            Rejected::Namesake => "another server has the same node_id; give each its own",
-            Rejected::Forged => "it is of another cluster, or of a server with another gossip_secret",
+            Rejected::Forged => "its sender has another gossip_secret",
+            Rejected::Foreign => "its sender uses another database or schema",
             Rejected::Version => "a server of another version is there",
             Rejected::Source => "its sender is not among the peers; the same peers belong to every server",
-            Rejected::Malformed | Rejected::Replayed | Rejected::Unproven => return,
+            Rejected::Malformed | Rejected::Replayed | Rejected::Unproven | Rejected::Namesake => return,
         };
         if self.may_complain(reason.name()) {
             tracing::warn!(%from, "a datagram is not believed: {advice}");
@@ -314,16 +310,17 @@ impl Gossip {
                 return;
             }
             _ if !self.cluster.router().membership.is_proven(sender) => {
-                self.cluster.numbers().rejected(Rejected::Unproven).add(1);
+                self.refuse(now, Rejected::Unproven, from);
                 return self.challenge(now, sender, from).await;
             }
             _ => {}
         }
+        self.addresses().heard(now, sender, from);
         match &message {
-            Message::Heartbeat { url, load } => {
+            Message::Heartbeat { url, load, draining } => {
                 self.cluster.numbers().heartbeats.add(1);
                 let url = complete(url, from.ip());
-                let change = self.cluster.router().beat(now, sender, &url, *load);
+                let change = self.cluster.router().beat(now, sender, &url, *load, *draining);
                 if change != Change::None {
                     self.greet(sender, &url, from).await;
                 }
@@ -340,7 +337,12 @@ impl Gossip {
                 self.cluster.router().others.forget_queue(*queue);
                 (self.listener)(&message);
             }
-            _ => (self.listener)(&message),
+            _ => {
+                if message == Message::Switched {
+                    self.cluster.note_switched();
+                }
+                (self.listener)(&message);
+            }
         }
     }
 
@@ -371,14 +373,7 @@ impl Gossip {
         self.cluster.lost(sender);
         self.cluster.router().joined(self.cluster.now(), sender);
         self.cluster.set_accompanied(true);
-        {
-            let mut addresses = self.addresses();
-            if addresses.all().contains(&from) {
-                addresses.of_server.insert(Arc::clone(sender), from);
-            } else {
-                addresses.of_server.remove(sender);
-            }
-        }
+        self.addresses().joined(sender, from);
         self.beat().await;
         let waits = self.cluster.router().own.all();
         self.tell_presence(&waits).await;
@@ -446,8 +441,9 @@ impl Gossip {
     }
 
     fn heartbeat(&self) -> Message {
-        let load = self.cluster.router().load.load();
-        Message::Heartbeat { url: self.cluster.options().url.clone(), load }
+        let router = self.cluster.router();
+        let (load, draining) = (router.load.load(), router.is_draining());
+        Message::Heartbeat { url: self.cluster.options().url.clone(), load, draining }
     }
 
     async fn beat(&mut self) {
@@ -489,20 +485,14 @@ pub(crate) fn complete(url: &str, from: IpAddr) -> String {
 }
 
 /// Resolves the names of peers, again and again. A name that cannot be resolved keeps its addresses.
-async fn resolve(
-    cluster: Cluster,
-    addresses: Arc<Mutex<Addresses>>,
-    names: Vec<String>,
-    own: Option<SocketAddr>,
-) {
+async fn resolve(cluster: Cluster, names: Vec<String>, own: Option<SocketAddr>) {
     loop {
         let mut pause = RESOLVE_INTERVAL;
         for name in &names {
             match tokio::net::lookup_host(name.as_str()).await {
                 Ok(found) => {
                     let found = found.filter(|address| Some(*address) != own).collect();
-                    let mut addresses = addresses.lock().unwrap_or_else(PoisonError::into_inner);
-                    addresses.resolved.insert(name.clone(), found);
+                    cluster.addresses().resolved(name, found);
                 }
                 Err(error) => {
                     pause = RESOLVE_AGAIN;
@@ -510,7 +500,7 @@ async fn resolve(
                 }
             }
         }
-        let peer = addresses.lock().unwrap_or_else(PoisonError::into_inner).all().into_iter().next();
+        let peer = cluster.addresses().all().into_iter().next();
         if let Some(host) = peer.and_then(|peer| host_towards(peer).ok()) {
             cluster.set_host(host);
         }
@@ -545,15 +535,6 @@ mod tests {
         assert!(pace.may_complain(start, "forged") && !pace.may_complain(start, "forged"));
         assert!(pace.may_complain(start, "namesake"));
         assert!(pace.may_complain(start + COMPLAINT_INTERVAL, "forged"));
-    }
-
-    #[test]
-    fn what_does_not_come_from_a_peer_is_told_apart() {
-        let mut addresses = Addresses::default();
-        addresses.resolved.insert("b".into(), vec!["10.0.0.2:6634".parse().unwrap()]);
-        assert!(addresses.is_peer("10.0.0.2".parse().unwrap()));
-        assert!(addresses.is_peer("::ffff:10.0.0.2".parse().unwrap()));
-        assert!(!addresses.is_peer("10.0.0.3".parse().unwrap()));
     }
 
     #[test]

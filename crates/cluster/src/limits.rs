@@ -12,6 +12,8 @@ pub const URL_BYTES_MAX: usize = 256;
 pub const SERVERS_MAX: usize = 256;
 /// Peers that can be configured.
 pub const PEERS_MAX: usize = 256;
+/// Addresses of which it is remembered what was heard from there.
+pub const SOURCES_MAX: usize = 2 * PEERS_MAX;
 /// Waiting groups of one server that others hear of; those beyond it are woken by looking again.
 pub const PRESENCE_MAX: usize = 4096;
 /// Affinities that are remembered; a key beyond that is assigned anew each time.

@@ -27,10 +27,48 @@ pub struct Member {
     pub heard: Duration,
     /// Whether it is there.
     pub alive: bool,
+    /// Whether it wants no requests.
+    pub draining: bool,
     /// Which start of it was heard last.
     pub incarnation: u64,
     sequence: u64,
     proof: Proof,
+}
+
+impl Member {
+    fn unproven(now: Duration, envelope: &Envelope) -> Self {
+        Self {
+            url: "".into(),
+            load: Load::default(),
+            heard: now,
+            alive: false,
+            draining: false,
+            incarnation: envelope.incarnation,
+            sequence: envelope.sequence,
+            proof: Proof::Missing,
+        }
+    }
+
+    /// Whether it should be challenged with `nonce` now.
+    fn challenge(&mut self, now: Duration, nonce: u64) -> bool {
+        let is_due = match self.proof {
+            Proof::Missing => true,
+            Proof::Asked(at, _) => now >= at + CHALLENGE_AGAIN,
+            Proof::Given => false,
+        };
+        if is_due {
+            self.proof = Proof::Asked(now, nonce);
+        }
+        is_due
+    }
+
+    fn prove(&mut self, nonce: u64) -> bool {
+        let is_right = matches!(self.proof, Proof::Asked(_, asked) if asked == nonce);
+        if is_right {
+            self.proof = Proof::Given;
+        }
+        is_right
+    }
 }
 
 /// Whether a start of a server has shown that it is there now.
@@ -59,6 +97,8 @@ pub struct Membership {
     own: Envelope,
     dead_after: Duration,
     members: BTreeMap<Arc<str>, Member>,
+    /// Another server with the name of this one.
+    namesake: Option<Member>,
     restarts: u64,
 }
 
@@ -66,7 +106,7 @@ impl Membership {
     /// For the server called `own`, in its `incarnation`.
     pub fn new(own: Arc<str>, incarnation: u64, dead_after: Duration) -> Self {
         let own = Envelope { sender: own, incarnation, sequence: 0 };
-        Self { own, dead_after, members: BTreeMap::new(), restarts: 0 }
+        Self { own, dead_after, members: BTreeMap::new(), namesake: None, restarts: 0 }
     }
 
     /// The name of this server.
@@ -83,8 +123,9 @@ impl Membership {
     /// Whether a datagram counts. `Ok(false)` is one of our own that found its way back.
     pub fn hear(&mut self, now: Duration, envelope: &Envelope) -> Result<bool, Rejected> {
         if envelope.sender == self.own.sender {
-            let is_own = envelope.incarnation <= self.own.incarnation;
-            return if is_own { Ok(false) } else { Err(Rejected::Namesake) };
+            // No two starts have the same incarnation.
+            let is_own = envelope.incarnation == self.own.incarnation;
+            return if is_own { Ok(false) } else { Err(self.hear_namesake(now, envelope)) };
         }
         if let Some(member) = self.members.get_mut(&envelope.sender) {
             let (incarnation, sequence) = (envelope.incarnation, envelope.sequence);
@@ -104,17 +145,42 @@ impl Membership {
             return Ok(true);
         }
         self.make_room();
-        let member = Member {
-            url: "".into(),
-            load: Load::default(),
-            heard: now,
-            alive: false,
-            incarnation: envelope.incarnation,
-            sequence: envelope.sequence,
-            proof: Proof::Missing,
-        };
-        self.members.insert(Arc::clone(&envelope.sender), member);
+        self.members.insert(Arc::clone(&envelope.sender), Member::unproven(now, envelope));
         Ok(true)
+    }
+
+    fn hear_namesake(&mut self, now: Duration, envelope: &Envelope) -> Rejected {
+        match &mut self.namesake {
+            Some(known) if known.incarnation == envelope.incarnation => {
+                if envelope.sequence <= known.sequence {
+                    return Rejected::Replayed;
+                }
+                (known.sequence, known.heard) = (envelope.sequence, now);
+            }
+            Some(known) if known.proof == Proof::Given && now < known.heard + self.dead_after => {}
+            namesake => *namesake = Some(Member::unproven(now, envelope)),
+        }
+        Rejected::Namesake
+    }
+
+    /// Another server with the name of this one was heard and should be challenged with `nonce`: what was heard may be an
+    /// earlier start of this server, or a recording of it. Whether it is time to.
+    pub fn challenge_namesake(&mut self, now: Duration, nonce: u64) -> bool {
+        self.namesake.as_mut().is_some_and(|namesake| namesake.challenge(now, nonce))
+    }
+
+    /// Another server with the name of this one answers a challenge; whether that was the last one.
+    pub fn prove_namesake(&mut self, incarnation: u64, nonce: u64) -> bool {
+        let known = self.namesake.as_mut().filter(|namesake| namesake.incarnation == incarnation);
+        known.is_some_and(|namesake| namesake.prove(nonce))
+    }
+
+    /// Whether another server has the name of this one.
+    pub fn has_namesake(&self, now: Duration) -> bool {
+        let dead_after = self.dead_after;
+        let is_there =
+            |namesake: &Member| namesake.proof == Proof::Given && now < namesake.heard + dead_after;
+        self.namesake.as_ref().is_some_and(is_there)
     }
 
     /// Whether what a server says counts.
@@ -124,26 +190,12 @@ impl Membership {
 
     /// A server that was heard should be challenged with `nonce`; whether it is time to.
     pub fn challenge(&mut self, now: Duration, id: &str, nonce: u64) -> bool {
-        let Some(member) = self.members.get_mut(id) else { return false };
-        let is_due = match member.proof {
-            Proof::Missing => true,
-            Proof::Asked(at, _) => now >= at + CHALLENGE_AGAIN,
-            Proof::Given => false,
-        };
-        if is_due {
-            member.proof = Proof::Asked(now, nonce);
-        }
-        is_due
+        self.members.get_mut(id).is_some_and(|member| member.challenge(now, nonce))
     }
 
     /// A server answers a challenge; whether that was the last one.
     pub fn prove(&mut self, id: &str, nonce: u64) -> bool {
-        let Some(member) = self.members.get_mut(id) else { return false };
-        let is_right = matches!(member.proof, Proof::Asked(_, asked) if asked == nonce);
-        if is_right {
-            member.proof = Proof::Given;
-        }
-        is_right
+        self.members.get_mut(id).is_some_and(|member| member.prove(nonce))
     }
 
     /// Forgets the dead server that was silent for longest, if there are too many.
@@ -171,6 +223,13 @@ impl Membership {
         }
         (member.load, member.heard, member.alive) = (load, now, true);
         change
+    }
+
+    /// A server says whether it wants no requests; whether it said otherwise before.
+    pub fn drain(&mut self, id: &str, draining: bool) -> bool {
+        self.members
+            .get_mut(id)
+            .is_some_and(|member| std::mem::replace(&mut member.draining, draining) != draining)
     }
 
     /// A server says that it stops; whether it was there.
@@ -289,6 +348,22 @@ mod tests {
         beat(&mut members, at(0), 1, 1);
         assert!(members.leave("b") && !members.leave("b"));
         assert_eq!(members.alive().count(), 0);
+    }
+
+    #[test]
+    fn another_server_with_our_name_counts_once_it_has_shown_that_it_is_there() {
+        // Whether it was started before or after this one.
+        for incarnation in [9, 11] {
+            let mut members = members();
+            let heard = members.hear(at(0), &envelope("own", incarnation, 5));
+            assert_eq!(heard, Err(Rejected::Namesake));
+            assert!(!members.has_namesake(at(0)), "it may be a recording");
+            assert!(members.challenge_namesake(at(0), 7) && !members.challenge_namesake(at(0), 8));
+            assert!(!members.prove_namesake(incarnation, 8) && !members.prove_namesake(incarnation + 1, 7));
+            assert!(members.prove_namesake(incarnation, 7) && members.has_namesake(at(0)));
+            assert_eq!(members.hear(at(1), &envelope("own", incarnation, 5)), Err(Rejected::Replayed));
+            assert!(!members.has_namesake(at(10_000)), "it is gone");
+        }
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Router {
     /// What this server has to do.
     pub load: Smoothed,
     policy: Policy,
+    /// Whether this server gives requests away.
+    draining: bool,
     breakers: FxHashMap<Arc<str>, Breaker>,
     /// The hash of the name of a partition's queue.
     partitions: FxHashMap<PartitionId, u64>,
@@ -79,15 +81,37 @@ impl Router {
             own: Own::default(),
             affinities: Affinities::default(),
             load: Smoothed::default(),
+            draining: false,
             breakers: FxHashMap::default(),
             partitions: FxHashMap::default(),
         }
     }
 
     /// A server that was heard says where it is and what it has to do.
-    pub fn beat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> Change {
+    pub fn beat(&mut self, now: Duration, id: &Arc<str>, url: &str, load: Load, draining: bool) -> Change {
         self.affinities.told(id, load.score() >= self.policy.thresholds.migrate);
-        self.membership.beat(now, id, url, load)
+        let change = self.membership.beat(now, id, url, load);
+        if self.membership.drain(id, draining) {
+            if draining {
+                self.affinities.forget_server(id);
+            } else {
+                self.affinities.came_back(now, id);
+            }
+        }
+        change
+    }
+
+    /// This server is drained: it gives requests away where it can; or it serves them again.
+    pub fn drain(&mut self, draining: bool) {
+        self.draining = draining;
+        if draining {
+            self.affinities.forget_server(self.membership.own());
+        }
+    }
+
+    /// Whether this server is drained.
+    pub fn is_draining(&self) -> bool {
+        self.draining
     }
 
     /// This server finds out what it has to do; what it tells others.
@@ -115,13 +139,14 @@ impl Router {
 
     /// The server that a pop should go to; `None` is this one.
     pub fn pop(&mut self, now: Duration, key: &str, dice: impl FnOnce() -> f64) -> (Option<Arc<str>>, Step) {
-        let Self { membership, breakers, load, policy, affinities, .. } = self;
+        let Self { membership, breakers, load, policy, affinities, draining, .. } = self;
         let (own, here) = (membership.own(), load.load().score());
         let migrate = policy.thresholds.migrate;
         let is_calm = |id: &str, expected: &dyn Fn(f64) -> f64| match membership.get(id) {
-            None => *id == **own && expected(here) < migrate,
+            None => *id == **own && !*draining && expected(here) < migrate,
             Some(member) => {
                 member.alive
+                    && !member.draining
                     && expected(member.load.score()) < migrate
                     && breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
             }
@@ -129,6 +154,7 @@ impl Router {
         if let Some(server) = affinities.settled(now, key, is_calm) {
             return ((server != *own).then_some(server), Step::Hit);
         }
+        let here = Here { load: here, draining: *draining };
         let candidates = candidates(now, membership, breakers, affinities, here);
         let (server, step) = affinities.route(now, key, &policy.thresholds, &candidates, own, dice);
         ((server != *own).then_some(server), step)
@@ -136,15 +162,19 @@ impl Router {
 
     /// The server that a push to the queue whose name has this hash should go to; `None` is this one.
     pub fn push(&self, now: Duration, name: u64) -> Option<Arc<str>> {
-        if self.own.waits(name) {
+        if self.own.waits(name) && !self.draining {
             return None;
         }
-        self.least_loaded(now, &self.others.servers(name), &[])
+        self.next_push(now, name, &[])
     }
 
     /// The next server to ask for a push after those in `tried`; `None` is this one.
     pub fn next_push(&self, now: Duration, name: u64, tried: &[Arc<str>]) -> Option<Arc<str>> {
-        self.least_loaded(now, &self.others.servers(name), tried)
+        let waiting = self.least_loaded(now, &self.others.servers(name), tried);
+        if waiting.is_some() || !self.draining {
+            return waiting;
+        }
+        self.least_loaded(now, self.membership.alive().map(|(id, _)| id), tried)
     }
 
     fn least_loaded<'a>(
@@ -161,7 +191,7 @@ impl Router {
     /// The next server to ask for a pop after those in `tried`; `None` is this one.
     pub fn next_pop(&self, now: Duration, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
         let own = self.membership.own();
-        let here = self.load.load().score();
+        let here = Here { load: self.load.load().score(), draining: self.draining };
         let mut candidates = candidates(now, &self.membership, &self.breakers, &self.affinities, here);
         candidates.retain(|(id, _)| !tried.contains(id));
         let (server, _) = choose(&self.policy.thresholds, &candidates, own, key)?;
@@ -170,7 +200,7 @@ impl Router {
 
     /// Whether a server can be asked.
     pub fn is_healthy(&self, now: Duration, id: &str) -> bool {
-        self.membership.get(id).is_some_and(|member| member.alive)
+        self.membership.get(id).is_some_and(|member| member.alive && !member.draining)
             && self.breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
     }
 
@@ -220,18 +250,28 @@ impl Router {
     }
 }
 
-/// This server and those that can be asked, with their loads.
+/// What counts of this server.
+struct Here {
+    load: f64,
+    draining: bool,
+}
+
+/// This server and those that can be asked, with their loads. A server that is drained is a candidate only for itself, and
+/// only when there is no other.
 fn candidates<'a>(
     now: Duration,
     membership: &'a Membership,
     breakers: &FxHashMap<Arc<str>, Breaker>,
     affinities: &Affinities,
-    here: f64,
+    here: Here,
 ) -> Vec<Candidate<'a>> {
     let fit = |id: &Arc<str>| breakers.get(id).is_none_or(|breaker| breaker.would_admit(now));
-    let others = membership.alive().filter(|(id, _)| fit(id)).map(|(id, member)| (id, member.load.score()));
-    let told = std::iter::once((membership.own(), here)).chain(others);
-    told.map(|(id, told)| (id, affinities.expected(id, told))).collect()
+    let others = membership.alive().filter(|(id, member)| !member.draining && fit(id));
+    let mut told: Vec<_> = others.map(|(id, member)| (id, member.load.score())).collect();
+    if !here.draining || told.is_empty() {
+        told.insert(0, (membership.own(), here.load));
+    }
+    told.into_iter().map(|(id, told)| (id, affinities.expected(id, told))).collect()
 }
 
 #[cfg(test)]
@@ -347,6 +387,31 @@ mod tests {
         beat(&mut router, 200, "c", 0.6);
         beat(&mut router, 200, "b", 0.1);
         assert_eq!(at_b(&mut router, 200), moved, "it came back long ago");
+    }
+
+    #[test]
+    fn a_drained_server_is_asked_for_nothing_and_gives_away_what_comes() {
+        let mut router = router();
+        let name = name_hash("q1");
+        router.others.hear(at(0), &"b".into(), &[waits(1, 1)]);
+        router.others.hear(at(0), &"c".into(), &[waits(1, 2)]);
+        assert_eq!(pop(&mut router, 0, "k").as_deref(), Some("b"));
+        router.beat(at(1), &"b".into(), "http://b:1", load(0.1), true);
+        assert_eq!(pop(&mut router, 1, "k").as_deref(), Some("c"));
+        assert_eq!(router.push(at(1), name).as_deref(), Some("c"));
+        assert!(!router.is_healthy(at(1), "b"));
+        router.drain(true);
+        router.own.change(at(1), waits(1, 3));
+        assert_eq!(router.push(at(1), name).as_deref(), Some("c"), "although somebody waits here");
+        assert_eq!(
+            router.push(at(1), name_hash("another")).as_deref(),
+            Some("c"),
+            "although nobody waits there"
+        );
+        router.beat(at(2), &"c".into(), "http://c:1", load(0.1), true);
+        assert_eq!((pop(&mut router, 2, "new"), router.push(at(2), name)), (None, None), "all are drained");
+        router.beat(at(3), &"b".into(), "http://b:1", load(0.1), false);
+        assert_eq!(pop(&mut router, 3, "newer").as_deref(), Some("b"));
     }
 
     #[test]

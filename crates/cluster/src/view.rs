@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::breaker::State;
 use crate::cluster::Cluster;
 use crate::load::Load;
+use crate::peers::SeenPeer;
 
 /// Affinities that are shown by name.
 const AFFINITIES_SHOWN: usize = 100;
@@ -23,6 +24,8 @@ pub struct Seen {
     pub own: bool,
     /// Whether it is there.
     pub alive: bool,
+    /// Whether it is drained, and so wants no requests.
+    pub draining: bool,
     /// Whether it can be asked.
     pub healthy: bool,
     /// Which start of it was heard last.
@@ -52,9 +55,18 @@ pub struct View {
     pub busiest: Vec<(String, Arc<str>, u64)>,
     /// How often another server was seen to have been started again.
     pub restarts: u64,
+    /// The configured peers but this server.
+    pub peers: Vec<SeenPeer>,
+    /// Whether another server has the name of this one.
+    pub duplicate_id: bool,
 }
 
 impl View {
+    /// The configured peers that are heard.
+    pub fn peers_heard(&self) -> usize {
+        self.peers.iter().filter(|peer| peer.heard).count()
+    }
+
     /// The difference between the highest and the lowest load of the servers that can be asked.
     pub fn imbalance(&self) -> f64 {
         let scores = self.servers.iter().filter(|seen| seen.healthy).map(|seen| seen.load.score());
@@ -80,7 +92,8 @@ impl Cluster {
             url: self.url().into(),
             own: true,
             alive: true,
-            healthy: true,
+            draining: router.is_draining(),
+            healthy: !router.is_draining(),
             incarnation: self.options().incarnation,
             load: router.load.load(),
             silent_for: Duration::ZERO,
@@ -101,6 +114,7 @@ impl Cluster {
                 url: Arc::clone(&member.url),
                 own: false,
                 alive: member.alive,
+                draining: member.draining,
                 healthy: router.is_healthy(now, &id),
                 incarnation: member.incarnation,
                 load: member.load,
@@ -112,7 +126,13 @@ impl Cluster {
                 id,
             });
         }
+        let is_alive = |id: &str| router.membership.get(id).is_some_and(|member| member.alive);
+        let (options, addresses) = (self.options(), self.addresses());
+        let peers_seen = addresses.seen(&options.peers, now, options.dead_after, is_alive);
+        drop(addresses);
         View {
+            peers: peers_seen,
+            duplicate_id: router.membership.has_namesake(now),
             servers,
             affinities: router.affinities.total(),
             busiest: router.affinities.busiest(AFFINITIES_SHOWN),

@@ -28,7 +28,7 @@ pub const AVAILABLE_MAX: usize = (CONTENT_BYTES_MAX - 2) / 16;
 pub const FREED_MAX: usize = (CONTENT_BYTES_MAX - 2) / 24;
 /// Waiting groups that one datagram can tell of.
 pub const PRESENCE_PAGE: usize = (CONTENT_BYTES_MAX - 2) / 25;
-const _: () = assert!(URL_BYTES_MAX + 2 + 24 <= CONTENT_BYTES_MAX);
+const _: () = assert!(URL_BYTES_MAX + 2 + 25 <= CONTENT_BYTES_MAX);
 
 /// Who sent a datagram, and which of its datagrams it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub enum Message {
         url: String,
         /// What it has to do.
         load: Load,
+        /// Whether it wants no requests.
+        draining: bool,
     },
     /// Partitions have new messages.
     Available(Vec<(QueueId, PartitionId)>),
@@ -116,8 +118,10 @@ pub enum Rejected {
     Malformed,
     /// It speaks another version.
     Version,
-    /// It is of another cluster, or its signature is wrong.
+    /// Its signature is wrong.
     Forged,
+    /// It is of another cluster.
+    Foreign,
     /// It came before, or after a later one.
     Replayed,
     /// Another server has our name.
@@ -130,10 +134,11 @@ pub enum Rejected {
 
 impl Rejected {
     /// Every reason.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Malformed,
         Self::Version,
         Self::Forged,
+        Self::Foreign,
         Self::Replayed,
         Self::Namesake,
         Self::Source,
@@ -146,6 +151,7 @@ impl Rejected {
             Self::Malformed => "malformed",
             Self::Version => "version",
             Self::Forged => "forged",
+            Self::Foreign => "foreign",
             Self::Replayed => "replayed",
             Self::Namesake => "namesake",
             Self::Source => "source",
@@ -221,7 +227,10 @@ impl Seal {
         }
         let kind = reader.byte()?;
         let cluster = reader.number()?;
-        if cluster != self.cluster || hmac::verify(&self.key, signed, mac).is_err() {
+        if cluster != self.cluster {
+            return Err(Rejected::Foreign);
+        }
+        if hmac::verify(&self.key, signed, mac).is_err() {
             return Err(Rejected::Forged);
         }
         let (incarnation, sequence) = (reader.number()?, reader.number()?);
@@ -237,13 +246,14 @@ impl Seal {
 
 fn write(out: &mut Vec<u8>, message: &Message) -> Option<()> {
     match message {
-        Message::Heartbeat { url, load } => {
+        Message::Heartbeat { url, load, draining } => {
             if url.len() > URL_BYTES_MAX {
                 return None;
             }
             write_numbers(out, &[load.outstanding, load.waiting, load.cpu].map(f64::to_bits));
             write_count(out, url.len())?;
             out.extend_from_slice(url.as_bytes());
+            out.push(u8::from(*draining));
         }
         Message::Available(entries) => {
             write_count(out, entries.len())?;
@@ -295,7 +305,10 @@ fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<Message>, Rejected> 
             if !load.is_sound() || length > URL_BYTES_MAX {
                 return Err(Rejected::Malformed);
             }
-            Message::Heartbeat { url: reader.text(length)?.into(), load }
+            let url = reader.text(length)?.into();
+            // A server that does not say it is not drained.
+            let draining = reader.byte().is_ok_and(|flag| flag != 0);
+            Message::Heartbeat { url, load, draining }
         }
         2 => {
             Message::Available(reader.list(AVAILABLE_MAX, |reader| {
@@ -378,14 +391,14 @@ mod tests {
 
     fn heartbeat() -> Message {
         let load = Load { outstanding: 12.5, waiting: 3.0, cpu: 40.0 };
-        Message::Heartbeat { url: "http://10.0.0.1:6632".into(), load }
+        Message::Heartbeat { url: "http://10.0.0.1:6632".into(), load, draining: true }
     }
 
     #[test]
     fn the_fullest_datagrams_fit_into_a_packet() {
         let sender: Arc<str> = "n".repeat(SERVER_ID_BYTES_MAX).into();
         let full = [
-            Message::Heartbeat { url: "u".repeat(URL_BYTES_MAX), load: Load::default() },
+            Message::Heartbeat { url: "u".repeat(URL_BYTES_MAX), load: Load::default(), draining: false },
             Message::Available(vec![(QueueId(u64::MAX), PartitionId(0)); AVAILABLE_MAX]),
             Message::Freed(vec![(QueueId(1), GroupId(2), PartitionId(3)); FREED_MAX]),
             Message::Presence(vec![
@@ -412,7 +425,7 @@ mod tests {
     #[test]
     fn another_cluster_and_another_secret_are_not_believed() {
         let bytes = seal().seal(&envelope(1), &heartbeat()).unwrap();
-        assert_eq!(Seal::new(b"another store", "secret").open(&bytes), Err(Rejected::Forged));
+        assert_eq!(Seal::new(b"another store", "secret").open(&bytes), Err(Rejected::Foreign));
         assert_eq!(Seal::new(b"what the store holds", "guess").open(&bytes), Err(Rejected::Forged));
     }
 
@@ -455,9 +468,11 @@ mod tests {
                 Waiting { queue: QueueId(queue), group: GroupId(group), name, on }
             });
         prop_oneof![
-            ("[ -~]{0,256}", 0.0..1e9, 0.0..1e9, 0.0..1e9).prop_map(|(url, outstanding, waiting, cpu)| {
-                Message::Heartbeat { url, load: Load { outstanding, waiting, cpu } }
-            }),
+            ("[ -~]{0,256}", 0.0..1e9, 0.0..1e9, 0.0..1e9, any::<bool>()).prop_map(
+                |(url, outstanding, waiting, cpu, draining)| {
+                    Message::Heartbeat { url, load: Load { outstanding, waiting, cpu }, draining }
+                }
+            ),
             prop::collection::vec((any::<u64>(), any::<u64>()), 0..=AVAILABLE_MAX).prop_map(|entries| {
                 Message::Available(entries.into_iter().map(|(q, p)| (QueueId(q), PartitionId(p))).collect())
             }),

@@ -148,7 +148,7 @@ impl Simulation {
         for server in self.servers.iter_mut().filter(|server| server.alive) {
             for (envelope, load) in told.iter().filter(|(envelope, _)| envelope.sender != server.id) {
                 server.router.membership.hear(at, envelope).unwrap();
-                server.router.beat(at, &envelope.sender, "http://s:1", *load);
+                server.router.beat(at, &envelope.sender, "http://s:1", *load, false);
             }
             for id in server.router.membership.expire(at) {
                 server.router.lost(&id);

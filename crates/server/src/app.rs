@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
-use crate::cluster::served_by;
+use crate::cluster::{Draining, served_by};
 use crate::elections::Elections;
 use crate::lag::Naps;
 use crate::process::Usage;
@@ -37,6 +37,8 @@ pub struct App {
     pub budget: Arc<Budget>,
     /// The other servers, if there may be any.
     pub cluster: Option<Cluster>,
+    /// Whether this server is drained from routing.
+    pub(crate) draining: Arc<Draining>,
     /// The elections.
     pub(crate) elections: Arc<Elections>,
     /// The shards.
@@ -65,6 +67,7 @@ impl App {
             gauges
         }));
         Self {
+            draining: Arc::new(Draining::new(&broker, &options.node_id, cluster.clone())),
             elections: Arc::new(Elections::new(Arc::clone(broker.store()))),
             shards: Shards::start(Arc::clone(broker.store()), options.shards),
             broker,

@@ -167,6 +167,7 @@ impl Server {
         };
         let sites = Sites::new(&options, address.ip().is_loopback());
         let app = Arc::new(App::new(broker, options, auth, cluster, sites));
+        app.draining.look().await;
         let front = match &app.options.shards_listen {
             Some(options) => Some(Front::bind(options, app.shards.clone()).await?),
             None => None,
@@ -202,6 +203,7 @@ impl Server {
         }
         if let Some(gossip) = gossip {
             tracker.spawn(gossip.run(shutdown.clone()));
+            tracker.spawn(Arc::clone(&app.draining).run(shutdown.clone()));
         }
         if let Some(auth) = &app.auth {
             tracker.spawn(Arc::clone(auth).run(shutdown.clone()));

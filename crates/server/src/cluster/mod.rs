@@ -6,6 +6,7 @@
 //! server that is alone does nothing of this. The decisions are in `baton-cluster`. Start at [`join`], then [`Routed`].
 
 mod attempt;
+mod draining;
 mod origin;
 mod routed;
 
@@ -24,6 +25,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 pub use attempt::Attempt;
+pub use draining::Draining;
 pub use origin::Origin;
 pub use routed::{Mark, Routed, Way};
 

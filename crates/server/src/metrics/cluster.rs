@@ -21,6 +21,11 @@ pub(super) fn servers(page: &mut Exposition, cluster: Option<&Cluster>) {
     page.labelled("queen_servers", &[("state", "alive")], alive);
     page.labelled("queen_servers", &[("state", "dead")], view.servers.len() - alive);
     seen(page, &view);
+    page.one("baton_cluster_peers_configured", view.peers.len());
+    page.one("baton_cluster_peers_heard", view.peers_heard());
+    page.one("baton_cluster_duplicate_node_id", u8::from(view.duplicate_id));
+    let is_draining = view.servers.iter().any(|server| server.own && server.draining);
+    page.one("baton_cluster_draining", u8::from(is_draining));
     counted(page, cluster);
 }
 

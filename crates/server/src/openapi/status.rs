@@ -143,14 +143,14 @@ fn overview() -> Value {
 fn health(path: &'static str) -> Operation {
     let state = || {
         shape(json!({
-            "status": "healthy|stopping|unhealthy", "database": "connected|disconnected", "error": "text?",
-            "server": "text", "version": "text", "node": "text", "connections": "whole",
+            "status": "healthy|draining|stopping|unhealthy", "database": "connected|disconnected", "error": "text?",
+            "warnings": ["text"], "server": "text", "version": "text", "node": "text", "connections": "whole",
             "bodyBytesInFlight": "whole", "popWait": {"*": "whole"},
         }))
     };
     get(path).answers(200, "The server works.", state()).answers(
         503,
-        "The server is stopping or its store has failed.",
+        "The server is stopping, drained (/ready only), or its store has failed.",
         state(),
     )
 }

@@ -180,10 +180,14 @@ pub(super) fn cluster() -> Vec<Operation> {
         get("/api/v1/cluster").answers(200, "The servers.", shape(json!({
             "server_id": "text", "gossip": "flag", "coordinator": "flag", "balanced": "flag",
             "imbalance_score": "number", "leader": nodes()["leader"], "nodes": nodes()["nodes"],
-            "orphanedSlices": "whole",
+            "orphanedSlices": "whole", "peers_configured": "whole", "peers_heard": "whole",
+            "peers": [{
+                "peer": "text", "server_id": "text?", "heard": "flag", "silent_ms": "whole?", "reason": "text?",
+            }],
+            "duplicate_node_id": "text?", "draining": "flag",
             "servers": [{
                 "server_id": "text", "url": "text", "load_score": "number", "healthy": "flag", "own?": "flag",
-                "alive?": "flag", "incarnation?": "whole", "silent_ms?": "whole",
+                "alive?": "flag", "draining?": "flag", "incarnation?": "whole", "silent_ms?": "whole",
                 "load?": {"outstanding": "number", "poll_intentions": "number", "cpu": "number"},
                 "circuit?": {"state": "closed|open|half_open", "failures": "whole", "open_for_ms": "whole"},
                 "forwarded?": "whole", "forward_failures?": "whole", "waiting_groups?": "whole",
@@ -193,6 +197,9 @@ pub(super) fn cluster() -> Vec<Operation> {
                 "count": "whole", "busiest": [{"key": "text", "server_id": "text", "requests": "whole"}],
             },
         }))),
+        post("/api/v1/cluster/:server/drain")
+            .body_or_none(shape(json!({"mode?": "on|off"})))
+            .answers(200, "It was asked.", shape(json!({"server_id": "text", "draining": "flag"}))),
         get("/api/v1/cluster/balance").answers(200, "How the work is spread.", shape(json!({
             "balanced": "flag", "imbalance_score": "number",
             "servers": [{"server_id": "text", "url": "text", "load_score": "number", "healthy": "flag"}],

@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
-use baton_cluster::{Seen, View};
+use baton_cluster::{Seen, SeenPeer, View};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::jobs::nodes;
+use super::jobs::{nodes, parsed};
 use crate::app::App;
 use crate::call::{Answer, Call};
+use crate::error::Error;
 use crate::reply::Reply;
 
 /// How the work is spread.
@@ -43,6 +45,8 @@ pub(super) fn cluster(call: Call) -> Answer {
             return Reply::ok(&json!({
                 "server_id": app.options.node_id, "gossip": false, "coordinator": false, "balanced": true,
                 "imbalance_score": 0.0, "servers": [alone(app)], "affinities": {"count": 0, "busiest": []},
+                "peers_configured": 0, "peers_heard": 0, "peers": [], "duplicate_node_id": null,
+                "draining": app.draining.is_on(),
                 "leader": told["leader"], "nodes": told["nodes"], "orphanedSlices": told["orphanedSlices"],
             }));
         };
@@ -58,6 +62,11 @@ pub(super) fn cluster(call: Call) -> Answer {
             "coordinator": cluster.options().routes,
             "balanced": view.is_balanced(),
             "imbalance_score": rounded(view.imbalance()),
+            "peers_configured": view.peers.len(),
+            "peers_heard": view.peers_heard(),
+            "peers": view.peers.iter().map(peer).collect::<Vec<_>>(),
+            "duplicate_node_id": view.duplicate_id.then(|| &*cluster.options().id),
+            "draining": app.draining.is_on(),
             "servers": servers,
             "affinities": {"count": view.affinities, "busiest": busiest.collect::<Vec<_>>()},
             "leader": told["leader"],
@@ -67,9 +76,39 @@ pub(super) fn cluster(call: Call) -> Answer {
     })
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Drain {
+    mode: Option<nodes::Mode>,
+}
+
+/// Drains a server from routing, or ends that.
+pub(super) fn drain(mut call: Call) -> Answer {
+    Box::pin(async move {
+        let server = call.parameter(0).to_string();
+        let wish: Drain = parsed(&mut call, "{\"mode\": \"on\" or \"off\"}")?;
+        let draining = wish.mode != Some(nodes::Mode::Off);
+        if !call.app().draining.set(&server, draining).await? {
+            let known = "GET /api/v1/cluster lists those that this server has heard";
+            return Err(Error::not_found(format!("there is no server {server:?}: {known}")));
+        }
+        Reply::ok(&json!({"server_id": server, "draining": draining}))
+    })
+}
+
 /// A server that has no peers.
 fn alone(app: &App) -> Value {
     json!({"server_id": app.options.node_id, "url": "", "load_score": 0.0, "healthy": true})
+}
+
+fn peer(peer: &SeenPeer) -> Value {
+    json!({
+        "peer": peer.name,
+        "server_id": peer.server.as_deref(),
+        "heard": peer.heard,
+        "silent_ms": peer.silent_for.map(millis),
+        "reason": peer.reason(),
+    })
 }
 
 fn summary(seen: &Seen) -> Value {
@@ -86,6 +125,7 @@ fn detail(seen: &Seen) -> Value {
     let mut detail = summary(seen);
     detail["own"] = seen.own.into();
     detail["alive"] = seen.alive.into();
+    detail["draining"] = seen.draining.into();
     detail["incarnation"] = seen.incarnation.into();
     detail["silent_ms"] = millis(seen.silent_for);
     detail["load"] = json!({

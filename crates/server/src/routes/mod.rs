@@ -212,6 +212,7 @@ pub const ROUTES: &[Route] = &[
     route(DELETE, "/api/v1/shards/:service", Access::Admin, "Delete a service that has no live workers.", shards::delete),
     route(GET, "/api/v1/cluster", Access::Read, "The servers, their load, and who serves what.", cluster::cluster),
     route(GET, "/api/v1/cluster/balance", Access::Read, "How the work is spread over the servers.", cluster::balance),
+    route(POST, "/api/v1/cluster/:server/drain", Access::Admin, "Have other servers send a server no requests, or, with `mode` off, send them again.", cluster::drain),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
@@ -247,7 +248,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/openapi.json", Access::Public, "These routes as an OpenAPI document.", reference::document),
     route(GET, "/api/docs", Access::Public, "The same as a page to read.", reference::page),
     route(GET, "/health", Access::Public, "200 when the server works, 503 when not.", health::health),
-    route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when not.", health::health),
+    route(GET, "/ready", Access::Public, "200 when the server takes requests, 503 when it stops, is drained or has no store.", health::ready),
 ];
 
 /// What a method and a path lead to.

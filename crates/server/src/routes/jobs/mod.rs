@@ -40,7 +40,7 @@ impl From<baton_jobs::Error> for Error {
 }
 
 /// The body as what it should be; a body that is left out counts as `{}`.
-fn parsed<T: DeserializeOwned>(call: &mut Call, expected: &str) -> Result<T, Error> {
+pub(super) fn parsed<T: DeserializeOwned>(call: &mut Call, expected: &str) -> Result<T, Error> {
     let body = call.body()?;
     let text: &[u8] = if body.is_empty() { b"{}" } else { &body };
     serde_json::from_slice(text).map_err(|e| {

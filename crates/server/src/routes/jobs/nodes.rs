@@ -68,7 +68,7 @@ struct Drain {
 
 #[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Mode {
+pub(in crate::routes) enum Mode {
     On,
     Off,
 }

@@ -1,0 +1,282 @@
+//! Where the configured peers are, which of them are heard, and why the others are not.
+//!
+//! A peer is a configured name; a datagram comes from an address. The two are matched by address, else by host: behind
+//! a translation of addresses, or a relay, the port of a datagram is not the configured one. Always: what is kept of
+//! sources is bounded; a server that was heard at a new address is forgotten at the old one. Deliberately absent:
+//! certainty where several peers share a host and none of their ports matches: then the number of heard peers is right, and
+//! which name belongs to which server is a guess. Start at [`Peers::seen`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::limits::SOURCES_MAX;
+use crate::wire::Rejected;
+
+/// Where the peers are, and what was heard from there.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    /// By the name that was configured.
+    resolved: BTreeMap<String, Vec<SocketAddr>>,
+    /// Those at which this server hears itself.
+    own: BTreeSet<SocketAddr>,
+    /// Those from which servers were heard, if they are among the resolved ones.
+    of_server: BTreeMap<Arc<str>, SocketAddr>,
+    sources: BTreeMap<SocketAddr, Source>,
+}
+
+/// What was heard from an address.
+#[derive(Clone, Debug, Default)]
+struct Source {
+    /// The server there, and when it was last believed.
+    heard: Option<(Duration, Arc<str>)>,
+    /// When a datagram was last refused, and why.
+    refused: Option<(Duration, Rejected)>,
+}
+
+impl Source {
+    fn last(&self) -> Option<Duration> {
+        let (heard, refused) = (self.heard.as_ref().map(|(at, _)| *at), self.refused.map(|(at, _)| at));
+        heard.max(refused)
+    }
+}
+
+/// A configured peer as this server hears it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenPeer {
+    /// Its name, as it was configured.
+    pub name: String,
+    /// Whether its name could be resolved.
+    pub resolved: bool,
+    /// The server there.
+    pub server: Option<Arc<str>>,
+    /// Whether that server is there now.
+    pub heard: bool,
+    /// How long ago it was last believed.
+    pub silent_for: Option<Duration>,
+    /// Why its datagrams are refused, if they are.
+    pub refused: Option<Rejected>,
+}
+
+impl SeenPeer {
+    /// Why it is not heard; nothing if it is.
+    pub fn reason(&self) -> Option<String> {
+        let refusal = |reason| match reason {
+            Rejected::Forged => "datagrams refused: another gossip_secret".to_owned(),
+            Rejected::Foreign => "datagrams refused: it uses another database or schema".to_owned(),
+            Rejected::Version => "datagrams refused: another version of the protocol".to_owned(),
+            Rejected::Namesake => "datagrams refused: it has the node_id of this server".to_owned(),
+            Rejected::Unproven => "heard, but it answers no challenge: datagrams to it are lost".to_owned(),
+            other => format!("datagrams refused: {}", other.name()),
+        };
+        match (self.heard, self.resolved, self.refused, self.silent_for) {
+            (true, ..) => None,
+            (_, false, ..) => Some("its name cannot be resolved".into()),
+            (.., Some(reason), _) => Some(refusal(reason)),
+            (.., Some(silent)) => Some(format!("last heard {} s ago", silent.as_secs())),
+            _ => Some("never heard: it does not run, or its datagrams (UDP) are lost".into()),
+        }
+    }
+}
+
+impl Peers {
+    /// A name was resolved.
+    pub fn resolved(&mut self, name: &str, addresses: Vec<SocketAddr>) {
+        self.resolved.insert(name.to_owned(), addresses);
+    }
+
+    /// This server hears itself at an address.
+    pub fn is_own(&mut self, address: SocketAddr) {
+        self.own.insert(address);
+        self.sources.remove(&address);
+    }
+
+    /// A server that has just joined was heard from an address.
+    pub fn joined(&mut self, server: &Arc<str>, from: SocketAddr) {
+        if self.all().contains(&from) {
+            self.of_server.insert(Arc::clone(server), from);
+        } else {
+            self.of_server.remove(server);
+        }
+    }
+
+    /// A server was heard from an address and believed.
+    pub fn heard(&mut self, now: Duration, server: &Arc<str>, from: SocketAddr) {
+        if let Some(source) = self.sources.get_mut(&from)
+            && let Some((at, known)) = &mut source.heard
+            && known == server
+        {
+            *at = now;
+            return;
+        }
+        self.sources.retain(|_, source| source.heard.as_ref().is_none_or(|(_, known)| known != server));
+        self.source(from).heard = Some((now, Arc::clone(server)));
+    }
+
+    /// A datagram from a peer's host was refused.
+    pub fn refused(&mut self, now: Duration, reason: Rejected, from: SocketAddr) {
+        self.source(from).refused = Some((now, reason));
+    }
+
+    fn source(&mut self, from: SocketAddr) -> &mut Source {
+        if self.sources.len() >= SOURCES_MAX && !self.sources.contains_key(&from) {
+            // Anybody on a peer's host can send from many ports, and is not believed.
+            let oldest =
+                self.sources.iter().min_by_key(|(_, source)| (source.heard.is_some(), source.last()));
+            if let Some(address) = oldest.map(|(address, _)| *address) {
+                self.sources.remove(&address);
+            }
+        }
+        self.sources.entry(from).or_default()
+    }
+
+    /// All addresses of other servers.
+    pub fn all(&self) -> BTreeSet<SocketAddr> {
+        self.resolved.values().flatten().filter(|address| !self.own.contains(address)).copied().collect()
+    }
+
+    /// Whether a peer is there. Its port may be another, behind a translation of addresses.
+    pub fn is_peer(&self, from: IpAddr) -> bool {
+        let from = from.to_canonical();
+        self.resolved.values().flatten().any(|address| address.ip().to_canonical() == from)
+    }
+
+    /// Where an answer to a datagram goes: back, or to all where that leads to no peer.
+    pub fn back_to(&self, from: SocketAddr) -> BTreeSet<SocketAddr> {
+        let all = self.all();
+        if all.contains(&from) { [from].into() } else { all }
+    }
+
+    /// The addresses of some servers; all of them when one is not known.
+    pub fn of(&self, servers: &BTreeSet<Arc<str>>) -> BTreeSet<SocketAddr> {
+        let known: Option<_> = servers.iter().map(|server| self.of_server.get(server).copied()).collect();
+        known.unwrap_or_else(|| self.all())
+    }
+
+    /// The configured peers but this server, as they are heard. `is_alive` says whether a server is there; a refusal counts
+    /// for `memory`.
+    pub fn seen(
+        &self,
+        names: &[String],
+        now: Duration,
+        memory: Duration,
+        is_alive: impl Fn(&str) -> bool,
+    ) -> Vec<SeenPeer> {
+        let is_other = |name: &&String| match self.resolved.get(*name) {
+            Some(addresses) => addresses.iter().any(|address| !self.own.contains(address)),
+            None => true,
+        };
+        let addresses = |name: &String| self.resolved.get(name).map_or(&[][..], Vec::as_slice);
+        let names: Vec<_> = names.iter().filter(is_other).collect();
+        let exact = |name: &String| addresses(name).iter().find(|address| self.sources.contains_key(address));
+        let mut found: Vec<_> = names.iter().map(|name| exact(name).copied()).collect();
+        let mut free: Vec<_> =
+            self.sources.keys().filter(|address| !found.contains(&Some(**address))).collect();
+        // Servers before what is refused, in a steady order.
+        free.sort_by_key(|address| {
+            let source = &self.sources[*address];
+            (source.heard.is_none(), source.heard.as_ref().map(|(_, server)| Arc::clone(server)))
+        });
+        for (name, found) in names.iter().zip(&mut found).filter(|(_, found)| found.is_none()) {
+            let is_host = |source: &IpAddr| {
+                addresses(name).iter().any(|a| a.ip().to_canonical() == source.to_canonical())
+            };
+            if let Some(place) = free.iter().position(|address| is_host(&address.ip())) {
+                *found = Some(*free.remove(place));
+            }
+        }
+        let shown = |(name, found): (&&String, Option<SocketAddr>)| {
+            let source = found.and_then(|address| self.sources.get(&address)).cloned().unwrap_or_default();
+            let (at, server) = source.heard.unzip();
+            let refused = source.refused.filter(|(then, _)| Some(*then) > at && now < *then + memory);
+            SeenPeer {
+                name: (*name).clone(),
+                resolved: self.resolved.contains_key(*name),
+                heard: server.as_deref().is_some_and(&is_alive),
+                server,
+                silent_for: at.map(|at| now.saturating_sub(at)),
+                refused: refused.map(|(_, reason)| reason),
+            }
+        };
+        names.iter().zip(found).map(shown).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEMORY: Duration = Duration::from_secs(5);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn names() -> Vec<String> {
+        ["b", "c", "d"].map(String::from).into()
+    }
+
+    fn reasons(peers: &Peers, now: u64) -> Vec<Option<String>> {
+        let seen = peers.seen(&names(), at(now), MEMORY, |id| id == "b" || id == "c");
+        seen.iter().map(SeenPeer::reason).collect()
+    }
+
+    #[test]
+    fn what_does_not_come_from_a_peer_is_told_apart() {
+        let mut peers = Peers::default();
+        peers.resolved("b", vec![address("10.0.0.2:6634")]);
+        assert!(peers.is_peer("10.0.0.2".parse().unwrap()));
+        assert!(peers.is_peer("::ffff:10.0.0.2".parse().unwrap()));
+        assert!(!peers.is_peer("10.0.0.3".parse().unwrap()));
+    }
+
+    #[test]
+    fn each_peer_is_heard_or_has_a_reason() {
+        let mut peers = Peers::default();
+        assert_eq!(reasons(&peers, 0)[0].as_deref(), Some("its name cannot be resolved"));
+        for (name, host) in [("b", "10.0.0.2:1"), ("c", "10.0.0.3:1"), ("d", "10.0.0.4:1")] {
+            peers.resolved(name, vec![address(host)]);
+        }
+        assert!(reasons(&peers, 0)[0].as_ref().unwrap().starts_with("never heard"));
+        peers.heard(at(1), &"b".into(), address("10.0.0.2:1"));
+        peers.heard(at(1), &"d".into(), address("10.0.0.4:1"));
+        peers.refused(at(1), Rejected::Forged, address("10.0.0.3:9"));
+        let told = reasons(&peers, 3);
+        assert_eq!(told[0], None);
+        assert_eq!(told[1].as_deref(), Some("datagrams refused: another gossip_secret"));
+        assert_eq!(told[2].as_deref(), Some("last heard 2 s ago"));
+        assert!(reasons(&peers, 9)[1].as_ref().unwrap().starts_with("never heard"), "it is refused no more");
+    }
+
+    #[test]
+    fn peers_of_one_host_behind_other_ports_are_counted() {
+        let mut peers = Peers::default();
+        for (name, host) in [("b", "10.0.0.2:1"), ("c", "10.0.0.2:2"), ("d", "10.0.0.2:3")] {
+            peers.resolved(name, vec![address(host)]);
+        }
+        peers.heard(at(1), &"c".into(), address("10.0.0.2:77"));
+        peers.heard(at(1), &"b".into(), address("10.0.0.2:78"));
+        peers.heard(at(2), &"c".into(), address("10.0.0.2:79"));
+        let heard = |peers: &Peers| reasons(peers, 2).iter().filter(|reason| reason.is_none()).count();
+        assert_eq!(heard(&peers), 2);
+        peers.is_own(address("10.0.0.2:3"));
+        assert_eq!(reasons(&peers, 2), [None, None], "this server is no peer of its own");
+    }
+
+    #[test]
+    fn strangers_on_the_host_of_a_peer_do_not_fill_the_memory() {
+        let mut peers = Peers::default();
+        peers.resolved("b", vec![address("10.0.0.2:1")]);
+        peers.heard(at(0), &"b".into(), address("10.0.0.2:1"));
+        for port in 2..2000 {
+            peers.refused(at(1), Rejected::Forged, address(&format!("10.0.0.2:{port}")));
+        }
+        assert_eq!(peers.sources.len(), SOURCES_MAX);
+        assert_eq!(peers.seen(&["b".to_owned()], at(1), MEMORY, |_| true)[0].reason(), None);
+    }
+}

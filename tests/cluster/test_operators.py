@@ -1,0 +1,122 @@
+"""What an operator sees of a cluster and does to it: peers that are not heard, names given twice, and draining."""
+
+import subprocess
+
+from baton import binary, eventually, pop_path
+from nodes import Waiting
+
+
+def shown(node, *arguments):
+    """What `baton cluster` prints."""
+    command = [binary(), "cluster", "--url", node.url, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+
+
+def heard(node, count):
+    return node.cluster()["peers_heard"] == count
+
+
+def ready(node):
+    return node.get("/ready").status
+
+
+def test_a_peer_that_is_cut_off_is_told_with_the_time_of_its_last_datagram(cluster):
+    nodes = cluster()
+    a = nodes["a"]
+    told = a.cluster()
+    assert (told["peers_configured"], told["peers_heard"]) == (2, 2)
+    assert all(peer["heard"] and peer["reason"] is None for peer in told["peers"])
+    assert "2 of 2 configured peers heard" in shown(a)
+    nodes.cut("c")
+    eventually(lambda: heard(a, 1), seconds=30)
+    (silent,) = [peer for peer in a.cluster()["peers"] if not peer["heard"]]
+    assert silent["server_id"] == "c" and silent["reason"].startswith("last heard"), silent
+    text = shown(a)
+    assert "1 of 2 configured peers heard" in text and "last heard" in text, text
+    assert a.metric("baton_cluster_peers_configured") == 2 and a.metric("baton_cluster_peers_heard") == 1
+    nodes.heal("c")
+    eventually(lambda: heard(a, 2), seconds=30)
+
+
+def test_a_peer_that_was_never_heard_is_told(cluster):
+    nodes = cluster("ab", alone=True)
+    eventually(lambda: heard(nodes["a"], 0))
+    (peer,) = nodes["a"].cluster()["peers"]
+    assert peer["server_id"] is None and peer["reason"].startswith("never heard"), peer
+    assert "0 of 1 configured peers heard" in shown(nodes["a"])
+
+
+def test_another_secret_is_told_on_both_servers(cluster):
+    nodes = cluster("ab", alone=True, of={"b": ["--gossip-secret", "another"]})
+    nodes.connect()
+    for node in nodes.nodes.values():
+        eventually(lambda: "gossip_secret" in (node.cluster()["peers"][0]["reason"] or ""))
+        assert "datagrams refused: another gossip_secret" in shown(node)
+        assert heard(node, 0)
+
+
+def test_two_servers_with_one_name_are_told_on_both(cluster):
+    nodes = cluster("ab", alone=True, of={"b": ["--node-id", "a"]})
+    nodes.connect()
+    for node in nodes.nodes.values():
+        eventually(lambda: node.cluster()["duplicate_node_id"] is not None)
+        assert "another server has the node_id" in shown(node)
+        assert node.metric("baton_cluster_duplicate_node_id") == 1
+        assert "node_id" in node.get("/health").json["warnings"][0]
+    eventually(lambda: all(node.text().count("has the node_id of this one") == 1 for node in nodes.nodes.values()))
+    nodes["b"].kill()
+    eventually(lambda: nodes["a"].cluster()["duplicate_node_id"] is None, seconds=30)
+    assert nodes["a"].get("/health").json["warnings"] == []
+
+
+def test_a_drained_server_gets_no_requests_and_gives_away_those_that_come(cluster, queue):
+    nodes = cluster()
+    a, b, c = (nodes[name] for name in "abc")
+    with Waiting(b, queue, 9, group="others"):
+        eventually(lambda: c.seen("b")["waiting_groups"] > 0)
+        push = lambda node: node.post("/api/v1/push", {"items": [{"queue": queue, "payload": 1}]})
+        assert push(c).headers["x-served-by"] == "b"
+        assert "b is drained" in shown(a, "--drain", "b"), "any server can be asked"
+        eventually(lambda: all(node.seen("b")["draining"] for node in nodes.nodes.values()))
+        assert push(c).headers["x-served-by"] == "c"
+    assert "draining" in shown(a)
+    assert (ready(b), b.get("/health").json["status"], b.get("/ready").json["status"]) == (
+        503, "draining", "draining",
+    )  # fmt: skip
+    assert ready(a) == 200
+    popped = b.get(pop_path(queue, consumerGroup="g"))
+    assert popped.headers["x-served-by"] in ("a", "c") and popped.headers["x-forwarded-by"] == "b"
+    assert push(b).headers["x-served-by"] in ("a", "c")
+    # It outlives a restart.
+    assert b.stop() == 0
+    b.start()
+    assert ready(b) == 503
+    eventually(lambda: a.sees("b") and a.seen("b")["draining"], seconds=30)
+    assert not a.seen("b")["healthy"]
+    assert "b takes requests again" in shown(c, "--resume", "b")
+    eventually(lambda: ready(b) == 200 and not a.seen("b")["draining"] and a.seen("b")["healthy"])
+
+
+def test_a_drained_server_serves_what_no_other_can(cluster, queue):
+    nodes = cluster("ab")
+    a, b = nodes["a"], nodes["b"]
+    shown(a, "--drain", "a")
+    eventually(lambda: b.seen("a")["draining"])
+    nodes.cut("b")
+    eventually(lambda: a.sees("b", alive=False), seconds=30)
+    a.push(queue, 1)
+    assert a.get(pop_path(queue)).json["messages"][0]["data"] == 1
+
+
+def test_a_server_that_is_not_there_cannot_be_drained(cluster):
+    a = cluster("ab")["a"]
+    assert a.post("/api/v1/cluster/nowhere/drain", {}).status == 404
+    assert a.post("/api/v1/cluster/b/drain", {"mode": "perhaps"}).status == 400
+
+
+def test_a_server_that_is_alone_can_be_drained(server):
+    name = server.get("/api/v1/cluster").json["server_id"]
+    server.post(f"/api/v1/cluster/{name}/drain", {})
+    assert server.get("/ready").status == 503 and server.get("/health").status == 200
+    server.post(f"/api/v1/cluster/{name}/drain", {"mode": "off"})
+    assert server.get("/ready").status == 200
