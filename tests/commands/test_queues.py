@@ -1,12 +1,15 @@
 """`baton push`, `baton pop`, `baton tail` and `baton queues`, as somebody would type them."""
 
+import http.server
+import json
 import os
 import signal
 import subprocess
+import threading
 
 import pytest
 
-from baton import Refused, Server, binary, data_of, eventually, nobody_parked, parked
+from baton import Refused, Server, binary, data_of, eventually, nobody_parked, parked, plain
 from ports import free_port
 from programs import Programs
 from tokens import SECRET, hs256
@@ -453,3 +456,28 @@ def test_a_log_that_is_followed_goes_on_after_its_server_was_away(tmp_path, queu
             assert follow.wait(60) == 0, told.read_text()
         finally:
             programs.close()
+
+
+class Older(http.server.BaseHTTPRequestHandler):
+    """A server that does not know all that is sent to it."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = json.dumps([{"index": 0, "status": "queued", "messageId": "m", "transactionId": "t", "offset": 0}]).encode()
+        self.send_response(201)
+        self.send_header("Baton-Ignored", "payload, dely")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_what_the_server_ignored_is_a_warning():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Older) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [binary(), "push", "q", "1", "--url", f"http://127.0.0.1:{server.server_port}"]
+        run = subprocess.run(command, env=plain(), capture_output=True, text=True, timeout=30)
+        server.shutdown()
+    assert "WARN" in run.stderr and "payload, dely" in run.stderr and "/api/v1/push" in run.stderr, run

@@ -137,7 +137,7 @@ def test_operations_of_a_call_are_independent(server, name):
         ({"op": "acquire", "name": "a"}, "locks_bad_ttl"),
         ({"op": "acquire", "name": "a", "ttlSeconds": 0}, "locks_bad_ttl"),
         ({"op": "acquire", "name": "a", "ttlSeconds": 1.5}, "locks_bad_ttl"),
-        ({"op": "acquire", "name": "a", "forever": True}, "locks_bad_ttl"),
+        ({"op": "acquire", "name": "a", "forever": True}, "locks_bad_body"),
         ({"op": "acquire", "name": "a", "ttlSeconds": 1, "limit": 0}, "locks_bad_limit"),
         ({"op": "acquire", "name": "a", "ttlSeconds": 1, "limit": 1025}, "locks_bad_limit"),
         ({"op": "renew", "name": "a", "ttlSeconds": 1}, "locks_bad_token"),

@@ -16,7 +16,7 @@ def before_call(context, case, **kwargs):
     """What waits for something would wait up to five minutes."""
     path = case.operation.path
     if isinstance(case.query, dict):
-        if "/pop" in path:
+        if path.startswith("/api/v1/pop"):
             case.query["timeout"] = WAIT_MS
         if "/elections/" in path or "/shards/" in path:
             case.query["wait"] = WAIT_MS

@@ -201,6 +201,7 @@ KNOWING = [
         "/streams/v1/state/get",
         {"query_id": "sums", "partition_id": "{m}"},
     ),
+    ("POST", "/api/v1/jobs", "/api/v1/jobs", {"jobType": "t", "queue": "{q}"}),
     ("GET", "/api/v1/jobs", "/api/v1/jobs?queue={q}", None),
     ("GET", "/api/v1/jobs/{job}", "/api/v1/jobs/{dead}", None),
     ("GET", "/api/v1/jobs/{job}/wait", "/api/v1/jobs/{done}/wait?timeoutMs=1", None),

@@ -23,6 +23,9 @@ use crate::retry::{self, Failure, Repeat};
 /// Bytes of an answer: the payloads of the largest pop, doubled for what stands around them.
 const ANSWER_BYTES_MAX: usize = 2 * limits::BODY_BYTES_MAX;
 
+/// Where a server lists the names that it did not know.
+const IGNORED: HeaderName = HeaderName::from_static("baton-ignored");
+
 /// Characters of a server's refusal that go into an error when it is not the JSON we expect.
 const REFUSAL_CHARS_MAX: usize = 300;
 
@@ -179,6 +182,14 @@ impl Connection {
             let error = Error::Unavailable { url: endpoint.url.to_string(), cause: broken.cause };
             Failure { error, unsent: broken.unsent }
         })?;
+        if let Some(names) = head.headers.get(IGNORED) {
+            tracing::warn!(
+                target: "baton_client::ignored",
+                path = %call.path,
+                ?names,
+                "the server does not know these names and ignored them; it may be older than this client"
+            );
+        }
         if head.status.is_success() {
             return Ok(Answer { url: Arc::clone(&endpoint.url), status: head.status, body });
         }

@@ -159,11 +159,6 @@ impl Call {
         self.parameters.get_mut(place).map(std::mem::take).unwrap_or_default()
     }
 
-    /// Whether something stands behind a question mark.
-    pub fn has_query(&self) -> bool {
-        !self.query.is_empty()
-    }
-
     /// The query parameters.
     pub fn query(&self) -> Result<Query<'_>, Error> {
         Query::parse(&self.query)

@@ -6,10 +6,11 @@
 use std::fmt::Write;
 
 use crate::metrics::{FAMILIES, Type};
+use crate::openapi::known;
 use crate::routes::unsupported::UNSUPPORTED;
 use crate::routes::{Access, ROUTES};
 use crate::settings::Settings;
-use crate::{error, settings};
+use crate::{error, ignored, settings};
 
 const NOTE: &str =
     "Printed from the code; change it there and run `BATON_UPDATE_DOCS=1 cargo test -p baton-server docs`.";
@@ -47,10 +48,18 @@ fn default(shown: &str) -> String {
 
 /// `docs/routes.md`.
 pub fn routes() -> String {
+    let own: Vec<_> = known::OWN.iter().map(|path| format!("`{path}`")).collect();
+    let (own, name_max) = (own.join(", "), ignored::NAME_BYTES_MAX);
     let mut page = format!(
         "# Routes\n\n{NOTE}\n\nA segment that begins with a colon stands for a percent-encoded value, one \
          that begins with a star for the rest of the path. The access level counts when authentication is \
          on ([security](security.md)): public, read, push, write or admin.\n\n\
+         Baton's own routes, whose paths begin with {own}, refuse a query parameter or a member of the body that \
+         they do not know with 400 and name the nearest one. The other routes are called by published queue clients: \
+         they do what they know, and the answer's header `Baton-Ignored` lists the rest, for instance \
+         `Baton-Ignored: wiat, dely`. It holds at most eight names, percent-encoded and cut after {name_max} bytes; `...` \
+         stands for more. A malformed value (`batch=abc`) is 400 everywhere. Every parameter and \
+         member that is known stands in `/api/openapi.json`.\n\n\
          | method | path | access | what it does |\n|---|---|---|---|\n"
     );
     for route in ROUTES {

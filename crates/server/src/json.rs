@@ -6,6 +6,7 @@
 //! whoever gets it. Start at [`Text`], then [`Kept`] and [`string`].
 
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
 
 use baton_types::limits::JSON_LEVELS_MAX;
@@ -14,6 +15,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::error::{Error, Kind};
+use crate::ignored::Ignored;
 
 /// A member that should be a string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -356,6 +358,16 @@ fn levels(text: &[u8]) -> usize {
     most
 }
 
+thread_local! {
+    /// Where [`parse_noting`] collects the names that [`lenient`] types do not know; `None` outside of it.
+    static UNKNOWN: RefCell<Option<Ignored>> = const { RefCell::new(None) };
+}
+
+/// Notes the name of a member that a [`lenient`] type does not know, if its caller wants to hear of them.
+pub(crate) fn note_unknown(name: &str) {
+    UNKNOWN.with_borrow_mut(|unknown| unknown.iter_mut().for_each(|unknown| unknown.add(name)));
+}
+
 /// Reads an object whose members may be absent or of any type: `lenient! { Item<'a> { "queue" => queue: Text<'a> } }`.
 /// A value that is no object reads as one without members, unknown members are skipped, and of a member given
 /// twice the last one counts.
@@ -383,7 +395,7 @@ macro_rules! lenient {
                             f.write_str("a member name")
                         }
                         fn visit_str<E>(self, name: &str) -> Result<Key, E> {
-                            Ok(match name { $($key => Key::$field,)* _ => Key::Other })
+                            Ok(match name { $($key => Key::$field,)* _ => { $crate::json::note_unknown(name); Key::Other } })
                         }
                     }
                     deserializer.deserialize_identifier(Name)
@@ -436,6 +448,14 @@ pub fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Error> {
     // Looked at once as a whole: that takes a fraction of the time for each string alone.
     let text = std::str::from_utf8(body).map_err(|e| refused(&e))?;
     serde_json::from_str(text).map_err(|e| refused(&problem(&e)))
+}
+
+/// The same, and the names of members that its [`lenient`] types do not know. A known name costs nothing.
+pub fn parse_noting<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<(T, Ignored), Error> {
+    UNKNOWN.set(Some(Ignored::default()));
+    let parsed = parse(body);
+    let unknown = UNKNOWN.take();
+    Ok((parsed?, unknown.unwrap_or_default()))
 }
 
 /// What is wrong with JSON, without the names that its types have in this program.

@@ -17,6 +17,7 @@ pub mod docs;
 mod elections;
 pub mod error;
 mod http1;
+mod ignored;
 mod json;
 mod lag;
 mod media;

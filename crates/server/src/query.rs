@@ -1,6 +1,6 @@
 //! Query parameters, by the rules of this API: an integer that does not parse is an error, an empty one counts as
-//! absent, one that is out of range is moved into it, and a boolean is true only as `true` or `1`. A route
-//! may refuse names that it does not know ([`Query::only`]).
+//! absent, one that is out of range is moved into it, and a boolean is true only as `true` or `1`. Not here: names
+//! that a route does not know (`known`).
 //!
 //! Start at [`Query::parse`].
 
@@ -10,7 +10,6 @@ use baton_types::Timestamp;
 
 use crate::error::Error;
 use crate::path::decode;
-use crate::unknown;
 
 /// As many parameters as most requests have.
 const PAIRS_USUAL: usize = 8;
@@ -30,12 +29,6 @@ impl<'a> Query<'a> {
             pairs.push((decode(name, true)?, decode(value, true)?));
         }
         Ok(Self { pairs })
-    }
-
-    /// Refuses parameters that are not among these.
-    pub fn only(self, known: &[&str]) -> Result<Self, Error> {
-        unknown::check("parameter", self.pairs.iter().map(|(name, _)| name.as_ref()), known)?;
-        Ok(self)
     }
 
     /// The first parameter of this name.

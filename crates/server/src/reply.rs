@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::cluster::Attempt;
 use crate::error::{Error, Kind};
+use crate::ignored::{self, Ignored};
 
 /// What a handler answers.
 #[derive(Debug)]
@@ -126,6 +127,17 @@ impl Reply {
     pub fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.extra.push((name, value));
         self
+    }
+
+    /// The same answer with the header that lists what its route ignored, if it did and the answer has none.
+    #[must_use]
+    pub fn listing(self, ignored: &Ignored) -> Self {
+        match HeaderValue::from_str(&ignored.to_string()) {
+            Ok(value) if !ignored.is_empty() && !self.has_header(&ignored::HEADER) => {
+                self.with_header(ignored::HEADER, value)
+            }
+            _ => self,
+        }
     }
 
     /// Whether it has this header beyond the usual ones.

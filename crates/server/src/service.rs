@@ -24,11 +24,9 @@ use crate::routes::{self, Access, Found, Route};
 #[derive(Debug)]
 pub struct Place {
     /// What answers it.
-    pub handler: Handler,
+    pub route: &'static Route,
     /// How long that may take, and in whose words it is told.
     pub patience: Patience,
-    /// Bytes that its body may hold.
-    pub body_max: usize,
     /// The open segments of its path, decoded.
     pub parameters: Vec<String>,
     /// Its query, still encoded.
@@ -138,11 +136,10 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     let (idempotency_key, last_event_id) = (text(head.idempotency_key), text(head.last_event_id));
     let if_match = text(head.if_match);
     let origin = Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?;
-    let (handler, patience) = (route.handler, Patience::of(route, head.query, app.options.call_timeout));
+    let patience = Patience::of(route, head.query, app.options.call_timeout);
     Ok(Place {
-        handler,
+        route,
         patience,
-        body_max: route.body_max,
         parameters,
         query,
         wants_events,

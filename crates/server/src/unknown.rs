@@ -3,14 +3,13 @@
 //! A misspelt name that is ignored does something else than its caller wants. Always: the answer names what is unknown,
 //! and the nearest name that is known. Start at [`check`] and [`explain`].
 
-use crate::error::Error;
 use crate::json;
 
-/// Refuses the first of `given` that is not known. `what` is what it is a name of.
-pub fn check<'n>(what: &str, given: impl Iterator<Item = &'n str>, known: &[&str]) -> Result<(), Error> {
+/// Says what is wrong with the first of the members `given` that is not known.
+pub fn check<'n>(given: impl Iterator<Item = &'n str>, known: &[&str]) -> Result<(), String> {
     let mut given = given;
     match given.find(|name| !known.contains(name)) {
-        Some(name) => Err(Error::invalid(message(what, name, known))),
+        Some(name) => Err(message("member", name, known)),
         None => Ok(()),
     }
 }
@@ -24,7 +23,8 @@ pub fn explain(error: &serde_json::Error) -> String {
     format!("{before}{}", message("member", name, &known))
 }
 
-fn message(what: &str, name: &str, known: &[&str]) -> String {
+/// What is said of a name that is not known.
+pub fn message(what: &str, name: &str, known: &[&str]) -> String {
     match nearest(name, known) {
         Some(near) => format!("there is no {what} {name:?}: did you mean {near:?}?"),
         None if known.is_empty() => format!("there is no {what} {name:?}: none is known here"),
@@ -84,9 +84,9 @@ mod tests {
         assert_eq!(told(r#"{"delay": 5}"#), r#"there is no member "delay": did you mean "delayMs"?"#);
         assert_eq!(told(r#"{"colour": 5}"#), r#"there is no member "colour", only jobType, delayMs"#);
         assert!(told(r#"{"delayMs": "x"}"#).contains("invalid type"));
-        let refused = check("parameter", ["limit", "stat"].into_iter(), &["limit", "state"]).unwrap_err();
-        assert_eq!(refused.to_string(), r#"there is no parameter "stat": did you mean "state"?"#);
-        assert!(check("parameter", ["limit"].into_iter(), &["limit"]).is_ok());
-        assert!(check("parameter", ["limit"].into_iter(), &[]).unwrap_err().to_string().contains("none"));
+        let refused = check(["limit", "stat"].into_iter(), &["limit", "state"]).unwrap_err();
+        assert_eq!(refused, r#"there is no member "stat": did you mean "state"?"#);
+        assert!(check(["limit"].into_iter(), &["limit"]).is_ok());
+        assert!(check(["limit"].into_iter(), &[]).unwrap_err().contains("none"));
     }
 }

@@ -10,6 +10,8 @@ use clap::Args;
 use crate::token::Token;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:6632";
+/// What commands log unless RUST_LOG says otherwise: that the server ignored something must not pass unseen.
+const LOG: &str = "error,baton_client::ignored=warn";
 
 /// Common to all commands that talk to a server.
 #[derive(Debug, Args)]
@@ -36,7 +38,8 @@ pub struct Target {
 impl Target {
     /// A client of the server. Its log goes to stderr as far as RUST_LOG asks for it.
     pub fn client(&self) -> anyhow::Result<Client> {
-        crate::log::start(tracing_subscriber::EnvFilter::from_default_env());
+        let filter = environment("RUST_LOG")?.unwrap_or_else(|| LOG.into());
+        crate::log::start(tracing_subscriber::EnvFilter::new(filter));
         // Read here and not by clap, which shows each flag that the environment sets as a required one.
         let urls = if self.url.is_empty() { split(&environment("BATON_URL")?) } else { self.url.clone() };
         let mut builder = urls.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));

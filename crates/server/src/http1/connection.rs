@@ -29,6 +29,7 @@ use crate::auth::Identity;
 use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
+use crate::openapi::known;
 use crate::reply::{Passage, Reply};
 use crate::service::{self, Caller, Patience, Place};
 
@@ -268,7 +269,7 @@ impl<'s> Connection<'s> {
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
         let patience = place.as_ref().map(|place| place.patience).unwrap_or_default();
-        let body_max = place.as_ref().map(|place| place.body_max).unwrap_or_default();
+        let body_max = place.as_ref().map(|place| place.route.body_max).unwrap_or_default();
         let mut place = place;
         let take = |place: &mut Place| {
             (place.idempotency_key.take(), place.last_event_id.take(), place.if_match.take())
@@ -276,20 +277,20 @@ impl<'s> Connection<'s> {
         let (key, last_event, if_match) = place.as_mut().map(take).unwrap_or_default();
         let mut origin = None;
         let admitted = match place {
-            Ok(Place { handler, parameters, query, caller: Caller::Known(caller), origin: came, .. }) => {
+            Ok(Place { route, parameters, query, caller: Caller::Known(caller), origin: came, .. }) => {
                 origin = came;
-                Ok((handler, parameters, query, caller))
+                Ok((route, parameters, query, caller))
             }
             // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
-            Ok(Place { handler, parameters, query, caller, origin: came, .. }) => {
+            Ok(Place { route, parameters, query, caller, origin: came, .. }) => {
                 origin = came;
                 self.let_go().await;
                 let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
-                known.map(|caller| (handler, parameters, query, caller))
+                known.map(|caller| (route, parameters, query, caller))
             }
             Err(reply) => Err(reply),
         };
-        let (handler, parameters, query, caller) = match admitted {
+        let (route, parameters, query, caller) = match admitted {
             Ok(admitted) => admitted,
             Err(reply) => {
                 let whole = framing.is_empty() || (asked && self.discard(framing).await);
@@ -308,6 +309,10 @@ impl<'s> Connection<'s> {
                 Body::Cut(error) => return Ok(Handled::Replied(error.into_reply(), false)),
             }
         };
+        let ignored = match known::screen(route, &query, &body) {
+            Ok(ignored) => ignored,
+            Err(error) => return Ok(Handled::Replied(error.into_reply(), true)),
+        };
         let remaining = |caller: &Arc<Identity>| self.app.auth.as_ref()?.remaining(caller);
         let remaining = caller.as_ref().and_then(remaining);
         let patience = patience.while_token_is_valid(remaining);
@@ -317,8 +322,8 @@ impl<'s> Connection<'s> {
             .repeating(key, last_event)
             .depending_on(if_match)
             .from(origin)
-            .answered_through(self.wire.open_outlet(manner));
-        let reply = match apart(is_apart, || service::start(handler, call)) {
+            .answered_through(if ignored.is_empty() { self.wire.open_outlet(manner) } else { None });
+        let reply = match apart(is_apart, || service::start(route.handler, call)) {
             Ok(answer) => self.attend(answer, patience, is_apart).await,
             Err(reply) => Some(reply),
         };
@@ -326,7 +331,7 @@ impl<'s> Connection<'s> {
             (Some(rest), _) => Handled::Told(rest),
             (None, Some(mut reply)) => match reply.take_events() {
                 Some(events) => Handled::Events(events, remaining),
-                None => Handled::Replied(reply, true),
+                None => Handled::Replied(reply.listing(&ignored), true),
             },
             (None, None) => Handled::Gone,
         })

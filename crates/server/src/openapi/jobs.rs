@@ -88,13 +88,15 @@ fn filter() -> Value {
     })
 }
 
+/// The parameter that makes a repeated call harmless.
+pub(super) fn key() -> Value {
+    text(
+        "idempotencyKey",
+        "The same call with the same key is answered as the first, another call is refused; also a header.",
+    )
+}
+
 fn jobs() -> Vec<Operation> {
-    let key = || {
-        text(
-            "idempotencyKey",
-            "The same call with the same key is answered as the first, another call is refused; also a header.",
-        )
-    };
     vec![
         post("/api/v1/jobs")
             .query([key()])

@@ -11,6 +11,7 @@
 mod describe;
 mod groups;
 mod jobs;
+pub mod known;
 mod messages;
 mod queue;
 mod records;
@@ -60,6 +61,11 @@ fn subjects() -> Vec<Subject> {
     ]
 }
 
+/// Every description.
+fn operations() -> impl Iterator<Item = Operation> {
+    subjects().into_iter().flat_map(|(_, _, operations)| operations)
+}
+
 /// The whole document.
 fn document() -> Value {
     let mut paths = Map::new();
@@ -80,8 +86,8 @@ fn document() -> Value {
         "info": {
             "title": "Baton",
             "version": env!("CARGO_PKG_VERSION"),
-            "description": "Queues over HTTP. Unknown members and parameters are ignored; a number out of range in a \
-                query is moved into it. A token is needed only when the server was started with authentication.",
+            "description": "Queues over HTTP. Baton's own routes refuse unknown members and parameters; the others \
+                name them in the header `Baton-Ignored`. A number out of range in a query is moved into it. A token is needed only when the server was started with authentication.",
             "license": {"name": env!("CARGO_PKG_LICENSE")},
         },
         "tags": tags,
@@ -219,7 +225,7 @@ mod tests {
     #[test]
     fn each_route_has_one_description_and_each_description_a_route() {
         let mut described = BTreeSet::new();
-        for operation in subjects().into_iter().flat_map(|(_, _, operations)| operations) {
+        for operation in operations() {
             let name = format!("{} {}", operation.method, operation.path);
             assert!(described.insert(name.clone()), "{name} is described twice in src/openapi");
         }
@@ -273,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_route_that_can_be_asked_to_wait_is_given_the_time() {
-        for operation in subjects().into_iter().flat_map(|(_, _, operations)| operations) {
+        for operation in operations() {
             let mut waits = false;
             for parameter in &operation.query {
                 waits |= ["wait", "timeoutMs"].iter().any(|name| parameter["name"] == *name);

@@ -45,10 +45,10 @@ pub(super) fn operations() -> Vec<Operation> {
                 "expiresAt": "time?", "lease_expires_at": "time?", "error": "text?",
             }))),
         post("/api/v1/configure")
-            .body(shape(json!({
+            .body(json!({"allOf": [word("@QueueOptionChanges"), shape(json!({
                 "queue": "name", "namespace?": "name?", "task?": "name?", "mode?": "merge|replace",
                 "options?": "@QueueOptionChanges",
-            })))
+            }))]}))
             .answers(200, "The queue as it is now.", shape(json!({
                 "configured": true, "queueId": "text", "partitionId": "null", "queue": "text", "namespace": "text",
                 "task": "text", "storage": "text", "options": "@QueueOptions",
@@ -84,6 +84,7 @@ fn pop(path: &'static str) -> Operation {
             whole("batch", 1, POP_BATCH_MAX.into(), "Messages at most."),
             whole("partitions", 1, POP_PARTITIONS_MAX.into(), "Partitions at most; 1 unless given, or as many as `batch`, up to 64, with `conflation`."),
             text("consumerGroup", "The group that consumes; each group gets every message."),
+            text("group", "The same as `consumerGroup`."),
             flag("wait", "Wait for messages when there are none."),
             whole("timeout", 0, wait_max, "Milliseconds to wait at most."),
             flag("autoAck", "Finish the messages with their delivery."),
@@ -109,10 +110,14 @@ fn pop(path: &'static str) -> Operation {
 }
 
 fn transaction() -> Value {
-    let mut ack = shape(json!({"type": "ack"}));
-    ack["properties"]["type"] = json!({"const": "ack"});
-    let mut push = shape(json!({"type": "push", "items": ["@Push"]}));
-    push["properties"]["type"] = json!({"const": "push"});
+    let typed = |kind: &str| {
+        let mut typed = shape(json!({"type": "text"}));
+        typed["properties"]["type"] = json!({"const": kind});
+        typed
+    };
+    let item = json!({"allOf": [word("@Push"), shape(json!({"data?": "any"}))]});
+    let mut items = shape(json!({"items": []}));
+    items["properties"]["items"]["items"] = item.clone();
     let mut body = shape(json!({
         "operations?": [], "requiredLeases?": ["text?"], "kv?": ["@RecordOperation"], "timers?": ["@TimerOperation"],
         "jobs?": [super::jobs::new_job()],
@@ -123,7 +128,11 @@ fn transaction() -> Value {
     body["properties"]["operations"] = json!({
         "type": "array",
         "maxItems": BATCH_ITEMS_MAX,
-        "items": {"oneOf": [{"allOf": [ack, word("@Ack")]}, push]},
+        "items": {"anyOf": [
+            {"allOf": [typed("ack"), word("@Ack")]},
+            {"allOf": [typed("push"), items]},
+            {"allOf": [typed("push"), item]},
+        ]},
     });
     body
 }

@@ -6,6 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::describe::{Operation, delete, get, post, put, text, whole};
+use super::jobs::key;
 use super::shape::shape;
 
 /// What a caller says of a schedule.
@@ -73,7 +74,7 @@ pub(super) fn operations() -> Vec<Operation> {
             .answers_error(StatusCode::CONFLICT)
             .answers_error(StatusCode::PRECONDITION_FAILED)
             .answers_nothing(204, "It is gone; its jobs stay."),
-        post("/api/v1/schedules/:schedule/trigger").answers(
+        post("/api/v1/schedules/:schedule/trigger").query([key()]).answers(
             201,
             "The job; or none when it waits for the last one to end.",
             shape(json!({"jobId": "uuid?", "state": "text?", "waiting": "flag"})),
@@ -81,6 +82,7 @@ pub(super) fn operations() -> Vec<Operation> {
         answer("The schedule, which does not fire any more.")(post("/api/v1/schedules/:schedule/pause")),
         answer("The schedule, which fires again, from now on.")(post("/api/v1/schedules/:schedule/resume")),
         post("/api/v1/schedules/:schedule/backfill")
+            .query([key()])
             .body(shape(json!({"from": "time", "to": "time", "max?": "whole", "dryRun?": "flag"})))
             .answers(
                 200,

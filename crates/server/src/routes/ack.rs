@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use crate::call::{Answer, Call};
 use crate::cluster::{Mark, Way};
 use crate::error::Error;
+use crate::ignored::Ignored;
 use crate::json::{self, List, Text, lenient};
 use crate::names;
 use crate::reply::Reply;
@@ -103,8 +104,9 @@ fn error_text(error: &RawValue) -> String {
 pub(super) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let item = json::parse::<RawAck<'_>>(&body)?.checked(&ONE, None)?;
-        answer(&mut call, vec![item], &body).await
+        let (ack, ignored) = json::parse_noting::<RawAck<'_>>(&body)?;
+        let item = ack.checked(&ONE, None)?;
+        answer(&mut call, vec![item], &body).await.map(|reply| reply.listing(&ignored))
     })
 }
 
@@ -112,19 +114,21 @@ pub(super) fn one(mut call: Call) -> Answer {
 pub(super) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let items = parse_batch(&body)?;
+        let (items, ignored) = parse_batch(&body)?;
         if items.is_empty() {
-            return Ok(Reply::json(StatusCode::OK, "[]"));
+            return Ok(Reply::json(StatusCode::OK, "[]").listing(&ignored));
         }
-        answer(&mut call, items, &body).await
+        answer(&mut call, items, &body).await.map(|reply| reply.listing(&ignored))
     })
 }
 
-fn parse_batch(body: &[u8]) -> Result<Vec<AckItem>, Error> {
-    let batch: Batch<'_> = json::parse(body)?;
+/// The acks of a call, and the names of members that it ignores.
+fn parse_batch(body: &[u8]) -> Result<(Vec<AckItem>, Ignored), Error> {
+    let (batch, ignored) = json::parse_noting::<Batch<'_>>(body)?;
     let acks = batch.acknowledgments.required("acknowledgments array is required")?;
     let group = batch.consumer_group.or_null(GROUP)?.filter(|group| !group.is_empty());
-    acks.into_iter().map(|ack| ack.checked(&EACH, group.as_deref())).collect()
+    let items = acks.into_iter().map(|ack| ack.checked(&EACH, group.as_deref()));
+    Ok((items.collect::<Result<_, _>>()?, ignored))
 }
 
 async fn answer(call: &mut Call, items: Vec<AckItem>, body: &[u8]) -> Result<Reply, Error> {
@@ -209,7 +213,7 @@ mod tests {
         assert_eq!(parse_batch(b"{}").unwrap_err().to_string(), "acknowledgments array is required");
         let batch = parse_batch(br#"{"acknowledgments":[{"transactionId":null}]}"#);
         assert_eq!(batch.unwrap_err().to_string(), EACH.transaction);
-        assert!(parse_batch(br#"{"acknowledgments":[]}"#).unwrap().is_empty());
+        assert!(parse_batch(br#"{"acknowledgments":[]}"#).unwrap().0.is_empty());
     }
 
     #[test]
@@ -238,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_group_of_the_batch_goes_before_that_of_an_item() {
-        let group = |body: &str| parse_batch(body.as_bytes()).unwrap().remove(0).group;
+        let group = |body: &str| parse_batch(body.as_bytes()).unwrap().0.remove(0).group;
         let item = r#"{"transactionId":"t","partitionId":"1","consumerGroup":"own"}"#;
         assert_eq!(group(&format!(r#"{{"acknowledgments":[{item}],"consumerGroup":"all"}}"#)), "all");
         assert_eq!(group(&format!(r#"{{"acknowledgments":[{item}],"consumerGroup":null}}"#)), "own");

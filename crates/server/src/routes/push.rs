@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::call::{Answer, Call};
 use crate::cluster::{Mark, Way};
 use crate::error::Error;
+use crate::ignored::Ignored;
 use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
 use crate::reply::Reply;
@@ -107,15 +108,15 @@ impl Item<'_> {
 pub(super) fn push(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let mut items = parse(&body)?;
+        let (mut items, ignored) = parse(&body)?;
         let Some(first) = items.first() else {
-            return Ok(Reply::json(StatusCode::CREATED, "[]"));
+            return Ok(Reply::json(StatusCode::CREATED, "[]").listing(&ignored));
         };
         let mut mark = Mark::default();
         if let Some(routed) = call.routed() {
             let queue = first.queue.clone();
             match Box::pin(routed.push(&queue, || write_identified(&mut items))).await? {
-                Way::Answered(reply) => return Ok(reply),
+                Way::Answered(reply) => return Ok(reply.listing(&ignored)),
                 Way::Here(here) => mark = here,
             }
         }
@@ -124,13 +125,19 @@ pub(super) fn push(mut call: Call) -> Answer {
             item.add_to(&mut batch, call.caller())?;
         }
         let pushed = call.broker().push(batch).await?;
-        Ok(mark.on(Reply::json(StatusCode::CREATED, write(&items, &pushed))))
+        Ok(mark.on(Reply::json(StatusCode::CREATED, write(&items, &pushed))).listing(&ignored))
     })
 }
 
-fn parse(body: &[u8]) -> Result<Vec<Item<'_>>, Error> {
-    let items = json::parse::<Body<'_>>(body)?.items.required("items array is required")?;
-    items.into_iter().map(|item| item.checked("null")).collect()
+/// The messages of a push, and the names of members that it ignores.
+fn parse(body: &[u8]) -> Result<(Vec<Item<'_>>, Ignored), Error> {
+    let (body, mut ignored) = json::parse_noting::<Body<'_>>(body)?;
+    let items = body.items.required("items array is required")?;
+    if items.iter().any(|item| item.data.is_some()) {
+        ignored.add("data");
+    }
+    let items = items.into_iter().map(|item| item.checked("null")).collect::<Result<_, _>>()?;
+    Ok((items, ignored))
 }
 
 /// A body that pushes these messages, each with a transaction id, so that pushing them twice does no harm.
@@ -258,7 +265,9 @@ mod tests {
 
     #[test]
     fn what_is_left_out_has_a_default() {
-        let items = parse(br#"{"items":[{"queue":"q","transactionId":"","data":1}],"bufferMs":5}"#).unwrap();
+        let body = br#"{"items":[{"queue":"q","transactionId":"","data":1}],"bufferMs":5}"#;
+        let (items, ignored) = parse(body).unwrap();
+        assert_eq!(ignored.to_string(), "bufferMs, data");
         let item = &items[0];
         assert_eq!((&*item.partition, &item.transaction_id, item.payload), ("Default", &None, "null"));
     }
@@ -269,7 +278,7 @@ mod tests {
         let body = format!(
             r#"{{"items":[{{"queue":"q","payload": {payload} , "traceId":"0198A000-0000-7000-8000-000000000000"}}]}}"#
         );
-        let items = parse(body.as_bytes()).unwrap();
+        let (items, _) = parse(body.as_bytes()).unwrap();
         assert_eq!(items[0].payload, payload);
         assert!(items[0].trace_id.is_some());
     }
@@ -292,7 +301,8 @@ mod tests {
 
     #[test]
     fn an_answer_tells_of_each_item_in_both_spellings() {
-        let items = parse(br#"{"items":[{"queue":"a\"b","transactionId":"t1"},{"queue":"q"}]}"#).unwrap();
+        let (items, _) =
+            parse(br#"{"items":[{"queue":"a\"b","transactionId":"t1"},{"queue":"q"}]}"#).unwrap();
         let id = MessageId::new(Timestamp::from_micros(5_000_000), PartitionId(7), Offset(3));
         let pushed = |duplicate| Pushed {
             duplicate,
@@ -318,9 +328,9 @@ mod tests {
     fn a_push_that_is_passed_on_has_an_id_for_each_message_and_the_same_bytes() {
         let body = r#"{"items":[{"queue":"q\"","payload": { "a" : 1.0 }},
             {"queue":"r","partition":"p","transactionId":"t","traceId":"0198a000-0000-7000-8000-000000000000"}]}"#;
-        let mut items = parse(body.as_bytes()).unwrap();
+        let (mut items, _) = parse(body.as_bytes()).unwrap();
         let written = write_identified(&mut items);
-        let again = parse(&written).unwrap();
+        let (again, _) = parse(&written).unwrap();
         for (before, after) in items.iter().zip(&again) {
             assert_eq!((&before.queue, &before.partition), (&after.queue, &after.partition));
             assert_eq!((&before.transaction_id, before.trace_id), (&after.transaction_id, after.trace_id));
@@ -356,7 +366,7 @@ mod tests {
             id.iter().for_each(|id| item["transactionId"] = json!(id));
             let body = json!({"items": [item]});
             let body = if pretty { serde_json::to_vec_pretty(&body) } else { serde_json::to_vec(&body) }.unwrap();
-            let items = parse(&body).unwrap();
+            let (items, _) = parse(&body).unwrap();
             prop_assert_eq!(&*items[0].queue, queue.as_str());
             prop_assert_eq!(&*items[0].partition, partition.as_deref().unwrap_or("Default"));
             prop_assert_eq!(items[0].transaction_id.as_deref(), id.as_deref());

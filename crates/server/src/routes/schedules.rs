@@ -39,7 +39,7 @@ impl Wanted {
                 .ok_or_else(|| Error::invalid("If-Match is the ETag that the schedule was read with"))?;
             return Ok(Self { revision: Some(revision), is_tag: true });
         }
-        let query = call.query()?.only(&["revision"])?;
+        let query = call.query()?;
         let given = query.text("revision").map(str::parse);
         let revision = given
             .transpose()
@@ -93,7 +93,7 @@ pub(super) fn one(mut call: Call) -> Answer {
 pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let (limit, after) = {
-            let query = call.query()?.only(&["limit", "cursor"])?;
+            let query = call.query()?;
             (query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(PAGE), query.owned("cursor"))
         };
         let limit = usize::try_from(limit).unwrap_or(PAGE_ROWS_MAX);

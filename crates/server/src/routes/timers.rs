@@ -25,9 +25,13 @@ use crate::json::{self, List, lenient};
 use crate::members::Members;
 use crate::names;
 use crate::reply::Reply;
+use crate::unknown;
 
 const DEFAULT_PARTITION: &str = "Default";
 const DEFAULT_ROWS: u64 = 100;
+
+/// The members of an operation.
+const KNOWN: &[&str] = &["op", "queue", "timerKey", "partition", "txn", "payload", "payloadZstd", "delayMs"];
 
 /// What only the server says of a timer.
 const SERVER_OWNED: &[&str] = &[
@@ -179,6 +183,7 @@ fn read_one(members: &Members<'_>) -> Result<Named, Error> {
         let detail = format!("{name} is said by the server; say how long from now with delayMs");
         return Err(refuse("timers_server_owned_field", detail));
     }
+    unknown::check(members.names(), KNOWN).map_err(bad_body)?;
     let op: String = members.need("op", "the name of an operation").map_err(bad_body)?;
     let queue: String = members.need("queue", "a string").map_err(bad_body)?;
     let key: String =

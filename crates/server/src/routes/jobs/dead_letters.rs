@@ -16,7 +16,7 @@ const REPLAYED_MAX: usize = 1_000;
 /// A page of dead letters, the newest first.
 pub(in crate::routes) fn list(call: Call) -> Answer {
     Box::pin(async move {
-        let query = call.query()?.only(&["limit", "cursor"])?;
+        let query = call.query()?;
         let limit = usize::try_from(query.number("limit", 1, 1_000)?.unwrap_or(50)).unwrap_or(1);
         let page = call.jobs().dead_letters(query.owned("cursor"), limit).await?;
         let jobs: Vec<_> = page.jobs.iter().map(row).collect();

@@ -219,7 +219,6 @@ fn items<T>(items: &[T], mut write: impl FnMut(&mut Vec<u8>, &T)) -> Reply {
 pub(in crate::routes) fn one(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        call.query()?.only(&["idempotencyKey"])?;
         let key = idempotency::key(&call, "jobs", &body)?;
         let job = read(&body, "the body")?.checked()?;
         let enqueued = call.jobs().enqueue(vec![job], key).await?;
@@ -277,7 +276,6 @@ fn read_batch(body: &[u8]) -> Result<(Vec<Result<NewJob, Error>>, bool), Error> 
 pub(in crate::routes) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        call.query()?.only(&["idempotencyKey"])?;
         let key = idempotency::key(&call, "jobs:batch", &body)?;
         let (jobs, atomic) = read_batch(&body)?;
         if !atomic {

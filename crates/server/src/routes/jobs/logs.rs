@@ -44,8 +44,7 @@ fn asked(query: &Query<'_>) -> Result<LogQuery, Error> {
 /// A job's log.
 pub(in crate::routes) fn logs(call: Call) -> Answer {
     Box::pin(async move {
-        let known = ["executionId", "after", "level", "limit", "follow"];
-        let (id, query) = (job_id(&call, 0)?, call.query()?.only(&known)?);
+        let (id, query) = (job_id(&call, 0)?, call.query()?);
         let mut asked = asked(&query)?;
         if call.wants_events() || query.flag("follow") {
             if call.jobs().watchers() >= WATCHERS_MAX {

@@ -87,7 +87,7 @@ pub(in crate::routes) fn drain(mut call: Call) -> Answer {
 /// What happened among the nodes, as a page or live.
 pub(in crate::routes) fn events(call: Call) -> Answer {
     Box::pin(async move {
-        let query = call.query()?.only(&["after"])?;
+        let query = call.query()?;
         let after = query.number("after", 0, u64::MAX)?;
         if !call.wants_events() {
             let events = call.jobs().events(after.map_or(0, |after| after.saturating_add(1))).await?;

@@ -45,18 +45,7 @@ fn known() -> String {
 /// A page of jobs, the newest first.
 pub(in crate::routes) fn list(call: Call) -> Answer {
     Box::pin(async move {
-        let query = call.query()?.only(&[
-            "state",
-            "queue",
-            "jobType",
-            "tag",
-            "scheduleId",
-            "correlationId",
-            "createdAfter",
-            "q",
-            "cursor",
-            "limit",
-        ])?;
+        let query = call.query()?;
         let limit = query.number("limit", 1, 1_000)?.unwrap_or(LIMIT_DEFAULT);
         let limit = usize::try_from(limit).unwrap_or(1);
         let found = call.jobs().search(filter(&query)?, query.owned("cursor"), limit).await;
@@ -81,7 +70,7 @@ pub(in crate::routes) fn one(call: Call) -> Answer {
 pub(in crate::routes) fn wait(call: Call) -> Answer {
     Box::pin(async move {
         let id = job_id(&call, 0)?;
-        let wait = call.query()?.only(&["timeoutMs"])?.number("timeoutMs", 0, 60_000)?.unwrap_or(20_000);
+        let wait = call.query()?.number("timeoutMs", 0, 60_000)?.unwrap_or(20_000);
         let stopped = call.app().stopped();
         tokio::select! {
             waited = call.jobs().wait(id, Duration::from_millis(wait)) => drop(waited?),

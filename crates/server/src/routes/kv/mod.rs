@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::json::{self, List, lenient};
 use crate::members::Members;
 use crate::reply::Reply;
+use crate::unknown;
 
 lenient! {
     struct Body<'a> {
@@ -79,7 +80,8 @@ pub(super) fn put(mut call: Call) -> Answer {
     Box::pin(async move {
         let place = path_place(&call)?;
         let body = call.body()?;
-        let members = path_members(&body)?.ok_or_else(|| bad_body("the body must be an object".into()))?;
+        let members = path_members(&body, &["value", "ttlSeconds", "forever", "expect", "required"])?
+            .ok_or_else(|| bad_body("the body must be an object".into()))?;
         writable(&place)?;
         let operation = Operation::Put {
             place,
@@ -98,7 +100,7 @@ pub(super) fn delete(mut call: Call) -> Answer {
         let place = path_place(&call)?;
         writable(&place)?;
         let body = call.body()?;
-        let members = path_members(&body)?;
+        let members = path_members(&body, &["expect", "required"])?;
         let expect = members.as_ref().map(expect).transpose()?.flatten();
         let required = members.map(|members| members.flag("required")).transpose().map_err(bad_body)?;
         let step =
@@ -108,14 +110,11 @@ pub(super) fn delete(mut call: Call) -> Answer {
 }
 
 fn path_place(call: &Call) -> Result<Place, Error> {
-    if call.has_query() {
-        return Err(refuse("kv_no_query_string", "a record's path takes no query; send a body instead"));
-    }
     place(call.parameter(0).to_owned(), call.parameter(1).to_owned())
 }
 
-/// The members of the body of a call whose path names the record.
-fn path_members(body: &[u8]) -> Result<Option<Members<'_>>, Error> {
+/// The members of the body of a call whose path names the record, which are among `known`.
+fn path_members<'a>(body: &'a [u8], known: &[&str]) -> Result<Option<Members<'a>>, Error> {
     if body.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
@@ -124,6 +123,7 @@ fn path_members(body: &[u8]) -> Result<Option<Members<'_>>, Error> {
     if let Some(name) = members.names().find(|name| matches!(*name, "op" | "ns" | "namespace" | "key")) {
         return Err(refuse("kv_field_in_path", format!("{name} stands in the path and not in the body")));
     }
+    unknown::check(members.names(), known).map_err(bad_body)?;
     Ok(Some(members))
 }
 

@@ -1,0 +1,126 @@
+"""Names that a route does not know: Baton's own routes refuse them, the others list them in `Baton-Ignored`."""
+
+import re
+import uuid
+
+import pytest
+
+OWN = re.compile(
+    r"/api/v1/(cluster|dead-letters|election|events|executions|job|kv|locks|nodes|schedules|shards|system|timers|workers)"
+)
+# A body that is right but for the unknown member, where an empty one would be refused for something else first.
+ACK = {"transactionId": "t", "partitionId": "1"}
+BODIES = {
+    "POST /api/v1/ack": ACK,
+    "POST /api/v1/ack/batch": {"acknowledgments": [ACK]},
+    "POST /api/v1/executions/{execution}/logs": {"lines": []},
+    "POST /api/v1/executions:report": {"items": []},
+    "POST /api/v1/jobs:batch": {"jobs": []},
+    "POST /api/v1/push": {"items": []},
+    "POST /api/v1/timers": {"operations": [{"op": "cancel", "queue": "q", "timerKey": "k", "noSuchMember": 1}]},
+}
+
+
+def routes(server):
+    for path, item in server.get("/api/openapi.json").json["paths"].items():
+        for method, route in item.items():
+            yield method.upper(), path, route
+
+
+@pytest.fixture(scope="module")
+def ids(server):
+    """What stands for the open segments of paths, where not any name will do."""
+    worker = server.post("/api/v1/workers", {"name": "w", "queues": ["q"]}).json["workerId"]
+    job = str(uuid.uuid4())
+    return {"worker": worker, "job": job, "execution": f"{job}.1", "lease": job}
+
+
+def filled(path, ids):
+    return re.sub(r"\{(\w+)\}", lambda match: ids.get(match[1], "x"), path)
+
+
+def noticed(answer, path, name):
+    """Whether an answer shows that `name` was not taken for anything, in the way of its route."""
+    if OWN.match(path):
+        return answer.status == 400 and name in str(answer.json)
+    return name in answer.headers.get("baton-ignored", "").split(", ")
+
+
+def test_no_route_ignores_a_parameter_in_silence(server, ids):
+    silent = []
+    for method, path, _ in routes(server):
+        answer = server.call(method, f"{filled(path, ids)}?noSuchParameter=1")
+        if not noticed(answer, path, "noSuchParameter"):
+            silent.append((method, path, answer.status, answer.body[:100]))
+    assert not silent, "\n".join(map(str, silent))
+
+
+def test_no_route_ignores_a_member_in_silence(server, ids):
+    silent = []
+    for method, path, route in routes(server):
+        if "requestBody" not in route:
+            continue
+        body = {"noSuchMember": 1} | BODIES.get(f"{method} {path}", {})
+        answer = server.call(method, filled(path, ids), body=body)
+        if not noticed(answer, path, "noSuchMember"):
+            silent.append((method, path, answer.status, answer.body[:100]))
+    assert not silent, "\n".join(map(str, silent))
+
+
+def test_the_nearest_known_name_is_in_the_refusal(server):
+    for method, path, body, near in [
+        ("GET", "/api/v1/shards/s?workr=w", None, "worker"),
+        ("GET", "/api/v1/nodes?limit=1", None, "none is known"),
+        ("POST", "/api/v1/kv", {"operations": [{"op": "get", "ns": "n", "key": "k", "requird": True}]}, "required"),
+        ("PUT", "/api/v1/kv/n/k", {"value": 1, "ttlSecond": 1}, "ttlSeconds"),
+        ("POST", "/api/v1/locks", {"operations": [{"op": "get", "name": "n", "ownr": "o"}]}, "owner"),
+        ("POST", "/api/v1/elections/g", {"action": "join", "workerId": "w", "leasMs": 1}, "leaseMs"),
+        ("POST", "/api/v1/shards/s", {"action": "register", "workerID": "w", "maxShardCount": 3}, "workerId"),
+        ("POST", "/api/v1/system/maintenance", {"enable": True}, "enabled"),
+    ]:
+        answer = server.call(method, path, **({"body": body} if body is not None else {}))
+        assert answer.status == 400 and near in answer.json["error"] + answer.json.get("detail", ""), (path, answer)
+
+
+def test_a_push_and_an_ack_list_what_they_ignore(server, queue):
+    items = [{"queue": queue, "payload": n, "dely": 5, "priority": 1} for n in range(3)]
+    pushed = server.post("/api/v1/push", {"items": items, "bufferMs": 5})
+    assert pushed.status == 201 and len(pushed.json) == 3, pushed
+    assert pushed.headers["baton-ignored"] == "dely, priority, bufferMs"
+    assert "baton-ignored" not in server.post("/api/v1/push", {"items": [{"queue": queue, "payload": {"dely": 1}}]}).headers
+    popped = server.get(f"/api/v1/pop/queue/{queue}?wiat=true&batch=1&wait=true&timeout=5000")
+    assert popped.status == 200 and popped.headers["baton-ignored"] == "wiat", popped
+    message = popped.json["messages"][0]
+    ack = {name: message[name] for name in ("transactionId", "partitionId", "leaseId")}
+    acked = server.post("/api/v1/ack", ack | {"grup": "g"})
+    assert acked.json[0]["success"] and acked.headers["baton-ignored"] == "grup", acked
+    acked = server.post("/api/v1/ack/batch", {"acknowledgments": [ack | {"a": 1}], "b": 2})
+    assert acked.headers["baton-ignored"] == "a, b", acked
+
+
+def test_members_are_known_at_every_depth(server, queue):
+    body = {
+        "operations": [
+            {"type": "push", "queue": queue, "data": {"free": 1}, "dely": 1},
+            {"type": "push", "items": [{"queue": queue, "payload": {"free": 1}, "pririty": 1}]},
+        ],
+        "kv": [{"op": "put", "ns": "n", "key": queue, "value": {"free": 1}, "forever": True, "ttl": 1}],
+    }
+    done = server.post("/api/v1/transaction", body)
+    assert done.json["success"] and done.headers["baton-ignored"] == "dely, pririty, ttl", done
+    configured = server.post("/api/v1/configure", {"queue": queue, "leaseTime": 9, "options": {"retryLimt": 1}})
+    assert configured.headers["baton-ignored"] == "retryLimt", configured
+
+
+def test_the_header_is_short_and_holds_nothing_but_names(server):
+    query = "&".join(["a%0d%0aset-cookie:%20x=1"] + [f"{'n' * 500}{number}=1" for number in range(50)])
+    answer = server.get(f"/health?{query}")
+    assert answer.status == 200 and "set-cookie" not in answer.headers, answer.headers
+    header = answer.headers["baton-ignored"]
+    assert header.startswith("a%0D%0Aset-cookie%3A%20x, nnn") and header.endswith(", ...") and len(header) < 500
+
+
+@pytest.mark.parametrize("query", ["batch=abc", "partitions=1.5", "timeout=soon", "leaseSeconds=1s", "subscriptionFrom=noon"])
+def test_a_malformed_value_of_a_pop_is_refused(server, queue, query):
+    answer = server.get(f"/api/v1/pop/queue/{queue}?{query}&consumerGroup=g")
+    assert answer.status == 400 and query.split("=")[0] in answer.json["error"], answer
