@@ -71,8 +71,10 @@ const POP: &str = "GET /api/v1/pop/queue/q?wait=true&timeout=60000 HTTP/1.1\r\nH
 #[tokio::test]
 async fn what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection() {
     let server = testing().await.unwrap();
-    let post = |headers: &str, body: &str| format!("POST /api/v1/push HTTP/1.1\r\n{headers}\r\n\r\n{body}");
-    let smuggled = "GET /health HTTP/1.1\r\n\r\n";
+    let post = |headers: &str, body: &str| {
+        format!("POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n{body}")
+    };
+    let smuggled = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
     for (request, status, code) in [
         (post("Content-Length: 5\r\nContent-Length: 6", smuggled), "400", "bad_request"),
         (post("Content-Length: 5\r\nTransfer-Encoding: chunked", "0\r\n\r\n"), "400", "bad_request"),
@@ -80,9 +82,21 @@ async fn what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection
         (post("Transfer-Encoding: chunked", "zz\r\n"), "400", "bad_request"),
         ("GET / HTTP/2.0\r\n\r\n".into(), "505", "unknown_version"),
         ("nonsense\r\n\r\n".into(), "400", "bad_request"),
-        (format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101)), "431", "head_too_large"),
-        (format!("GET / HTTP/1.1\r\na: {}\r\n\r\n", "x".repeat(70_000)), "431", "head_too_large"),
-        (format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000)), "414", "target_too_long"),
+        (
+            format!("GET / HTTP/1.1\r\nHost: localhost\r\n{}\r\n", "a: b\r\n".repeat(101)),
+            "431",
+            "head_too_large",
+        ),
+        (
+            format!("GET / HTTP/1.1\r\nHost: localhost\r\na: {}\r\n\r\n", "x".repeat(70_000)),
+            "431",
+            "head_too_large",
+        ),
+        (
+            format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(70_000)),
+            "414",
+            "target_too_long",
+        ),
     ] {
         let answer = exchange(&server, &request).await;
         assert_eq!(statuses(&answer), [status], "{answer}");
@@ -94,23 +108,51 @@ async fn what_could_be_understood_in_two_ways_is_refused_and_ends_the_connection
 }
 
 #[tokio::test]
+async fn a_request_names_its_host_once() {
+    let server = testing().await.unwrap();
+    let lines = |version: &str, hosts: &str| {
+        format!("GET /health HTTP/{version}\r\n{hosts}Connection: close\r\n\r\n")
+    };
+    for (version, hosts, status) in [
+        ("1.1", "", "400"),
+        ("1.1", "Host: localhost\r\nHost: localhost\r\n", "400"),
+        ("1.1", "Host: localhost/x\r\n", "400"),
+        ("1.1", "Host: localhost, localhost\r\n", "400"),
+        ("1.1", "Host: a@localhost\r\n", "400"),
+        ("1.1", "Host: localhost:x\r\n", "400"),
+        ("1.0", "Host: local host\r\n", "400"),
+        ("1.0", "", "200"),
+        ("1.1", "Host: LOCALHOST:1\r\n", "200"),
+        ("1.1", "Host: [::1]:6632\r\n", "200"),
+    ] {
+        assert_eq!(
+            statuses(&exchange(&server, &lines(version, hosts)).await),
+            [status],
+            "{version} {hosts:?}"
+        );
+    }
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_connection_is_kept_by_the_rules_of_its_version() {
     let server = testing().await.unwrap();
-    let end = "GET /none HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let end = "GET /none HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     let answer =
-        exchange(&server, &format!("GET /health HTTP/1.1\r\n\r\n{end}GET /health HTTP/1.1\r\n\r\n")).await;
+        exchange(&server, &format!("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n{end}GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")).await;
     assert_eq!(statuses(&answer), ["200", "404"]);
     assert_eq!(statuses(&exchange(&server, &format!("GET /health HTTP/1.0\r\n\r\n{end}")).await), ["200"]);
     let kept = format!("GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n{end}");
     let answer = exchange(&server, &kept).await;
     assert_eq!(statuses(&answer), ["200", "404"]);
     assert!(answer.contains("connection: keep-alive"), "{answer}");
-    let whole_url = "GET http://localhost/health HTTP/1.1\r\nConnection: close\r\n\r\n";
+    let whole_url = "GET http://localhost/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(statuses(&exchange(&server, whole_url).await), ["200"]);
-    let refused = format!("POST /none HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello{end}");
+    let refused = format!("POST /none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello{end}");
     assert_eq!(statuses(&exchange(&server, &refused).await), ["404", "404"]);
-    let chunked =
-        format!("PUT /health HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n{end}");
+    let chunked = format!(
+        "PUT /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n{end}"
+    );
     assert_eq!(statuses(&exchange(&server, &chunked).await), ["405", "404"]);
     server.stop().await.unwrap();
 }
@@ -118,7 +160,8 @@ async fn a_connection_is_kept_by_the_rules_of_its_version() {
 #[tokio::test]
 async fn a_head_request_is_answered_without_a_body() {
     let server = testing().await.unwrap();
-    let answer = exchange(&server, "HEAD /health HTTP/1.1\r\nConnection: close\r\n\r\n").await;
+    let answer =
+        exchange(&server, "HEAD /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await;
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
     assert!(answer.contains("content-length: ") && !answer.contains("content-length: 0"), "{answer}");
     server.stop().await.unwrap();
@@ -127,13 +170,15 @@ async fn a_head_request_is_answered_without_a_body() {
 #[tokio::test]
 async fn requests_in_any_pieces_are_answered_in_order() {
     let server = testing().await.unwrap();
-    let push = |headers: &str, body: &str| format!("POST /api/v1/push HTTP/1.1\r\n{headers}\r\n\r\n{body}");
+    let push = |headers: &str, body: &str| {
+        format!("POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n{body}")
+    };
     let body = r#"{"items":[{"queue":"q","payload":1}]}"#;
     let requests = [
         push(&format!("Content-Length: {}", body.len()), body),
         push("Transfer-Encoding: chunked", &format!("{:x};a=b\r\n{body}\r\n0\r\nT: v\r\n\r\n", body.len())),
-        "GET /none HTTP/1.1\r\n\r\n".into(),
-        "GET /api/v1/pop/queue/q?batch=9 HTTP/1.1\r\nConnection: close\r\n\r\n".into(),
+        "GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n".into(),
+        "GET /api/v1/pop/queue/q?batch=9 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".into(),
     ]
     .concat();
     for size in [1, 7, 100, requests.len()] {
@@ -156,7 +201,9 @@ async fn requests_in_any_pieces_are_answered_in_order() {
 async fn a_body_is_asked_for_only_when_it_is_wanted() {
     let server = testing().await.unwrap();
     let head = |path: &str, length: usize| {
-        format!("POST {path} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n")
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {length}\r\n\r\n"
+        )
     };
     let mut stream = connect(&server).await;
     stream.write_all(head("/api/v1/push", 12).as_bytes()).await.unwrap();
@@ -200,7 +247,7 @@ async fn a_request_sent_during_a_parked_pop_is_answered_after_it() {
     let mut stream = connect(&server).await;
     stream.write_all(POP.as_bytes()).await.unwrap();
     until_waiters(&server, 1).await;
-    stream.write_all(b"GET /none HTTP/1.1\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let body = r#"{"items":[{"queue":"q","payload":1}]}"#;
     let push = format!("POST /api/v1/push HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     assert_eq!(statuses(&exchange(&server, &push).await), ["201"]);
@@ -212,8 +259,10 @@ async fn a_request_sent_during_a_parked_pop_is_answered_after_it() {
 #[tokio::test]
 async fn an_answer_does_not_wait_for_one_that_has_to() {
     let server = testing().await.unwrap();
-    let health = "GET /health HTTP/1.1\r\n\r\n";
-    for behind in [POP, "GET /hea", "POST /api/v1/push HTTP/1.1\r\nContent-Length: 9\r\n\r\n["] {
+    let health = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for behind in
+        [POP, "GET /hea", "POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n["]
+    {
         let mut stream = connect(&server).await;
         stream.write_all([health, behind].concat().as_bytes()).await.unwrap();
         assert_eq!(statuses(&next(&mut stream).await.0), ["200"], "{behind}");
@@ -245,11 +294,12 @@ async fn a_large_body_goes_in_and_a_large_answer_comes_out_whole() {
     let payload = "x".repeat(3 << 20);
     let body = format!(r#"{{"items":[{{"queue":"q","payload":"{payload}"}}]}}"#);
     let mut stream = connect(&server).await;
-    let head = format!("POST /api/v1/push HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head =
+        format!("POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.unwrap();
     stream.write_all(body.as_bytes()).await.unwrap();
     assert!(next(&mut stream).await.0.starts_with("HTTP/1.1 201 "));
-    stream.write_all(b"GET /api/v1/pop/queue/q HTTP/1.1\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /api/v1/pop/queue/q HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let popped: Value = serde_json::from_str(&next(&mut stream).await.1).unwrap();
     assert_eq!(popped["messages"][0]["data"], payload);
     server.stop().await.unwrap();
@@ -259,7 +309,7 @@ async fn a_large_body_goes_in_and_a_large_answer_comes_out_whole() {
 async fn stopping_closes_idle_connections_at_once() {
     let server = testing().await.unwrap();
     let mut idle = connect(&server).await;
-    idle.write_all(b"GET /none HTTP/1.1\r\n\r\n").await.unwrap();
+    idle.write_all(b"GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     next(&mut idle).await;
     let unused = connect(&server).await;
     tokio::time::timeout(PATIENCE, server.stop()).await.expect("idle connections hold nothing up").unwrap();

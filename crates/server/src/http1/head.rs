@@ -102,6 +102,13 @@ impl<'b> Head<'b> {
         for header in request.headers.iter() {
             noted.take(header)?;
         }
+        if noted.host.is_none() && version == Version::Http11 {
+            return Err(Error::invalid("no Host"));
+        }
+        let host = authority.map(str::as_bytes).or(noted.host);
+        if ![host, noted.host].into_iter().flatten().all(is_authority) {
+            return Err(Error::invalid("malformed Host"));
+        }
         Ok(Some(Head {
             method,
             path,
@@ -111,7 +118,7 @@ impl<'b> Head<'b> {
             keep_alive: !noted.close && (version == Version::Http11 || noted.keep_alive),
             expects_continue: noted.expects_continue && version == Version::Http11,
             wants_events: noted.wants_events,
-            host: authority.map(str::as_bytes).or(noted.host),
+            host,
             origin: noted.origin,
             cross_site: noted.cross_site,
             authorization: noted.authorization,
@@ -270,6 +277,31 @@ impl<'b> Noted<'b> {
     }
 }
 
+/// Whether this is a host, with or without a port. Nothing at all is one: what a client sends for a target without a host.
+/// RFC 3986 allows more signs, among them the comma, with which some readers would join two hosts.
+fn is_authority(bytes: &[u8]) -> bool {
+    let is_bracketed = bytes.first() == Some(&b'[');
+    let name_bytes = match bytes.iter().position(|byte| *byte == if is_bracketed { b']' } else { b':' }) {
+        Some(end) => end + usize::from(is_bracketed),
+        None if is_bracketed => return false,
+        None => bytes.len(),
+    };
+    let (name, port) = bytes.split_at(name_bytes);
+    let is_port = match port {
+        [] => true,
+        [b':', digits @ ..] => digits.is_empty() || number(digits).is_some_and(|port| port <= 0xffff),
+        _ => false,
+    };
+    let is_sign = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%".contains(byte);
+    let is_name = match name {
+        [b'[', address @ .., b']'] => {
+            !address.is_empty() && address.iter().all(|byte| is_sign(byte) || *byte == b':')
+        }
+        name => name.iter().all(is_sign),
+    };
+    is_name && is_port
+}
+
 /// Digits and nothing else; the standard parser would take a sign.
 fn number(digits: &[u8]) -> Option<u64> {
     if !digits.iter().all(u8::is_ascii_digit) {
@@ -289,7 +321,7 @@ mod tests {
     }
 
     fn with(headers: &str) -> Result<Framing, Kind> {
-        let text = format!("POST / HTTP/1.1\r\n{headers}\r\n\r\n");
+        let text = format!("POST / HTTP/1.1\r\nHost: x\r\n{headers}\r\n\r\n");
         parse(&text).map(|head| head.unwrap().framing)
     }
 
@@ -374,7 +406,10 @@ mod tests {
     #[test]
     fn a_connection_is_kept_as_the_version_says_unless_a_header_says_otherwise() {
         let kept = |version: &str, header: &str| {
-            parse(&format!("GET / HTTP/{version}\r\n{header}\r\n\r\n")).unwrap().unwrap().keep_alive
+            parse(&format!("GET / HTTP/{version}\r\nHost: x\r\n{header}\r\n\r\n"))
+                .unwrap()
+                .unwrap()
+                .keep_alive
         };
         assert!(kept("1.1", "A: b") && kept("1.0", "Connection: x, Keep-Alive"));
         assert!(!kept("1.1", "Connection: keep-alive, CLOSE") && !kept("1.0", "A: b"));
@@ -394,6 +429,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_host_is_named_once_and_as_one() {
+        let host = |lines: &str| parse_host(&format!("GET / HTTP/1.1\r\n{lines}\r\n"));
+        for good in
+            ["a.example", "A-b_c:80", "a:", "127.0.0.1:65535", "[::1]", "[fe80::1%25eth0]:1", "caf%C3%A9", ""]
+        {
+            assert_eq!(host(&format!("Host: {good}\r\n")), Ok(good.into()), "{good}");
+        }
+        for wrong in [
+            "a b", "a,b", "a/b", "u@a", "a:x", "a:65536", "a:1:2", "::1", "[::1", "[]", "[a]b", "a[",
+            "\u{e9}",
+        ] {
+            assert_eq!(host(&format!("Host: {wrong}\r\n")), Err(Kind::Invalid), "{wrong}");
+        }
+        for wrong in ["", "Host: a\r\nhost: a\r\n"] {
+            assert_eq!(host(wrong), Err(Kind::Invalid), "{wrong}");
+        }
+        assert_eq!(parse_host("GET / HTTP/1.0\r\n\r\n"), Ok(String::new()));
+        assert_eq!(parse_host("GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n"), Ok("a".into()));
+        assert_eq!(parse_host("GET http://a/ HTTP/1.1\r\n\r\n"), Err(Kind::Invalid));
+        assert_eq!(parse_host("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n"), Err(Kind::Invalid));
+    }
+
+    fn parse_host(text: &str) -> Result<String, Kind> {
+        let host = parse(text)?.unwrap().host.unwrap_or_default();
+        Ok(String::from_utf8(host.to_vec()).unwrap())
+    }
+
     /// What is known after each byte more, up to the first answer.
     fn byte_by_byte(bytes: &[u8]) -> Result<Option<Head<'_>>, Kind> {
         for end in 0..=bytes.len() {
@@ -409,7 +472,7 @@ mod tests {
         #[test]
         fn a_head_in_pieces_is_the_same_head(
             text in "(GET|POST|PRI|X) (/[a-z?]{0,5}|http://h/[a-z]{0,3}|[a-z:]{1,4}) (HTTP/1\\.[01]|HTTP/2\\.0|FTP/1\\.1)\r\n\
-                     ((Content-Length|Transfer-Encoding|Connection|Expect|X): ?(5|6|chunked|close|100-continue|\t)\r?\n){0,4}\r\n[a-z]{0,3}",
+                     (Host: h\r\n)?((Content-Length|Transfer-Encoding|Connection|Expect|X): ?(5|6|chunked|close|100-continue|\t)\r?\n){0,4}\r\n[a-z]{0,3}",
         ) {
             let whole = Head::parse(text.as_bytes()).map_err(|error| error.kind());
             prop_assert_eq!(byte_by_byte(text.as_bytes()), whole);
