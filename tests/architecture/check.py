@@ -35,9 +35,6 @@ CYCLES_LEFT: dict[str, list[str]] = {
     "baton-server": [
         "app auth body call cluster error http1 json metrics names openapi path query reply routes server service settings sites timeline unknown zeromq",
     ],
-    "baton-shards": [
-        "coordinator keeper",
-    ],
     "baton-store-embedded": [
         "hot tails",
         "committer filling index leftovers loading log messages reclaimer store store_clock telling tx writer",
@@ -60,7 +57,6 @@ WORDS_LEFT: dict[str, int] = {
     "crates/jobs": 85,
     "crates/queue": 41,
     "crates/server": 58,
-    "crates/shards": 18,
     "crates/store": 9,
     "crates/store-embedded": 48,
     "crates/store-postgres": 32,

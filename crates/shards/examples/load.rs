@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_shards::{Allocation, Beat, Request, Rules, Service, Snapshot};
+use baton_shards::{Allocation, Heartbeat, Request, Rules, Service, Snapshot};
 use baton_types::Timestamp;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -56,17 +56,21 @@ fn spread(shards: u32, workers: u32, allocation: Allocation) {
     let now = Timestamp::from_micros(1);
     let mut service = Service::default();
     let join = |service: &mut Service, worker: u32| {
-        let beat = Beat { registers: true, count: Some(shards), ..Beat::of(format!("w{worker:06}")) };
-        service.apply(&Request::Beat(beat), &rules, now).unwrap();
+        let beat = Heartbeat {
+            is_registration: true,
+            shard_count: Some(shards),
+            ..Heartbeat::of(format!("w{worker:06}"))
+        };
+        service.apply(&Request::Heartbeat(beat), &rules, now).unwrap();
     };
     (0..workers).for_each(|worker| join(&mut service, worker * 2));
-    service.settle(&rules, now);
+    service.rebalance(&rules, now);
     let mut times: Vec<Duration> = (0..11)
         .map(|round| {
             let mut changed = service.clone();
             join(&mut changed, round * 2 + 1);
             let watch = Stopwatch::start();
-            changed.settle(&rules, now);
+            changed.rebalance(&rules, now);
             let spread = watch.elapsed();
             let snapshot = Snapshot::of(Arc::new(changed), 1);
             assert_eq!(snapshot.unassigned, 0);
@@ -174,7 +178,7 @@ async fn tell(server: &Server, workers: u32, shards: u32) {
     println!("one more worker: half of {workers} were told after {half:?}, all after {:?}", watch.elapsed());
 }
 
-/// Waits until all have joined and nobody was told anything for a moment between two beats.
+/// Waits until all have joined and no assignment has changed between two heartbeats.
 async fn quiet(counts: &Counts, workers: u64) {
     while counts.joined.load(Ordering::Relaxed) < workers {
         baton_env::sleep(Duration::from_millis(50)).await;

@@ -1,10 +1,10 @@
-//! Who should have which shard: how many each worker gets, and which ones.
+//! The plan: how many shards each worker gets, and which ones.
 //!
-//! Two ways to say which: [`Allocation::Contiguous`] gives every worker one run of numbers in the order of their ids,
-//! [`Allocation::Sticky`] moves as few shards as the counts allow. How many is the same rule for both: by weight, never
-//! beyond a worker's capacity, the remainders to those that deserve them most. Always: every shard goes to one worker
-//! unless all are at their capacity; no two workers of one weight and no capacity differ by more than one; the same
-//! input gives the same output. Not here: when a shard may change hands (`service`). Start at [`plan`].
+//! [`Allocation::Contiguous`] gives every worker one range of numbers, in the order of their ids.
+//! [`Allocation::Sticky`] moves as few shards as the counts allow. Both share by weight, within each worker's
+//! capacity, and give the remainders to the largest fractions (the largest remainder method). Always: every shard
+//! has a worker unless all are at capacity; two workers of equal weight without a capacity differ by at most one;
+//! the same input gives the same output. Not here: when a shard changes hands (`service`). Start at [`plan`].
 
 use std::sync::Arc;
 
@@ -31,9 +31,8 @@ pub struct Candidate {
     pub capacity: Option<u32>,
 }
 
-/// Who should have each of `count` shards: the worker's number, or zero when all are at their capacity. `candidates`
-/// are in the order of their ids; `held` tells who keeps a shard if it may (zero: nobody), for each number below
-/// `count`.
+/// The worker's number for each of `count` shards, or zero when all workers are at capacity. `candidates` are
+/// sorted by id; `held` is the current owner of each shard that may keep it, or zero.
 pub fn plan(allocation: Allocation, count: u32, candidates: &[Candidate], held: &[u32]) -> Vec<u32> {
     match allocation {
         Allocation::Contiguous => contiguous(count, candidates),
@@ -43,7 +42,9 @@ pub fn plan(allocation: Allocation, count: u32, candidates: &[Candidate], held: 
 
 fn contiguous(count: u32, candidates: &[Candidate]) -> Vec<u32> {
     let mut plan = Vec::with_capacity(count as usize);
-    for (candidate, share) in candidates.iter().zip(shares(count, candidates, &vec![0; candidates.len()])) {
+    for (candidate, share) in
+        candidates.iter().zip(shard_counts(count, candidates, &vec![0; candidates.len()]))
+    {
         plan.resize(plan.len() + share as usize, candidate.number);
     }
     plan.resize(count as usize, 0);
@@ -59,8 +60,8 @@ fn sticky(count: u32, candidates: &[Candidate], held: &[u32]) -> Vec<u32> {
         .collect();
     let mut holds = vec![0; candidates.len()];
     keepers.iter().flatten().for_each(|keeper| holds[*keeper] += 1);
-    // What each may still take, the kept ones included; the lowest numbers are kept.
-    let mut room = shares(count, candidates, &holds);
+    // How many each worker may still take; the lowest numbers are kept.
+    let mut room = shard_counts(count, candidates, &holds);
     let mut plan = vec![0; count as usize];
     for (shard, keeper) in keepers.iter().enumerate() {
         if let Some(keeper) = keeper.filter(|keeper| room[*keeper] > 0) {
@@ -80,13 +81,13 @@ fn sticky(count: u32, candidates: &[Candidate], held: &[u32]) -> Vec<u32> {
     plan
 }
 
-/// How many shards each candidate gets: by weight, within its capacity. Equal claims to a remainder go to those that
-/// hold more, then to the first.
-fn shares(count: u32, candidates: &[Candidate], holds: &[u32]) -> Vec<u32> {
+/// How many shards each candidate gets: by weight, within its capacity. Equal remainders go to those that hold
+/// more, then to the first.
+fn shard_counts(count: u32, candidates: &[Candidate], holds: &[u32]) -> Vec<u32> {
     let mut shares = vec![0; candidates.len()];
     let capacity = |at: usize| u64::from(candidates[at].capacity.unwrap_or(u32::MAX));
     let weight = |at: usize| u64::from(candidates[at].weight);
-    // The smallest capacities for their weight are reached first; what they cannot take is for the others.
+    // Fill the smallest capacities per weight first; the others share what is left.
     let mut open: Vec<usize> = (0..candidates.len()).filter(|at| weight(*at) > 0).collect();
     open.sort_by(|a, b| (capacity(*a) * weight(*b)).cmp(&(capacity(*b) * weight(*a))).then(a.cmp(b)));
     let (mut left, mut weights) = (u64::from(count), open.iter().map(|at| weight(*at)).sum::<u64>());
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_nothing() {
+    fn no_workers_and_no_shards() {
         assert_eq!(plan(Allocation::Contiguous, 3, &[], &[]), [0, 0, 0]);
         assert!(plan(Allocation::Sticky, 0, &workers(&["a"]), &[]).is_empty());
         assert_eq!(plan(Allocation::Contiguous, 2, &workers(&["a", "b", "c"]), &[]), [1, 2]);

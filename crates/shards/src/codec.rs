@@ -25,23 +25,23 @@ pub fn encode(service: &Service) -> Vec<u8> {
         service.generation,
         micros(service.rebalanced_at),
         service.moves,
-        service.unsettled.into(),
+        service.needs_rebalance.into(),
         service.next_number.into(),
         service.workers.len() as u64,
     ] {
-        put(&mut out, number);
+        put_varint(&mut out, number);
     }
     for (number, worker) in &service.workers {
-        put(&mut out, (*number).into());
+        put_varint(&mut out, (*number).into());
         put_worker(&mut out, worker);
         if owned {
             put_option(&mut out, worker.owner.as_deref());
         }
     }
     for run in service.shards.chunk_by(|a, b| a == b) {
-        put(&mut out, run.len() as u64);
-        put(&mut out, run[0].owner.into());
-        put(&mut out, run[0].token << 1 | u64::from(run[0].revoking));
+        put_varint(&mut out, run.len() as u64);
+        put_varint(&mut out, run[0].owner.into());
+        put_varint(&mut out, run[0].token << 1 | u64::from(run[0].revoking));
     }
     out
 }
@@ -58,14 +58,14 @@ fn put_worker(out: &mut Vec<u8>, worker: &Worker) {
         worker.weight.into(),
         worker.capacity.map_or(0, |capacity| u64::from(capacity) + 1),
         worker.draining.into(),
-        worker.reported.into(),
+        worker.reported_count.into(),
         u64::try_from(worker.timeout.as_micros()).unwrap_or(u64::MAX),
-        micros(worker.seen),
-        micros(worker.since),
+        micros(worker.last_heard_at),
+        micros(worker.registered_at),
         worker.generation,
         worker.revoking.into(),
     ] {
-        put(out, number);
+        put_varint(out, number);
     }
 }
 
@@ -74,7 +74,7 @@ fn micros(at: Timestamp) -> u64 {
 }
 
 /// Seven bits a byte, the lowest first; the eighth tells that more follow.
-fn put(out: &mut Vec<u8>, mut number: u64) {
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -83,7 +83,7 @@ fn put(out: &mut Vec<u8>, mut number: u64) {
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str) {
-    put(out, text.len() as u64);
+    put_varint(out, text.len() as u64);
     out.extend_from_slice(text.as_bytes());
 }
 
@@ -95,37 +95,37 @@ fn put_option(out: &mut Vec<u8>, text: Option<&str>) {
 /// The service that bytes tell of.
 pub fn decode(bytes: &[u8]) -> Result<Service, Error> {
     let mut reader = Reader(bytes);
-    read(&mut reader).ok_or_else(|| Error::Corrupt("the record of a service of shards".into()))
+    read_service(&mut reader).ok_or_else(|| Error::Corrupt("the record of a service of shards".into()))
 }
 
-fn read(reader: &mut Reader<'_>) -> Option<Service> {
-    let owned = match reader.byte()? {
+fn read_service(reader: &mut Reader<'_>) -> Option<Service> {
+    let owned = match reader.read_byte()? {
         FORMAT => false,
         FORMAT_OWNED => true,
         _ => return None,
     };
     let mut service = Service {
-        count: reader.small()?,
-        generation: reader.number()?,
-        rebalanced_at: reader.moment()?,
-        moves: reader.number()?,
-        unsettled: reader.flag()?,
-        next_number: reader.small()?,
+        count: reader.read_u32()?,
+        generation: reader.read_varint()?,
+        rebalanced_at: reader.read_timestamp()?,
+        moves: reader.read_varint()?,
+        needs_rebalance: reader.read_bool()?,
+        next_number: reader.read_u32()?,
         ..Service::default()
     };
-    for _ in 0..reader.number()? {
-        let number = reader.small()?;
+    for _ in 0..reader.read_varint()? {
+        let number = reader.read_u32()?;
         let mut worker = read_worker(reader)?;
         if owned {
-            worker.owner = reader.option()?;
+            worker.owner = reader.read_option()?;
         }
         if worker.status != Status::Fenced {
-            service.current.insert(worker.id.clone(), number);
+            service.number_by_id.insert(worker.id.clone(), number);
         }
         service.workers.insert(number, worker);
     }
     while !reader.0.is_empty() {
-        let (length, owner, mark) = (reader.small()?, reader.small()?, reader.number()?);
+        let (length, owner, mark) = (reader.read_u32()?, reader.read_u32()?, reader.read_varint()?);
         if length > crate::limits::SHARDS_MAX || service.shards.len() > crate::limits::SHARDS_MAX as usize {
             return None;
         }
@@ -136,46 +136,46 @@ fn read(reader: &mut Reader<'_>) -> Option<Service> {
 }
 
 fn read_worker(reader: &mut Reader<'_>) -> Option<Worker> {
-    let id = reader.text()?;
-    let session = reader.option()?;
+    let id = reader.read_text()?;
+    let session = reader.read_option()?;
     Some(Worker {
         id,
         session,
         owner: None,
-        status: match reader.number()? {
+        status: match reader.read_varint()? {
             0 => Status::Active,
             1 => Status::Inactive,
             2 => Status::Fenced,
             _ => return None,
         },
-        weight: reader.small()?,
-        capacity: match reader.number()? {
+        weight: reader.read_u32()?,
+        capacity: match reader.read_varint()? {
             0 => None,
             more => Some(u32::try_from(more - 1).ok()?),
         },
-        draining: reader.flag()?,
-        reported: reader.small()?,
-        timeout: Duration::from_micros(reader.number()?),
-        seen: reader.moment()?,
-        since: reader.moment()?,
-        generation: reader.number()?,
-        revoking: reader.small()?,
+        draining: reader.read_bool()?,
+        reported_count: reader.read_u32()?,
+        timeout: Duration::from_micros(reader.read_varint()?),
+        last_heard_at: reader.read_timestamp()?,
+        registered_at: reader.read_timestamp()?,
+        generation: reader.read_varint()?,
+        revoking: reader.read_u32()?,
     })
 }
 
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    fn byte(&mut self) -> Option<u8> {
+    fn read_byte(&mut self) -> Option<u8> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
-    fn number(&mut self) -> Option<u64> {
+    fn read_varint(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             let part = u64::from(byte & 0x7f);
             number |= part << shift;
             if part << shift >> shift != part {
@@ -188,29 +188,29 @@ impl Reader<'_> {
         None
     }
 
-    fn small(&mut self) -> Option<u32> {
-        u32::try_from(self.number()?).ok()
+    fn read_u32(&mut self) -> Option<u32> {
+        u32::try_from(self.read_varint()?).ok()
     }
 
-    fn flag(&mut self) -> Option<bool> {
-        match self.number()? {
+    fn read_bool(&mut self) -> Option<bool> {
+        match self.read_varint()? {
             0 => Some(false),
             1 => Some(true),
             _ => None,
         }
     }
 
-    fn moment(&mut self) -> Option<Timestamp> {
-        Some(Timestamp::from_micros(i64::try_from(self.number()?).ok()?))
+    fn read_timestamp(&mut self) -> Option<Timestamp> {
+        Some(Timestamp::from_micros(i64::try_from(self.read_varint()?).ok()?))
     }
 
-    fn option(&mut self) -> Option<Option<Arc<str>>> {
-        let (given, text) = (self.flag()?, self.text()?);
+    fn read_option(&mut self) -> Option<Option<Arc<str>>> {
+        let (given, text) = (self.read_bool()?, self.read_text()?);
         Some(given.then_some(text))
     }
 
-    fn text(&mut self) -> Option<Arc<str>> {
-        let length = usize::try_from(self.number()?).ok()?;
+    fn read_text(&mut self) -> Option<Arc<str>> {
+        let length = usize::try_from(self.read_varint()?).ok()?;
         let (text, rest) = self.0.split_at_checked(length)?;
         self.0 = rest;
         Some(std::str::from_utf8(text).ok()?.into())
@@ -218,20 +218,20 @@ impl Reader<'_> {
 }
 
 /// Numbers of workers, as a beat record holds them, behind the moment at which they were heard.
-pub fn encode_beats(at: Timestamp, workers: &[u32]) -> Vec<u8> {
+pub fn encode_heartbeats(at: Timestamp, workers: &[u32]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + 2 * workers.len());
-    put(&mut out, micros(at));
-    workers.iter().for_each(|number| put(&mut out, (*number).into()));
+    put_varint(&mut out, micros(at));
+    workers.iter().for_each(|number| put_varint(&mut out, (*number).into()));
     out
 }
 
 /// Reads them back.
-pub fn decode_beats(bytes: &[u8]) -> Option<(Timestamp, Vec<u32>)> {
+pub fn decode_heartbeats(bytes: &[u8]) -> Option<(Timestamp, Vec<u32>)> {
     let mut reader = Reader(bytes);
-    let at = reader.moment()?;
+    let at = reader.read_timestamp()?;
     let mut workers = Vec::new();
     while !reader.0.is_empty() {
-        workers.push(reader.small()?);
+        workers.push(reader.read_u32()?);
     }
     Some((at, workers))
 }
@@ -241,7 +241,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Allocation, Beat, Request, Rules};
+    use crate::{Allocation, Heartbeat, Request, Rules};
 
     fn service(joins: &[(u8, bool, u32)], owned: bool) -> Service {
         let rules = Rules {
@@ -255,17 +255,17 @@ mod tests {
             let now = Timestamp::from_micros(at);
             let session = leased.then(|| format!("s{at}").into());
             let capacity = (at % 3 == 0).then_some(*count);
-            let beat = Beat {
-                registers: true,
+            let beat = Heartbeat {
+                is_registration: true,
                 session,
                 capacity,
-                count: Some(*count),
+                shard_count: Some(*count),
                 caller: (owned && at % 2 == 0).then(|| format!("token:{worker}").into()),
-                ..Beat::of(format!("w{worker}"))
+                ..Heartbeat::of(format!("w{worker}"))
             };
             // Of another identity than the worker's it is refused.
-            let _ = service.apply(&Request::Beat(beat), &rules, now);
-            service.settle(&rules, now);
+            let _ = service.apply(&Request::Heartbeat(beat), &rules, now);
+            service.rebalance(&rules, now);
         }
         service
     }
@@ -289,7 +289,7 @@ mod tests {
         #[test]
         fn beats_are_read_back(at in 0i64..i64::MAX, workers in proptest::collection::vec(any::<u32>(), 0..50)) {
             let at = Timestamp::from_micros(at);
-            prop_assert_eq!(decode_beats(&encode_beats(at, &workers)), Some((at, workers)));
+            prop_assert_eq!(decode_heartbeats(&encode_heartbeats(at, &workers)), Some((at, workers)));
         }
 
         #[test]

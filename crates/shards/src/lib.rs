@@ -7,27 +7,31 @@
 //! so a restarted or another server goes on. Workers without a session are told their shards at once, and may overlap
 //! for as long as the message is on its way.
 //!
-//! Deliberately absent: routing of work to shards (that is the service's), a leader among servers (see `keeper`),
+//! Deliberately absent: routing of work to shards (that is the service's), a leader among servers (see `service_actor`),
 //! sockets (the server has them).
 //!
 //! Start at [`Service`], then [`allocation::plan`], then [`Shards`].
 
 pub mod allocation;
 mod codec;
-mod coordinator;
-mod keeper;
 pub mod limits;
+mod options;
+mod outcome;
 mod ranges;
-mod record;
+mod registry;
 mod request;
 mod service;
+mod service_actor;
+mod service_record;
 mod view;
 pub mod wire;
 
 pub use allocation::Allocation;
-pub use coordinator::{Answer, News, Options, Place, Reply, Shards, first};
-pub use keeper::Pulse;
+pub use options::Options;
+pub use outcome::{Outcome, ReplyCallback};
 pub use ranges::Ranges;
-pub use request::{Beat, Refusal, Request};
+pub use registry::{Shards, SnapshotReceiver, WatcherPermit, first_snapshot};
+pub use request::{Heartbeat, Refusal, Request};
 pub use service::{Rules, Service, Shard, Status, Worker};
-pub use view::{Grant, Snapshot, View};
+pub use service_actor::ServiceCounters;
+pub use view::{Grant, Snapshot, WorkerView};

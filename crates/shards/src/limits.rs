@@ -1,12 +1,12 @@
-//! Everything a worker can send has a bound; the bounds are here, each with its reason.
+//! The bounds on everything a worker can send, each with its reason.
 
 use std::time::Duration;
 
 /// Services that a store keeps. Each has a task of its own in every server.
 pub const SERVICES_MAX: usize = 1_000;
 
-/// Services that a server looks after or is asked for at a time, those that are not stored included.
-pub const KEEPERS_MAX: usize = 2 * SERVICES_MAX;
+/// Services that a server runs an actor for, including requested ones that are not stored.
+pub const ACTORS_MAX: usize = 2 * SERVICES_MAX;
 
 /// Workers of one service that are known at a time.
 pub const WORKERS_MAX: usize = 20_000;
@@ -24,17 +24,17 @@ pub const WEIGHT_MAX: u32 = 1_000;
 /// Ranges of shards in one message. A range takes about ten bytes on the wire.
 pub const RANGES_MAX: usize = 100_000;
 
-/// Requests of one service that wait to be decided.
-pub const INBOX_MAX: usize = 32_768;
+/// Queued requests of one service.
+pub const QUEUED_REQUESTS_MAX: usize = 32_768;
 
-/// Callers that wait for news of shards at a time.
+/// Callers that wait for new snapshots.
 pub const WATCHERS_MAX: usize = 20_000;
 
-/// The shortest time after which a silent worker counts as gone: shorter ones would rest on the scheduler's mood.
+/// The shortest timeout of a worker: shorter ones would depend on the scheduler.
 pub const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
-/// The longest.
+/// The longest timeout.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// By how much of its rate a worker's clock may be wrong.
+/// How far the rate of a worker's clock may be off.
 pub const CLOCK_DRIFT: f64 = 0.01;

@@ -38,7 +38,7 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Whether `number` is one of them.
+    /// Whether `read_varint` is one of them.
     pub fn contains(&self, number: u32) -> bool {
         let after = self.0.partition_point(|&(from, _)| from <= number);
         after > 0 && self.0[after - 1].1 >= number

@@ -1,88 +1,88 @@
-//! What a worker, or somebody who looks after workers, can ask of a service, whichever way it came.
+//! What a worker or an operator can ask of a service, over any transport.
 
 use std::sync::Arc;
 
 use crate::Ranges;
 
-/// A sign of life, and everything that a worker says of itself with it.
+/// A heartbeat, with everything that a worker reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The worker's id.
     pub worker: Arc<str>,
-    /// Whether it begins with this, or goes on. What goes on but is not known begins, too.
-    pub registers: bool,
-    /// Which life of the worker this is. A worker that has one keeps the rules of leases and releases; one without
-    /// gets its shards at once, and loses them at once.
+    /// Whether this is a registration. A heartbeat of an unknown worker registers it too.
+    pub is_registration: bool,
+    /// The session of the worker. With a session its shards are leased; without one it gets and loses shards at
+    /// once.
     pub session: Option<Arc<str>>,
-    /// How many shards it thinks its service has.
-    pub count: Option<u32>,
+    /// How many shards the worker expects its service to have.
+    pub shard_count: Option<u32>,
     /// Its share, relative to others.
     pub weight: Option<u32>,
     /// Shards it can have at most.
     pub capacity: Option<u32>,
-    /// Whether it wants to be rid of its shards.
+    /// Whether it wants to have no shards.
     pub draining: Option<bool>,
-    /// The last assignment it has acted upon.
+    /// The last assignment that it applied.
     pub generation: Option<u64>,
-    /// The shards it uses, those that it is still stopping to use included.
+    /// The shards in use, including those it is still stopping.
     pub held: Option<Ranges>,
-    /// The worker swears that its former life is over, so that its shards need not wait for a lease.
-    pub takes_over: bool,
-    /// The identity that the transport has authenticated, if it does: a CURVE key or the subject of a token.
+    /// The worker states that its former session has ended, so that its shards need not wait for a lease.
+    pub take_over: bool,
+    /// The identity that the transport authenticated: a CURVE key or the subject of a token.
     pub caller: Option<Arc<str>>,
 }
 
-impl Beat {
-    /// A beat of `worker` that says nothing else.
+impl Heartbeat {
+    /// A heartbeat of `worker` that reports nothing else.
     pub fn of(worker: impl Into<Arc<str>>) -> Self {
         Self {
             worker: worker.into(),
-            registers: false,
+            is_registration: false,
             session: None,
-            count: None,
+            shard_count: None,
             weight: None,
             capacity: None,
             draining: None,
             generation: None,
             held: None,
-            takes_over: false,
+            take_over: false,
             caller: None,
         }
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A worker is there.
-    Beat(Beat),
-    /// A worker does not use its shards any more, and leaves.
+    /// A worker is alive.
+    Heartbeat(Heartbeat),
+    /// A worker stopped using its shards and leaves.
     Leave {
         /// The worker's id.
         worker: Arc<str>,
-        /// Which life of it.
+        /// Its session.
         session: Option<Arc<str>>,
-        /// The identity that the transport has authenticated.
+        /// The identity that the transport authenticated.
         caller: Option<Arc<str>>,
     },
-    /// Somebody wants a worker to have no shards, or to have some again.
+    /// An operator drains a worker, or ends its drain.
     Drain {
         /// The worker's id.
         worker: Arc<str>,
-        /// Which of the two.
+        /// Whether to drain.
         draining: bool,
     },
-    /// The service of this name is to be deleted, with all that is stored of it.
+    /// Delete the service of this name with all its records.
     Delete(Arc<str>),
 }
 
-/// Why something was refused.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The message is not one.
+    /// The message cannot be read.
     #[error("{0}")]
     Invalid(String),
-    /// Another life of the worker has registered since.
+    /// A new session of the worker has registered since.
     #[error(
         "worker {0:?} has registered with another session since: stop using its shards, and register under another id"
     )]
@@ -98,16 +98,16 @@ pub enum Refusal {
     /// There is no such service.
     #[error("there is no service {0:?}: the first worker that registers makes it")]
     UnknownService(Arc<str>),
-    /// The service has workers that are alive.
+    /// The service has live workers.
     #[error("service {0:?} has workers that are alive: stop them first, or wait until they are gone")]
     InUse(Arc<str>),
-    /// More was asked for than there may be.
+    /// The request exceeds a limit.
     #[error("{0}")]
     TooMuch(String),
-    /// There are as many of something as there may be; trying again does not help.
+    /// A limit is reached; a retry does not help.
     #[error("{0}")]
     Full(String),
-    /// Too much is under way at this moment.
+    /// Too much is in progress; a retry helps.
     #[error("{0}")]
     Busy(String),
     /// The store failed, or is busy.
@@ -116,7 +116,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The word for it on the wire.
+    /// The code of this refusal on the wire.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Invalid(_) => "INVALID_MESSAGE",

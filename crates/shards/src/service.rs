@@ -1,13 +1,14 @@
-//! One service: its workers, its shards, and when a shard may change hands. Requests and time in, a new state out.
+//! The state machine of one service: workers, shards, and when a shard changes hands. Requests and time in, new
+//! state out.
 //!
-//! A shard is free, owned, or *revoking*: its owner has been told to stop and has not said yet that it has. Always:
-//! - a shard gets a new owner only when it is free, and becomes free only when its owner says that it does not use it,
-//!   when the owner's lease has run out, or when the owner is of the kind that has no lease (no session);
-//! - a token is the generation in which the shard was granted, generations only rise, so tokens of a shard do too;
-//! - shards beyond the present count stay known while somebody may still use them;
-//! - while a worker is alive, only the identity that registered it can beat or leave for it, if it had one.
+//! A shard is free, owned, or *revoking*: its owner was told to stop and has not confirmed yet. Always:
+//! - a shard gets a new owner only when it is free; it becomes free when its owner confirms that it stopped, when the
+//!   owner's lease ends, or when the owner has no lease (no session);
+//! - a token is the generation of its grant and generations only rise, so the tokens of a shard only rise;
+//! - shards beyond the current count are kept while a worker may still use them;
+//! - only the identity that registered a live worker can send heartbeats or leave for it, if it had an identity.
 //!
-//! Not here: signs of life that change nothing (`beats`), how it is stored (`codec`), who hears of it. Start at
+//! Not here: heartbeats that change nothing (`service_actor`), the stored form (`codec`). Start at
 //! [`Service::apply`].
 
 use std::collections::BTreeMap;
@@ -19,16 +20,16 @@ use rustc_hash::FxHashMap;
 
 use crate::allocation::{self, Allocation, Candidate};
 use crate::limits::{CLOCK_DRIFT, WORKERS_MAX};
-use crate::request::{Beat, Refusal, Request};
+use crate::request::{Heartbeat, Refusal, Request};
 
-/// How a worker stands.
+/// The state of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It is there.
+    /// Heard within its timeout.
     Active,
-    /// It has been silent for too long, and has nothing.
+    /// Silent for longer than its timeout; owns no shard.
     Inactive,
-    /// Another life of it has registered; what it had is free when its lease has run out.
+    /// A new session of the same worker replaced it; its shards become free when its lease ends.
     Fenced,
 }
 
@@ -37,29 +38,29 @@ pub enum Status {
 pub struct Worker {
     /// Its id.
     pub id: Arc<str>,
-    /// Which life of it.
+    /// Its session: which process of this worker id.
     pub session: Option<Arc<str>>,
     /// The identity that registered it, if its transport authenticates.
     pub owner: Option<Arc<str>>,
-    /// How it stands.
+    /// Its state.
     pub status: Status,
     /// Its share, relative to others.
     pub weight: u32,
     /// Shards it can have at most.
     pub capacity: Option<u32>,
-    /// Whether it is to have none.
+    /// Whether it should have no shards.
     pub draining: bool,
-    /// The count it last reported (`is_news`).
-    pub reported: u32,
-    /// How long it may be silent, which is how long its lease is.
+    /// The shard count it last reported (`changes_shard_count`).
+    pub reported_count: u32,
+    /// How long it may be silent: the length of its lease.
     pub timeout: Duration,
-    /// When it last said something that changed this state; its beats may be later.
-    pub seen: Timestamp,
+    /// When it last changed this state; heartbeats may be later.
+    pub last_heard_at: Timestamp,
     /// When it first registered.
-    pub since: Timestamp,
-    /// The generation in which what it is told last changed.
+    pub registered_at: Timestamp,
+    /// The generation of the last change to its assignment.
     pub generation: u64,
-    /// How many shards it is to give back.
+    /// How many of its shards are being revoked.
     pub revoking: u32,
 }
 
@@ -69,9 +70,9 @@ impl Worker {
         self.status != Status::Inactive && self.owner.is_some() && self.owner.as_ref() != caller
     }
 
-    /// For how long the worker may use its shards after an answer, counted from before it asked: shorter than its lease
-    /// by twice what clocks may differ.
-    pub fn usable(&self) -> Duration {
+    /// How long the worker may use its shards after an answer, counted from before it asked: its lease, shortened
+    /// by twice the clock drift allowed.
+    pub fn usable_lease(&self) -> Duration {
         self.timeout.mul_f64((1.0 - CLOCK_DRIFT) / (1.0 + CLOCK_DRIFT))
     }
 }
@@ -81,43 +82,43 @@ impl Worker {
 pub struct Shard {
     /// The number of its owner; zero when it is free.
     pub owner: u32,
-    /// Whether the owner was told to stop using it.
+    /// Whether the owner was told to stop.
     pub revoking: bool,
-    /// The generation in which it was last granted.
+    /// The generation of its last grant, which is its fencing token.
     pub token: u64,
 }
 
-/// The rules that are settings.
+/// The settings that govern decisions.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// How shards are spread.
     pub allocation: Allocation,
     /// How long a worker that registers may be silent.
     pub timeout: Duration,
-    /// How long one that has been is still remembered.
+    /// How long an expired worker is remembered.
     pub forget_after: Duration,
-    /// How long to wait from one revocation to the next.
+    /// The least time between two revocations.
     pub rebalance_interval: Duration,
 }
 
-/// What has become of a service: everything that must survive.
+/// The durable state of a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
-    /// How many shards there are.
+    /// The number of shards.
     pub count: u32,
-    /// Rises with every change of an assignment.
+    /// Rises with every change of the assignment.
     pub generation: u64,
-    /// When shards were last taken from workers that are there.
+    /// When shards were last revoked from live workers.
     pub rebalanced_at: Timestamp,
-    /// Grants of shards that had another owner before.
+    /// Grants of shards that had an earlier owner.
     pub moves: u64,
-    /// Whether somebody may have to get or give up something.
-    pub unsettled: bool,
+    /// Whether the assignment may differ from the plan.
+    pub needs_rebalance: bool,
     pub(crate) next_number: u32,
     pub(crate) workers: BTreeMap<u32, Worker>,
     pub(crate) shards: Vec<Shard>,
-    /// The present life of each worker.
-    pub(crate) current: FxHashMap<Arc<str>, u32>,
+    /// The number of the current session of each worker id.
+    pub(crate) number_by_id: FxHashMap<Arc<str>, u32>,
 }
 
 impl Service {
@@ -131,43 +132,45 @@ impl Service {
         self.workers.get(&number)
     }
 
-    /// The number of the present life of a worker.
+    /// The number of the current session of a worker.
     pub fn number(&self, id: &str) -> Option<u32> {
-        self.current.get(id).copied()
+        self.number_by_id.get(id).copied()
     }
 
-    /// The shards; those beyond the count are still being given back.
+    /// The shards; those beyond the count are being revoked.
     pub fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
-    /// The number of the worker if `request` is a sign of life that changes nothing.
-    pub fn routine(&self, request: &Request) -> Option<u32> {
-        let Request::Beat(beat) = request else { return None };
+    /// The number of the worker if `request` is a heartbeat that changes nothing.
+    pub fn unchanging_heartbeat(&self, request: &Request) -> Option<u32> {
+        let Request::Heartbeat(beat) = request else { return None };
         let number = self.number(&beat.worker)?;
         let worker = self.worker(number)?;
         let same = worker.status == Status::Active
             && worker.session == beat.session
             && !worker.is_foreign(beat.caller.as_ref())
-            && (!beat.registers || worker.owner == beat.caller)
-            && beat.count.is_none_or(|count| !self.is_news(worker, beat.registers, count))
+            && (!beat.is_registration || worker.owner == beat.caller)
+            && beat
+                .shard_count
+                .is_none_or(|count| !self.changes_shard_count(worker, beat.is_registration, count))
             && beat.weight.is_none_or(|weight| weight == worker.weight)
             && (beat.capacity.is_none() || beat.capacity == worker.capacity)
             && beat.draining.is_none_or(|draining| draining == worker.draining);
-        (same && !(worker.revoking > 0 && answers(worker, beat))).then_some(number)
+        (same && !(worker.revoking > 0 && confirms_assignment(worker, beat))).then_some(number)
     }
 
-    /// Does what is asked, and tells the number of the worker it was about; zero when that has left.
+    /// Applies a request and returns the number of its worker; zero when the worker left.
     pub fn apply(&mut self, request: &Request, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
         match request {
-            Request::Beat(beat) => self.beat(beat, rules, now),
+            Request::Heartbeat(beat) => self.apply_heartbeat(beat, rules, now),
             Request::Leave { worker, session, caller } => {
-                self.leave(worker, session.as_ref(), caller.as_ref())
+                self.remove_session(worker, session.as_ref(), caller.as_ref())
             }
             Request::Drain { worker, draining } => {
                 let number = self.number(worker).ok_or_else(|| Refusal::UnknownWorker(worker.clone()))?;
                 if let Some(found) = self.workers.get_mut(&number) {
-                    self.unsettled |= found.draining != *draining;
+                    self.needs_rebalance |= found.draining != *draining;
                     found.draining = *draining;
                 }
                 Ok(number)
@@ -176,14 +179,14 @@ impl Service {
         }
     }
 
-    /// Whether it was deleted, or never had a worker.
-    pub(crate) fn is_blank(&self) -> bool {
+    /// Whether it was deleted or never had a worker.
+    pub(crate) fn is_new(&self) -> bool {
         self.next_number == 0
     }
 
-    /// Only without workers that may use a shard: what they hold could be granted to others.
+    /// Refuses while a worker may use a shard: the shard could be granted twice.
     fn delete(&mut self, name: &Arc<str>) -> Result<u32, Refusal> {
-        if self.is_blank() {
+        if self.is_new() {
             return Err(Refusal::UnknownService(name.clone()));
         }
         if self.workers.values().any(|worker| worker.status != Status::Inactive) {
@@ -193,27 +196,28 @@ impl Service {
         Ok(0)
     }
 
-    fn beat(&mut self, beat: &Beat, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
+    fn apply_heartbeat(&mut self, beat: &Heartbeat, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
         let known = self.number(&beat.worker).and_then(|number| Some((number, self.worker(number)?.clone())));
         let number = match known {
             Some((_, worker)) if worker.is_foreign(beat.caller.as_ref()) => {
                 return Err(Refusal::NotOwner(beat.worker.clone()));
             }
             Some((number, worker)) if worker.session == beat.session => number,
-            // Only who registers takes a place that somebody has.
-            Some((_, worker)) if worker.status == Status::Active && !beat.registers => {
+            // Only a registration takes over the id of a live worker.
+            Some((_, worker)) if worker.status == Status::Active && !beat.is_registration => {
                 return Err(Refusal::Fenced(beat.worker.clone()));
             }
-            Some((number, worker)) => self.replace(number, &worker, beat, rules, now)?,
-            None => self.admit(beat, rules, now)?,
+            Some((number, worker)) => self.replace_session(number, &worker, beat, rules, now)?,
+            None => self.add_worker(beat, rules, now)?,
         };
         let unknown = || Refusal::UnknownWorker(beat.worker.clone());
         let worker = self.worker(number).ok_or_else(unknown)?;
-        let count = beat.count.filter(|count| self.is_news(worker, beat.registers, *count));
+        let count =
+            beat.shard_count.filter(|count| self.changes_shard_count(worker, beat.is_registration, *count));
         let worker = self.workers.get_mut(&number).ok_or_else(unknown)?;
         let before = (worker.status, worker.weight, worker.capacity, worker.draining);
-        worker.seen = worker.seen.max(now);
-        if beat.registers || worker.status != Status::Active {
+        worker.last_heard_at = worker.last_heard_at.max(now);
+        if beat.is_registration || worker.status != Status::Active {
             worker.owner.clone_from(&beat.caller);
         }
         worker.status = Status::Active;
@@ -221,30 +225,30 @@ impl Service {
         worker.weight = beat.weight.unwrap_or(worker.weight);
         worker.capacity = beat.capacity.or(worker.capacity);
         worker.draining = beat.draining.unwrap_or(worker.draining);
-        self.unsettled |= before != (worker.status, worker.weight, worker.capacity, worker.draining);
+        self.needs_rebalance |= before != (worker.status, worker.weight, worker.capacity, worker.draining);
         if let Some(count) = count {
-            worker.reported = count;
-            self.unsettled |= self.count != count;
+            worker.reported_count = count;
+            self.needs_rebalance |= self.count != count;
             self.count = count;
         }
-        if worker.revoking > 0 && answers(worker, beat) {
-            self.free(number, |shard, number| {
+        if worker.revoking > 0 && confirms_assignment(worker, beat) {
+            self.release_shards(number, |shard, number| {
                 shard.revoking && beat.held.as_ref().is_some_and(|held| !held.contains(number))
             });
         }
         Ok(number)
     }
 
-    /// Whether `count`, which a worker says, replaces the present one. A registration always does. A beat does when it
-    /// says something else than the last one, or when no worker that is there stands for the present count any more.
-    fn is_news(&self, worker: &Worker, registers: bool, count: u32) -> bool {
-        let stands = |other: &Worker| other.status == Status::Active && other.reported == self.count;
-        count != worker.reported
-            // The newest first: after a change they are those that stand for the present count.
+    /// Whether the reported `count` replaces the current one. A registration always replaces it. A heartbeat does
+    /// when its count differs from its last report, or when no live worker reports the current count any more.
+    fn changes_shard_count(&self, worker: &Worker, registers: bool, count: u32) -> bool {
+        let stands = |other: &Worker| other.status == Status::Active && other.reported_count == self.count;
+        count != worker.reported_count
+            // Newest first: after a change the newest workers report the current count.
             || (count != self.count && (registers || !self.workers.values().rev().any(stands)))
     }
 
-    fn admit(&mut self, beat: &Beat, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
+    fn add_worker(&mut self, beat: &Heartbeat, rules: &Rules, now: Timestamp) -> Result<u32, Refusal> {
         if self.workers.len() >= WORKERS_MAX {
             return Err(Refusal::Full(format!("a service has at most {WORKERS_MAX} workers")));
         }
@@ -257,31 +261,31 @@ impl Service {
             weight: 1,
             capacity: None,
             draining: false,
-            // Not what it reports, so that this counts as news.
-            reported: beat.count.map_or(self.count, |count| !count),
+            // Differs from the reported count, so that the report counts as a change.
+            reported_count: beat.shard_count.map_or(self.count, |count| !count),
             timeout: rules.timeout,
-            seen: now,
-            since: now,
+            last_heard_at: now,
+            registered_at: now,
             generation: self.generation,
             revoking: 0,
         };
         self.workers.insert(self.next_number, worker);
-        self.current.insert(beat.worker.clone(), self.next_number);
+        self.number_by_id.insert(beat.worker.clone(), self.next_number);
         Ok(self.next_number)
     }
 
-    /// Another life of a worker takes its place.
-    fn replace(
+    /// A new session of a worker replaces the old one.
+    fn replace_session(
         &mut self,
         number: u32,
         old: &Worker,
-        beat: &Beat,
+        beat: &Heartbeat,
         rules: &Rules,
         now: Timestamp,
     ) -> Result<u32, Refusal> {
         let has_lease = old.status == Status::Active && old.session.is_some();
-        if has_lease && !beat.takes_over {
-            let fresh = self.admit(beat, rules, now)?;
+        if has_lease && !beat.take_over {
+            let fresh = self.add_worker(beat, rules, now)?;
             let mut count = 0;
             for shard in self.shards.iter_mut().filter(|shard| shard.owner == number) {
                 shard.revoking = true;
@@ -292,7 +296,7 @@ impl Service {
             }
             return Ok(fresh);
         }
-        // The same shards under new tokens, so that the former life can do no harm with the old ones.
+        // Same shards, new tokens: the old session's tokens become stale.
         self.generation += 1;
         for shard in self.shards.iter_mut().filter(|shard| shard.owner == number) {
             shard.token = self.generation;
@@ -300,15 +304,15 @@ impl Service {
         if let Some(worker) = self.workers.get_mut(&number) {
             worker.session = beat.session.clone();
             worker.generation = self.generation;
-            worker.since = now;
-            // A new life begins with what it says of itself, as one that is admitted does.
-            self.unsettled |= (worker.weight, worker.capacity, worker.draining) != (1, None, false);
+            worker.registered_at = now;
+            // A new session starts with defaults, as a new worker does.
+            self.needs_rebalance |= (worker.weight, worker.capacity, worker.draining) != (1, None, false);
             (worker.weight, worker.capacity, worker.draining) = (1, None, false);
         }
         Ok(number)
     }
 
-    fn leave(
+    fn remove_session(
         &mut self,
         id: &Arc<str>,
         session: Option<&Arc<str>>,
@@ -326,27 +330,27 @@ impl Service {
         if worker.is_foreign(caller) {
             return Err(Refusal::NotOwner(id.clone()));
         }
-        self.forget(number);
+        self.remove_worker(number);
         Ok(0)
     }
 
-    fn forget(&mut self, number: u32) {
-        self.free(number, |_, _| true);
+    fn remove_worker(&mut self, number: u32) {
+        self.release_shards(number, |_, _| true);
         let Some(gone) = self.workers.remove(&number) else { return };
         if self.number(&gone.id) == Some(number) {
-            self.current.remove(&gone.id);
+            self.number_by_id.remove(&gone.id);
         }
-        self.unsettled = true;
+        self.needs_rebalance = true;
     }
 
-    /// Frees those shards of a worker that `which` picks.
-    fn free(&mut self, number: u32, which: impl Fn(&Shard, u32) -> bool) {
+    /// Frees the shards of a worker that `which` selects.
+    fn release_shards(&mut self, number: u32, which: impl Fn(&Shard, u32) -> bool) {
         let mut revoked = 0;
         for (at, shard) in (0u32..).zip(&mut self.shards) {
             if shard.owner == number && which(shard, at) {
                 revoked += u32::from(shard.revoking);
                 (shard.owner, shard.revoking) = (0, false);
-                self.unsettled = true;
+                self.needs_rebalance = true;
             }
         }
         if let Some(worker) = self.workers.get_mut(&number) {
@@ -354,43 +358,54 @@ impl Service {
         }
     }
 
-    /// Whether [`expire`](Self::expire) would do anything.
-    pub fn has_silent(&self, rules: &Rules, now: Timestamp, last: impl Fn(u32) -> Option<Timestamp>) -> bool {
-        self.workers().any(|(number, worker)| is_silent(worker, last(number), rules, now))
+    /// Whether [`expire_silent_workers`](Self::expire_silent_workers) would change anything.
+    pub fn has_expired_workers(
+        &self,
+        rules: &Rules,
+        now: Timestamp,
+        last: impl Fn(u32) -> Option<Timestamp>,
+    ) -> bool {
+        self.workers().any(|(number, worker)| has_expired(worker, last(number), rules, now))
     }
 
-    /// Takes from the silent what they had, and forgets the long gone. `last` tells when a worker was last heard of,
-    /// beyond what stands here.
-    pub fn expire(&mut self, rules: &Rules, now: Timestamp, last: impl Fn(u32) -> Option<Timestamp>) {
+    /// Frees the shards of silent workers and removes those silent for longer than `forget_after`. `last` adds the
+    /// heartbeats that are not part of this state.
+    pub fn expire_silent_workers(
+        &mut self,
+        rules: &Rules,
+        now: Timestamp,
+        last: impl Fn(u32) -> Option<Timestamp>,
+    ) {
         let silent: Vec<(u32, Status)> = self
             .workers()
-            .filter(|(number, worker)| is_silent(worker, last(*number), rules, now))
+            .filter(|(number, worker)| has_expired(worker, last(*number), rules, now))
             .map(|(number, worker)| (number, worker.status))
             .collect();
         if silent.iter().any(|(_, status)| *status == Status::Active) {
-            // What they were told last holds no more, should they come back.
+            // What an expired worker was last told becomes stale, in case it returns.
             self.generation += 1;
         }
         for (number, status) in silent {
             match status {
                 Status::Active => {
-                    self.free(number, |_, _| true);
-                    self.unsettled = true;
+                    self.release_shards(number, |_, _| true);
+                    self.needs_rebalance = true;
                     if let Some(worker) = self.workers.get_mut(&number) {
                         worker.status = Status::Inactive;
-                        worker.seen = worker.seen.max(last(number).unwrap_or(Timestamp::MIN));
+                        worker.last_heard_at =
+                            worker.last_heard_at.max(last(number).unwrap_or(Timestamp::MIN));
                         worker.generation = self.generation;
                     }
                 }
-                Status::Inactive | Status::Fenced => self.forget(number),
+                Status::Inactive | Status::Fenced => self.remove_worker(number),
             }
         }
     }
 
-    /// Gives free shards to whom they should go, and tells owners to give up what should go elsewhere, unless that was
-    /// done too short a time ago.
-    pub fn settle(&mut self, rules: &Rules, now: Timestamp) {
-        if !self.unsettled {
+    /// Grants free shards and revokes shards from owners that should not have them, at most once per
+    /// `rebalance_interval`.
+    pub fn rebalance(&mut self, rules: &Rules, now: Timestamp) {
+        if !self.needs_rebalance {
             return;
         }
         let pause = rules.rebalance_interval;
@@ -443,10 +458,10 @@ impl Service {
         if !told.is_empty() {
             self.generation = generation;
         }
-        self.unsettled = waiting;
+        self.needs_rebalance = waiting;
     }
 
-    /// Who should have each shard.
+    /// The worker that should own each shard.
     fn plan(&self, allocation: Allocation) -> Vec<u32> {
         let able = |worker: &Worker| worker.status == Status::Active && !worker.draining;
         let mut candidates: Vec<Candidate> = self
@@ -465,21 +480,21 @@ impl Service {
         allocation::plan(allocation, self.count, &candidates, &held)
     }
 
-    /// When [`settle`](Self::settle) will do what it put off.
-    pub fn settles_at(&self, rules: &Rules) -> Option<Timestamp> {
-        self.unsettled.then(|| self.rebalanced_at.after(rules.rebalance_interval))
+    /// When [`rebalance`](Self::rebalance) may revoke again.
+    pub fn next_rebalance_at(&self, rules: &Rules) -> Option<Timestamp> {
+        self.needs_rebalance.then(|| self.rebalanced_at.after(rules.rebalance_interval))
     }
 }
 
-/// Whether a beat tells what the worker uses since it was last told something.
-fn answers(worker: &Worker, beat: &Beat) -> bool {
+/// Whether a heartbeat reports the shards in use after the last change of its assignment.
+fn confirms_assignment(worker: &Worker, beat: &Heartbeat) -> bool {
     beat.held.is_some() && beat.generation.is_some_and(|generation| generation >= worker.generation)
 }
 
-fn is_silent(worker: &Worker, last: Option<Timestamp>, rules: &Rules, now: Timestamp) -> bool {
+fn has_expired(worker: &Worker, last: Option<Timestamp>, rules: &Rules, now: Timestamp) -> bool {
     let patience = match worker.status {
         Status::Inactive => worker.timeout + rules.forget_after,
         Status::Active | Status::Fenced => worker.timeout,
     };
-    now > worker.seen.max(last.unwrap_or(Timestamp::MIN)).after(patience)
+    now > worker.last_heard_at.max(last.unwrap_or(Timestamp::MIN)).after(patience)
 }

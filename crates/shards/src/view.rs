@@ -1,7 +1,7 @@
-//! What each worker of a service is to be told, made once for each state.
+//! What each worker of a service is told, computed once per state.
 //!
-//! A state may have a million shards and ten thousand workers; asking it for one worker's shards looks at all of them.
-//! So one pass makes the views of all. Start at [`Snapshot`].
+//! A service may have a million shards and ten thousand workers, and finding one worker's shards reads all of them.
+//! So one pass computes all views. Start at [`Snapshot`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,45 +17,45 @@ pub struct Grant {
     pub from: u32,
     /// The last.
     pub to: u32,
-    /// What proves the right to them.
+    /// Their fencing token.
     pub token: u64,
 }
 
-/// What one worker is to be told.
+/// The assignment of one worker.
 #[derive(Debug, Default)]
-pub struct View {
+pub struct WorkerView {
     /// The shards it may use.
     pub grants: Vec<Grant>,
-    /// Those it must stop using, and say so.
+    /// Those it must stop using and confirm.
     pub revoking: Ranges,
-    /// The whole answer to a worker that speaks the plain protocol; every beat is answered with the same bytes.
+    /// The encoded answer to a worker of the plain protocol; every heartbeat gets the same bytes.
     pub(crate) plain: OnceLock<Bytes>,
 }
 
-impl View {
+impl WorkerView {
     /// The shards it may use, without their tokens.
     pub fn shards(&self) -> Ranges {
         self.grants.iter().flat_map(|grant| grant.from..=grant.to).collect()
     }
 }
 
-/// A service as it stands, with what everybody is to be told.
+/// A service and the views of its workers.
 #[derive(Debug)]
 pub struct Snapshot {
     /// The state.
     pub service: Arc<Service>,
-    /// Which write of the state it is; zero when it was never written.
+    /// The version of the state; zero if it is not stored.
     pub version: u64,
-    /// Shards that nobody has.
+    /// Shards without an owner.
     pub unassigned: u32,
-    views: FxHashMap<u32, View>,
-    nothing: View,
+    views: FxHashMap<u32, WorkerView>,
+    empty_view: WorkerView,
 }
 
 impl Snapshot {
-    /// Looks at every shard once.
+    /// Computes all views in one pass over the shards.
     pub fn of(service: Arc<Service>, version: u64) -> Self {
-        let mut views: FxHashMap<u32, View> = FxHashMap::default();
+        let mut views: FxHashMap<u32, WorkerView> = FxHashMap::default();
         let mut unassigned = 0;
         for (number, shard) in (0u32..).zip(service.shards()) {
             if shard.owner == 0 {
@@ -72,11 +72,11 @@ impl Snapshot {
                 _ => view.grants.push(Grant { from: number, to: number, token: shard.token }),
             }
         }
-        Self { service, version, unassigned, views, nothing: View::default() }
+        Self { service, version, unassigned, views, empty_view: WorkerView::default() }
     }
 
-    /// What the worker with this number is to be told.
-    pub fn view(&self, number: u32) -> &View {
-        self.views.get(&number).unwrap_or(&self.nothing)
+    /// The view of the worker with this number.
+    pub fn view(&self, number: u32) -> &WorkerView {
+        self.views.get(&number).unwrap_or(&self.empty_view)
     }
 }

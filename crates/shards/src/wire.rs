@@ -2,7 +2,7 @@
 //!
 //! A worker that says only what the plain protocol knows is answered only what that knows: a list of numbers. One that
 //! gives a `sessionId` is answered with ranges, tokens, a lease and a generation. Always: members that are not known are
-//! ignored; what is wrong is said in words. Start at [`Message::parse`].
+//! ignored; what is wrong is said in words. Start at [`ShardMessage::parse`].
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,9 +14,9 @@ use serde_json::value::RawValue;
 use serde_json::{Number, Value, json};
 
 use crate::limits::{NAME_BYTES_MAX, WEIGHT_MAX};
-use crate::request::{Beat, Refusal, Request};
-use crate::view::{Snapshot, View};
-use crate::{Answer, Ranges};
+use crate::request::{Heartbeat, Refusal, Request};
+use crate::view::{Snapshot, WorkerView};
+use crate::{Outcome, Ranges};
 
 /// How many beats a worker should send within its lease.
 const BEATS_PER_LEASE: u32 = 3;
@@ -24,7 +24,7 @@ const BEATS_PER_LEASE: u32 = 3;
 /// What a message says, before it is checked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Data<'a> {
+pub struct MessageData<'a> {
     /// The service; over HTTP it stands in the path.
     pub service_name: Option<String>,
     worker_id: Option<String>,
@@ -52,7 +52,7 @@ struct Envelope<'a> {
 
 /// A message that can be acted upon.
 #[derive(Debug)]
-pub struct Message {
+pub struct ShardMessage {
     /// The service.
     pub service: Arc<str>,
     /// What is asked.
@@ -61,7 +61,7 @@ pub struct Message {
     pub sequence: Option<u64>,
 }
 
-impl Message {
+impl ShardMessage {
     /// Reads a message as it comes over ZeroMQ: `{"type", "data"}`, from the peer that authenticated as `caller`.
     pub fn parse(bytes: &[u8], caller: Option<Arc<str>>) -> Result<Self, Refusal> {
         let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|problem| {
@@ -70,27 +70,29 @@ impl Message {
             ))
         })?;
         let data = envelope.data.ok_or_else(|| Refusal::Invalid("data is missing".into()))?;
-        let mut data: Data<'_> = serde_json::from_str(data.get())
+        let mut data: MessageData<'_> = serde_json::from_str(data.get())
             .map_err(|problem| Refusal::Invalid(format!("data cannot be read: {problem}")))?;
         let service = data.service_name.take();
-        let service = name("serviceName", service)?;
-        Self::of(&envelope.kind, service, data, caller)
+        let service = checked_name("serviceName", service)?;
+        Self::from_data(&envelope.kind, service, data, caller)
     }
 
     /// The message of this kind that says `data`, from the peer that authenticated as `caller`.
-    pub fn of(
+    pub fn from_data(
         kind: &str,
         service: Arc<str>,
-        data: Data<'_>,
+        data: MessageData<'_>,
         caller: Option<Arc<str>>,
     ) -> Result<Self, Refusal> {
         let sequence = data.sequence;
-        let worker = name("workerId", data.worker_id.clone())?;
-        let session = data.session_id.clone().map(|session| name("sessionId", Some(session))).transpose()?;
+        let worker = checked_name("workerId", data.worker_id.clone())?;
+        let session =
+            data.session_id.clone().map(|session| checked_name("sessionId", Some(session))).transpose()?;
         let request = match kind {
-            "register" | "heartbeat" => {
-                Request::Beat(Beat { caller, ..beat(kind == "register", worker, session, data)? })
-            }
+            "register" | "heartbeat" => Request::Heartbeat(Heartbeat {
+                caller,
+                ..heartbeat(kind == "register", worker, session, data)?
+            }),
             "leave" | "release" => Request::Leave { worker, session, caller },
             "drain" => Request::Drain { worker, draining: data.draining.unwrap_or(true) },
             "undrain" => Request::Drain { worker, draining: false },
@@ -103,13 +105,13 @@ impl Message {
     }
 }
 
-fn beat(
+fn heartbeat(
     registers: bool,
     worker: Arc<str>,
     session: Option<Arc<str>>,
-    data: Data<'_>,
-) -> Result<Beat, Refusal> {
-    let count = data.max_shard_count.as_ref().map(whole).transpose()?;
+    data: MessageData<'_>,
+) -> Result<Heartbeat, Refusal> {
+    let count = data.max_shard_count.as_ref().map(shard_count).transpose()?;
     if registers && count.is_none() {
         return Err(Refusal::Invalid(
             "maxShardCount is missing: how many shards does the service have?".into(),
@@ -119,27 +121,27 @@ fn beat(
         return Err(Refusal::Invalid(format!("weight is {weight}: give 1 to {WEIGHT_MAX}")));
     }
     let held = match session {
-        Some(_) => held(data.assigned_shards, data.releasing, data.ranges)?,
+        Some(_) => held_shards(data.assigned_shards, data.releasing, data.ranges)?,
         // Without a session there is nothing to confirm; the answer corrects whatever the worker believes.
         None => None,
     };
-    Ok(Beat {
+    Ok(Heartbeat {
         worker,
-        registers,
+        is_registration: registers,
         session,
-        count,
+        shard_count: count,
         weight: data.weight,
         capacity: data.capacity,
         draining: data.draining,
         generation: data.generation,
         held,
-        takes_over: data.take_over.unwrap_or(false),
+        take_over: data.take_over.unwrap_or(false),
         caller: None,
     })
 }
 
 /// What a worker uses: a list, ranges, or both, and what it is still stopping to use.
-fn held(
+fn held_shards(
     list: Option<&RawValue>,
     releasing: Option<Vec<u32>>,
     ranges: Option<Ranges>,
@@ -157,7 +159,7 @@ fn held(
     Ranges::try_from(all).map(Some).map_err(Refusal::Invalid)
 }
 
-fn whole(number: &Number) -> Result<u32, Refusal> {
+fn shard_count(number: &Number) -> Result<u32, Refusal> {
     let exact = number.as_f64().filter(|n| n.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(n));
     exact.map(|n| n as u32).ok_or_else(|| {
         Refusal::Invalid(format!("maxShardCount is {number}: give a whole number that is not negative"))
@@ -165,7 +167,7 @@ fn whole(number: &Number) -> Result<u32, Refusal> {
 }
 
 /// A name that is given and fits.
-pub fn name(what: &str, given: Option<String>) -> Result<Arc<str>, Refusal> {
+pub fn checked_name(what: &str, given: Option<String>) -> Result<Arc<str>, Refusal> {
     let problem = match given {
         None => "is missing".into(),
         Some(name) if name.is_empty() => "is empty".into(),
@@ -179,24 +181,24 @@ pub fn name(what: &str, given: Option<String>) -> Result<Arc<str>, Refusal> {
 }
 
 /// The message that tells a worker its shards.
-pub fn assignment(answer: &Answer, sequence: Option<u64>) -> Bytes {
-    let Some(worker) = answer.worker() else { return enclosed("left", &json!({})) };
+pub fn assignment(answer: &Outcome, sequence: Option<u64>) -> Bytes {
+    let Some(worker) = answer.worker() else { return envelope("left", &json!({})) };
     if worker.session.is_none() {
-        return plain(answer.view());
+        return plain_assignment(answer.view());
     }
-    enclosed("assignment", &extended(answer, sequence))
+    envelope("assignment", &assignment_with_tokens(answer, sequence))
 }
 
 /// What a worker is told, without the envelope.
-pub fn assignment_data(answer: &Answer, sequence: Option<u64>) -> Value {
+pub fn assignment_data(answer: &Outcome, sequence: Option<u64>) -> Value {
     match answer.worker() {
         None => json!({"left": true}),
-        Some(worker) if worker.session.is_some() => extended(answer, sequence),
+        Some(worker) if worker.session.is_some() => assignment_with_tokens(answer, sequence),
         Some(_) => json!({"assignedShards": answer.view().shards().numbers().collect::<Vec<_>>()}),
     }
 }
 
-fn extended(answer: &Answer, sequence: Option<u64>) -> Value {
+fn assignment_with_tokens(answer: &Outcome, sequence: Option<u64>) -> Value {
     let Some(worker) = answer.worker() else { return Value::Null };
     let view = answer.view();
     let grants: Vec<Value> =
@@ -210,7 +212,7 @@ fn extended(answer: &Answer, sequence: Option<u64>) -> Value {
         "revoking": view.revoking,
         "draining": worker.draining,
         "maxShardCount": answer.snapshot.service.count,
-        "leaseMs": millis(worker.usable()),
+        "leaseMs": millis(worker.usable_lease()),
         "heartbeatMs": millis(worker.timeout / BEATS_PER_LEASE),
     });
     if let Some(sequence) = sequence {
@@ -220,7 +222,7 @@ fn extended(answer: &Answer, sequence: Option<u64>) -> Value {
 }
 
 /// The answer to a worker of the plain protocol, made once for each assignment.
-fn plain(view: &View) -> Bytes {
+fn plain_assignment(view: &WorkerView) -> Bytes {
     view.plain
         .get_or_init(|| {
             let mut text = String::from("{\"type\":\"assignment\",\"data\":{\"assignedShards\":[");
@@ -234,7 +236,7 @@ fn plain(view: &View) -> Bytes {
         .clone()
 }
 
-fn enclosed(kind: &str, data: &Value) -> Bytes {
+fn envelope(kind: &str, data: &Value) -> Bytes {
     json!({"type": kind, "data": data}).to_string().into()
 }
 
@@ -244,11 +246,11 @@ pub fn error(refusal: &Refusal, sequence: Option<u64>) -> Bytes {
     if let Some(sequence) = sequence {
         data["sequence"] = sequence.into();
     }
-    enclosed("error", &data)
+    envelope("error", &data)
 }
 
 /// A service in a list.
-pub fn summary(name: &str, snapshot: &Snapshot) -> Value {
+pub fn service_summary(name: &str, snapshot: &Snapshot) -> Value {
     let service = &snapshot.service;
     let active = service.workers().filter(|(_, worker)| worker.status == crate::Status::Active).count();
     let revoking: u32 = service.workers().map(|(_, worker)| worker.revoking).sum();
@@ -265,8 +267,8 @@ pub fn summary(name: &str, snapshot: &Snapshot) -> Value {
 }
 
 /// A service with its workers and who has what.
-pub fn detail(name: &str, snapshot: &Snapshot) -> Value {
-    let mut shown = summary(name, snapshot);
+pub fn service_details(name: &str, snapshot: &Snapshot) -> Value {
+    let mut shown = service_summary(name, snapshot);
     let mut workers: Vec<_> = snapshot.service.workers().collect();
     workers.sort_by(|a, b| a.1.id.cmp(&b.1.id).then(a.0.cmp(&b.0)));
     let row = |(number, worker): &(u32, &crate::Worker)| {
@@ -284,7 +286,7 @@ pub fn detail(name: &str, snapshot: &Snapshot) -> Value {
             "weight": worker.weight,
             "capacity": worker.capacity,
             "generation": worker.generation,
-            "since": worker.since.to_iso_millis(),
+            "since": worker.registered_at.to_iso_millis(),
             "shards": view.shards(),
             "shardCount": view.shards().count(),
             "revoking": view.revoking,
@@ -301,28 +303,28 @@ mod tests {
     use super::*;
 
     fn refused(message: &str) -> String {
-        Message::parse(message.as_bytes(), None).unwrap_err().to_string()
+        ShardMessage::parse(message.as_bytes(), None).unwrap_err().to_string()
     }
 
     #[test]
     fn the_plain_messages_are_understood() {
         let register = r#"{"type":"register","data":{"serviceName":"s","workerId":"w","maxShardCount":10}}"#;
-        let message = Message::parse(register.as_bytes(), None).unwrap();
+        let message = ShardMessage::parse(register.as_bytes(), None).unwrap();
         assert_eq!(&*message.service, "s");
-        let expected = Beat { registers: true, count: Some(10), ..Beat::of("w") };
-        assert_eq!(message.request, Request::Beat(expected));
+        let expected = Heartbeat { is_registration: true, shard_count: Some(10), ..Heartbeat::of("w") };
+        assert_eq!(message.request, Request::Heartbeat(expected));
         let beat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","maxShardCount":10,
             "assignedShards":[0,1],"later":{"x":1}}}"#;
-        let expected = Beat { count: Some(10), ..Beat::of("w") };
-        assert_eq!(Message::parse(beat.as_bytes(), None).unwrap().request, Request::Beat(expected));
+        let expected = Heartbeat { shard_count: Some(10), ..Heartbeat::of("w") };
+        assert_eq!(ShardMessage::parse(beat.as_bytes(), None).unwrap().request, Request::Heartbeat(expected));
     }
 
     #[test]
     fn what_a_worker_uses_may_be_a_list_or_ranges() {
         let beat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","sessionId":"1","generation":3,
             "assignedShards":[4,5],"releasing":[9],"ranges":[[0,3]],"sequence":7}}"#;
-        let message = Message::parse(beat.as_bytes(), None).unwrap();
-        let Request::Beat(beat) = message.request else { panic!() };
+        let message = ShardMessage::parse(beat.as_bytes(), None).unwrap();
+        let Request::Heartbeat(beat) = message.request else { panic!() };
         assert_eq!((beat.held.unwrap().to_string().as_str(), message.sequence), ("0-5,9", Some(7)));
     }
 
@@ -342,15 +344,15 @@ mod tests {
             assert!(refused(&with(count)).contains("maxShardCount"), "{count}");
         }
         assert!(refused(&with("\"7\"")).contains("cannot be read"));
-        assert!(Message::parse(with("10.0").as_bytes(), None).is_ok());
+        assert!(ShardMessage::parse(with("10.0").as_bytes(), None).is_ok());
     }
 
     proptest! {
         #[test]
         fn no_message_makes_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), text in ".*") {
-            let _ = Message::parse(&bytes, None);
-            let _ = Message::parse(text.as_bytes(), None);
-            let _ = Message::parse(json!({"type": "register", "data": {"serviceName": text}}).to_string().as_bytes(), None);
+            let _ = ShardMessage::parse(&bytes, None);
+            let _ = ShardMessage::parse(text.as_bytes(), None);
+            let _ = ShardMessage::parse(json!({"type": "register", "data": {"serviceName": text}}).to_string().as_bytes(), None);
         }
     }
 }

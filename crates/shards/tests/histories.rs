@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_shards::{Allocation, Beat, Ranges, Refusal, Request, Rules, Service, Snapshot, Status};
+use baton_shards::{Allocation, Heartbeat, Ranges, Refusal, Request, Rules, Service, Snapshot, Status};
 use baton_types::Timestamp;
 use proptest::prelude::*;
 
@@ -67,21 +67,21 @@ impl Model {
         Self { service: Service::default(), rules: rules(allocation), now, leased, heard }
     }
 
-    fn beat(&self, worker: u8) -> Beat {
+    fn beat(&self, worker: u8) -> Heartbeat {
         let session = self.leased.get(&worker).filter(|leased| **leased).map(|_| Arc::from("s"));
-        Beat { session, ..Beat::of(id(worker)) }
+        Heartbeat { session, ..Heartbeat::of(id(worker)) }
     }
 
     fn ask(&mut self, request: &Request) -> Result<u32, Refusal> {
         self.now = self.now.after(Duration::from_millis(10));
-        let number = match self.service.routine(request) {
+        let number = match self.service.unchanging_heartbeat(request) {
             Some(number) => {
                 let before = self.service.clone();
                 let mut applied = before.clone();
                 applied.apply(request, &self.rules, self.now).unwrap();
-                let seen = applied.worker(number).unwrap().seen;
+                let seen = applied.worker(number).unwrap().last_heard_at;
                 assert!(
-                    seen >= before.worker(number).unwrap().seen && !applied.unsettled,
+                    seen >= before.worker(number).unwrap().last_heard_at && !applied.needs_rebalance,
                     "a routine changes nothing"
                 );
                 Ok(number)
@@ -97,7 +97,7 @@ impl Model {
 
     fn settle(&mut self) {
         let before = self.service.clone();
-        self.service.settle(&self.rules, self.now);
+        self.service.rebalance(&self.rules, self.now);
         assert!(self.service.generation >= before.generation);
         for (at, shard) in self.service.shards().iter().enumerate() {
             let old = before.shards().get(at).copied().unwrap_or_default();
@@ -114,12 +114,12 @@ impl Model {
         match *step {
             Step::Register { worker, leased, count } => {
                 self.leased.insert(worker, leased);
-                let beat = Beat { registers: true, count: Some(count), ..self.beat(worker) };
-                self.ask(&Request::Beat(beat)).unwrap();
+                let beat = Heartbeat { is_registration: true, shard_count: Some(count), ..self.beat(worker) };
+                self.ask(&Request::Heartbeat(beat)).unwrap();
             }
             Step::Beat { worker } => {
                 let known = self.service.number(&id(worker)).is_some();
-                let answer = self.ask(&Request::Beat(self.beat(worker)));
+                let answer = self.ask(&Request::Heartbeat(self.beat(worker)));
                 assert!(answer.is_ok() || known, "{answer:?}");
             }
             Step::Acknowledge { worker } => self.acknowledge(worker),
@@ -134,12 +134,16 @@ impl Model {
                 let Some(number) = self.service.number(&id(worker)) else { return };
                 self.now = self.now.after(TIMEOUT * 2);
                 let now = self.now;
-                self.service.expire(&self.rules, now, |n| if n == number { None } else { Some(now) });
+                self.service
+                    .expire_silent_workers(&self.rules, now, |n| if n == number { None } else { Some(now) });
                 self.settle();
             }
             Step::Count { worker, count } => {
                 if self.service.number(&id(worker)).is_some() {
-                    let _ = self.ask(&Request::Beat(Beat { count: Some(count), ..self.beat(worker) }));
+                    let _ = self.ask(&Request::Heartbeat(Heartbeat {
+                        shard_count: Some(count),
+                        ..self.beat(worker)
+                    }));
                 }
             }
         }
@@ -151,13 +155,13 @@ impl Model {
         let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
         let found = snapshot.service.worker(number).unwrap();
         let held: Ranges = snapshot.view(number).shards();
-        let beat = Beat {
+        let beat = Heartbeat {
             session: found.session.clone(),
             generation: Some(found.generation),
             held: Some(held),
-            ..Beat::of(id(worker))
+            ..Heartbeat::of(id(worker))
         };
-        self.ask(&Request::Beat(beat)).unwrap();
+        self.ask(&Request::Heartbeat(beat)).unwrap();
     }
 
     fn check_always(&self) {
@@ -183,7 +187,8 @@ impl Model {
         let now = self.now;
         let fenced: Vec<u32> =
             self.service.workers().filter(|(_, w)| w.status == Status::Fenced).map(|(n, _)| n).collect();
-        self.service.expire(&self.rules, now, |n| if fenced.contains(&n) { None } else { Some(now) });
+        self.service
+            .expire_silent_workers(&self.rules, now, |n| if fenced.contains(&n) { None } else { Some(now) });
         self.settle();
         for _ in 0..3 {
             (0..6).for_each(|worker| self.acknowledge_if_active(worker));
@@ -290,7 +295,7 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
         model.take(&Step::Register { worker, leased: false, count: 40 });
         assert!(
             model.service.shards().iter().all(|shard| shard.owner != 0),
-            "nobody waits for a shard that is free"
+            "no worker waits for a free shard"
         );
     }
     let during = moves(&model) - before;
@@ -351,8 +356,13 @@ fn a_drained_worker_has_shards_again_with_a_new_session() {
         if silent {
             model.take(&Step::Silence { worker: 0 });
         }
-        let again = Beat { registers: true, session: Some("new".into()), takes_over, ..Beat::of(id(0)) };
-        let number = model.ask(&Request::Beat(again)).unwrap();
+        let again = Heartbeat {
+            is_registration: true,
+            session: Some("new".into()),
+            take_over: takes_over,
+            ..Heartbeat::of(id(0))
+        };
+        let number = model.ask(&Request::Heartbeat(again)).unwrap();
         assert!(!model.service.worker(number).unwrap().draining);
         assert!(model.service.shards().iter().all(|shard| shard.owner == number));
     }
@@ -361,13 +371,13 @@ fn a_drained_worker_has_shards_again_with_a_new_session() {
 #[test]
 fn a_live_worker_belongs_to_the_identity_that_registered_it() {
     let mut model = Model::new(Allocation::Contiguous);
-    let beat = |session: &str, caller: Option<&str>, registers, takes_over| Beat {
-        registers,
-        takes_over,
-        count: Some(4),
+    let beat = |session: &str, caller: Option<&str>, registers, takes_over| Heartbeat {
+        is_registration: registers,
+        take_over: takes_over,
+        shard_count: Some(4),
         session: Some(session.into()),
         caller: caller.map(Arc::from),
-        ..Beat::of(id(0))
+        ..Heartbeat::of(id(0))
     };
     let leave = |caller: &str| Request::Leave {
         worker: id(0),
@@ -375,34 +385,38 @@ fn a_live_worker_belongs_to_the_identity_that_registered_it() {
         caller: Some(caller.into()),
     };
     let not_owner = Err(Refusal::NotOwner(id(0)));
-    model.ask(&Request::Beat(beat("one", Some("ann"), true, false))).unwrap();
+    model.ask(&Request::Heartbeat(beat("one", Some("ann"), true, false))).unwrap();
     for caller in [Some("bob"), None] {
         for (session, registers, takes_over) in
             [("one", false, false), ("one", true, false), ("two", true, false), ("two", true, true)]
         {
-            let foreign = Request::Beat(beat(session, caller, registers, takes_over));
+            let foreign = Request::Heartbeat(beat(session, caller, registers, takes_over));
             assert_eq!(model.ask(&foreign), not_owner, "{foreign:?}");
         }
     }
     assert_eq!(model.ask(&leave("bob")), not_owner);
-    model.ask(&Request::Beat(beat("one", Some("ann"), false, false))).unwrap();
+    model.ask(&Request::Heartbeat(beat("one", Some("ann"), false, false))).unwrap();
     // A former life that may still use its shards is alive, too.
-    model.ask(&Request::Beat(beat("two", Some("ann"), true, false))).unwrap();
+    model.ask(&Request::Heartbeat(beat("two", Some("ann"), true, false))).unwrap();
     assert_eq!(model.ask(&leave("bob")), not_owner);
     model.ask(&leave("ann")).unwrap();
     // Once it is gone, the id is free for another identity.
     model.take(&Step::Silence { worker: 0 });
-    model.ask(&Request::Beat(beat("three", Some("bob"), false, false))).unwrap();
-    assert_eq!(model.ask(&Request::Beat(beat("two", Some("ann"), true, true))), not_owner);
+    model.ask(&Request::Heartbeat(beat("three", Some("bob"), false, false))).unwrap();
+    assert_eq!(model.ask(&Request::Heartbeat(beat("two", Some("ann"), true, true))), not_owner);
 }
 
 #[test]
 fn a_worker_without_an_identity_is_open_to_all_until_one_registers_it() {
     let mut model = Model::new(Allocation::Contiguous);
     model.take(&Step::Register { worker: 0, leased: false, count: 4 });
-    let by = |registers| Beat { registers, caller: Some("ann".into()), ..Beat::of(id(0)) };
-    model.ask(&Request::Beat(by(false))).unwrap();
+    let by = |registers| Heartbeat {
+        is_registration: registers,
+        caller: Some("ann".into()),
+        ..Heartbeat::of(id(0))
+    };
+    model.ask(&Request::Heartbeat(by(false))).unwrap();
     model.take(&Step::Beat { worker: 0 });
-    model.ask(&Request::Beat(Beat { count: Some(4), ..by(true) })).unwrap();
-    assert_eq!(model.ask(&Request::Beat(Beat::of(id(0)))), Err(Refusal::NotOwner(id(0))));
+    model.ask(&Request::Heartbeat(Heartbeat { shard_count: Some(4), ..by(true) })).unwrap();
+    assert_eq!(model.ask(&Request::Heartbeat(Heartbeat::of(id(0)))), Err(Refusal::NotOwner(id(0))));
 }

@@ -5,8 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_shards::limits::{KEEPERS_MAX, SERVICES_MAX};
-use baton_shards::{Allocation, Answer, Beat, Options, Refusal, Request, Rules, Shards, Snapshot, first};
+use baton_shards::limits::{ACTORS_MAX, SERVICES_MAX};
+use baton_shards::{
+    Allocation, Heartbeat, Options, Outcome, Refusal, Request, Rules, Shards, Snapshot, first_snapshot,
+};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
@@ -31,16 +33,21 @@ fn servers(store: &Arc<dyn Store>) -> [Shards; 2] {
     [0, 1].map(|_| Shards::start(Arc::clone(store), options))
 }
 
-async fn register(server: &Shards, service: &Arc<str>, worker: &str) -> Result<Answer, Refusal> {
-    let beat = Beat { registers: true, count: Some(6), session: Some(worker.into()), ..Beat::of(worker) };
-    server.ask(service, Request::Beat(beat)).await
+async fn register(server: &Shards, service: &Arc<str>, worker: &str) -> Result<Outcome, Refusal> {
+    let beat = Heartbeat {
+        is_registration: true,
+        shard_count: Some(6),
+        session: Some(worker.into()),
+        ..Heartbeat::of(worker)
+    };
+    server.submit_and_wait(service, Request::Heartbeat(beat)).await
 }
 
 /// Waits until the news of a server say what they should.
 async fn heard(server: &Shards, service: &Arc<str>, expected: impl Fn(&Snapshot) -> bool) {
-    let mut news = server.news(service).await.unwrap();
+    let mut news = server.subscribe(service).await.unwrap();
     let hear = async {
-        while !expected(&first(&mut news).await.unwrap()) {
+        while !expected(&first_snapshot(&mut news).await.unwrap()) {
             news.changed().await.unwrap();
         }
     };
@@ -68,34 +75,37 @@ async fn a_service_without_live_workers_can_be_deleted(store: Arc<dyn Store>) {
     let service: Arc<str> = "invoices".into();
     let delete = || Request::Delete(Arc::clone(&service));
     let unknown = Refusal::UnknownService(Arc::clone(&service));
-    assert_eq!(here.ask(&service, delete()).await.unwrap_err(), unknown);
+    assert_eq!(here.submit_and_wait(&service, delete()).await.unwrap_err(), unknown);
     let before = register(&here, &service, "a").await.unwrap().worker().unwrap().generation;
-    let mut news = there.news(&service).await.unwrap();
-    assert!(first(&mut news).await.unwrap().version > 0);
-    assert_eq!(there.ask(&service, delete()).await.unwrap_err(), Refusal::InUse(Arc::clone(&service)));
-    there.ask(&service, leave("a")).await.unwrap();
-    here.ask(&service, delete()).await.unwrap();
+    let mut news = there.subscribe(&service).await.unwrap();
+    assert!(first_snapshot(&mut news).await.unwrap().version > 0);
+    assert_eq!(
+        there.submit_and_wait(&service, delete()).await.unwrap_err(),
+        Refusal::InUse(Arc::clone(&service))
+    );
+    there.submit_and_wait(&service, leave("a")).await.unwrap();
+    here.submit_and_wait(&service, delete()).await.unwrap();
     let gone = async {
-        while first(&mut news).await.unwrap().version > 0 {
+        while first_snapshot(&mut news).await.unwrap().version > 0 {
             news.changed().await.unwrap();
         }
     };
     tokio::time::timeout(PATIENCE, gone).await.unwrap();
     for server in [&here, &there] {
-        assert_eq!(server.look(&service).await.unwrap_err(), unknown);
+        assert_eq!(server.snapshot(&service).await.unwrap_err(), unknown);
         assert!(server.list().await.unwrap().iter().all(|(name, _)| *name != service));
     }
     let again = register(&there, &service, "a").await.unwrap();
     assert!(again.view().grants[0].token > before);
 }
 
-/// A name that nobody registered costs nothing for long, and the limit of services is no reason to try again.
+/// A name without a registered worker keeps no actor, and the limit of services does not ask for a retry.
 async fn services_are_bounded_and_names_that_are_not_stored_take_no_room(store: Arc<dyn Store>) {
     let [here, _] = servers(&store);
     let name = |number: usize| Arc::from(format!("service-{number}"));
-    for number in 0..KEEPERS_MAX + 10 {
-        let refused = here.ask(&name(number), leave("nobody")).await.unwrap_err();
-        assert_eq!(refused, Refusal::UnknownWorker("nobody".into()));
+    for number in 0..ACTORS_MAX + 10 {
+        let refused = here.submit_and_wait(&name(number), leave("unknown")).await.unwrap_err();
+        assert_eq!(refused, Refusal::UnknownWorker("unknown".into()));
     }
     let stored = here.list().await.unwrap().len();
     for number in stored..SERVICES_MAX {
@@ -103,8 +113,8 @@ async fn services_are_bounded_and_names_that_are_not_stored_take_no_room(store: 
     }
     let refused = register(&here, &name(SERVICES_MAX), "w").await.unwrap_err();
     assert!(matches!(&refused, Refusal::Full(text) if text.contains("delete")), "{refused}");
-    here.ask(&name(stored), leave("w")).await.unwrap();
-    here.ask(&name(stored), Request::Delete(name(stored))).await.unwrap();
+    here.submit_and_wait(&name(stored), leave("w")).await.unwrap();
+    here.submit_and_wait(&name(stored), Request::Delete(name(stored))).await.unwrap();
     register(&here, &name(SERVICES_MAX), "w").await.unwrap();
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_shards::{Allocation, Beat, Ranges, Refusal, Request, Rules, Service, Snapshot, Status};
+use baton_shards::{Allocation, Heartbeat, Ranges, Refusal, Request, Rules, Service, Snapshot, Status};
 use baton_types::Timestamp;
 
 const SECOND: i64 = 1_000_000;
@@ -66,7 +66,7 @@ struct Assignment {
 
 #[derive(Clone, Debug)]
 enum Event {
-    Arrive(usize, u64, Beat),
+    Arrive(usize, u64, Heartbeat),
     Answer(usize, Result<Assignment, Refusal>),
     Tick(usize),
     Stopped(usize, u32),
@@ -225,13 +225,13 @@ impl World {
         process.sequence += 1;
         process.sent.insert(process.sequence, self.now);
         let held: Ranges = process.uses.keys().copied().collect();
-        let beat = Beat {
-            registers: !process.registered,
+        let beat = Heartbeat {
+            is_registration: !process.registered,
             session: Some(Arc::clone(&process.session)),
-            count: Some(SHARDS),
+            shard_count: Some(SHARDS),
             generation: Some(process.generation),
             held: Some(held),
-            ..Beat::of(Arc::clone(&process.id))
+            ..Heartbeat::of(Arc::clone(&process.id))
         };
         let sequence = process.sequence;
         // Sometimes the network delivers twice.
@@ -254,18 +254,18 @@ impl World {
 
     // The server.
 
-    fn arrive(&mut self, place: usize, sequence: u64, beat: &Beat) {
-        let (request, now) = (Request::Beat(beat.clone()), self.moment());
+    fn arrive(&mut self, place: usize, sequence: u64, beat: &Heartbeat) {
+        let (request, now) = (Request::Heartbeat(beat.clone()), self.moment());
         let before = self.service.generation;
-        let outcome = match self.service.routine(&request) {
+        let outcome = match self.service.unchanging_heartbeat(&request) {
             Some(number) => Ok(number),
             None => {
                 let mut request = beat.clone();
-                request.takes_over = self.broken == Broken::Credulous;
-                self.service.apply(&Request::Beat(request), &self.rules, now)
+                request.take_over = self.broken == Broken::Credulous;
+                self.service.apply(&Request::Heartbeat(request), &self.rules, now)
             }
         };
-        self.service.settle(&self.rules, now);
+        self.service.rebalance(&self.rules, now);
         if let Ok(number) = outcome {
             self.heard.insert(number, now);
             self.places.insert((Arc::clone(&beat.worker), beat.session.clone().unwrap()), place);
@@ -286,28 +286,28 @@ impl World {
         let later = Timestamp::from_micros(self.now + early);
         let before = self.service.generation;
         let heard = self.heard.clone();
-        self.service.expire(&self.rules, later, |number| heard.get(&number).copied());
-        self.service.settle(&self.rules, now);
+        self.service.expire_silent_workers(&self.rules, later, |number| heard.get(&number).copied());
+        self.service.rebalance(&self.rules, now);
         self.tell(before);
         self.at(CHECK, Event::Check);
     }
 
-    /// Believes that whoever was told to stop has stopped.
+    /// Assumes that a worker stops as soon as it is told to.
     fn release_for_them(&mut self) {
         let now = self.moment();
         let told: Vec<_> =
             self.service.workers().filter(|(_, w)| w.revoking > 0).map(|(n, w)| (n, w.clone())).collect();
         for (number, worker) in told.into_iter().filter(|(_, worker)| worker.status == Status::Active) {
             let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
-            let beat = Beat {
+            let beat = Heartbeat {
                 session: worker.session,
                 generation: Some(worker.generation),
                 held: Some(snapshot.view(number).shards()),
-                ..Beat::of(worker.id)
+                ..Heartbeat::of(worker.id)
             };
-            self.service.apply(&Request::Beat(beat), &self.rules, now).unwrap();
+            self.service.apply(&Request::Heartbeat(beat), &self.rules, now).unwrap();
         }
-        self.service.settle(&self.rules, now);
+        self.service.rebalance(&self.rules, now);
     }
 
     fn assignment(&self, number: u32, sequence: Option<u64>) -> Assignment {
@@ -319,7 +319,7 @@ impl World {
             generation: worker.generation,
             grants,
             revoking: view.revoking.clone(),
-            lease: worker.usable().as_micros() as i64,
+            lease: worker.usable_lease().as_micros() as i64,
             sequence,
         }
     }

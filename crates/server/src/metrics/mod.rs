@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_queue::{Kind, Minute, Numbers, Tally};
-use baton_shards::{Pulse, Snapshot, Status};
+use baton_shards::{ServiceCounters, Snapshot, Status};
 
 use crate::app::App;
 use crate::error::Error;
@@ -217,8 +217,8 @@ async fn jobs(page: &mut Exposition, app: &App) -> Result<(), Error> {
 }
 
 fn shards(page: &mut Exposition, app: &App) {
-    let services = app.shards.pulses();
-    type Field = (&'static str, fn(&Snapshot, &Pulse) -> f64);
+    let services = app.shards.counters();
+    type Field = (&'static str, fn(&Snapshot, &ServiceCounters) -> f64);
     let fields: [Field; 8] = [
         ("baton_shards", |snapshot, _| snapshot.service.count.into()),
         ("baton_shards_unassigned", |snapshot, _| snapshot.unassigned.into()),
@@ -227,7 +227,7 @@ fn shards(page: &mut Exposition, app: &App) {
         }),
         ("baton_shards_generation", |snapshot, _| snapshot.service.generation as f64),
         ("baton_shards_moves_total", |snapshot, _| snapshot.service.moves as f64),
-        ("baton_shards_beats_total", |_, pulse| pulse.beats.load(Ordering::Relaxed) as f64),
+        ("baton_shards_beats_total", |_, pulse| pulse.heartbeats.load(Ordering::Relaxed) as f64),
         ("baton_shards_refusals_total", |_, pulse| pulse.refusals.load(Ordering::Relaxed) as f64),
         ("baton_shards_heartbeat_lag_seconds", |_, pulse| {
             pulse.lag_micros.load(Ordering::Relaxed) as f64 / 1e6

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_shards::wire::{self, Data, Message};
-use baton_shards::{Answer as Assigned, News, Refusal, Request, Snapshot, first};
+use baton_shards::wire::{self, MessageData, ShardMessage};
+use baton_shards::{Outcome as Assigned, SnapshotReceiver, Refusal, Request, Snapshot, first_snapshot};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let services = call.app().shards.list().await?;
         let rows: Vec<Value> =
-            services.iter().map(|(name, snapshot)| wire::summary(name, snapshot)).collect();
+            services.iter().map(|(name, snapshot)| wire::service_summary(name, snapshot)).collect();
         Reply::ok(&json!({"services": rows}))
     })
 }
@@ -54,10 +54,10 @@ pub(super) fn act(mut call: Call) -> Answer {
             ))
         };
         let action: Action = serde_json::from_slice(&body).map_err(wrong)?;
-        let data: Data<'_> = serde_json::from_slice(&body).map_err(wrong)?;
+        let data: MessageData<'_> = serde_json::from_slice(&body).map_err(wrong)?;
         let caller = call.caller().map(|subject| format!("token:{subject}").into());
-        let Message { service, request, sequence } = Message::of(&action.action, service, data, caller)?;
-        let answer = call.app().shards.ask(&service, request).await?;
+        let ShardMessage { service, request, sequence } = ShardMessage::from_data(&action.action, service, data, caller)?;
+        let answer = call.app().shards.submit_and_wait(&service, request).await?;
         Reply::ok(&wire::assignment_data(&answer, sequence))
     })
 }
@@ -66,7 +66,7 @@ pub(super) fn act(mut call: Call) -> Answer {
 pub(super) fn delete(call: Call) -> Answer {
     Box::pin(async move {
         let service = named(&call)?;
-        call.app().shards.ask(&service, Request::Delete(Arc::clone(&service))).await?;
+        call.app().shards.submit_and_wait(&service, Request::Delete(Arc::clone(&service))).await?;
         Reply::ok(&json!({"service": &*service, "deleted": true}))
     })
 }
@@ -79,8 +79,8 @@ pub(super) fn look(call: Call) -> Answer {
         let query = call.query()?;
         let subject = Subject { service: Arc::clone(&service), worker: query.get("worker").map(Into::into) };
         if call.wants_events() {
-            let place = shards.place()?;
-            let mut news = shards.news(&service).await?;
+            let place = shards.acquire_watcher()?;
+            let mut news = shards.subscribe(&service).await?;
             let (events, receiver) = mpsc::channel(EVENTS_MAX);
             let stopped = call.app().stopped();
             tokio::spawn(async move {
@@ -94,8 +94,8 @@ pub(super) fn look(call: Call) -> Answer {
             return Ok(Reply::events(receiver));
         }
         if let (Some(wait @ 1..), after) = (query.number("wait", 0, WAIT_MAX_MS)?, query.get("after")) {
-            let _place = shards.place()?;
-            let mut news = shards.news(&service).await?;
+            let _place = shards.acquire_watcher()?;
+            let mut news = shards.subscribe(&service).await?;
             let after = after.unwrap_or("").to_owned();
             let changed = subject.wait(&mut news, &after);
             tokio::select! {
@@ -107,12 +107,12 @@ pub(super) fn look(call: Call) -> Answer {
                 () = call.app().stopped() => {}
             }
         }
-        Reply::ok(&subject.show(&shards.look(&service).await?)?.1)
+        Reply::ok(&subject.show(&shards.snapshot(&service).await?)?.1)
     })
 }
 
 fn named(call: &Call) -> Result<Arc<str>, Error> {
-    Ok(wire::name("the service", Some(call.parameter(0).to_owned()))?)
+    Ok(wire::checked_name("the service", Some(call.parameter(0).to_owned()))?)
 }
 
 /// What somebody wants to know: a service, or one worker of it.
@@ -128,7 +128,7 @@ impl Subject {
             return Err(Refusal::UnknownService(Arc::clone(&self.service)));
         }
         let Some(worker) = &self.worker else {
-            return Ok((snapshot.version.to_string(), wire::detail(&self.service, snapshot)));
+            return Ok((snapshot.version.to_string(), wire::service_details(&self.service, snapshot)));
         };
         let unknown = || Refusal::UnknownWorker(Arc::clone(worker));
         let number = snapshot.service.number(worker).ok_or_else(unknown)?;
@@ -143,8 +143,8 @@ impl Subject {
         Ok((generation.to_string(), shown))
     }
 
-    async fn wait(&self, news: &mut News, after: &str) -> Result<(String, Value), Refusal> {
-        let mut snapshot = first(news).await?;
+    async fn wait(&self, news: &mut SnapshotReceiver, after: &str) -> Result<(String, Value), Refusal> {
+        let mut snapshot = first_snapshot(news).await?;
         loop {
             let (version, shown) = self.show(&snapshot)?;
             if version != after {
@@ -152,11 +152,11 @@ impl Subject {
             }
             news.borrow_and_update();
             news.changed().await.map_err(|_| Refusal::Store("the server is stopping".into()))?;
-            snapshot = first(news).await?;
+            snapshot = first_snapshot(news).await?;
         }
     }
 
-    async fn tell_all(&self, news: &mut News, events: &mpsc::Sender<Bytes>) {
+    async fn tell_all(&self, news: &mut SnapshotReceiver, events: &mpsc::Sender<Bytes>) {
         let mut after = String::new();
         loop {
             let text = match tokio::time::timeout(KEEP_ALIVE, self.wait(news, &after)).await {

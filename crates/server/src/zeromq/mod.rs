@@ -12,8 +12,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_shards::wire::{self, Message};
-use baton_shards::{Answer, Refusal, Request, Shards, Snapshot, Status};
+use baton_shards::wire::{self, ShardMessage};
+use baton_shards::{Outcome, Refusal, Request, Shards, Snapshot, Status};
 use rustc_hash::FxHashMap;
 use tokio_util::sync::CancellationToken;
 
@@ -106,7 +106,7 @@ impl Front {
     }
 
     fn take(&self, peer: &Peer, message: &[u8], shutdown: &CancellationToken) {
-        let Message { service, request, sequence } = match Message::parse(message, peer.caller()) {
+        let ShardMessage { service, request, sequence } = match ShardMessage::parse(message, peer.caller()) {
             Ok(message) => message,
             Err(refusal) => {
                 tracing::debug!(%refusal, "a message of a worker was not understood");
@@ -116,8 +116,8 @@ impl Front {
         };
         let (front, peer) = (self.clone(), Arc::clone(peer));
         let (name, stop) = (Arc::clone(&service), shutdown.clone());
-        let beats = matches!(request, Request::Beat(_));
-        let reply = move |outcome: Result<Answer, Refusal>| match outcome {
+        let beats = matches!(request, Request::Heartbeat(_));
+        let reply = move |outcome: Result<Outcome, Refusal>| match outcome {
             Ok(answer) => {
                 peer.send(wire::assignment(&answer, sequence));
                 if beats {
@@ -136,7 +136,7 @@ impl Front {
     }
 
     /// Remembers where a worker speaks from, and that it has been told the present.
-    fn note(&self, service: &Arc<str>, answer: &Answer, peer: Peer, stop: CancellationToken) {
+    fn note(&self, service: &Arc<str>, answer: &Outcome, peer: Peer, stop: CancellationToken) {
         let Some(worker) = answer.worker() else { return };
         let mut places = self.places();
         if !places.contains_key(service) {
@@ -161,7 +161,7 @@ impl Front {
 
     /// Tells the workers of a service what changes.
     async fn tell(self, service: Arc<str>, stop: CancellationToken) {
-        if let Ok(mut news) = self.shards.news(&service).await {
+        if let Ok(mut news) = self.shards.subscribe(&service).await {
             loop {
                 let snapshot = news.borrow_and_update().clone();
                 if let Some(snapshot) = snapshot {
@@ -183,7 +183,7 @@ impl Front {
         let Some(workers) = places.get_mut(service) else { return };
         workers.retain(|id, place| {
             let Some(number) = snapshot.service.number(id) else { return false };
-            let answer = Answer { snapshot: Arc::clone(snapshot), number };
+            let answer = Outcome { snapshot: Arc::clone(snapshot), number };
             let Some(worker) = answer.worker() else { return false };
             if worker.session != place.session {
                 place.peer.send(wire::error(&Refusal::Fenced(Arc::clone(id)), None));
