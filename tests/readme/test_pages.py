@@ -27,6 +27,7 @@ def said(page, server, directory):
     [
         ("queues", ["push", "pop", "/ack ", "ack/batch", "extend", "configure", "dlq", "retry", "transaction", "seek"]),
         ("records", ["kv", "locks", "timers", "transaction", "fetch", "fetch/offsets", "partitions/changed", "depth"]),
+        ("examples", ["messages", "positions", "traces", "streams", "workers", "schedules", "shards", "elections", "analytics"]),
         ("jobs", ["jobs", "workers", "lease", "executions:report"]),
     ],
 )
