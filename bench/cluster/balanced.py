@@ -132,7 +132,7 @@ def measure(directory, count, peers, seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=40)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each of them")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         results = {
@@ -141,7 +141,8 @@ def main():
             "three without peers": measure(directory, 3, False, args.seconds),
         }
     if args.json:
-        print(json.dumps(results, indent=2))
+        for name, row in results.items():
+            print(json.dumps({"scenario": "balanced", "servers": name, "seconds": args.seconds, **row}))
         return
     for name, row in results.items():
         print(f"{name:28}", "  ".join(f"{key} {value}" for key, value in row.items()))

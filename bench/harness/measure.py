@@ -15,9 +15,12 @@ from . import cores, jobs, postgres, servers
 from .setup import BENCH, ROOT
 
 SYSTEMS = ["baton", "redis", "nats", "nats-atomic", "nats-lanes", "nats-default", "limit"]
-PARTS = ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs"]
+PARTS = ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "waiters", "restart", "shapes", "jobs",
+         "balanced"]
 # Measurements of single messages in each round.
 SINGLES_MEASURED = 3
+# Seconds of each measurement of several servers behind a balancer.
+BALANCED_SECONDS = 20
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
 
 
@@ -28,6 +31,7 @@ class Plan:
         quick = given.quick
         self.quick = quick
         self.report_only = given.report_only
+        self.add = given.add
         self.rounds = given.rounds or (1 if quick else 3)
         self.duration = given.duration or (1.0 if quick else 4.0)
         self.connections = numbers(given.connections) or ([8] if quick else [1, 8, 32])
@@ -73,6 +77,7 @@ def everything(plan, tools):
     measurements = {
         "pipeline": pipelines, "wake-up": wake_ups, "engine": engine, "growth": growth, "waiters": waiters,
         "restart": restart, "shapes": shapes, "postgres": on_postgres, "jobs": on_jobs, "asleep": asleep,
+        "balanced": balanced,
     }
     # Comparisons are interleaved and repeated; the rest concerns Baton alone and is measured once.
     for turn in range(plan.rounds):
@@ -80,11 +85,18 @@ def everything(plan, tools):
             if part in plan.parts:
                 with contextlib.nullcontext() if part == "asleep" else cores.awake():
                     rows += [{"round": turn, **row} for row in measurements[part](plan, tools, turn)]
-    for part in ["waiters", "restart", "shapes"]:
+    for part in ["waiters", "restart", "shapes", "balanced"]:
         if part in plan.parts:
             with cores.awake():
                 rows += measurements[part](plan, tools, 0)
     return {"machine": machine(), "versions": versions(tools), "parameters": plan.parameters(), "rows": rows}
+
+
+def added(earlier, results):
+    """Earlier results with the rows of these in place of those of the same scenarios."""
+    measured = {row["scenario"] for row in results["rows"]}
+    kept = [row for row in earlier["rows"] if row["scenario"] not in measured]
+    return {**earlier, "rows": kept + results["rows"]}
 
 
 def machine():
@@ -256,6 +268,15 @@ def on_postgres(plan, tools, turn):
 
 def on_jobs(plan, tools, turn):
     return jobs.measurements(plan, tools, turn, lines, alone) if plan.wants_baton() else []
+
+
+def balanced(plan, tools, _turn):
+    """Three servers behind a plain balancer beside one."""
+    if not plan.wants_baton():
+        return []
+    seconds = 5 if plan.quick else BALANCED_SECONDS
+    command = [sys.executable, BENCH / "cluster" / "balanced.py", "--json", "--seconds", seconds]
+    return lines(command, env={**os.environ, "BATON_BIN": str(tools.baton)})
 
 
 def waiters(plan, tools, _turn):

@@ -33,7 +33,7 @@ def write(output, results):
     pictures.mkdir(parents=True, exist_ok=True)
     made = {name: picture(pictures / f"{name}.svg", content) for name, content in charts(rows).items()}
     sections = [intro(results), glance.section(rows, pipeline_cells(rows)), pipeline(rows, made), latencies(rows, made),
-                wake_up(rows), asleep(rows), engine(rows, results["machine"]["cores"]), growth(rows), on_postgres(rows),
+                wake_up(rows), asleep(rows), engine(rows, results["machine"]["cores"]), growth(rows), on_postgres(rows), balanced(rows),
                 jobs.section(rows, pictures), waiters(rows), restart(rows), shapes(rows, pictures), failures(rows),
                 method(results)]
     (output / "benchmarks.md").write_text("\n\n".join(s for s in sections if s) + "\n")
@@ -246,6 +246,27 @@ machine; Baton's clients speak HTTP to it, the others speak to the database them
                          f"on the database, which take {row['database_cpu_share']:.2%} of a core; by itself the database "
                          f"takes {row['database_cpu_alone']:.2%}.")
     return "\n\n".join(parts)
+
+
+def balanced(rows):
+    """One server, and three behind a plain balancer, with and without each other's addresses."""
+    found = {row["servers"]: row for row in rows if row["scenario"] == "balanced"}
+    one = found.get("one server")
+    if not one:
+        return ""
+    lines = []
+    for name, row in found.items():
+        against_one = [f"{row[key] / one[key]:.3g}" for key in ("messages_per_s", "push_p99_ms", "delivery_p99_ms")]
+        lines.append([name, number(row["messages_per_s"]), *against_one, f"{row['push_p99_ms']:g}",
+                      f"{row['delivery_p50_ms']:g} / {row['delivery_p99_ms']:g}", number(row["deadlocks"]),
+                      number(row["refused"])])
+    others_used = f"{max(row.get('busy_before', 0) for row in found.values()):.0%}"
+    return "\n\n".join(["## Three servers behind a plain balancer", f"""\
+Six producers push to ten queues per call every 50 ms, 30 consumers of one group wait; every client sends its requests
+to the servers in turn. All servers share one PostgreSQL and the cores; {one['seconds']:g} s each. Other programs used
+{others_used} of the machine just before.""", table(
+        ["", "messages/s", "rate ÷ one server", "push p99 ÷", "delivery p99 ÷", "push p99 ms",
+         "delivery p50 / p99 ms", "deadlocks", "refused"], lines)])
 
 
 def database_cpu(row):
