@@ -51,6 +51,30 @@ def test_a_group_is_shown_by_partition(server, queue, group):
     assert partition["leaseActive"] is True
 
 
+def test_a_lease_is_shown_with_its_token_its_beginning_and_its_end(server, queue, group):
+    server.configure(queue, leaseTime=60)
+    server.push(queue, 1, 2, partition="p")
+    shown = lambda: server.get(f"/api/v1/consumer-groups/{group}").json[queue]["partitions"][0]  # noqa: E731
+    (message,) = server.pop(queue, consumerGroup=group)
+    lease = shown()["lease"]
+    assert (lease["group"], lease["leaseId"]) == (group, message["leaseId"]) and lease["token"] > 0
+    since, until = (datetime.fromisoformat(lease[name]) for name in ("since", "until"))
+    assert 59 <= (until - since).total_seconds() <= 61
+    (row,) = [row for row in server.get(f"/api/v1/messages?queue={queue}").json["messages"] if row["leases"]]
+    assert (row["transactionId"], row["leases"]) == (message["transactionId"], [lease])
+    assert row["leaseExpiresAt"] == lease["until"]
+    server.ack([message], group=group)
+    assert shown()["lease"] is None
+    assert all(row["leases"] == [] for row in server.get(f"/api/v1/messages?queue={queue}").json["messages"])
+
+
+def test_a_group_that_has_just_popped_nothing_is_not_dead(server, queue, group):
+    server.configure(queue)
+    assert server.pop(queue, consumerGroup=group) == []
+    (row,) = [row for row in server.get("/api/v1/consumer-groups").json if row["name"] == group]
+    assert (row["members"], row["state"]) == (0, "Stable")
+
+
 def test_an_unknown_group_is_an_empty_object(server, group):
     answer = server.get(f"/api/v1/consumer-groups/{group}")
     assert (answer.status, answer.json) == (200, {})

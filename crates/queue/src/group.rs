@@ -4,6 +4,7 @@
 //! once, however many partitions there are.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use baton_store::{Cursor, Durability, Group, GroupSpec, Partition, Queue, Start, Stop, Tx, look_at_all};
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
@@ -48,6 +49,8 @@ pub struct GroupOverview {
     pub time_lag_seconds: u64,
     /// Whether it has ever finished a message.
     pub ever_consumed: bool,
+    /// How long ago it was first seen.
+    pub age: Duration,
     /// `all`, `new` or `timestamp`.
     pub subscription_mode: &'static str,
     /// Where it began, unless at the oldest message.
@@ -56,6 +59,33 @@ pub struct GroupOverview {
     pub subscribed_at: Timestamp,
     /// Whether it is only ever given the newest message of a partition.
     pub conflation: bool,
+}
+
+/// A live lease of a group on messages of a partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// The group.
+    pub group: Arc<str>,
+    /// The id that the consumer shows.
+    pub id: LeaseId,
+    /// Its fencing token.
+    pub token: u64,
+    /// When it was given.
+    pub since: Timestamp,
+    /// When it runs out.
+    pub until: Timestamp,
+    /// The first offset that is not held.
+    pub end: Offset,
+}
+
+impl LeaseView {
+    /// The live lease of a group by its cursor, if there is one.
+    pub fn of(group: &Group, cursor: &Cursor, now: Timestamp) -> Option<Self> {
+        let lease = cursor.lease.as_ref().filter(|lease| lease.until > now)?;
+        // While a lease lives the group gets no other message of the partition.
+        let (since, group) = (cursor.last_pop_at, group.name.clone());
+        Some(Self { group, id: lease.id, token: lease.token, since, until: lease.until, end: lease.end })
+    }
 }
 
 /// How far a group is in one partition.
@@ -80,7 +110,7 @@ pub struct GroupPartition {
     /// Messages finished.
     pub consumed: u64,
     /// The live lease.
-    pub lease: Option<LeaseId>,
+    pub lease: Option<LeaseView>,
     /// The first unfinished offset.
     pub next: Offset,
 }
@@ -114,7 +144,7 @@ pub fn describe(
         oldest_unfinished_at: oldest,
         last_pop_at: Some(cursor.last_pop_at).filter(|at| *at > Timestamp::default()),
         consumed: cursor.consumed,
-        lease: cursor.lease.filter(|lease| lease.until > now).map(|lease| lease.id),
+        lease: LeaseView::of(group, &cursor, now),
         next: cursor.next,
     }))
 }
@@ -125,6 +155,7 @@ pub fn summarise(
     group: &Group,
     partition_count: u64,
     total_lag: u64,
+    now: Timestamp,
     partitions: &[GroupPartition],
 ) -> GroupOverview {
     let (mode, timestamp) = match group.start {
@@ -144,6 +175,7 @@ pub fn summarise(
         total_lag,
         time_lag_seconds: partitions.iter().map(|p| p.time_lag_seconds).max().unwrap_or(0),
         ever_consumed: partitions.iter().any(|p| p.consumed > 0),
+        age: now.since(group.subscribed_at),
         subscription_mode: mode,
         subscription_timestamp: timestamp,
         subscribed_at: group.subscribed_at,
@@ -178,7 +210,7 @@ pub fn describe_few(
             partitions.extend(describe(tx, queue, &group, partition)?);
             Ok(())
         })?;
-        let overview = summarise(queue, &group, page.len() as u64, backlog?, &partitions);
+        let overview = summarise(queue, &group, page.len() as u64, backlog?, tx.now(), &partitions);
         found.push((overview, partitions));
         Ok(())
     })?;

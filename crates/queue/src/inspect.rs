@@ -5,6 +5,7 @@ use std::sync::Arc;
 use baton_store::{DeadLetter, DeadLetterKey, Group, MessageView, Partition, Queue, Stop, Tx, look_at_all};
 use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
+use crate::group::LeaseView;
 use crate::pop::current_cursor;
 
 /// Where a message stands for the group that counts: queue mode. Without queue mode it is finished when every group has
@@ -55,8 +56,8 @@ pub struct MessageSummary {
     pub partition_name: Arc<str>,
     /// Where it stands.
     pub status: MessageStatus,
-    /// Until when it is held in queue mode.
-    pub lease_expires_at: Option<Timestamp>,
+    /// Who holds it, by group.
+    pub leases: Vec<LeaseView>,
     /// Whether the queue is read in queue mode.
     pub has_queue_mode: bool,
     /// How many named groups read the queue.
@@ -70,8 +71,8 @@ pub struct MessageSummary {
 pub struct MessageDetail {
     /// The message.
     pub summary: MessageSummary,
-    /// Each group: its name, whether it has finished the message, until when it holds it.
-    pub groups: Vec<(Arc<str>, bool, Option<Timestamp>)>,
+    /// Each group: its name, and whether it has finished the message.
+    pub groups: Vec<(Arc<str>, bool)>,
     /// The newest dead letter of it.
     pub dead_letter: Option<DeadLetter>,
 }
@@ -305,7 +306,7 @@ struct View {
     name: Arc<str>,
     next: Offset,
     finished: Option<Box<baton_store::OffsetRanges>>,
-    lease: Option<(Offset, Timestamp)>,
+    lease: Option<LeaseView>,
 }
 
 impl View {
@@ -313,8 +314,8 @@ impl View {
         offset < self.next || self.finished.as_ref().is_some_and(|finished| finished.contains(offset))
     }
 
-    fn held_until(&self, offset: Offset) -> Option<Timestamp> {
-        self.lease.filter(|(end, _)| offset < *end && !self.has_finished(offset)).map(|(_, until)| until)
+    fn lease_of(&self, offset: Offset) -> Option<&LeaseView> {
+        self.lease.as_ref().filter(|lease| offset < lease.end && !self.has_finished(offset))
     }
 }
 
@@ -323,7 +324,7 @@ impl Views {
         let mut views = Vec::new();
         look_at_all(tx.groups(queue.id)?, |group| {
             let cursor = current_cursor(tx, &group, partition)?;
-            let lease = cursor.lease.filter(|lease| lease.until > tx.now()).map(|l| (l.end, l.until));
+            let lease = LeaseView::of(&group, &cursor, tx.now());
             views.push(View {
                 name: group.name.clone(),
                 next: cursor.next,
@@ -346,12 +347,11 @@ impl Views {
         let offset = message.offset;
         let queue_mode = self.0.iter().find(|view| *view.name == *QUEUE_MODE);
         let named = || self.0.iter().filter(|view| *view.name != *QUEUE_MODE);
-        let lease_expires_at = queue_mode.and_then(|view| view.held_until(offset));
         let by_every_group = !self.0.is_empty() && self.0.iter().all(|view| view.has_finished(offset));
         let status = match queue_mode {
             _ if is_dead => MessageStatus::DeadLetter,
             Some(view) if view.has_finished(offset) => MessageStatus::Completed,
-            Some(_) if lease_expires_at.is_some() => MessageStatus::Processing,
+            Some(view) if view.lease_of(offset).is_some() => MessageStatus::Processing,
             None if by_every_group => MessageStatus::Completed,
             _ => MessageStatus::Pending,
         };
@@ -360,16 +360,16 @@ impl Views {
             queue: queue.clone(),
             partition_name: partition_name.clone(),
             status,
-            lease_expires_at,
+            leases: self.0.iter().filter_map(|view| view.lease_of(offset)).cloned().collect(),
             has_queue_mode: queue_mode.is_some(),
             named_groups: named().count() as u64,
             named_groups_done: named().filter(|view| view.has_finished(offset)).count() as u64,
         }
     }
 
-    /// Each group: its name, whether it has finished the message, until when it holds it.
-    pub fn groups(&self, offset: Offset) -> Vec<(Arc<str>, bool, Option<Timestamp>)> {
-        let view = |view: &View| (view.name.clone(), view.has_finished(offset), view.held_until(offset));
+    /// Each group: its name, and whether it has finished the message.
+    pub fn groups(&self, offset: Offset) -> Vec<(Arc<str>, bool)> {
+        let view = |view: &View| (view.name.clone(), view.has_finished(offset));
         self.0.iter().map(view).collect()
     }
 }

@@ -38,7 +38,7 @@ mod withdrawn;
 pub use ack::{AckItem, Acked, LeaseClaim};
 pub use broker::{Broker, Causes, FetchEntry, Fetched, Given, Marks, Numbers, Options, Spool, TracedMessage};
 pub use error::Error;
-pub use group::{GroupOverview, GroupPartition, Position};
+pub use group::{GroupOverview, GroupPartition, LeaseView, Position};
 pub use inspect::{
     Counts, DeadLetterFilter, DeadLetterPage, ListedLetter, MessageDetail, MessageFilter, MessageStatus,
     MessageSummary, PartitionSummary, QueueSummary, Replayed,

@@ -24,19 +24,19 @@ impl Broker {
                 continue;
             }
             let id = queue.id;
-            let (groups, partition_count) = self
+            let (groups, partition_count, now) = self
                 .run(move |tx| {
                     let mut groups = Vec::new();
                     for group in tx.groups(id)? {
                         let backlog = tx.backlog(group.id)?;
                         groups.push((group, backlog));
                     }
-                    Ok((groups, tx.partition_count(id)?))
+                    Ok((groups, tx.partition_count(id)?, tx.now()))
                 })
                 .await?;
             for (group, backlog) in groups {
                 let partitions = self.describe(queue, &group).await?;
-                found.push(group::summarise(queue, &group, partition_count, backlog, &partitions));
+                found.push(group::summarise(queue, &group, partition_count, backlog, now, &partitions));
             }
         }
         Ok(found)

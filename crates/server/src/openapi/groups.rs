@@ -28,7 +28,7 @@ pub(super) fn operations() -> Vec<Operation> {
             shape(json!({"*": {"partitions": [{
                 "partition": "text", "partitionId": "text", "workerId": "text?", "lastConsumedAt": "time?",
                 "totalConsumed": "whole", "offsetLag": "whole", "timeLagSeconds": "whole", "leaseActive": "flag",
-                "nextOffset": "whole",
+                "lease": "@Lease?", "nextOffset": "whole",
             }]}})),
         ),
         delete("/api/v1/consumer-groups/:group").query(keep()).answers(200, "It is gone.", shape(json!({

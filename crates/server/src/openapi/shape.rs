@@ -41,7 +41,7 @@ fn object(mut members: Map<String, Value>) -> Value {
 
 /// The schema of one word.
 pub fn word(text: &str) -> Value {
-    if let Some(name) = text.strip_prefix('@') {
+    if let Some(name) = text.strip_prefix('@').filter(|name| !name.ends_with('?')) {
         return json!({"$ref": format!("#/components/schemas/{name}")});
     }
     if text.contains('|') {
@@ -151,8 +151,14 @@ pub fn shared() -> Map<String, Value> {
             "queueStatus": "pending|processing|completed|dead_letter",
             "busStatus": {"consumedBy": "whole", "totalGroups": "whole"},
             "traceId": "uuid?", "producerSub": "text?", "queuePriority": "number", "createdAt": "time",
-            "leaseExpiresAt": "time?", "offset": "whole", "data": "any", "payload": "any",
+            "leaseExpiresAt": "time?", "leases": ["@Lease"], "offset": "whole", "data": "any", "payload": "any",
         })),
+    );
+    add(
+        "Lease",
+        shape(
+            json!({"group": "text", "leaseId": "uuid", "token": "whole", "since": "time", "until": "time"}),
+        ),
     );
     add(
         "Queue",

@@ -1,9 +1,12 @@
 //! `/api/v1/consumer-groups…`: how far groups are, and moving or forgetting them.
 
+use std::time::Duration;
+
 use baton_queue::{GroupOverview, GroupPartition, Position};
 use baton_types::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::messages::lease;
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json;
@@ -13,6 +16,8 @@ use crate::reply::Reply;
 
 /// Seconds behind from which a group counts as lagging.
 const LAGGING_SECONDS: u64 = 300;
+/// A group that has got no message yet is not taken for dead for this long.
+const NEW_FOR: Duration = Duration::from_secs(300);
 const DEFAULT_MIN_LAG_SECONDS: u64 = 3600;
 
 /// Lists groups.
@@ -26,7 +31,7 @@ pub(super) fn list(call: Call) -> Answer {
 fn overview(group: &GroupOverview) -> Value {
     let state = if group.time_lag_seconds > LAGGING_SECONDS {
         "Lagging"
-    } else if group.ever_consumed || group.members > 0 {
+    } else if group.ever_consumed || group.members > 0 || group.age < NEW_FOR {
         "Stable"
     } else {
         "Dead"
@@ -64,7 +69,7 @@ fn lagging_row(partition: &GroupPartition) -> Value {
         "queue_name": partition.queue,
         "partition_name": partition.partition_name,
         "partition_id": partition.partition.to_string(),
-        "worker_id": partition.lease.map(|lease| lease.to_string()),
+        "worker_id": partition.lease.as_ref().map(|lease| lease.id.to_string()),
         "offset_lag": partition.lag,
         "time_lag_seconds": partition.time_lag_seconds,
         "lag_hours": hours(partition.time_lag_seconds),
@@ -98,12 +103,13 @@ fn partition_row(partition: &GroupPartition) -> Value {
     json!({
         "partition": partition.partition_name,
         "partitionId": partition.partition.to_string(),
-        "workerId": partition.lease.map(|lease| lease.to_string()),
+        "workerId": partition.lease.as_ref().map(|lease| lease.id.to_string()),
         "lastConsumedAt": partition.last_pop_at.map(Timestamp::to_iso_millis),
         "totalConsumed": partition.consumed,
         "offsetLag": partition.lag,
         "timeLagSeconds": partition.time_lag_seconds,
         "leaseActive": partition.lease.is_some(),
+        "lease": partition.lease.as_ref().map(lease),
         "nextOffset": partition.next.0,
     })
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use baton_queue::{AckItem, LeaseClaim, MessageDetail, MessageFilter, MessageStatus, MessageSummary};
+use baton_queue::{
+    AckItem, LeaseClaim, LeaseView, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
+};
 use baton_types::limits::PAGE_ROWS_MAX;
 use baton_types::wire::AckStatus;
 use baton_types::{PartitionId, QUEUE_MODE, Timestamp};
@@ -41,6 +43,7 @@ struct Row<'a> {
     queue_priority: i32,
     created_at: String,
     lease_expires_at: Option<String>,
+    leases: Vec<Value>,
     offset: u64,
     data: &'a RawValue,
     payload: &'a RawValue,
@@ -66,12 +69,29 @@ impl<'a> Row<'a> {
             producer_sub: message.producer.as_ref().map(|sub| String::from_utf8_lossy(sub).into_owned()),
             queue_priority: spec.options.priority,
             created_at: message.created_at.to_iso_millis(),
-            lease_expires_at: summary.lease_expires_at.map(Timestamp::to_iso_millis),
+            lease_expires_at: summary
+                .leases
+                .iter()
+                .map(|lease| lease.until)
+                .max()
+                .map(Timestamp::to_iso_millis),
+            leases: summary.leases.iter().map(lease).collect(),
             offset: message.offset.0,
             data: payload,
             payload,
         }
     }
+}
+
+/// A lease as it is shown.
+pub(super) fn lease(lease: &LeaseView) -> Value {
+    json!({
+        "group": lease.group,
+        "leaseId": lease.id.to_string(),
+        "token": lease.token,
+        "since": lease.since.to_iso_millis(),
+        "until": lease.until.to_iso_millis(),
+    })
 }
 
 /// A stored payload as JSON to be written out unchanged.
@@ -209,7 +229,8 @@ impl<'a> Detail<'a> {
     fn new(found: &'a MessageDetail) -> Self {
         let summary = &found.summary;
         let options = &summary.queue.spec.options;
-        let groups = found.groups.iter().map(|(name, finished, until)| {
+        let groups = found.groups.iter().map(|(name, finished)| {
+            let until = summary.leases.iter().find(|lease| lease.group == *name).map(|lease| lease.until);
             json!({"name": name, "consumed": finished, "leaseExpiresAt": until.map(Timestamp::to_iso_millis)})
         });
         Self {
@@ -376,12 +397,12 @@ mod tests {
             queue: std::sync::Arc::new(queue),
             partition_name: "p".into(),
             status: MessageStatus::Completed,
-            lease_expires_at: None,
+            leases: Vec::new(),
             has_queue_mode: true,
             named_groups: 2,
             named_groups_done: 1,
         };
-        let found = MessageDetail { summary, groups: vec![("g".into(), true, None)], dead_letter: None };
+        let found = MessageDetail { summary, groups: vec![("g".into(), true)], dead_letter: None };
         let text = serde_json::to_string(&Detail::new(&found)).unwrap();
         assert!(text.contains(r#""payload":{ "n" : 1.0 }"#), "{text}");
         let shown: Value = serde_json::from_str(&text).unwrap();
