@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_shards::wire::{self, MessageData, ShardMessage};
-use baton_shards::{Outcome as Assigned, SnapshotReceiver, Refusal, Request, Snapshot, first_snapshot};
+use baton_shards::{Outcome as Assigned, Refusal, Request, Snapshot, SnapshotReceiver, first_snapshot};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -56,7 +56,8 @@ pub(super) fn act(mut call: Call) -> Answer {
         let action: Action = serde_json::from_slice(&body).map_err(wrong)?;
         let data: MessageData<'_> = serde_json::from_slice(&body).map_err(wrong)?;
         let caller = call.caller().map(|subject| format!("token:{subject}").into());
-        let ShardMessage { service, request, sequence } = ShardMessage::from_data(&action.action, service, data, caller)?;
+        let ShardMessage { service, request, sequence } =
+            ShardMessage::from_data(&action.action, service, data, caller)?;
         let answer = call.app().shards.submit_and_wait(&service, request).await?;
         Reply::ok(&wire::assignment_data(&answer, sequence))
     })
