@@ -33,11 +33,11 @@ CYCLES_LEFT: dict[str, list[str]] = {
         "counter kv",
     ],
     "baton-server": [
-        "app auth body call cluster error http1 json metrics names openapi path query reply routes server service settings sites timeline unknown zeromq",
+        "app auth body call cluster error http1 json media metrics names openapi path query reply routes server service settings sites timeline unknown zeromq",
     ],
     "baton-store-embedded": [
         "hot tails",
-        "committer filling index leftovers loading log messages reclaimer store store_clock telling tx writer",
+        "committer context filling index instance leftovers loading log messages reclaimer recovery shared store store_clock telling tx writer",
     ],
     "baton-store-postgres": [
         "link schema",
@@ -77,7 +77,7 @@ def cycles() -> list[str]:
         left = [set(members.split()) for members in CYCLES_LEFT.get(crate.name, [])]
         for members in found:
             if not any(set(members) <= known for known in left):
-                edges = [f"    {a} uses {b}: {uses[a][b]}" for a in members for b in sorted(uses[a]) if b in members]
+                edges = [f"    {a} uses {b}: {uses[a][b]}" for a in members for b in sorted(uses[a]) if b in members][:20]
                 problems.append(f"{crate.name}: {' '.join(members)} use each other:\n" + "\n".join(edges))
     return problems
 

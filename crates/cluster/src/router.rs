@@ -402,11 +402,11 @@ mod tests {
         assert!(!router.is_healthy(at(1), "b"));
         router.drain(true);
         router.own.change(at(1), waits(1, 3));
-        assert_eq!(router.push(at(1), name).as_deref(), Some("c"), "although somebody waits here");
+        assert_eq!(router.push(at(1), name).as_deref(), Some("c"), "although a pop waits here");
         assert_eq!(
             router.push(at(1), name_hash("another")).as_deref(),
             Some("c"),
-            "although nobody waits there"
+            "although no pop waits there"
         );
         router.beat(at(2), &"c".into(), "http://c:1", load(0.1), true);
         assert_eq!((pop(&mut router, 2, "new"), router.push(at(2), name)), (None, None), "all are drained");
@@ -418,14 +418,14 @@ mod tests {
     fn a_push_goes_to_where_its_consumers_wait() {
         let mut router = router();
         let name = name_hash("q1");
-        assert_eq!(router.push(at(0), name), None, "nobody waits");
+        assert_eq!(router.push(at(0), name), None, "no pop waits");
         router.others.hear(at(0), &"b".into(), &[waits(1, 1)]);
         router.others.hear(at(0), &"c".into(), &[waits(1, 2)]);
         assert_eq!(router.push(at(0), name).as_deref(), Some("b"), "the less loaded of two");
         assert_eq!(router.next_push(at(0), name, &["b".into()]).as_deref(), Some("c"));
         assert_eq!(router.next_push(at(0), name, &["b".into(), "c".into()]), None);
         router.own.change(at(0), waits(1, 3));
-        assert_eq!(router.push(at(0), name), None, "somebody waits here");
+        assert_eq!(router.push(at(0), name), None, "a pop waits here");
     }
 
     #[test]
