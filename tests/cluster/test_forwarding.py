@@ -2,8 +2,10 @@
 
 import time
 
+import pytest
+
 import tokens
-from baton import Background, ack_of, eventually, pop_path
+from baton import Background, Wire, ack_of, eventually, pop_path
 from nodes import STAY, Waiting, busy
 
 LEASE_SECONDS = 300
@@ -167,6 +169,23 @@ def test_every_answer_says_who_gave_it(cluster, queue):
     assert a.get("/health").json["shared_state"]["enabled"] is True
     statistics = a.get("/api/v1/system/shared-state").json
     assert statistics["local_sidecars"] == 1 and "groups_tracked" in statistics["group_backoff"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/elections/g", "/api/v1/shards/s"])
+def test_a_stream_of_events_says_who_sends_it(cluster, path):
+    a = cluster("ab")["a"]
+    if path.startswith("/api/v1/shards"):
+        worker = {"action": "register", "workerId": "w", "maxShardCount": 1, "weight": 1}
+        assert a.post(path, worker).status == 200
+    with Wire(a.port) as wire:
+        wire.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            received = wire.socket.recv(4096)
+            assert received, head
+            head += received
+    lines = head.split(b"\r\n\r\n")[0].decode().lower().split("\r\n")
+    assert "content-type: text/event-stream" in lines and "x-served-by: a" in lines, lines
 
 
 def test_what_a_consumer_that_left_was_given_is_given_back_at_once(cluster, queue):

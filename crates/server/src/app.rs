@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
-use crate::cluster::{Draining, served_by};
+use crate::cluster::{Draining, served_by, served_by_line};
 use crate::elections::Elections;
 use crate::lag::Naps;
+use crate::places::Refusals;
 use crate::process::Usage;
 use crate::reply::Reply;
 use crate::server::Options;
@@ -46,6 +47,8 @@ pub struct App {
     started: Stopwatch,
     /// Open connections.
     pub connections: AtomicUsize,
+    /// Connections that found no room.
+    pub(crate) refusals: Refusals,
     leaving: AtomicBool,
     stopping: CancellationToken,
 }
@@ -79,6 +82,7 @@ impl App {
             budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
             started: Stopwatch::start(),
             connections: AtomicUsize::new(0),
+            refusals: Refusals::default(),
             leaving: AtomicBool::new(false),
             stopping,
         }
@@ -114,6 +118,11 @@ impl App {
             Some(cluster) => served_by(cluster, reply),
             None => reply,
         }
+    }
+
+    /// The header that says which server answers, for an answer that is written by hand.
+    pub(crate) fn served_by(&self) -> Option<String> {
+        self.cluster.as_ref().and_then(served_by_line)
     }
 
     pub(crate) fn stop(&self) {

@@ -25,10 +25,6 @@ const PEERS_SHARE: usize = 2;
 /// Bytes of a body that are not counted for its peer: most bodies are smaller, and so need no lock.
 const UNCOUNTED_BYTES: usize = 64 << 10;
 
-/// Bytes of a refused body that are read and thrown away, so that a caller who sends before it reads sees the
-/// refusal instead of a broken connection.
-pub const DISCARDED_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
-
 /// How many body bytes there are and may be.
 #[derive(Debug)]
 pub struct Budget {

@@ -26,6 +26,7 @@ pub mod metrics;
 mod names;
 mod openapi;
 mod path;
+mod places;
 mod process;
 mod query;
 mod reply;

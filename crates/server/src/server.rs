@@ -12,11 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_cluster::Gossip;
-use baton_env::Stopwatch;
 use baton_queue::{Broker, Subscription};
 use baton_tls::Identity;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +22,7 @@ use crate::app::App;
 use crate::auth::{self, Auth};
 use crate::cluster;
 use crate::http1::{Connection, Stream};
+use crate::places::{Place, Places};
 use crate::sites::Sites;
 use crate::zeromq::{self, Front};
 
@@ -32,12 +31,6 @@ const BACKLOG: u32 = 4096;
 
 /// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Connections beyond the limit that are being told so; more are closed without a word.
-const REFUSALS_MAX: usize = 64;
-
-/// How often that is logged at most.
-const REFUSALS_LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a peer may take to agree on TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -58,8 +51,10 @@ pub struct Options {
     pub listen: String,
     /// The name of this node.
     pub node_id: String,
-    /// Connections beyond which new ones wait.
+    /// Connections beyond which new ones are refused.
     pub connections_max: usize,
+    /// The same for connections of one address; 0 is no limit.
+    pub connections_per_address: usize,
     /// How long a call may take beyond what its caller asked to wait.
     pub call_timeout: Duration,
     /// Messages of a pop that does not say how many.
@@ -258,7 +253,7 @@ async fn accept(
     tracker: &TaskTracker,
     shutdown: &CancellationToken,
 ) {
-    let mut places = Places::new(app.options.connections_max);
+    let mut places = Places::new(app.options.connections_max, app.options.connections_per_address);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -267,7 +262,7 @@ async fn accept(
         };
         match accepted {
             Ok((stream, peer)) => {
-                let Some(place) = places.take() else { continue };
+                let Some(place) = places.take(peer.ip(), &app.refusals) else { continue };
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "cannot set TCP_NODELAY");
                 }
@@ -306,40 +301,6 @@ fn warn_of_strangers(address: SocketAddr, tokens: bool, tls: bool) {
     }
 }
 
-/// Room for connections.
-struct Places {
-    served: Arc<Semaphore>,
-    refused: Arc<Semaphore>,
-    logged: Option<Stopwatch>,
-}
-
-/// What a connection holds for as long as it lives.
-struct Place {
-    /// Whether it is one too many.
-    is_refused: bool,
-    _held: OwnedSemaphorePermit,
-}
-
-impl Places {
-    fn new(connections_max: usize) -> Self {
-        let (served, refused) = (Semaphore::new(connections_max), Semaphore::new(REFUSALS_MAX));
-        Self { served: Arc::new(served), refused: Arc::new(refused), logged: None }
-    }
-
-    /// A place for a connection that has come; `None` if it cannot even be refused politely.
-    fn take(&mut self) -> Option<Place> {
-        if let Ok(held) = Arc::clone(&self.served).try_acquire_owned() {
-            return Some(Place { is_refused: false, _held: held });
-        }
-        if self.logged.as_ref().is_none_or(|logged| logged.elapsed() >= REFUSALS_LOGGED_EVERY) {
-            self.logged = Some(Stopwatch::start());
-            tracing::warn!("connections are refused: there are as many as connections_max allows");
-        }
-        let held = Arc::clone(&self.refused).try_acquire_owned().ok()?;
-        Some(Place { is_refused: true, _held: held })
-    }
-}
-
 /// Agrees on TLS, then serves.
 async fn greet(
     identity: Identity,
@@ -365,8 +326,8 @@ async fn greet(
 /// Serves one connection to its end, or refuses it.
 async fn serve(stream: Stream, peer: IpAddr, app: Arc<App>, place: Place, stop: CancellationToken) {
     let stopping = AtomicBool::new(false);
-    if place.is_refused {
-        let refusal = Connection::new(stream, peer, app, &stopping).refuse();
+    if let Some(limit) = place.beyond {
+        let refusal = Connection::new(stream, peer, app, &stopping).refuse(limit);
         tokio::select! {
             () = stop.cancelled() => {}
             // Boxed, so that those who are served do not hold it.

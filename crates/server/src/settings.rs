@@ -69,6 +69,8 @@ pub struct Settings {
     pub pop_creates_queue: bool,
     /// Connections at once.
     pub connections_max: usize,
+    /// Connections of one address at once; 0 is no limit.
+    pub connections_per_address: usize,
     /// How long a call may take beyond what its caller asked to wait.
     pub call_timeout: Duration,
     /// Where a new group begins that does not say where.
@@ -140,6 +142,7 @@ impl Default for Settings {
             pop_waiters_max: 100_000,
             pop_creates_queue: false,
             connections_max: 20_000,
+            connections_per_address: 10_000,
             call_timeout: Duration::from_millis(45_000),
             default_subscription_mode: SubscriptionMode::All,
             default_batch_size: 1,
@@ -350,6 +353,7 @@ impl Settings {
             listen: self.listen.clone(),
             node_id: self.node_id.clone(),
             connections_max: self.connections_max,
+            connections_per_address: self.connections_per_address,
             call_timeout: self.call_timeout,
             default_batch_size: self.default_batch_size,
             default_timeout: self.default_timeout,

@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::time::Duration;
 
-use baton_server::{Testing, testing};
+use baton_server::{Settings, Testing, testing, testing_with};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -221,6 +221,44 @@ async fn a_body_is_asked_for_only_when_it_is_wanted() {
 }
 
 #[tokio::test]
+async fn a_refused_body_is_not_waited_for() {
+    let mut settings = Settings { listen: "127.0.0.1:0".into(), ..Settings::default() };
+    settings.set("test", "jwt_enabled", "true").unwrap();
+    settings.set("test", "jwt_secret", &"x".repeat(32)).unwrap();
+    let (open, guarded) = (testing().await.unwrap(), testing_with(&settings).await.unwrap());
+    for (server, path, length, status) in [
+        (&guarded, "/api/v1/push", 60 << 20, "401"),
+        (&open, "/none", 60 << 20, "404"),
+        (&open, "/api/v1/push", usize::MAX, "413"),
+    ] {
+        for framing in [format!("Content-Length: {length}"), "Transfer-Encoding: chunked".into()] {
+            if status == "413" && framing.starts_with('T') {
+                continue;
+            }
+            for expect in ["", "Expect: 100-continue\r\n"] {
+                let mut stream = connect(server).await;
+                let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{expect}{framing}\r\n\r\n");
+                stream.write_all(head.as_bytes()).await.unwrap();
+                let answer = tokio::time::timeout(Duration::from_secs(3), rest(&mut stream));
+                let answer = answer.await.expect("the answer does not wait for the body");
+                assert_eq!(statuses(&answer), [status], "{answer}");
+                assert!(answer.contains("connection: close"), "{answer}");
+            }
+        }
+    }
+    // A peer that sends first and reads then still finds the answer.
+    let mut stream = connect(&guarded).await;
+    let body = "x".repeat(512 << 10);
+    let head =
+        format!("POST /api/v1/push HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    assert_eq!(statuses(&rest(&mut stream).await), ["401"]);
+    guarded.stop().await.unwrap();
+    open.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_parked_pop_ends_with_its_caller() {
     let server = testing().await.unwrap();
     let mut closing = connect(&server).await;
@@ -238,6 +276,45 @@ async fn a_parked_pop_ends_with_its_caller() {
     resetting.set_zero_linger().unwrap();
     drop(resetting);
     until_waiters(&server, 0).await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_parked_pop_ends_with_its_caller_also_behind_pipelined_bytes() {
+    let server = testing().await.unwrap();
+    let behind = "GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    // Before the pop is parked, and after.
+    let mut early = connect(&server).await;
+    early.write_all([POP, behind].concat().as_bytes()).await.unwrap();
+    until_waiters(&server, 1).await;
+    drop(early);
+    until_waiters(&server, 0).await;
+    let mut late = connect(&server).await;
+    late.write_all(POP.as_bytes()).await.unwrap();
+    until_waiters(&server, 1).await;
+    late.write_all(behind.as_bytes()).await.unwrap();
+    late.write_all(behind.as_bytes()).await.unwrap();
+    drop(late);
+    until_waiters(&server, 0).await;
+    server.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_message_is_not_leased_to_a_peer_that_closed_behind_many_pipelined_bytes() {
+    let server = testing().await.unwrap();
+    let mut leaving = connect(&server).await;
+    // More than the server buffers, and less than the kernel does: it sees the end only once all before it was sent.
+    let large = "GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2_500);
+    leaving.write_all(POP.as_bytes()).await.unwrap();
+    until_waiters(&server, 1).await;
+    leaving.write_all(large.as_bytes()).await.unwrap();
+    drop(leaving);
+    baton_env::sleep(Duration::from_millis(200)).await;
+    let body = r#"{"items":[{"queue":"q","payload":7}]}"#;
+    let push = format!("POST /api/v1/push HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert_eq!(statuses(&exchange(&server, &push).await), ["201"]);
+    let pop = "GET /api/v1/pop/queue/q?wait=true&timeout=5000 HTTP/1.0\r\n\r\n";
+    assert_eq!(statuses(&exchange(&server, pop).await), ["200"]);
     server.stop().await.unwrap();
 }
 

@@ -123,6 +123,12 @@ pub fn served_by(cluster: &Cluster, reply: Reply) -> Reply {
     }
 }
 
+/// The same header as a line, for a stream of events.
+pub fn served_by_line(cluster: &Cluster) -> Option<String> {
+    let id = HeaderValue::from_str(&cluster.options().id).ok().filter(|_| cluster.is_routing())?;
+    Some(format!("{SERVED_BY}: {}\r\n", id.to_str().ok()?))
+}
+
 /// Where other servers reach this one. One that listens everywhere leaves out the host, since it cannot know it.
 fn advertised(advertise: &str, scheme: &str, address: SocketAddr) -> String {
     match advertise {

@@ -39,7 +39,7 @@ impl Buffer {
 
     /// Forgets the first `count` bytes.
     pub fn consume(&mut self, count: usize) {
-        self.start = self.end.min(self.start + count);
+        self.start = self.end.min(self.start.saturating_add(count));
         if self.is_empty() {
             (self.start, self.end) = (0, 0);
         }
@@ -61,6 +61,11 @@ impl Buffer {
         self.memory.get_mut(self.end..).unwrap_or_default()
     }
 
+    /// Whether there is room for no more.
+    pub fn is_full(&self) -> bool {
+        self.end - self.start >= HEAD_BYTES_MAX
+    }
+
     /// Takes in `count` bytes that were put into the room.
     pub fn filled(&mut self, count: usize) {
         self.end = self.memory.len().min(self.end + count);
@@ -76,7 +81,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.consume(usize::MAX - self.start);
+        self.consume(usize::MAX);
         self.release();
     }
 }
@@ -126,7 +131,7 @@ mod tests {
         assert_eq!(buffer.room().len(), 10);
         put(&mut buffer, &vec![8; HEAD_BYTES_MAX - USUAL_BYTES + 10]);
         assert_eq!(buffer.bytes().len(), HEAD_BYTES_MAX);
-        assert!(buffer.room().is_empty());
+        assert!(buffer.room().is_empty() && buffer.is_full());
         assert_eq!((buffer.bytes()[0], buffer.bytes()[HEAD_BYTES_MAX - 1]), (7, 8));
     }
 }

@@ -1,9 +1,10 @@
 //! One connection: requests in, answers out, in order.
 //!
 //! Always: every request gets an answer, and within the time that its route allows, unless its peer has gone, and
-//! then its handler is dropped at once (bytes that a peer sends ahead end the watch, as nobody can look behind
-//! them); a body is refused before it is read where that can be known, and read only for a caller who may call the
-//! route; what was not read of a request ends the connection. Start at [`Connection::run`].
+//! then its handler is dropped at once, also when pipelined bytes arrived before the end (up to the size of the
+//! buffer; behind more, when the handler is next polled); a refused body is answered before it is read; a body is
+//! read only for a caller who may call the route; what was not read of a request ends the connection. Start at
+//! [`Connection::run`].
 
 use std::future::poll_fn;
 use std::io;
@@ -26,10 +27,11 @@ use super::stream::Stream;
 use super::wire::{Phase, Wire};
 use crate::app::App;
 use crate::auth::Identity;
-use crate::body::{Charge, DISCARDED_BYTES_MAX, Received, too_large};
+use crate::body::{Charge, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::openapi::known;
+use crate::places::Limit;
 use crate::reply::{Passage, Reply};
 use crate::service::{self, Caller, Patience, Place};
 
@@ -83,9 +85,9 @@ enum Handled {
 enum Body {
     /// It was read whole.
     Whole(Received),
-    /// It was refused and read to its end.
+    /// It was refused, and all of it had arrived.
     Refused(Error),
-    /// It was refused, and what follows on the connection cannot be told from it.
+    /// It was refused before its end, so the connection ends.
     Cut(Error),
 }
 
@@ -134,6 +136,8 @@ impl<'s> Connection<'s> {
                     self.send(rest).await?;
                     true
                 }
+                // What it has sent before it left is still done.
+                Handled::Gone if !self.wire.buffer.is_empty() => continue,
                 Handled::Gone => return Ok(()),
             };
             if !manner.keep_alive {
@@ -145,17 +149,21 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// Tells a peer that there are too many like it, once it has asked for something: who is answered before that may
-    /// take it for a mistake.
-    pub async fn refuse(mut self) -> io::Result<()> {
+    /// Refuses a peer because of `limit`, once it has asked for something: a client that is answered before that may take
+    /// it for a mistake.
+    pub async fn refuse(mut self, limit: Limit) -> io::Result<()> {
         let manner = match tokio::time::timeout(REFUSED_WITHIN, self.begin()).await {
             Ok(Ok(Some(Ok(begun)))) => Manner { keep_alive: false, ..begun.manner },
             _ => LAST_WORDS,
         };
-        let max = self.app.options.connections_max;
+        let options = &self.app.options;
+        let (holder, max) = match limit {
+            Limit::Server => ("the server", options.connections_max),
+            Limit::Address => ("this address", options.connections_per_address),
+        };
+        let setting = limit.setting();
         let error = Error::overloaded(format!(
-            "the server has {max} connections, as many as connections_max allows; close some that are idle, or try \
-             again"
+            "{holder} has {max} connections, as many as {setting} allows; close some that are idle, or try again"
         ));
         self.answer(self.app.marked(error.into_reply()), &manner).await?;
         self.wire.linger().await;
@@ -169,7 +177,8 @@ impl<'s> Connection<'s> {
         manner: &Manner,
         remaining: Option<Duration>,
     ) -> io::Result<()> {
-        let head = format!("{EVENTS}{}\r\n", manner.sharing.as_deref().unwrap_or_default());
+        let server = self.app.served_by().unwrap_or_default();
+        let head = format!("{EVENTS}{server}{}\r\n", manner.sharing.as_deref().unwrap_or_default());
         self.wire.send(head.as_bytes(), &[]).await?;
         let head_only = manner.head_only;
         let mut end = remaining.map(Deadline::after);
@@ -293,8 +302,7 @@ impl<'s> Connection<'s> {
         let (route, parameters, query, caller) = match admitted {
             Ok(admitted) => admitted,
             Err(reply) => {
-                let whole = framing.is_empty() || (asked && self.discard(framing).await);
-                self.wire.end_body();
+                let whole = framing.is_empty() || (asked && self.skip_arrived(framing));
                 return Ok(Handled::Replied(reply, whole));
             }
         };
@@ -372,9 +380,16 @@ impl<'s> Connection<'s> {
         .await;
     }
 
-    /// Whether the peer has left. Bytes that it has sent ahead end the watch.
+    /// Whether the peer has left. What it sends ahead is taken into the buffer, since its end stands behind that.
     fn has_gone(&mut self, cx: &mut Context<'_>) -> bool {
-        self.wire.buffer.is_empty() && matches!(self.wire.poll_fill(cx), Poll::Ready(Ok(0) | Err(_)))
+        while !self.wire.buffer.is_full() {
+            match self.wire.poll_fill(cx) {
+                Poll::Ready(Ok(1..)) => {}
+                Poll::Ready(Ok(0) | Err(_)) => return true,
+                Poll::Pending => return false,
+            }
+        }
+        self.wire.is_ended()
     }
 
     /// Reads a body, unless it is refused. `asked` is whether its peer sends it unasked.
@@ -384,18 +399,17 @@ impl<'s> Connection<'s> {
             && length > max as u64
             && !is_ignored
         {
-            let whole = asked && self.discard(framing).await;
+            let whole = asked && self.skip_arrived(framing);
             return Ok(if whole { Body::Refused(too_large(max)) } else { Body::Cut(too_large(max)) });
         }
         if !asked && self.wire.buffer.is_empty() {
             self.wire.send(CONTINUE, &[]).await?;
         }
         Ok(match framing {
-            Framing::Length(_) if is_ignored => match self.discard(framing).await {
-                true => Body::Whole(Received::empty()),
-                false => Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
+            Framing::Length(length) => match self.counted(usize::try_from(length).unwrap_or(0)).await {
+                Body::Whole(_) if is_ignored => Body::Whole(Received::empty()),
+                body => body,
             },
-            Framing::Length(length) => self.counted(usize::try_from(length).unwrap_or(0)).await,
             Framing::Chunked => self.chunked(max).await,
         })
     }
@@ -419,14 +433,10 @@ impl<'s> Connection<'s> {
                 Err(error) => return Body::Cut(missing_end(&error)),
             };
         }
-        let Err(error) = charged else { return Body::Whole(Received::new(bytes, charge)) };
-        let left = (length - bytes.len()) as u64;
-        // A refused body is charged for no longer.
-        drop((bytes, charge));
-        if left == 0 || self.discard(Framing::Length(left)).await {
-            Body::Refused(error)
-        } else {
-            Body::Cut(error)
+        match charged {
+            Ok(()) => Body::Whole(Received::new(bytes, charge)),
+            Err(error) if bytes.len() == length => Body::Refused(error),
+            Err(error) => Body::Cut(error),
         }
     }
 
@@ -434,8 +444,6 @@ impl<'s> Connection<'s> {
         let mut charge = Charge::new(&self.app.budget, self.peer);
         let mut decoder = Chunked::default();
         let mut bytes = Vec::new();
-        let mut refused = None;
-        let mut discarded = 0;
         loop {
             let before = bytes.len();
             let used = match decoder.decode(self.wire.buffer.bytes(), &mut bytes) {
@@ -443,22 +451,13 @@ impl<'s> Connection<'s> {
                 Err(Malformed) => return Body::Cut(Error::invalid("malformed chunked body")),
             };
             self.wire.buffer.consume(used);
-            if refused.is_none() {
-                let grown =
-                    if bytes.len() > max { Err(too_large(max)) } else { charge.grow(bytes.len() - before) };
-                refused = grown.err();
-            }
-            if refused.is_some() {
-                // A refused body is charged for no longer.
-                charge = Charge::new(&self.app.budget, self.peer);
-                discarded += used;
-                bytes = Vec::new();
-            }
-            match refused {
-                Some(error) if decoder.is_done() => return Body::Refused(error),
-                Some(error) if discarded > DISCARDED_BYTES_MAX => return Body::Cut(error),
-                None if decoder.is_done() => return Body::Whole(Received::new(bytes, charge)),
-                kept => refused = kept,
+            let grown =
+                if bytes.len() > max { Err(too_large(max)) } else { charge.grow(bytes.len() - before) };
+            match (grown, decoder.is_done()) {
+                (Ok(()), true) => return Body::Whole(Received::new(bytes, charge)),
+                (Ok(()), false) => {}
+                (Err(error), true) => return Body::Refused(error),
+                (Err(error), false) => return Body::Cut(error),
             }
             match self.wire.fill(Phase::Body).await {
                 Ok(0) => return Body::Cut(missing_end(&io::ErrorKind::UnexpectedEof.into())),
@@ -468,37 +467,25 @@ impl<'s> Connection<'s> {
         }
     }
 
-    /// Reads and forgets a body, up to a limit, and says whether that was all of it. A caller who sends before it
-    /// reads then sees the refusal instead of a broken connection.
-    async fn discard(&mut self, framing: Framing) -> bool {
-        let mut left = match framing {
-            Framing::Length(length) => Some(length),
-            Framing::Chunked => None,
-        };
-        let mut decoder = Chunked::default();
-        let mut discarded = 0;
-        loop {
-            let arrived = self.wire.buffer.bytes();
-            let (used, done) = match &mut left {
-                Some(left) => {
-                    let used = usize::try_from(*left).unwrap_or(usize::MAX).min(arrived.len());
-                    *left -= used as u64;
-                    (used, *left == 0)
-                }
-                None => match decoder.decode(arrived, &mut Vec::new()) {
+    /// Forgets what has arrived of a refused body, and says whether that is all of it. Waiting for the rest would let a
+    /// stranger keep us busy: the connection ends instead.
+    fn skip_arrived(&mut self, framing: Framing) -> bool {
+        let arrived = self.wire.buffer.bytes();
+        let (used, is_all) = match framing {
+            Framing::Length(length) => {
+                let used = usize::try_from(length).unwrap_or(usize::MAX).min(arrived.len());
+                (used, used as u64 == length)
+            }
+            Framing::Chunked => {
+                let mut decoder = Chunked::default();
+                match decoder.decode(arrived, &mut Vec::new()) {
                     Ok(used) => (used, decoder.is_done()),
-                    Err(Malformed) => return false,
-                },
-            };
-            self.wire.buffer.consume(used);
-            discarded += used;
-            if done {
-                return true;
+                    Err(Malformed) => (0, false),
+                }
             }
-            if discarded > DISCARDED_BYTES_MAX || !matches!(self.wire.fill(Phase::Body).await, Ok(1..)) {
-                return false;
-            }
-        }
+        };
+        self.wire.buffer.consume(used);
+        is_all
     }
 }
 

@@ -8,9 +8,10 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 
@@ -91,8 +92,18 @@ impl Line {
         self.half.as_ref()
     }
 
+    /// Whether the peer has said its last, also behind bytes that are not read yet. The answer may come late.
+    pub fn is_ended(&self) -> bool {
+        let mut ready = std::pin::pin!(self.stream().ready(Interest::READABLE));
+        let state = ready.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        matches!(state, Poll::Ready(Ok(state)) if state.is_read_closed())
+    }
+
     /// Whether the peer has left.
     fn has_gone(&self) -> bool {
+        if self.is_ended() {
+            return true;
+        }
         match SockRef::from(self.stream()).peek(&mut [MaybeUninit::uninit()]) {
             Ok(count) => count == 0,
             Err(error) => error.kind() != io::ErrorKind::WouldBlock,

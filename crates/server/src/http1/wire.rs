@@ -35,7 +35,7 @@ const BODY_MAX: Duration = Duration::from_secs(300);
 /// How long the peer may leave an answer untaken.
 const WRITE_MAX: Duration = Duration::from_secs(30);
 /// How long we listen to a peer that was told that nobody listens, so that it reads that instead of a reset.
-const LINGER_MAX: Duration = Duration::from_secs(2);
+const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 
 /// What is expected of the peer.
@@ -80,6 +80,8 @@ pub struct Wire {
     progress: usize,
     /// Since when a body is waited for.
     body_since: Option<Stopwatch>,
+    /// How long a whole body may take.
+    body_max: Duration,
 }
 
 impl Wire {
@@ -93,12 +95,18 @@ impl Wire {
             armed: Some(Phase::Idle),
             progress: 0,
             body_since: None,
+            body_max: BODY_MAX,
         }
     }
 
     /// A body has come, or is waited for no longer.
     pub fn end_body(&mut self) {
         self.body_since = None;
+    }
+
+    /// Whether the peer has said its last, also behind bytes that were not read. Under TLS that is not known.
+    pub fn is_ended(&self) -> bool {
+        self.stream.line().is_some_and(|line| line.is_ended())
     }
 
     /// Forgets the deadline of the last wait: the next one begins anew.
@@ -191,7 +199,7 @@ impl Wire {
             let left = match phase {
                 Phase::Body => {
                     let since = self.body_since.get_or_insert_with(Stopwatch::start);
-                    BODY_MAX.saturating_sub(since.elapsed())
+                    self.body_max.saturating_sub(since.elapsed())
                 }
                 _ => Duration::MAX,
             };
@@ -281,14 +289,69 @@ impl Wire {
             return;
         }
         self.rest();
-        // The deadline is looked at only when there is nothing to read, so a peer that never pauses is counted.
-        let mut heard = 0;
-        while heard < LINGER_BYTES_MAX {
-            self.buffer.consume(self.buffer.bytes().len());
+        // The deadline is looked at only when there is nothing to read, and a peer may never pause.
+        let (mut heard, began) = (0, Stopwatch::start());
+        while heard < LINGER_BYTES_MAX && began.elapsed() < LINGER_MAX {
+            self.buffer.consume(usize::MAX);
             match self.fill(Phase::Linger).await {
                 Ok(count @ 1..) => heard += count,
                 Ok(0) | Err(_) => return,
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    const BODY_MAX_IN_TEST: Duration = Duration::from_millis(400);
+
+    /// A wire whose peer sends what counts as progress, again and again, until the connection ends.
+    async fn trickling() -> (Wire, tokio::task::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut wire = Wire::new(Stream::plain(listener.accept().await.unwrap().0));
+        wire.body_max = BODY_MAX_IN_TEST;
+        let sending = tokio::spawn(async move {
+            let piece = Arc::new(vec![b'x'; BODY_PROGRESS_BYTES]);
+            while peer.write_all(&piece).await.is_ok() {
+                baton_env::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        (wire, sending)
+    }
+
+    #[tokio::test]
+    async fn a_body_that_keeps_coming_has_an_end_in_time() {
+        for is_counted in [true, false] {
+            let (mut wire, sending) = trickling().await;
+            let (mut body, mut arrived, began) = (Vec::new(), 0, Stopwatch::start());
+            let error = loop {
+                let filled = match is_counted {
+                    true => wire.fill_body(&mut body, 16 << 10).await,
+                    false => wire.fill(Phase::Body).await,
+                };
+                wire.buffer.consume(usize::MAX);
+                match filled {
+                    Ok(count) => arrived += count,
+                    Err(error) => break error,
+                }
+                assert!(began.elapsed() < BODY_WINDOW, "a body comes for ever");
+            };
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(arrived > 2 * BODY_PROGRESS_BYTES, "{arrived}");
+            assert!(began.elapsed() >= BODY_MAX_IN_TEST);
+            // The next body has its own time.
+            wire.end_body();
+            wire.rest();
+            assert!(wire.fill_body(&mut body, 1).await.is_ok());
+            sending.abort();
         }
     }
 }

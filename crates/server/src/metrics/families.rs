@@ -55,6 +55,7 @@ pub const FAMILIES: &[Family] = &[
     family("baton_cluster_datagrams_total", Counter, "direction", "Datagrams sent, received, and dropped because too many waited to be sent."),
     family("baton_cluster_datagrams_rejected_total", Counter, "reason", "Datagrams that were not believed."),
     family("baton_connections", Gauge, "", "Open connections."),
+    family("baton_connections_refused_total", Counter, "limit", "Connections refused, by the setting that was exceeded."),
     family("baton_body_bytes_in_flight", Gauge, "", "Bytes of request bodies under way."),
     family("baton_build_info", Gauge, "version, node", "Always 1; the labels tell what runs."),
     family("queen_cluster_push_requests_total", Counter, "scope", "Pushes."),

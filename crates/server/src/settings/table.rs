@@ -161,6 +161,17 @@ pub const TABLE: &[Setting] = &[
         show: |s| s.connections_max.to_string(),
     },
     Setting {
+        name: "connections_per_address",
+        flag: "connections-per-address",
+        env: "BATON_CONNECTIONS_PER_ADDRESS",
+        aliases: &[],
+        value: "COUNT",
+        help: "Open connections of one address, or one /64 of IPv6; more are refused with 503. 0 is no limit. A proxy or a \
+               NAT is one address; those of this machine are not counted.",
+        set: |s, text| set(&mut s.connections_per_address, text, number),
+        show: |s| s.connections_per_address.to_string(),
+    },
+    Setting {
         name: "call_timeout_ms",
         flag: "call-timeout-ms",
         env: "BATON_CALL_TIMEOUT_MS",
