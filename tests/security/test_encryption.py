@@ -1,5 +1,7 @@
 """Encryption at rest: callers see plain text, the disk never does."""
 
+import base64
+
 import pytest
 
 from baton import Server, data_of, eventually
@@ -52,6 +54,34 @@ def test_the_disk_never_holds_the_payload(tmp_path):
     assert on_disk(server, MARKER) == []
     assert on_disk(server, "t3"), "the test must be able to find what is there"
     assert on_disk(server, FIRST) == []
+
+
+def test_the_disk_never_holds_the_data_of_traces_and_the_payloads_of_timers(tmp_path):
+    with start(tmp_path, FIRST) as server:
+        server.configure("q", encryptionEnabled=True)
+        server.push("q", 1, ids=["t"])
+        [message] = server.pop("q")
+        place = {"transactionId": "t", "partitionId": message["partitionId"]}
+        trace = {**place, "eventType": "step", "traceNames": ["a-name"], "data": {"text": f"{MARKER}-trace"}}
+        assert server.post("/api/v1/traces", trace).status == 201
+        timer = {"op": "schedule", "queue": "q", "timerKey": "k", "delayMs": 600_000}
+        timer["payload"] = base64.b64encode(f'"{MARKER}-timer"'.encode()).decode()
+        answer = server.post("/api/v1/timers", {"operations": [timer]})
+        assert answer.status in (200, 201), answer
+        assert server.stop() == 0
+    assert on_disk(server, MARKER) == []
+    assert on_disk(server, "a-name"), "the test must be able to find what is there"
+    by_message, by_name = f"/api/v1/traces/{message['partitionId']}/t", "/api/v1/traces/by-name/a-name"
+    with start(tmp_path, FIRST) as server:
+        for path in (by_message, by_name):
+            [found] = server.get(path).json["traces"]
+            assert found["data"] == {"text": f"{MARKER}-trace"}, (path, found)
+        assert server.stop() == 0
+    # Without the key the trace is there, but not what it says.
+    with start(tmp_path, SECOND) as server:
+        for path in (by_message, by_name):
+            [found] = server.get(path).json["traces"]
+            assert (found["data"], found["event_type"]) == (None, "step"), (path, found)
 
 
 def test_a_plain_queue_that_becomes_encrypted(tmp_path):

@@ -130,7 +130,7 @@ impl PushBatch {
             let mut block = Block::default();
             if wanted(&part.queue) {
                 for message in part.block.messages() {
-                    block.push(&sealer.sealed(&message, &mut Vec::new())?);
+                    block.push(&sealer.sealed(&part.queue, &message, &mut Vec::new())?);
                 }
             } else {
                 block = part.block.clone();

@@ -1,11 +1,13 @@
 //! Payloads at rest that only whoever has the key can read.
 //!
-//! A sealed payload stands where the payload would, so nothing else knows of it: a zero byte and three more, which
-//! no JSON text begins with, the id of the key (8 bytes), the salt (16), a counter (8), then what AES-256-GCM made of
-//! the payload, with its tag. Each start of a server draws a salt and derives a key of its own from it and the key
-//! that was set, and counts from there: a nonce never comes twice, however many messages there are. Always: the first
-//! key of a ring seals, every one opens; keys are never printed. Not here: which queues are sealed (`push` insists on
-//! it), transaction ids and names, which stay readable. Start at [`Sealer`].
+//! A sealed payload stands where the payload would, so nothing else knows of it: a zero byte and three more, which no
+//! JSON text begins with, the id of the key (8 bytes), the salt (16), a counter (8), then what AES-256-GCM made of
+//! the payload, with its tag. The header and where the payload belongs ([`Owner`]) are authenticated with it, so that
+//! bytes that are moved to another queue do not open; payloads with the first mark, from before that, open anywhere.
+//! Each start of a server draws a salt and derives a key of its own from it and the key that was set, and counts from
+//! there: a nonce never comes twice, however many messages there are. Always: the first key of a ring seals, every
+//! one opens; keys are never printed. Not here: which queues are sealed (`push` insists on it), transaction ids and
+//! names, which stay readable. Start at [`Sealer`].
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +22,9 @@ use rustc_hash::FxHashSet;
 
 use crate::Error;
 
-const MARK: [u8; 4] = [0, b'B', b'E', 1];
+const MARK: [u8; 4] = [0, b'B', b'E', 2];
+/// The mark of payloads that are bound to no owner.
+const UNBOUND_MARK: [u8; 4] = [0, b'B', b'E', 1];
 const KEY_BYTES: usize = 32;
 const ID_BYTES: usize = 8;
 const SALT_BYTES: usize = 16;
@@ -36,7 +40,30 @@ type Salt = [u8; SALT_BYTES];
 
 /// Whether a payload is sealed.
 pub fn is_sealed(payload: &[u8]) -> bool {
-    payload.starts_with(&MARK)
+    payload.starts_with(&MARK) || payload.starts_with(&UNBOUND_MARK)
+}
+
+/// Where a sealed payload belongs. A message's place in its queue is not part of it: it is not known before the message is
+/// stored, and a dead letter outlives its partition.
+#[derive(Clone, Copy, Debug)]
+pub enum Owner<'a> {
+    /// To a queue of this name, as a message of it.
+    Queue(&'a str),
+    /// To the record with this key.
+    Record(&'a str),
+}
+
+impl Owner<'_> {
+    /// What is authenticated with a payload that has this header.
+    fn authenticated(self, header: &[u8]) -> Vec<u8> {
+        if !header.starts_with(&MARK) {
+            return header.to_vec();
+        }
+        match self {
+            Self::Queue(name) => [header, b"q", name.as_bytes()].concat(),
+            Self::Record(key) => [header, b"r", key.as_bytes()].concat(),
+        }
+    }
 }
 
 /// The keys of sealed payloads: the first seals, all open.
@@ -77,7 +104,8 @@ impl FromStr for Keyring {
         let mut keys: Vec<Key> = Vec::new();
         let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
         for (place, word) in words.enumerate() {
-            let bytes = unhex(word).ok_or(KeyError::Malformed(place + 1))?;
+            let bytes = unhex(word).and_then(|bytes| bytes.try_into().ok());
+            let bytes = bytes.ok_or(KeyError::Malformed(place + 1))?;
             if place >= KEYS_MAX {
                 return Err(KeyError::TooMany);
             }
@@ -108,20 +136,18 @@ fn id_of(key: &[u8; KEY_BYTES]) -> KeyId {
     id
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Bytes as text.
+pub fn hex(bytes: &[u8]) -> String {
+    let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or_default();
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-fn unhex(text: &str) -> Option<[u8; KEY_BYTES]> {
-    let (digits, mut bytes) = (text.as_bytes(), [0; KEY_BYTES]);
-    if digits.len() != 2 * KEY_BYTES {
-        return None;
-    }
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let digit = |at: usize| char::from(pair[at]).to_digit(16);
-        *byte = u8::try_from(digit(0)? << 4 | digit(1)?).ok()?;
-    }
-    Some(bytes)
+/// Bytes from their text.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let byte = |pair: &[u8; 2]| u8::try_from(digit(pair[0])? << 4 | digit(pair[1])?).ok();
+    rest.is_empty().then(|| pairs.iter().map(byte).collect()).flatten()
 }
 
 fn derive(key: &Key, salt: &Salt) -> Option<LessSafeKey> {
@@ -162,8 +188,8 @@ impl Sealer {
         self.current.is_some()
     }
 
-    /// A payload that nobody else can read.
-    pub fn seal(&self, payload: &[u8]) -> Result<Vec<u8>, Error> {
+    /// A payload that only its owner's readers can read.
+    pub fn seal(&self, owner: Owner<'_>, payload: &[u8]) -> Result<Vec<u8>, Error> {
         let (id, salt, key) = self.current.as_ref().ok_or_else(no_key)?;
         let counter = self.counter.fetch_add(1, Ordering::Relaxed).to_le_bytes();
         let mut sealed = Vec::with_capacity(HEADER_BYTES + payload.len() + AES_256_GCM.tag_len());
@@ -172,7 +198,7 @@ impl Sealer {
         }
         let (header, body) = sealed.split_at_mut(HEADER_BYTES);
         let tag = key
-            .seal_in_place_separate_tag(nonce(counter), Aad::from(&*header), body)
+            .seal_in_place_separate_tag(nonce(counter), Aad::from(owner.authenticated(header)), body)
             .map_err(|_| Error::Invalid("the payload is too large to be encrypted".into()))?;
         sealed.extend_from_slice(tag.as_ref());
         Ok(sealed)
@@ -198,16 +224,17 @@ impl Sealer {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    /// The same message, sealed.
+    /// The same message of a queue, sealed.
     pub fn sealed<'a>(
         &self,
+        queue: &str,
         message: &NewMessage<'a>,
         space: &'a mut Vec<u8>,
     ) -> Result<NewMessage<'a>, Error> {
         if is_sealed(message.payload) {
             return Ok(*message);
         }
-        *space = self.seal(message.payload)?;
+        *space = self.seal(Owner::Queue(queue), message.payload)?;
         Ok(NewMessage { payload: space, ..*message })
     }
 }
@@ -228,12 +255,12 @@ pub struct Opener<'r> {
 
 impl Opener<'_> {
     /// The payload as it was pushed, or why it cannot be read. One that is not sealed is returned as it is.
-    pub fn open(&mut self, payload: &Bytes) -> Result<Bytes, String> {
+    pub fn open(&mut self, owner: Owner<'_>, payload: &Bytes) -> Result<Bytes, String> {
         if !is_sealed(payload) {
             return Ok(payload.clone());
         }
         let parts = payload.split_at_checked(HEADER_BYTES).and_then(|(header, body)| {
-            let rest = header.strip_prefix(&MARK)?;
+            let rest = header.get(MARK.len()..)?;
             let (id, rest) = rest.split_first_chunk::<ID_BYTES>()?;
             let (salt, rest) = rest.split_first_chunk::<SALT_BYTES>()?;
             Some((header, *id, *salt, *rest.first_chunk::<COUNTER_BYTES>()?, body))
@@ -251,22 +278,23 @@ impl Opener<'_> {
             self.last = derive(key, &salt).map(|derived| (id, salt, derived));
         }
         let mut opened = body.to_vec();
+        let authenticated = Aad::from(owner.authenticated(header));
         let length = self.last.as_ref().and_then(|(_, _, key)| {
-            Some(key.open_in_place(nonce(counter), Aad::from(header), &mut opened).ok()?.len())
+            Some(key.open_in_place(nonce(counter), authenticated, &mut opened).ok()?.len())
         });
         match length {
             Some(length) => {
                 opened.truncate(length);
                 Ok(opened.into())
             }
-            None => Err(format!("the payload encrypted with key {} has been changed", hex(&id))),
+            None => Err(format!("the payload encrypted with key {} has been changed or moved", hex(&id))),
         }
     }
 
-    /// Opens a message where it stands, or says why it cannot be read.
-    pub fn open_message(&mut self, message: &mut MessageView) -> Result<(), String> {
+    /// Opens a message of a queue where it stands, or says why it cannot be read.
+    pub fn open_message(&mut self, queue: &str, message: &mut MessageView) -> Result<(), String> {
         if is_sealed(&message.payload) {
-            message.payload = self.open(&message.payload)?;
+            message.payload = self.open(Owner::Queue(queue), &message.payload)?;
         }
         Ok(())
     }
@@ -277,6 +305,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const OWNER: Owner<'_> = Owner::Queue("q");
+
+    /// Made with key 1 before payloads were bound to their owners.
+    const UNBOUND: &str = "004245015577d0eacacbedeb000102030405060708090a0b0c0d0e0f030\
+        0000000000000c3cde2f4aaddedd100768a8c37be09893e433c85c0a6e1";
 
     fn ring(keys: &[u8]) -> Keyring {
         let keys: Vec<_> = keys.iter().map(|key| hex(&[*key; KEY_BYTES])).collect();
@@ -295,16 +329,37 @@ mod tests {
     }
 
     #[test]
+    fn a_payload_opens_where_it_belongs_only() {
+        let sealer = Sealer::new(ring(&[1]));
+        let owners = [Owner::Queue("a"), Owner::Queue("ab"), Owner::Record("a")];
+        for (place, owner) in owners.iter().enumerate() {
+            let sealed = Bytes::from(sealer.seal(*owner, b"1").unwrap());
+            for (other_place, other) in owners.iter().enumerate() {
+                let opened = sealer.opener().open(*other, &sealed);
+                assert_eq!(opened.is_ok(), place == other_place, "{owner:?} as {other:?}");
+            }
+            // The mark cannot be exchanged for that of payloads that open anywhere.
+            let unbound = [&UNBOUND_MARK[..], &sealed[MARK.len()..]].concat();
+            assert!(sealer.opener().open(*owner, &unbound.into()).is_err());
+        }
+        let unbound = Bytes::from(unhex(UNBOUND).unwrap());
+        assert!(is_sealed(&unbound));
+        for owner in owners {
+            assert_eq!(sealer.opener().open(owner, &unbound).unwrap(), &b"{\"n\":1}"[..]);
+        }
+    }
+
+    #[test]
     fn an_old_key_still_opens_and_a_missing_one_is_named() {
         let old = Sealer::new(ring(&[1]));
-        let sealed = Bytes::from(old.seal(b"{\"n\":1}").unwrap());
+        let sealed = Bytes::from(old.seal(OWNER, b"{\"n\":1}").unwrap());
         let rotated = Sealer::new(ring(&[2, 1]));
-        assert_eq!(rotated.opener().open(&sealed).unwrap(), &b"{\"n\":1}"[..]);
-        let fresh = Bytes::from(rotated.seal(b"1").unwrap());
-        let error = old.opener().open(&fresh).unwrap_err();
+        assert_eq!(rotated.opener().open(OWNER, &sealed).unwrap(), &b"{\"n\":1}"[..]);
+        let fresh = Bytes::from(rotated.seal(OWNER, b"1").unwrap());
+        let error = old.opener().open(OWNER, &fresh).unwrap_err();
         assert!(error.contains(&hex(&id_of(&[2; KEY_BYTES]))), "{error}");
-        assert!(Sealer::new(Keyring::default()).seal(b"1").is_err());
-        assert_eq!(old.opener().open(&Bytes::from_static(b"plain")).unwrap(), "plain");
+        assert!(Sealer::new(Keyring::default()).seal(OWNER, b"1").is_err());
+        assert_eq!(old.opener().open(OWNER, &Bytes::from_static(b"plain")).unwrap(), "plain");
     }
 
     proptest! {
@@ -313,20 +368,20 @@ mod tests {
             payload in prop::collection::vec(any::<u8>(), 0..300), place in any::<prop::sample::Index>(), flip in 1u8..,
         ) {
             let sealer = Sealer::new(ring(&[7]));
-            let (sealed, again) = (sealer.seal(&payload).unwrap(), sealer.seal(&payload).unwrap());
+            let (sealed, again) = (sealer.seal(OWNER, &payload).unwrap(), sealer.seal(OWNER, &payload).unwrap());
             prop_assert_ne!(&sealed, &again);
             let mut opener = sealer.opener();
             for sealed in [sealed.clone(), again] {
-                prop_assert_eq!(&opener.open(&sealed.into()).unwrap()[..], &payload[..]);
+                prop_assert_eq!(&opener.open(OWNER, &sealed.into()).unwrap()[..], &payload[..]);
             }
             let mut changed = sealed.clone();
             let place = place.index(changed.len());
             changed[place] ^= flip;
             if place >= MARK.len() {
-                prop_assert!(opener.open(&changed.into()).is_err());
+                prop_assert!(opener.open(OWNER, &changed.into()).is_err());
             }
-            prop_assert!(opener.open(&Bytes::copy_from_slice(&sealed[..sealed.len() - 1])).is_err());
-            prop_assert!(opener.open(&Bytes::copy_from_slice(&sealed[..9])).is_err());
+            prop_assert!(opener.open(OWNER, &Bytes::copy_from_slice(&sealed[..sealed.len() - 1])).is_err());
+            prop_assert!(opener.open(OWNER, &Bytes::copy_from_slice(&sealed[..9])).is_err());
         }
     }
 }

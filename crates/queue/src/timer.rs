@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::maintenance::Detour;
 use crate::meter::PushCount;
 use crate::push::{self, PushBatch};
-use crate::seal::{Sealer, is_sealed};
+use crate::seal::{Owner, Sealer, is_sealed};
 
 const TIMERS: &str = "timer/";
 const DUE: &str = "timer-due/";
@@ -223,7 +223,7 @@ fn sealed(
 ) -> Result<Result<Bytes, crate::Error>, Stop> {
     let is_secret = tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled);
     Ok(if is_secret && !is_sealed(payload) {
-        sealer.seal(payload).map(Bytes::from)
+        sealer.seal(Owner::Queue(queue), payload).map(Bytes::from)
     } else {
         Ok(payload.clone())
     })

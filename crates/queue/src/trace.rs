@@ -4,8 +4,8 @@
 //! message's transaction id. Each of its names has a row of its own that points there, the newest first
 //! (`trace/n/NAME/MOMENT`), and a row with counts (`trace/c/NAME`); `trace/t/MOMENT` tells what is due to be
 //! forgotten. So a trace is found by message and by name without looking at others. Always: all rows of a trace are
-//! written and removed together; moments are those of decisions, no two of which are the same. Not here: reading
-//! payloads (`broker::trace`). Start at [`record`].
+//! written and removed together; moments are those of decisions, no two of which are the same; the data of a trace in an
+//! encrypted queue is sealed. Not here: reading payloads (`broker::trace`). Start at [`record`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::Error;
+use crate::seal::{Opener, Owner, Sealer, hex, unhex};
 
 /// Bytes of a trace's data: it is a note, not a payload.
 pub const DATA_BYTES_MAX: usize = 16 << 10;
@@ -67,8 +68,11 @@ pub struct Trace {
     pub event_type: String,
     /// By which names it can be found.
     pub names: BTreeSet<String>,
-    /// What it says, as JSON.
+    /// What it says, as JSON; where that is sealed, the text of the sealed bytes.
     pub data: Box<RawValue>,
+    /// Whether the data is sealed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sealed: bool,
     /// Who said so.
     pub worker: String,
     /// When.
@@ -98,6 +102,21 @@ struct Due {
 impl Trace {
     fn message_prefix(&self) -> String {
         message_prefix(self.queue, self.partition, &self.transaction_id)
+    }
+
+    /// The same trace with its data as it was given; `null` where that cannot be read.
+    pub fn opened(mut self, opener: &mut Opener<'_>) -> Self {
+        if std::mem::take(&mut self.is_sealed) {
+            self.data = self.open(opener).unwrap_or_else(|| RawValue::NULL.to_owned());
+        }
+        self
+    }
+
+    fn open(&self, opener: &mut Opener<'_>) -> Option<Box<RawValue>> {
+        let text: String = serde_json::from_str(self.data.get()).ok()?;
+        let sealed = Bytes::from(unhex(&text)?);
+        let data = opener.open(Owner::Record(&self.message_prefix()), &sealed).ok()?;
+        serde_json::from_slice(&data).ok()
     }
 }
 
@@ -141,6 +160,7 @@ fn put(tx: &mut dyn Tx, key: &str, value: &impl Serialize) -> Result<(), Stop> {
 /// Keeps a trace of the message at `offset` for `life`.
 pub fn record(
     tx: &mut dyn Tx,
+    sealer: &Sealer,
     new: &NewTrace,
     offset: Offset,
     life: Duration,
@@ -148,9 +168,7 @@ pub fn record(
     tx.admit(new.data.get().len())?;
     let now = tx.now();
     let Some(row) = tx.partition_by_id(new.partition)? else { return Ok(Err(not_found())) };
-    if tx.queue_by_id(row.queue)?.is_none() {
-        return Ok(Err(not_found()));
-    }
+    let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Err(not_found())) };
     let others = of_message(tx, row.queue, new.partition, &new.transaction_id)?;
     if others.len() >= PER_MESSAGE_MAX {
         return Ok(Err(Error::Invalid(format!("a message has at most {PER_MESSAGE_MAX} traces"))));
@@ -164,6 +182,13 @@ pub fn record(
         counts.push(count);
     }
     let moment = now.micros().unsigned_abs();
+    let message = message_prefix(row.queue, new.partition, &new.transaction_id);
+    let is_sealed = queue.spec.options.encryption_enabled;
+    let data = match is_sealed.then(|| sealed(sealer, &message, &new.data)) {
+        None => new.data.clone(),
+        Some(Ok(data)) => data,
+        Some(Err(error)) => return Ok(Err(error)),
+    };
     let trace = Trace {
         id: new.id.clone(),
         queue: row.queue,
@@ -173,11 +198,11 @@ pub fn record(
         group: new.group.clone(),
         event_type: new.event_type.clone(),
         names: new.names.clone(),
-        data: new.data.clone(),
+        data,
+        is_sealed,
         worker: new.worker.clone(),
         created_at: now,
     };
-    let message = trace.message_prefix();
     put(tx, &format!("{message}{moment:016x}"), &trace)?;
     for count in &counts {
         put(tx, &count_key(&count.name), count)?;
@@ -185,6 +210,12 @@ pub fn record(
     }
     put(tx, &due_key(now.after(life), moment), &Due { message, moment })?;
     Ok(Ok(()))
+}
+
+/// The data of a trace of a message as an encrypted queue wants it to be kept.
+fn sealed(sealer: &Sealer, message: &str, data: &RawValue) -> Result<Box<RawValue>, Error> {
+    let sealed = sealer.seal(Owner::Record(message), data.get().as_bytes())?;
+    serde_json::value::to_raw_value(&hex(&sealed)).map_err(|e| Error::Invalid(e.to_string()))
 }
 
 fn not_found() -> Error {

@@ -9,7 +9,7 @@ use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 use super::queues::FEW;
 use super::{Broker, PAGE};
 use crate::push::{self, PushBatch};
-use crate::seal::Sealer;
+use crate::seal::{Owner, Sealer};
 use crate::{DeadLetterFilter, DeadLetterPage, Error, ListedLetter, Replayed};
 
 /// Letters of a queue that are looked at for their causes: the newest.
@@ -75,7 +75,7 @@ impl Broker {
             for ((.., queue), read) in some.iter().zip(read) {
                 let Some((mut letter, partition)) = read else { continue };
                 // One that cannot be read is listed without its payload; its error says why it is a dead letter.
-                letter.payload = opener.open(&letter.payload).unwrap_or_default();
+                letter.payload = opener.open(Owner::Queue(queue), &letter.payload).unwrap_or_default();
                 bytes += letter.payload.len();
                 let omitted = bytes > limits::POP_BYTES_MAX && !letters.is_empty();
                 if omitted {
@@ -196,7 +196,7 @@ fn replay(
     // A letter from before the queue was encrypted is sealed now; one that is sealed stays as it is.
     let mut space = Vec::new();
     let message = match queue.spec.options.encryption_enabled {
-        true => match sealer.sealed(&message, &mut space) {
+        true => match sealer.sealed(&queue.spec.name, &message, &mut space) {
             Ok(sealed) => sealed,
             Err(error) => return Ok(Err(error)),
         },

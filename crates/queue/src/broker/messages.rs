@@ -41,7 +41,7 @@ impl Broker {
         let mut opener = self.shared.sealer.opener();
         for summary in &mut found {
             // One that cannot be read is listed without its payload.
-            if opener.open_message(&mut summary.message).is_err() {
+            if opener.open_message(&summary.queue.spec.name, &mut summary.message).is_err() {
                 summary.message.payload = Bytes::new();
             }
         }
@@ -107,9 +107,8 @@ impl Broker {
         transaction_id: &str,
     ) -> Result<Option<MessageDetail>, Error> {
         let found = resolve::find_stored(&self.shared.store, partition, transaction_id).await?;
-        let Some(mut message) = found else { return Ok(None) };
-        self.shared.sealer.opener().open_message(&mut message).map_err(Error::KeyMissing)?;
-        self.run(move |tx| {
+        let Some(message) = found else { return Ok(None) };
+        let detail = self.run(move |tx| {
             let Some(row) = tx.partition_by_id(partition)? else { return Ok(None) };
             let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(None) };
             if message.offset < row.start || row.deleted.contains(message.offset) {
@@ -120,8 +119,12 @@ impl Broker {
             let groups = views.groups(message.offset);
             let summary = views.summarise(&queue, &row.name, message.clone(), dead_letter.is_some());
             Ok(Some(MessageDetail { summary, groups, dead_letter }))
-        })
-        .await
+        });
+        let Some(mut detail) = detail.await? else { return Ok(None) };
+        let MessageSummary { queue, message, .. } = &mut detail.summary;
+        let mut opener = self.shared.sealer.opener();
+        opener.open_message(&queue.spec.name, message).map_err(Error::KeyMissing)?;
+        Ok(Some(detail))
     }
 
     /// Deletes a message for every group, with its dead letters; whether there was one.

@@ -146,7 +146,8 @@ impl Broker {
         let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
         let mut opener = sealer.opener();
         for claim in claims {
-            claim.messages.retain_mut(|message| match opener.open_message(message) {
+            let queue = &claim.queue;
+            claim.messages.retain_mut(|message| match opener.open_message(queue, message) {
                 Ok(()) => true,
                 Err(reason) => {
                     let (partition, offset) = (message.partition, message.offset);
@@ -182,7 +183,8 @@ impl Shared {
             if !complete || messages.is_empty() || bytes > HERALDED_BYTES_MAX {
                 return None;
             }
-            messages.iter_mut().try_for_each(|message| opener.open_message(message)).ok()?;
+            let open = |message: &mut MessageView| opener.open_message(&range.queue, message);
+            messages.iter_mut().try_for_each(open).ok()?;
             claims.push(claim(range, messages));
         }
         Some(Popped { lease: Some(granted.lease), claims, conflation: granted.decided.conflation })

@@ -136,7 +136,9 @@ impl Broker {
         let out_of_range = entry.offset < start || entry.offset > tail;
         let messages = match partition {
             Some(partition) if !out_of_range && entry.offset < tail && (left > 0 || is_first) => {
-                self.read_from(&partition, entry.offset, entry.bytes_max.min(left), is_first).await?
+                let read =
+                    self.read_from(&partition, entry.offset, entry.bytes_max.min(left), is_first).await?;
+                self.opened(&entry.queue, read)?
             }
             _ => Vec::new(),
         };
@@ -170,21 +172,21 @@ impl Broker {
                 }
                 let is_allowed = may_exceed && messages.is_empty();
                 if bytes + message.kept_bytes() > bytes_max && !is_allowed {
-                    return self.opened(messages);
+                    return Ok(messages);
                 }
                 bytes += message.kept_bytes();
                 messages.push(message);
             }
         }
-        self.opened(messages)
+        Ok(messages)
     }
 
-    /// The same messages with payloads as they were pushed.
-    fn opened(&self, mut messages: Vec<MessageView>) -> Result<Vec<MessageView>, Error> {
+    /// The same messages of a queue, with payloads as they were pushed.
+    fn opened(&self, queue: &str, mut messages: Vec<MessageView>) -> Result<Vec<MessageView>, Error> {
         let mut opener = self.shared.sealer.opener();
         messages
             .iter_mut()
-            .try_for_each(|message| opener.open_message(message))
+            .try_for_each(|message| opener.open_message(queue, message))
             .map_err(Error::KeyMissing)?;
         Ok(messages)
     }

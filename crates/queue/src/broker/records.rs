@@ -6,6 +6,7 @@ use std::time::Duration;
 use baton_store::{Store, expiry, run};
 
 use super::{Broker, Shared};
+use crate::seal::Owner;
 use crate::timer::{self, Fired, Timer, Way};
 use crate::{Error, kv, lock};
 
@@ -47,7 +48,10 @@ impl Broker {
     pub async fn timer(&self, queue: &str, key: &str) -> Result<Option<Timer>, Error> {
         let (queue, key) = (queue.to_owned(), key.to_owned());
         let Some(timer) = self.run(move |tx| timer::find(tx, &queue, &key)).await? else { return Ok(None) };
-        let payload = self.shared.sealer.opener().open(&timer.payload).map_err(Error::KeyMissing)?;
+        let payload = {
+            let mut opener = self.shared.sealer.opener();
+            opener.open(Owner::Queue(&timer.queue), &timer.payload).map_err(Error::KeyMissing)?
+        };
         Ok(Some(Timer { payload, ..timer }))
     }
 

@@ -31,17 +31,19 @@ impl Broker {
         let found = resolve::find_stored(&self.shared.store, new.partition, &new.transaction_id).await?;
         let Some(message) = found else { return Err(Error::NotFound("Message not found".into())) };
         let life = self.shared.trace_retention;
-        self.run(move |tx| trace::record(tx, &new, message.offset, life)).await?
+        let sealer = Arc::clone(&self.shared.sealer);
+        self.run(move |tx| trace::record(tx, &sealer, &new, message.offset, life)).await?
     }
 
     /// The traces of a message, the oldest first.
     pub async fn traces(&self, partition: PartitionId, transaction_id: &str) -> Result<Vec<Trace>, Error> {
         let transaction_id = transaction_id.to_string();
-        self.run(move |tx| match tx.partition_by_id(partition)? {
+        let found = self.run(move |tx| match tx.partition_by_id(partition)? {
             Some(row) => trace::of_message(tx, row.queue, partition, &transaction_id),
             None => Ok(Vec::new()),
-        })
-        .await
+        });
+        let mut opener = self.shared.sealer.opener();
+        Ok(found.await?.into_iter().map(|trace| trace.opened(&mut opener)).collect())
     }
 
     /// Traces with a name, the newest first, and how many there are in all.
@@ -65,13 +67,18 @@ impl Broker {
             })
             .await?;
         let (mut traced, mut bytes) = (Vec::with_capacity(found.len()), 0);
+        let mut opener = self.shared.sealer.opener();
         for mut found in found {
+            found.trace = found.trace.opened(&mut opener);
             if found.partition.is_some() && bytes < limits::POP_BYTES_MAX {
                 let (partition, offset) = (found.trace.partition, found.trace.offset);
                 found.message = resolve::read_one(&self.shared.store, partition, offset).await?;
-                let sealer = &self.shared.sealer;
-                let can_read = |message: &mut MessageView| sealer.opener().open_message(message).is_ok();
-                found.message = found.message.take().and_then(|mut m| can_read(&mut m).then_some(m));
+                let queue = found.queue.as_deref().unwrap_or_default();
+                if let Some(message) = &mut found.message
+                    && opener.open_message(queue, message).is_err()
+                {
+                    found.message = None;
+                }
                 bytes += found.message.as_ref().map_or(0, |message| message.payload.len());
             }
             traced.push(found);
