@@ -49,6 +49,15 @@ def migrate(store, schema):
     return subprocess.run(command, capture_output=True, text=True, env=inherited, timeout=60)
 
 
+def elect(store, schema):
+    """Wins an election whose table is in a schema of its own."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("BATON_")}
+    separator = "&" if "?" in store else "?"
+    store = f"{store}{separator}options=-csearch_path%3D{schema}"
+    command = [str(binary()), "elect", "login", "--store", store, "--fast", "--", "true"]
+    return subprocess.run(command, capture_output=True, text=True, env=inherited, timeout=60)
+
+
 @pytest.mark.parametrize("role", KINDS)
 def test_a_password_is_proved_as_the_database_asks_and_a_wrong_one_is_refused(tmp_path, database, role):
     clear_text = "?require_auth=password" if role == "plain" else ""
@@ -96,6 +105,25 @@ def test_a_password_does_not_go_out_in_clear_text_unless_that_is_asked_for(datab
     assert refused.returncode != 0 and "in clear text" in refused.stderr, refused.stderr
     other = migrate(f"postgres://scrammed:a%20secret@{address}?require_auth=md5", "scrammed")
     assert other.returncode != 0 and "scram-sha-256" in other.stderr, other.stderr
+
+
+def test_elections_prove_a_password_as_the_server_does(database):
+    address = f"127.0.0.1:{database.port}/postgres"
+    refused = elect(f"postgres://plain:a%20secret@{address}", "plain")
+    assert refused.returncode != 0 and "in clear text" in refused.stderr, refused.stderr
+    refused = elect(f"postgres://plain:a%20secret@/postgres?hostaddr=127.0.0.1&port={database.port}", "plain")
+    assert refused.returncode != 0 and "in clear text" in refused.stderr, refused.stderr
+    asked_for = elect(f"postgres://plain:a%20secret@{address}?require_auth=password", "plain")
+    assert asked_for.returncode == 0, asked_for.stderr
+    for role in ("scrammed", "hashed"):
+        elected = elect(f"postgres://{role}:a%20secret@{address}", role)
+        assert elected.returncode == 0, elected.stderr
+    other = elect(f"postgres://scrammed:a%20secret@{address}?require_auth=md5", "scrammed")
+    assert other.returncode != 0 and "scram-sha-256" in other.stderr, other.stderr
+    over_socket = elect(f"postgres://baton@/postgres?host={database.socket}&port={database.port}", "public")
+    assert over_socket.returncode == 0, over_socket.stderr
+    unknown = elect("host=nowhere password=secret", "plain")
+    assert unknown.returncode != 0 and "secret" not in unknown.stderr, unknown.stderr
 
 
 def test_a_password_is_neither_in_the_list_of_processes_nor_in_an_error(tmp_path, database):

@@ -26,14 +26,18 @@ impl OpenError {
     }
 }
 
-/// The URL without user and password.
+/// The URL without what may be secret: user, password and parameters. Of what is no URL only the first word is shown.
 fn shown(url: &str) -> String {
-    match url.split_once("://") {
-        Some((scheme, rest)) => match rest.split_once('@') {
-            Some((user, host)) if !user.contains('/') => format!("{scheme}://…@{host}"),
-            _ => url.to_owned(),
-        },
-        None => url.to_owned(),
+    let Some((scheme, rest)) = url.split_once("://") else {
+        let word = url.split(['=', ' ']).next().unwrap_or_default();
+        return if word.len() < url.len() { format!("{word}…") } else { url.to_owned() };
+    };
+    let before = rest.split('?').next().unwrap_or_default();
+    match before.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://…@{host}"),
+        // A password may hold a question mark, and a parameter the sign that ends a password.
+        None if rest.contains('@') => format!("{scheme}://…"),
+        None => format!("{scheme}://{before}"),
     }
 }
 
@@ -146,5 +150,23 @@ mod tests {
             "{error}"
         );
         assert!(open("memory:").await.is_ok());
+    }
+
+    #[test]
+    fn no_way_to_write_a_password_shows_it() {
+        for url in [
+            "ftp://user:secret@host/x",
+            "ftp://user:a/secret@host/x",
+            "ftp://user:a?secret@host/x",
+            "ftp://user:a@secret@host/x",
+            "ftp://host/x?user=u&password=secret",
+            "ftp://host/x?user=u&password=a@secret",
+            "host=host password=secret",
+            "password=secret",
+        ] {
+            assert!(!shown(url).contains("secret"), "{url}: {}", shown(url));
+        }
+        assert_eq!(shown("file:///a/b"), "file:///a/b");
+        assert_eq!(shown("memory"), "memory");
     }
 }

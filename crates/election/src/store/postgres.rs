@@ -4,6 +4,7 @@
 //! forget a term; synchronous replication keeps the promise over it. A call that is given up takes its connection along:
 //! whatever comes next must not stand in line behind it.
 
+mod proof;
 mod secure;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,9 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use baton_tls::Trust;
 use baton_tls::database::{self, Parts};
 use tokio::task::AbortHandle;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
+use self::proof::{Allowed, Clear};
 use self::secure::Secure;
 use super::{BoxFuture, Entry, Error, Store, Swap, Version};
 
@@ -33,6 +35,8 @@ pub struct PostgresStore {
     config: Config,
     /// Which authorities to believe under TLS; none means a connection in the clear.
     trust: Option<Trust>,
+    /// The proofs of a password that the database may ask for.
+    allowed: Allowed,
     /// Made anew when it broke, or when a call on it was given up.
     link: Mutex<Option<Link>>,
 }
@@ -79,12 +83,16 @@ impl PostgresStore {
     /// Connects to the database that `url` names, and makes the table if it is missing.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         let Parts { rest, trust, require_auth } = database::split(url).map_err(|e| Error::of(&e))?;
-        if require_auth.is_some() {
-            return Err(Error("require_auth is known to the server's store only".into()));
-        }
         let mut config: Config = rest.parse().map_err(|e: tokio_postgres::Error| Error::of(&e))?;
-        config.ssl_mode(if trust.is_some() { SslMode::Require } else { SslMode::Disable });
-        let store = Self { config, trust, link: Mutex::new(None) };
+        let is_local = has_only_sockets(&config);
+        let allowed = Allowed::new(require_auth.as_deref(), trust.is_some() || is_local);
+        config.ssl_mode(if is_local && trust.is_none() { SslMode::Disable } else { SslMode::Require });
+        if trust.is_none() {
+            // What stands in for TLS then begins without a word on the wire.
+            config.ssl_negotiation(SslNegotiation::Direct);
+            name_hosts(&mut config);
+        }
+        let store = Self { config, trust, allowed, link: Mutex::new(None) };
         // Held until the commit: a lock given back before it lets the next process miss the table and create it again.
         let create = format!("begin; select pg_advisory_xact_lock({CREATION_LOCK}); {TABLE} commit;");
         let call = store.call().await?;
@@ -109,8 +117,9 @@ impl PostgresStore {
     /// A fresh connection. Should two be made at a time, the later one is kept.
     async fn connection(&self) -> Result<Link, Error> {
         let link = match &self.trust {
-            Some(trust) => link(self.config.connect(Secure(trust.clone())).await),
-            None => link(self.config.connect(NoTls).await),
+            Some(trust) => link(self.config.connect(Secure(trust.clone(), self.allowed.clone())).await),
+            None if has_only_sockets(&self.config) => link(self.config.connect(NoTls).await),
+            None => link(self.config.connect(Clear(self.allowed.clone())).await),
         }
         .map_err(|e| Error::of(&e))?;
         *self.kept() = Some(link.clone());
@@ -125,6 +134,21 @@ impl PostgresStore {
         let call = self.call().await?;
         let client = Arc::clone(&call.link.client);
         call.finish(client.query(text, parameters)).await
+    }
+}
+
+/// Whether the database is reached over sockets of this machine only.
+fn has_only_sockets(config: &Config) -> bool {
+    let is_socket = |host: &Host| matches!(host, Host::Unix(_));
+    config.get_hostaddrs().is_empty() && config.get_hosts().iter().all(is_socket)
+}
+
+/// Gives hosts that have an address only that address as their name.
+fn name_hosts(config: &mut Config) {
+    if config.get_hosts().is_empty() {
+        for address in config.get_hostaddrs().to_vec() {
+            config.host(address.to_string());
+        }
     }
 }
 

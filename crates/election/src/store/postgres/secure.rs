@@ -1,34 +1,30 @@
 //! TLS for connections to PostgreSQL, with a certificate that is checked.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use baton_tls::{SecureStream, Trust};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 
+use super::proof::{Allowed, Guarded};
 use crate::store::BoxFuture;
 
 /// Makes connections to servers whose certificates it believes.
-pub struct Secure(pub Trust);
+pub struct Secure(pub Trust, pub Allowed);
 
 /// The same for the server called by this name.
-pub struct To(Trust, String);
-
-/// A connection under TLS.
-pub struct Stream<S>(SecureStream<S>);
+pub struct To(Trust, Allowed, String);
 
 impl<S> MakeTlsConnect<S> for Secure
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    type Stream = Stream<S>;
+    type Stream = Guarded<SecureStream<S>>;
     type TlsConnect = To;
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<To> {
-        Ok(To(self.0.clone(), host.to_owned()))
+        Ok(To(self.0.clone(), self.1.clone(), host.to_owned()))
     }
 }
 
@@ -36,41 +32,12 @@ impl<S> TlsConnect<S> for To
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    type Stream = Stream<S>;
+    type Stream = Guarded<SecureStream<S>>;
     type Error = io::Error;
-    type Future = BoxFuture<'static, io::Result<Stream<S>>>;
+    type Future = BoxFuture<'static, io::Result<Self::Stream>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { self.0.connect(&self.1, stream).await.map(Stream) })
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
-    fn channel_binding(&self) -> ChannelBinding {
-        ChannelBinding::none()
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buffer)
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
+        let Self(trust, allowed, host) = self;
+        Box::pin(async move { Ok(Guarded::new(trust.connect(&host, stream).await?, allowed)) })
     }
 }
