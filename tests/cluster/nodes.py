@@ -7,7 +7,10 @@ need not wait for the usual ones. Start at `Cluster`.
 import re
 import signal
 import socket
+import uuid
 from urllib.parse import urlencode
+
+import pytest
 
 import postgres
 from baton import Server, eventually
@@ -177,3 +180,18 @@ def busy(node, of):
 
     eventually(is_busy, seconds=60)
     return waiting
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    """Makes clusters of a test's own, and ends them with the test."""
+    made = []
+
+    def make(*args, **options):
+        schema = f"cluster_{uuid.uuid4().hex[:16]}"
+        made.append(Cluster(tmp_path, schema, *args, **options))
+        return made[-1].start()
+
+    yield make
+    for one in made:
+        one.stop()

@@ -1,0 +1,1 @@
+from nodes import cluster  # noqa: F401
