@@ -129,8 +129,11 @@ pub fn describe(
     if !has_cursor && lag == 0 {
         return Ok(None);
     }
+    // The row of a partition has the times of its ends; a read of the log for each group and partition would be dear.
     let oldest = match lag {
         0 => None,
+        _ if cursor.next == partition.start => Some(partition.first_at),
+        _ if cursor.next.plus(1) == partition.tail => Some(partition.last_at),
         _ => tx.message(partition.id, cursor.next)?.map(|message| message.created_at),
     };
     let now = tx.now();

@@ -42,8 +42,28 @@ impl Broker {
         Ok(found)
     }
 
+    /// Where groups are behind by `min_seconds` or more, at most `limit` partitions.
+    pub async fn lagging_partitions(
+        &self,
+        min_seconds: u64,
+        limit: usize,
+    ) -> Result<Vec<GroupPartition>, Error> {
+        let is_behind =
+            |partition: &GroupPartition| partition.lag > 0 && partition.time_lag_seconds >= min_seconds;
+        self.described_partitions(None, is_behind, limit).await
+    }
+
     /// How far groups are, partition by partition: the named one, or all.
     pub async fn group_partitions(&self, name: Option<&str>) -> Result<Vec<GroupPartition>, Error> {
+        self.described_partitions(name, |_| true, usize::MAX).await
+    }
+
+    async fn described_partitions(
+        &self,
+        name: Option<&str>,
+        wanted: impl Fn(&GroupPartition) -> bool + Send + Sync,
+        limit: usize,
+    ) -> Result<Vec<GroupPartition>, Error> {
         let queues = self.matching_queues(None, None, None).await?;
         let only = name.map(String::from);
         let few = move |tx: &mut dyn Tx, queue: &Arc<Queue>| {
@@ -55,16 +75,20 @@ impl Broker {
         let mut found = Vec::new();
         for (queue, described) in queues.iter().zip(described) {
             if let Some(described) = described {
-                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions));
+                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions).filter(&wanted));
                 continue;
             }
             let id = queue.id;
             for group in self.run(move |tx| tx.groups(id)).await? {
+                if found.len() >= limit {
+                    break;
+                }
                 if name.is_none_or(|name| *group.name == *name) {
-                    found.extend(self.describe(queue, &group).await?);
+                    found.extend(self.describe(queue, &group).await?.into_iter().filter(&wanted));
                 }
             }
         }
+        found.truncate(limit);
         Ok(found)
     }
 

@@ -17,7 +17,7 @@ pub(super) fn operations() -> Vec<Operation> {
         }]))),
         get("/api/v1/consumer-groups/lagging")
             .query([whole("minLagSeconds", 0, u64::MAX, "Seconds behind at least; 3600 unless given.")])
-            .answers(200, "Partitions, with how far behind the group is.", shape(json!([{
+            .answers(200, "Partitions, with how far behind the group is; at most 10,000.", shape(json!([{
                 "consumer_group": "text", "queue_name": "text", "partition_name": "text", "partition_id": "text",
                 "worker_id": "text?", "offset_lag": "whole", "time_lag_seconds": "whole", "lag_hours": "number",
                 "oldest_unconsumed_at": "time?", "last_consumed_at": "time?",

@@ -20,6 +20,9 @@ const LAGGING_SECONDS: u64 = 300;
 const NEW_FOR: Duration = Duration::from_secs(300);
 const DEFAULT_MIN_LAG_SECONDS: u64 = 3600;
 
+/// Rows of a list of partitions where groups are behind: there may be as many as groups times partitions.
+const LAGGING_MAX: usize = 10_000;
+
 /// Lists groups.
 pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {
@@ -56,10 +59,8 @@ fn overview(group: &GroupOverview) -> Value {
 pub(super) fn lagging(call: Call) -> Answer {
     Box::pin(async move {
         let min = call.query()?.number("minLagSeconds", 0, u64::MAX)?.unwrap_or(DEFAULT_MIN_LAG_SECONDS);
-        let partitions = call.broker().group_partitions(None).await?;
-        let behind =
-            partitions.iter().filter(|partition| partition.lag > 0 && partition.time_lag_seconds >= min);
-        Reply::ok(&behind.map(lagging_row).collect::<Vec<_>>())
+        let behind = call.broker().lagging_partitions(min, LAGGING_MAX).await?;
+        Reply::ok(&behind.iter().map(lagging_row).collect::<Vec<_>>())
     })
 }
 
