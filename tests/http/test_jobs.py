@@ -424,6 +424,10 @@ def test_what_is_wrong_is_named(server, body, word):
     assert answer.status == status and word in answer.error, answer
 
 
+# The id of no job.
+NO_ONE = "01900000-0000-7000-8000-000000000001"
+
+
 @pytest.mark.parametrize("path, body, near", [
     ("/jobs", {"jobType": "x", "delay": 5000}, "delayMs"),
     ("/jobs", {"jobType": "x", "retry": {"maxRetry": 1}}, "maxRetries"),
@@ -431,10 +435,45 @@ def test_what_is_wrong_is_named(server, body, word):
     ("/jobs:bulk", {"action": "cancel", "filter": {"queues": "q"}}, "queue"),
     ("/workers", {"name": "w", "queue": ["q"]}, "queues"),
     ("/jobs?idempotencykey=1", {"jobType": "x"}, "idempotencyKey"),
+    ("/transaction", {"jobs": [{"jobType": "x"}, {"jobType": "x", "delay": 5000}]}, "delayMs"),
+    ("/executions:report", {"item": []}, "items"),
+    ("/executions:report", {"items": [{"jobid": "x"}]}, "jobId"),
+    ("/executions:report", {"items": [{"error": {"messages": "x"}}]}, "message"),
+    (f"/executions/{NO_ONE}.1/logs", {"lines": [], "first": 1}, "firstSeq"),
+    (f"/executions/{NO_ONE}.1/logs", {"lines": [{"messages": "x"}]}, "message"),
+    ("/workers/w-1/heartbeat", {"running": [], "wait": 1}, "waitMs"),
+    ("/workers/w-1/heartbeat", {"running": [{"progress": {"percents": 1}}]}, "percent"),
+    ("/workers/w-1/lease", {"maxi": 1}, "max"),
+    ("/workers/w-1/drain", {"grace": 1}, "graceMs"),
+    ("/schedules/s/backfill", {"from": "2026-01-01T00:00:00Z", "till": "x", "dryrun": True}, "dryRun"),
 ])
 def test_an_unknown_member_is_refused_with_the_nearest(server, path, body, near):
     answer = server.post(f"{API}{path}", body)
     assert answer.status == 400 and f'did you mean "{near}"?' in answer.json["error"], answer
+
+
+@pytest.mark.parametrize("given, near", [
+    ({"retries": 1}, None), ({"timezone": "UTC"}, "timeZone"), ({"everyMS": 5000}, "everyMs"),
+    ({"job": {"jobType": "t", "arg": 1}}, "args"), ({"job": {"jobType": "t", "retry": {"maxRetry": 1}}}, "maxRetries"),
+])
+def test_an_unknown_member_of_a_schedule_is_refused_with_the_nearest(server, queue, given, near):
+    body = {"kind": "interval", "everyMs": 5000, "job": {"jobType": "t", "queue": queue}, **given}
+    answer = server.call("PUT", f"{API}/schedules/{queue}", body)
+    assert answer.status == 400, answer
+    assert (f'did you mean "{near}"?' if near else "there is no member") in answer.error, answer
+    assert server.get(f"{API}/schedules/{queue}").status == 404
+
+
+def test_calls_of_a_schedule_that_take_no_body_refuse_one(server, queue):
+    body = {"kind": "interval", "everyMs": 3_600_000, "job": {"jobType": "t", "queue": queue}}
+    assert server.call("PUT", f"{API}/schedules/{queue}", body).status == 201
+    for call in ("trigger", "pause", "resume"):
+        path = f"{API}/schedules/{queue}/{call}"
+        for given, told in (({"args": 1}, "args"), ([], "the body is empty")):
+            answer = server.post(path, given)
+            assert answer.status == 400 and told in answer.error, answer
+        for given in ({}, b""):
+            assert server.post(path, given).status in (200, 201), call
 
 
 @pytest.mark.parametrize("path, near", [

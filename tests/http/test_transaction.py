@@ -397,3 +397,51 @@ def test_a_refusal_names_the_culprit(server, queue):
     place = {"queue": queue, "consumerGroup": "g", "offset": 0}
     body = failed(push_to(queue, 1), positions=[place, {**place, "offset": 99}], **riders)
     assert (body["reason"], body["failedIndex"]) == ("bad_request", 4)
+
+
+def test_a_refusal_names_its_culprit_among_the_required_leases(server, queue):
+    (message,) = leased(server, queue, 1)
+    ack_step = {"type": "ack", **ack_of(message)}
+    held, gone = message["leaseId"], "0198a000-0000-7000-8000-000000000001"
+    for leases, culprit in ([[None, held, gone], 2], [["", "no lease", gone], 1], [[gone, held], 0]):
+        body = commit(server, ack_step, requiredLeases=leases).json
+        assert (body["success"], body["reason"], body["failedIndex"]) == (False, "lease", culprit), leases
+    assert commit(server, ack_step, requiredLeases=[None, held]).json["success"] is True
+
+
+def test_a_refusal_names_the_message_that_does_not_fit(server, queue):
+    server.configure(f"{queue}-full", maxSize=2)
+    server.push(f"{queue}-full", 0, ids=["known"])
+    (message,) = leased(server, queue, 1)
+    full = [{"queue": f"{queue}-full", "payload": i, "transactionId": f"t{i}"} for i in range(3)]
+    body = commit(
+        server,
+        {"type": "push", "items": [{"queue": f"{queue}-next", "payload": 1}, full[0]]},
+        {"type": "ack", **ack_of(message)},
+        {"type": "push", "items": [{"queue": f"{queue}-next", "payload": 2}, full[1], full[2]]},
+    ).json
+    assert (body["success"], body["reason"], body["failedIndex"]) == (False, "queue_full", 4)
+
+
+def test_a_refusal_names_the_job(server, queue):
+    (message,) = leased(server, queue, 1)
+    job = {"jobType": "t", "queue": queue}
+    taken = {**job, "uniqueKey": "k", "onConflict": "reject"}
+    assert server.post("/api/v1/jobs", taken).status == 201
+    body = commit(
+        server,
+        {"type": "ack", **ack_of(message)},
+        {"type": "push", "queue": f"{queue}-next", "payload": 2},
+        kv=[put(queue, "a", 1)],
+        timers=[timer(queue, "t")],
+        jobs=[job, job, taken, job],
+    ).json
+    assert (body["success"], body["reason"], body["failedIndex"]) == (False, "unique_key_taken", 6)
+    body = commit(server, jobs=[{**job, "dependsOn": ["#3"]}]).json
+    assert (body["success"], body["reason"], body["failedIndex"]) == (False, "bad_request", 0)
+
+
+def test_a_refusal_names_an_operation_of_an_unknown_type(server, queue):
+    push = {"type": "push", "items": [{"queue": queue, "payload": i} for i in range(2)]}
+    body = commit(server, push, {"type": "jump"}, {"type": "skip"}).json
+    assert (body["reason"], body["failedIndex"]) == ("bad_request", 2)

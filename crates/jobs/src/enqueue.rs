@@ -45,12 +45,23 @@ pub fn check(jobs: &[NewJob]) -> Result<(), Error> {
 
 /// Accepts jobs, each for the queue with the number beside it; an error concerns all of them.
 pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Vec<Enqueued>, Halt> {
+    add_until_refused(book, jobs, &mut None)
+}
+
+/// The same; `culprit` becomes the number of the job that is refused, if it is one.
+pub fn add_until_refused(
+    book: &mut Book<'_>,
+    jobs: &[(PartitionId, NewJob)],
+    culprit: &mut Option<usize>,
+) -> Result<Vec<Enqueued>, Halt> {
     book.admit(jobs.iter().map(|(_, job)| job.args.len()).sum())?;
     prefetch(book, jobs)?;
     let mut accepted = Vec::with_capacity(jobs.len());
+    *culprit = Some(0);
     each(jobs, |(partition, job)| {
         let enqueued = add(book, *partition, job, &accepted)?;
         accepted.push(enqueued);
+        *culprit = Some(accepted.len());
         Ok(())
     })?;
     Ok(accepted)

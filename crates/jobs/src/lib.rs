@@ -110,7 +110,7 @@ pub use error::Error;
 pub use head::{QueueSettings, Rate};
 pub use history::JobError;
 pub use id::{ExecutionId, JobId, Place, WorkerId};
-pub use jobs::{Jobs, Leased, Leases, Options, Registered, Within};
+pub use jobs::{Jobs, Leased, Leases, Options, Refused, Registered, Within};
 pub use leader::Term;
 pub use log::{Level, Line, LogPage, LogQuery, Logged, NewLine, NewLines};
 pub use machine::Cancelled;

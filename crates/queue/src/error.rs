@@ -22,6 +22,8 @@ pub enum Error {
         size: u64,
         /// How many it may hold.
         max: u64,
+        /// The first message of the call that has no place, by its number.
+        first_beyond: usize,
     },
     /// The server is at a limit; nothing was changed.
     #[error("{reason}; try again in {} ms", .after.as_millis())]

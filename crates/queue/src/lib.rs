@@ -57,6 +57,7 @@ pub use stream::{
 };
 pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
 pub use transaction::{
-    Place, Refusal, Repeatable, Ridden, Rider, Step, StepResult, Transaction, TransactionResult, WriteAnswer,
+    LEASE, Place, Refusal, Repeatable, Ridden, Rider, Step, StepResult, Transaction, TransactionResult,
+    WriteAnswer,
 };
 pub use waiting::WaitStatistics;

@@ -391,15 +391,27 @@ fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Optio
         };
         growth.entry(&part.queue).or_insert((0, queue)).0 += (part.block.len() - plan.repeats.len()) as u64;
     }
-    let mut full = None;
+    let mut full: Option<Error> = None;
     look_at_all(growth.into_values(), |(fresh, queue)| {
         let (size, max) = (unfinished(tx, queue)?, queue.spec.options.max_size);
         if fresh > 0 && size + fresh > max {
-            full = Some(Error::QueueFull { queue: queue.spec.name.to_string(), size, max });
+            let name = &queue.spec.name;
+            let first_beyond = nth_new(batch, plans, name, max.saturating_sub(size));
+            full = Some(Error::QueueFull { queue: name.to_string(), size, max, first_beyond });
         }
         Ok(())
     })?;
     Ok(full)
+}
+
+/// The message that would be stored in `queue` after `stored` others of the batch, by its number.
+fn nth_new(batch: &PushBatch, plans: &[Plan], queue: &str, stored: u64) -> usize {
+    let is_new = |(part, index): &(usize, usize)| {
+        *batch.parts[*part].queue == *queue && !plans[*part].repeats.contains_key(index)
+    };
+    let new = batch.places.iter().enumerate().filter(|(_, place)| is_new(place));
+    let skipped = usize::try_from(stored).unwrap_or(usize::MAX);
+    new.map(|(number, _)| number).nth(skipped).unwrap_or_default()
 }
 
 /// Messages that the group furthest behind has not finished; all that are kept when there is no group.

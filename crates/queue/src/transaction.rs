@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use baton_store::{Earlier, IdempotencyKey, Stop, Tx};
+use baton_store::{Earlier, IdempotencyKey, Stop, Tx, look_at_all};
 use baton_types::{LeaseId, Offset, QueueId};
 use bytes::Bytes;
 
@@ -38,8 +38,16 @@ pub trait Ridden {
     fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), Stop>;
 }
 
-/// Why a rider refused: a word, and the words for people.
-pub type Refusal = (&'static str, String);
+/// Why a rider refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The reason in a word.
+    pub reason: &'static str,
+    /// The reason.
+    pub error: String,
+    /// The culprit among the things that the rider brings.
+    pub culprit: Option<usize>,
+}
 
 /// Steps to be taken together.
 #[derive(Debug, Default)]
@@ -107,7 +115,8 @@ pub struct TransactionResult {
     pub error: Option<String>,
     /// The reason in a word.
     pub reason: Option<&'static str>,
-    /// The culprit among all steps and operations, in the order acks and messages, records, timers, positions.
+    /// The culprit among all steps and operations, in the order acks and messages, records, timers, positions, and what a
+    /// rider brings; or, for the reason [`LEASE`], among the required leases.
     pub failed_index: Option<usize>,
     /// One per step. After a rejected ack only acks have results; other refusals have none at all.
     pub results: Vec<StepResult>,
@@ -179,6 +188,9 @@ enum StepKind {
 
 /// What the text of every refusal begins with. Queen's clients look for it.
 const ROLLED_BACK: &str = "Transaction rolled back";
+/// The reason when a required lease is not live.
+pub const LEASE: &str = "lease";
+
 /// The names of the records that keep answers begin so.
 const ANSWERS: &str = "transaction/";
 
@@ -200,10 +212,15 @@ pub fn transact(
             Earlier::Different => return Ok(Err(Error::KeyReused)),
         }
     }
-    for lease in &ready.required_leases {
+    let mut lost = None;
+    look_at_all(ready.required_leases.iter().enumerate(), |(index, lease)| {
         if !is_live(tx, *lease)? {
-            return Ok(Ok(TransactionResult::not_done("lease", BAD_LEASE)));
+            lost.get_or_insert(index);
         }
+        Ok(())
+    })?;
+    if let Some(index) = lost {
+        return Ok(Ok(TransactionResult::not_done(LEASE, BAD_LEASE).at(index)));
     }
     let acks = ack::prepare(tx, &ready.acks, RepeatedAck::Fails)?;
     if let Some((number, error)) = acks.results.iter().enumerate().find_map(|(i, ack)| Some((i, ack.error?)))
@@ -216,8 +233,9 @@ pub fn transact(
     }
     let prepared = match push::prepare(tx, pushes)? {
         Ok(prepared) => prepared,
-        Err(error @ Error::QueueFull { .. }) => {
-            return Ok(Ok(TransactionResult::not_done("queue_full", error.to_string())));
+        Err(ref error @ Error::QueueFull { first_beyond, .. }) => {
+            let refused = TransactionResult::not_done("queue_full", error.to_string());
+            return Ok(Ok(refused.at(ready.index_of(StepKind::Message, first_beyond))));
         }
         Err(error @ Error::Store(baton_store::Error::LimitReached(_))) => {
             return Ok(Ok(TransactionResult::not_done("limit_reached", error.to_string())));
@@ -281,7 +299,14 @@ pub fn transact(
         }
     };
     let ridden = match ready.rider.as_ref().map(|rider| rider.prepare(tx)).transpose()? {
-        Some(Err((reason, error))) => return Ok(Ok(TransactionResult::not_done(reason, error))),
+        Some(Err(Refusal { reason, error, culprit })) => {
+            let refused = TransactionResult::not_done(reason, error);
+            let first = first_timer + ready.timers.len() + ready.positions.len();
+            return Ok(Ok(TransactionResult {
+                failed_index: culprit.map(|number| first + number),
+                ..refused
+            }));
+        }
         Some(Ok(ridden)) => Some(ridden),
         None => None,
     };

@@ -584,7 +584,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_says_when_to_come_back() {
-        let error = baton_queue::Error::QueueFull { queue: "q".into(), size: 9, max: 9 };
+        let error = baton_queue::Error::QueueFull { queue: "q".into(), size: 9, max: 9, first_beyond: 0 };
         let reply = Error::from(error).into_reply();
         assert_eq!(reply.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(reply.header(header::RETRY_AFTER).unwrap(), "1");

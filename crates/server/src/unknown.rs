@@ -3,7 +3,9 @@
 //! A misspelt name that is ignored does something else than its caller wants. Always: the answer names what is unknown,
 //! and the nearest name that is known. Start at [`check`] and [`explain`].
 
+use crate::error::{Error, Kind};
 use crate::json;
+use crate::members::Members;
 
 /// Says what is wrong with the first of the members `given` that is not known.
 pub fn check<'n>(given: impl Iterator<Item = &'n str>, known: &[&str]) -> Result<(), String> {
@@ -16,11 +18,26 @@ pub fn check<'n>(given: impl Iterator<Item = &'n str>, known: &[&str]) -> Result
 
 /// What serde says of a body. For an unknown member it lists all that are known; the nearest of them is enough.
 pub fn explain(error: &serde_json::Error) -> String {
-    let text = json::problem(error).to_string();
-    let Some((before, rest)) = text.split_once("unknown field `") else { return text };
-    let Some((name, known)) = rest.split_once('`') else { return text };
+    let text = json::problem(error);
+    explain_text(&text).unwrap_or(text)
+}
+
+/// The same of what serde has said, if it is about an unknown member.
+pub fn explain_text(text: &str) -> Option<String> {
+    let (before, rest) = text.split_once("unknown field `")?;
+    let (name, known) = rest.split_once('`')?;
     let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-    format!("{before}{}", message("member", name, &known))
+    Some(format!("{before}{}", message("member", name, &known)))
+}
+
+/// Refuses members in the body of a route that takes none. `null` is none either.
+pub fn check_empty(body: &[u8]) -> Result<(), Error> {
+    if matches!(body.trim_ascii(), b"" | b"null") {
+        return Ok(());
+    }
+    let members = std::str::from_utf8(body).ok().and_then(Members::of);
+    let members = members.ok_or_else(|| Error::new(Kind::BadBody, "the body is empty or {}"))?;
+    check(members.names(), &[]).map_err(Error::invalid)
 }
 
 /// What is said of a name that is not known.
@@ -84,6 +101,12 @@ mod tests {
         assert_eq!(told(r#"{"delay": 5}"#), r#"there is no member "delay": did you mean "delayMs"?"#);
         assert_eq!(told(r#"{"colour": 5}"#), r#"there is no member "colour", only jobType, delayMs"#);
         assert!(told(r#"{"delayMs": "x"}"#).contains("invalid type"));
+        assert_eq!(explain_text("missing field `kind`"), None);
+        for (body, fits) in
+            [("", true), (" null\n", true), ("{}", true), ("[]", false), (r#"{"a": 1}"#, false)]
+        {
+            assert_eq!(check_empty(body.as_bytes()).is_ok(), fits, "{body}");
+        }
         let refused = check(["limit", "stat"].into_iter(), &["limit", "state"]).unwrap_err();
         assert_eq!(refused, r#"there is no member "stat": did you mean "state"?"#);
         assert!(check(["limit"].into_iter(), &["limit"]).is_ok());

@@ -92,13 +92,22 @@ pub struct Within {
     policy: Policy,
 }
 
+/// Jobs that were refused together.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: Error,
+    /// The number of the job that it concerns, if it is one.
+    pub culprit: Option<usize>,
+}
+
 impl Within {
-    /// Reads what is needed, without writing; or says why the jobs are refused.
-    pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Error>, Stop> {
-        let mut book = Book::new(tx, self.policy);
-        match enqueue::add_all(&mut book, &self.placed) {
+    /// Reads what is needed, without writing; or says why the jobs are refused, and which of them is the culprit.
+    pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Refused>, Stop> {
+        let (mut book, mut culprit) = (Book::new(tx, self.policy), None);
+        match enqueue::add_until_refused(&mut book, &self.placed, &mut culprit) {
             Ok(enqueued) => Ok(Ok((enqueued, book.close()?))),
-            Err(Halt::Refused(error)) => Ok(Err(error)),
+            Err(Halt::Refused(error)) => Ok(Err(Refused { error, culprit })),
             Err(Halt::Stop(stop)) => Err(stop),
         }
     }

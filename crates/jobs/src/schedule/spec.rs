@@ -268,8 +268,9 @@ impl Template {
         let wrong = |error: serde_json::Error| Error::Invalid(format!("job: {error}"));
         let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).map_err(wrong)?;
         if let Some(other) = fields.keys().find(|name| !TEMPLATE_FIELDS.contains(&name.as_str())) {
-            let problem =
-                format!("job: a schedule's jobs have no {other:?}; they have {}", TEMPLATE_FIELDS.join(", "));
+            // As serde says it.
+            let known = TEMPLATE_FIELDS.join("`, `");
+            let problem = format!("job: unknown field `{other}`, expected one of `{known}`");
             return Err(Error::Invalid(problem));
         }
         let queue = fields.remove("queue").map(|queue| serde_json::from_str(queue.get()).map_err(wrong));
@@ -390,7 +391,7 @@ mod tests {
             ),
             (
                 r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": "t", "delayMs": 5}}"#,
-                "have no \"delayMs\"",
+                "unknown field `delayMs`",
             ),
             (r#"{"kind": "cron", "cron": "@daily", "job": {"jobType": ""}}"#, "jobType"),
             (

@@ -14,6 +14,7 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::members::Members;
 use crate::reply::Reply;
+use crate::unknown;
 
 /// Schedules of a page that does not say how many.
 const PAGE: u64 = 100;
@@ -69,7 +70,11 @@ pub(super) fn put(mut call: Call) -> Answer {
         let (id, body) = (call.take_parameter(0), call.body()?);
         let text =
             std::str::from_utf8(&body).map_err(|_| Error::new(Kind::BadBody, "the body is not UTF-8"))?;
-        let spec = ScheduleSpec::parse(text)?;
+        let spec =
+            ScheduleSpec::parse(text).map_err(|error| match unknown::explain_text(&error.to_string()) {
+                Some(problem) => Error::new(Kind::BadBody, format!("the body is not a schedule: {problem}")),
+                None => error.into(),
+            })?;
         let wanted = Wanted::of(&call)?;
         let put = call.jobs().put_schedule(id.clone(), spec, wanted.revision).await;
         let (schedule, is_new) = put.map_err(|error| wanted.refused(error))?;
@@ -118,6 +123,7 @@ pub(super) fn delete(mut call: Call) -> Answer {
 pub(super) fn trigger(mut call: Call) -> Answer {
     Box::pin(async move {
         let (id, body) = (call.take_parameter(0), call.body()?);
+        unknown::check_empty(&body)?;
         let key = idempotency::key(&call, &format!("schedules/{id}/trigger"), &body)?;
         let job = call.jobs().trigger_schedule(id, key).await?;
         Reply::of(
@@ -139,6 +145,7 @@ pub(super) fn resume(call: Call) -> Answer {
 
 fn enable(mut call: Call, enabled: bool) -> Answer {
     Box::pin(async move {
+        unknown::check_empty(&call.body()?)?;
         let id = call.take_parameter(0);
         let schedule = call.jobs().enable_schedule(id.clone(), enabled).await?;
         Reply::ok(&show(&call, &id, &schedule))
@@ -163,6 +170,7 @@ fn read_backfill(body: &[u8]) -> Result<(Timestamp, Timestamp, usize, bool), Err
     let members = std::str::from_utf8(body).ok().and_then(Members::of);
     let members =
         members.ok_or_else(|| Error::new(Kind::BadBody, "the body must be an object with from and to"))?;
+    unknown::check(members.names(), &["from", "to", "max", "dryRun"]).map_err(Error::invalid)?;
     let moment = |name: &str| {
         let text: String = members.need(name, "a time such as 2026-11-15T18:34:07Z")?;
         text.parse::<Timestamp>().map_err(|error| format!("{name}: {error}"))

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use baton_jobs::{Enqueued, NewJob};
 use baton_queue::{
-    AckItem, LeaseClaim, Place, PushBatch, Repeatable, Rider, Step, StepResult, Transaction,
+    AckItem, LEASE, LeaseClaim, Place, PushBatch, Repeatable, Rider, Step, StepResult, Transaction,
     TransactionResult, WriteAnswer,
 };
 use baton_types::limits::BATCH_ITEMS_MAX;
@@ -62,9 +62,10 @@ struct Plan<'a> {
     timers: Vec<timers::Named>,
     jobs: Vec<NewJob>,
     positions: Vec<Place>,
-    required: Vec<Option<LeaseId>>,
-    /// The type of an operation that we do not know, which rolls everything back.
-    unknown: Option<String>,
+    /// Leases that must be live, each with its place in the request.
+    required: Vec<(usize, Option<LeaseId>)>,
+    /// The first operation of a type that we do not know, which rolls everything back: its index and that type.
+    unknown: Option<(usize, String)>,
 }
 
 #[derive(Debug)]
@@ -80,8 +81,10 @@ impl<'a> Plan<'a> {
         let kv = kv::operations(&riders(body.kv, "kv must be a list")?, &kv::RIDER)?;
         let timers = timers::read(&riders(body.timers, "timers must be a list")?)?;
         let jobs = riders(body.jobs, "jobs must be a list")?;
-        let job = |raw: &&RawValue| jobs::enqueue::read(raw.get().as_bytes(), "a job")?.checked();
-        let jobs = jobs.iter().map(job).collect::<Result<Vec<_>, Error>>()?;
+        let job = |(index, raw): (usize, &&RawValue)| {
+            jobs::enqueue::read(raw.get().as_bytes(), &format!("jobs[{index}]"))?.checked()
+        };
+        let jobs = jobs.iter().enumerate().map(job).collect::<Result<Vec<_>, Error>>()?;
         let has_riders = !kv.is_empty() || !timers.is_empty() || !positions.is_empty() || !jobs.is_empty();
         let operations = match body.operations {
             List::Not if has_riders => Vec::new(),
@@ -112,7 +115,10 @@ impl<'a> Plan<'a> {
                 self.steps.push(Planned::Ack(ack.checked(&ack::ONE, None)?));
             }
             "push" => self.steps.push(Planned::Push(items(operation.items, text)?)),
-            other => self.unknown = self.unknown.take().or_else(|| Some(other.to_owned())),
+            other => {
+                let index = self.len();
+                self.unknown.get_or_insert_with(|| (index, other.to_owned()));
+            }
         }
         Ok(())
     }
@@ -127,7 +133,7 @@ impl<'a> Plan<'a> {
             },
             Planned::Push(_) => None,
         });
-        let mut named: Vec<_> = self.required.iter().copied().chain(own).collect();
+        let mut named: Vec<_> = self.required.iter().map(|(_, lease)| *lease).chain(own).collect();
         named.sort_unstable();
         named.dedup();
         let [only] = named[..] else { return };
@@ -155,7 +161,7 @@ impl<'a> Plan<'a> {
         let steps = self.steps.iter().map(step).collect::<Result<_, Error>>()?;
         Ok(Transaction {
             steps,
-            required_leases: self.required.clone(),
+            required_leases: self.required.iter().map(|(_, lease)| *lease).collect(),
             kv: self.kv.iter().map(|named| named.step.clone()).collect(),
             timers: self.timers.iter().map(|named| named.by(producer)).collect(),
             rider: None,
@@ -246,13 +252,14 @@ impl Planned<'_> {
     }
 }
 
-fn required(leases: List<Text<'_>>) -> Result<Vec<Option<LeaseId>>, Error> {
+/// Each with its place in the list, in which null and an empty text name none.
+fn required(leases: List<Text<'_>>) -> Result<Vec<(usize, Option<LeaseId>)>, Error> {
     let List::Is(leases) = leases else { return Ok(Vec::new()) };
-    let text = |lease: Text<'_>| match lease.or_null("requiredLeases must be strings") {
-        Ok(text) => text.filter(|text| !text.is_empty()).map(|text| Ok(text.parse().ok())),
+    let named = |(place, lease): (usize, Text<'_>)| match lease.or_null("requiredLeases must be strings") {
+        Ok(text) => text.filter(|text| !text.is_empty()).map(|text| Ok((place, text.parse().ok()))),
         Err(error) => Some(Err(error)),
     };
-    leases.into_iter().filter_map(text).collect()
+    leases.into_iter().enumerate().filter_map(named).collect()
 }
 
 /// The messages of a push: a list of them, or one that is the operation itself.
@@ -288,9 +295,10 @@ pub(super) fn transaction(mut call: Call) -> Answer {
         };
         let id = baton_env::fresh_uuid();
         let mut result = match &plan.unknown {
-            Some(kind) => {
-                TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
-            }
+            Some((index, kind)) => TransactionResult {
+                failed_index: Some(*index),
+                ..TransactionResult::not_done("bad_request", format!("Unknown operation type: {kind}"))
+            },
             None => {
                 let mut transaction = plan.transaction(call.caller())?;
                 transaction.rider = rider.clone().map(|rider| rider as Arc<dyn Rider>);
@@ -299,6 +307,10 @@ pub(super) fn transaction(mut call: Call) -> Answer {
                 call.broker().transaction(transaction).await?
             }
         };
+        if result.reason == Some(LEASE) {
+            let place = |index: usize| plan.required.get(index).map(|(place, _)| *place);
+            result.failed_index = result.failed_index.and_then(place);
+        }
         let mut enqueued = Vec::new();
         if let Some(rider) = rider.filter(|_| result.error.is_none() && !result.repeated) {
             let news;
@@ -470,7 +482,7 @@ mod tests {
         let negative = r#"{"positions":[{"queue":"q","consumerGroup":"g","offset":-1}]}"#;
         assert!(refusal(negative).contains("a whole number from 0, or null"));
         let plan = Plan::read(br#"{"operations":[{"type":"jump"}]}"#).unwrap();
-        assert_eq!(plan.unknown.as_deref(), Some("jump"));
+        assert_eq!(plan.unknown, Some((0, "jump".to_owned())));
     }
 
     #[test]

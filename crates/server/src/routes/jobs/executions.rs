@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_jobs::limits::{LINES_MAX, REPORTS_MAX};
-use baton_jobs::{ExecutionId, JobError, JobId, Logged, NewLine, NewLines, Outcome, Report, Reported};
+use baton_jobs::{ExecutionId, JobError, JobId, Level, Logged, NewLine, NewLines, Outcome, Report, Reported};
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
@@ -14,19 +14,21 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, Kept};
 use crate::reply::Reply;
+use crate::unknown;
 
 /// One more than the rules allow, so that they say what is wrong.
 const REPORTS_READ: usize = REPORTS_MAX + 1;
 const LINES_READ: usize = LINES_MAX + 1;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Items<'a> {
     #[serde(borrow, deserialize_with = "json::up_to::<_, _, REPORTS_READ>")]
     items: Vec<Item<'a>>,
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Item<'a> {
     job_id: JobId,
     execution_id: Option<String>,
@@ -38,7 +40,7 @@ struct Item<'a> {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", expecting = "an object with `type` and `message`")]
+#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `type` and `message`")]
 struct RawError {
     #[serde(default, rename = "type")]
     kind: String,
@@ -87,7 +89,7 @@ pub(in crate::routes) fn report(mut call: Call) -> Answer {
         let body = call.body()?;
         let items: Items<'_> = serde_json::from_slice(&body).map_err(|e| {
             let expected = "{\"items\": [{\"jobId\": id, \"fence\": number, \"outcome\": word}]}";
-            Error::new(Kind::BadBody, format!("the body is not {expected}: {}", json::problem(&e)))
+            Error::new(Kind::BadBody, format!("the body is not {expected}: {}", unknown::explain(&e)))
         })?;
         let reports = items.items.into_iter().map(Item::checked).collect::<Result<Vec<_>, _>>()?;
         let jobs: Vec<JobId> = reports.iter().map(|report| report.job).collect();
@@ -126,12 +128,27 @@ fn write(out: &mut Vec<u8>, job: JobId, answer: &Reported) {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Lines {
     #[serde(default = "first")]
     first_seq: u64,
     #[serde(deserialize_with = "json::up_to::<_, _, LINES_READ>")]
-    lines: Vec<NewLine>,
+    lines: Vec<RawLine>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawLine {
+    #[serde(default)]
+    level: Level,
+    message: String,
+    at: Option<String>,
+}
+
+impl From<RawLine> for NewLine {
+    fn from(RawLine { level, message, at }: RawLine) -> Self {
+        Self { level, message, at }
+    }
 }
 
 fn first() -> u64 {
@@ -145,7 +162,8 @@ pub(in crate::routes) fn log(mut call: Call) -> Answer {
             call.parameter(0).parse().map_err(|wrong: &str| Error::not_found(wrong))?;
         let told: Lines =
             parsed(&mut call, "{\"firstSeq\": number, \"lines\": [{\"level\": word, \"message\": text}]}")?;
-        let new = NewLines { execution, first: told.first_seq, lines: told.lines };
+        let lines = told.lines.into_iter().map(NewLine::from).collect();
+        let new = NewLines { execution, first: told.first_seq, lines };
         match call.jobs().log(new).await? {
             Logged::UpTo(next) => Reply::ok(&json!({"nextSeq": next})),
             Logged::StaleFence { current } => {

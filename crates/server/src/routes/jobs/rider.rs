@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use baton_jobs::{Changes, Enqueued, Jobs, NewJob, News, Within};
+use baton_jobs::{Changes, Enqueued, Jobs, NewJob, News, Refused, Within};
 use baton_queue::{Refusal, Ridden, Rider};
 use baton_store::{Stop, Tx};
 
@@ -32,7 +32,9 @@ impl Rider for JobRider {
     fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<Box<dyn Ridden>, Refusal>, Stop> {
         let (enqueued, changes) = match self.jobs.prepare(tx)? {
             Ok(prepared) => prepared,
-            Err(error) => return Ok(Err((word(&error), error.to_string()))),
+            Err(Refused { error, culprit }) => {
+                return Ok(Err(Refusal { reason: word(&error), error: error.to_string(), culprit }));
+            }
         };
         Ok(Ok(Box::new(Prepared { enqueued, changes, came_to: Arc::clone(&self.came_to) })))
     }

@@ -257,7 +257,20 @@ struct Heartbeat {
 struct Running {
     job_id: baton_jobs::JobId,
     fence: u64,
-    progress: Option<Progress>,
+    progress: Option<RawProgress>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProgress {
+    percent: f64,
+    message: Option<String>,
+}
+
+impl From<RawProgress> for Progress {
+    fn from(RawProgress { percent, message }: RawProgress) -> Self {
+        Self { percent, message }
+    }
 }
 
 /// Hears a worker: its leases run on. May wait until there is something new for it to do.
@@ -267,7 +280,11 @@ pub(in crate::routes) fn heartbeat(mut call: Call) -> Answer {
         let told: Heartbeat =
             parsed(&mut call, "{\"running\": [{\"jobId\": id, \"fence\": number}], \"waitMs\": number}")?;
         check_incarnation(worker, told.incarnation)?;
-        let held = |one: Running| Held { job: one.job_id, fence: one.fence, progress: one.progress };
+        let held = |one: Running| Held {
+            job: one.job_id,
+            fence: one.fence,
+            progress: one.progress.map(Progress::from),
+        };
         let running = told.running.into_iter().map(held).collect();
         let (beat, wait) = (Beat { worker, running }, Duration::from_millis(told.wait_ms.unwrap_or(0)));
         let stopped = call.app().stopped();
