@@ -39,10 +39,6 @@ CYCLES_LEFT: dict[str, list[str]] = {
         "hot tails",
         "committer context filling index instance leftovers loading log messages reclaimer recovery shared store store_clock telling tx writer",
     ],
-    "baton-store-postgres": [
-        "link schema",
-        "decider lanes repair store sweeper writer",
-    ],
 }
 
 # Words that docs/glossary.md replaces, and how often comments and documents may still use them.
@@ -59,7 +55,6 @@ WORDS_LEFT: dict[str, int] = {
     "crates/server": 58,
     "crates/store": 9,
     "crates/store-embedded": 48,
-    "crates/store-postgres": 32,
     "crates/testing-postgres": 3,
     "crates/tls": 2,
     "docs": 45,

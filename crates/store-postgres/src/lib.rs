@@ -1,51 +1,40 @@
-//! Queues on PostgreSQL: any number of servers on one database, no other component.
+//! A store on PostgreSQL: any number of servers share one database and need no other component.
 //!
-//! Operations of all callers are joined into groups. A group is one database transaction: the decisions say which
-//! rows they miss, these are fetched for all of them together unless the last group had them (`carried`), the decisions
-//! are run, and what changed is written with a few statements over arrays. So the round trips are counted per group, not
-//! per operation. Queues are spread over lanes, each with groups and a connection of its own, as many as make callers wait
-//! least (`pace`).
+//! Operations of all callers form commit batches. A batch is one database transaction with optimistic
+//! concurrency control. One round trip fetches the rows that the decisions miss and the last batch did not
+//! leave in memory (`state::row_cache`). The decisions run in memory. A few statements over arrays write what
+//! changed. So the number of round trips depends on the batches and not on the operations. Queues are spread
+//! over writers, each with batches and a connection of its own (`writer::pool`).
 //!
-//! Always: **a partition's row stands for everything in it** (its messages, a group's place in it, a lease), and its
-//! version changes with any of that. Queues and groups have a number in the same way, and so have records. A commit
-//! compares what its decisions looked at, so it fails, and the group runs again, when another server was faster: decisions
-//! on one partition run one after the other on all servers together. Time is the database's (`clock`).
+//! Always: **a partition's row stands for everything in it** (its messages, a group's cursor, a lease), and
+//! its version changes with any of that. The catalog of queues and groups has a version in the same way, and
+//! so have the records. A commit validates the versions of its read set. If another server changed one
+//! first, the commit fails and the batch runs again. So decisions on one partition are serializable across
+//! all servers. Time is the database's (`state::hybrid_clock`).
 //!
-//! Comparing is right for a server that has partitions to itself, as routing by affinity makes likely. Where several meet
-//! at the same ones it would be in vain most of the time, so after a first failure a server locks partitions when it reads
-//! them, for a while: in the order of their numbers; a pop that takes any partition skips those that are locked, and
-//! waits for one only when there is no other.
+//! Optimistic validation suits a server that has partitions to itself, as routing by affinity makes likely.
+//! Where servers contend for the same partitions most validations would fail. So after a conflict a writer
+//! locks partitions when it reads them, for some batches (`writer::lock_mode`), in the order of their
+//! numbers. A pop of any partition skips those that are locked, and waits for one only when no other is
+//! ready.
 //!
 //! Deliberately absent: rules (`baton-queue` has them; no SQL function knows what a retry is), LISTEN/NOTIFY,
 //! advisory locks, triggers, any wall clock of a server.
 //!
-//! Start at `lanes`, then `writer`, `memory` and `schema`.
+//! Start at `writer`, then `state::batch`, `commit` and `schema`.
 
-mod address;
-mod carried;
-mod clock;
-mod decider;
-mod failure;
-mod flush;
-mod lanes;
-mod link;
-mod load;
-mod memory;
-mod pace;
-mod remembered;
-mod repair;
-#[cfg(test)]
-mod rivals;
-mod room;
+mod client;
+mod commit;
+mod context;
+mod fetch;
+mod maintenance;
 mod schema;
-mod slot;
+mod state;
 mod store;
-mod structure;
-mod sweeper;
+#[cfg(test)]
+mod two_server_model;
 mod tx;
-mod wanted;
-mod wire;
 mod writer;
 
-pub use schema::Standing;
+pub use schema::SchemaStatus;
 pub use store::{Options, PostgresStore, check, migrate};

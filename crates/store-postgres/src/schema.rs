@@ -1,8 +1,8 @@
-//! The schema, and how it comes to be: steps that are applied once each, in order, under a lock.
+//! The schema and its migrations: steps that are applied once each, in order, under a lock.
 //!
-//! Ten servers may start at once: one applies the steps, the others wait for it and find nothing left to do. An
-//! older server goes on beside a newer schema as long as a step only adds; a step that would break it raises
-//! [`OLDEST_READER`], and an older server refuses to start.
+//! When several servers start at once, one applies the steps and the others wait and find nothing to do. An
+//! older server keeps working beside a newer schema as long as steps only add. A step that would break it
+//! raises [`OLDEST_READER`], and an older server refuses to start.
 //!
 //! Which indexes exist, and why no other:
 //!
@@ -25,21 +25,21 @@ use std::time::Duration;
 
 use baton_store::Error;
 
-use crate::failure::Failure;
-use crate::link::{Link, call, param};
+use crate::client::connection::{PgConnection, param, quoted, statement};
+use crate::client::error::DatabaseError;
 
-/// What this server writes.
+/// The version that this server writes.
 pub const VERSION: i32 = 3;
-/// The oldest server that can read what this one writes.
+/// The oldest version that can read what this server writes.
 pub const OLDEST_READER: i32 = 3;
 
-/// How long a server waits for another one that is changing the schema.
+/// How long a server waits for another server's migration.
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Step `n` leads from version `n` to `n + 1`.
-const STEPS: [&str; 3] = [FIRST, COMPARED, EXACT];
+const STEPS: [&str; 3] = [CREATE_TABLES, ADD_PARTITION_VERSIONS, SHORTEN_NUMBERS];
 
-const FIRST: &str = "
+const CREATE_TABLES: &str = "
 CREATE TABLE versions (name text PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 50);
 INSERT INTO versions VALUES ('structure', 0), ('records', 0);
 CREATE SEQUENCE ids INCREMENT BY 64;
@@ -130,17 +130,18 @@ CREATE TABLE leftovers (
 );
 ";
 
-/// Every commit that changes anything of a partition changes its version, and servers compare it. One from before does
-/// not change it: without the column that it counts its commits in, it can commit nothing more.
-const COMPARED: &str = "
+/// Adds versions to partitions: every commit that changes anything in a partition raises its version, and
+/// servers validate it. An older server does not raise it. The renamed column stops such a server from
+/// committing.
+const ADD_PARTITION_VERSIONS: &str = "
 ALTER TABLE partitions ADD COLUMN version bigint NOT NULL DEFAULT 0;
 ALTER TABLE servers RENAME COLUMN commits TO committed;
 ";
 
-/// Numbers lose the ten bits that told the server which drew them, and so are exact as doubles. Their order stays. A
-/// server from before would go on with numbers that are higher than all of ours: without the column that it counts its
-/// commits in, it can commit nothing more.
-const EXACT: &str = "
+/// Removes the ten low bits of numbers, which identified the server; now numbers are exact as doubles. Their
+/// order stays. An older server would draw higher numbers than all new ones. The renamed column stops such a
+/// server from committing.
+const SHORTEN_NUMBERS: &str = "
 LOCK TABLE partitions, slots, records, versions, servers IN ACCESS EXCLUSIVE MODE;
 ALTER TABLE servers RENAME COLUMN committed TO commits_made;
 UPDATE versions SET number = number >> 10;
@@ -150,34 +151,34 @@ UPDATE slots SET line = line >> 10, body = CASE WHEN get_byte(body, 0) & 4 = 0 T
     PLACING int8send(('x' || encode(substring(body FROM 34 FOR 8), 'hex'))::bit(64)::bigint >> 10) FROM 34 FOR 8) END;
 ";
 
-/// Where a schema stands.
+/// The version of a schema relative to this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Nothing is there yet.
+pub enum SchemaStatus {
+    /// The schema does not exist.
     Missing,
-    /// Steps are left to be applied.
+    /// Some steps are not applied yet.
     Behind,
-    /// As this server writes it.
+    /// The version that this server writes.
     Current,
-    /// A newer server wrote it, and this one can still work with it.
+    /// A newer version that this server can work with.
     Ahead,
 }
 
-/// Looks at the schema, or says that this server is too old for it.
-pub async fn check(link: &Link, schema: &str) -> Result<Standing, Error> {
-    let exists = call(
+/// The status of the schema; an error if this server is too old for it.
+pub async fn check(connection: &PgConnection, schema: &str) -> Result<SchemaStatus, Error> {
+    let exists = statement(
         "SELECT to_regclass(quote_ident($1) || '.migrations') IS NOT NULL",
         vec![param(schema.to_owned())],
     );
-    let rows = link.run(vec![exists]).await.map_err(|e| unusable(schema, &e))?;
+    let rows = connection.run(vec![exists]).await.map_err(|e| unusable(schema, &e))?;
     if !rows[0][0].get::<bool>(0) {
-        return Ok(Standing::Missing);
+        return Ok(SchemaStatus::Missing);
     }
     let newest = format!(
         "SELECT coalesce(max(version), 0), coalesce(max(oldest_reader), 0) FROM {}.migrations",
         quoted(schema)
     );
-    let rows = link.run(vec![call(newest, Vec::new())]).await.map_err(|e| unusable(schema, &e))?;
+    let rows = connection.run(vec![statement(newest, Vec::new())]).await.map_err(|e| unusable(schema, &e))?;
     let (version, oldest_reader): (i32, i32) = (rows[0][0].get(0), rows[0][0].get(1));
     if oldest_reader > VERSION {
         return Err(Error::Unusable(format!(
@@ -186,55 +187,56 @@ pub async fn check(link: &Link, schema: &str) -> Result<Standing, Error> {
         )));
     }
     Ok(match version.cmp(&VERSION) {
-        std::cmp::Ordering::Less => Standing::Behind,
-        std::cmp::Ordering::Equal => Standing::Current,
-        std::cmp::Ordering::Greater => Standing::Ahead,
+        std::cmp::Ordering::Less => SchemaStatus::Behind,
+        std::cmp::Ordering::Equal => SchemaStatus::Current,
+        std::cmp::Ordering::Greater => SchemaStatus::Ahead,
     })
 }
 
-/// Applies the steps that are missing, one transaction for all of them.
-pub async fn migrate(link: &Link, schema: &str) -> Result<(), Error> {
-    if matches!(check(link, schema).await?, Standing::Current | Standing::Ahead) {
+/// Applies the missing steps in one transaction.
+pub async fn migrate(link: &PgConnection, schema: &str) -> Result<(), Error> {
+    if matches!(check(link, schema).await?, SchemaStatus::Current | SchemaStatus::Ahead) {
         return Ok(());
     }
-    apply(link, schema).await.map_err(|e| unusable(schema, &e))
+    apply_steps(link, schema).await.map_err(|e| unusable(schema, &e))
 }
 
-async fn apply(link: &Link, schema: &str) -> Result<(), Failure> {
-    // Creating what another server creates at the same moment may fail even with IF NOT EXISTS; then it is there.
+async fn apply_steps(link: &PgConnection, schema: &str) -> Result<(), DatabaseError> {
+    // `IF NOT EXISTS` may still fail when another server creates the same at the same moment; then a retry
+    // finds it.
     let mut tries = 0;
-    while let Err(failure) = create(link, schema).await {
+    while let Err(failure) = create_schema(link, schema).await {
         tries += 1;
         if tries > 20 {
             return Err(failure);
         }
         baton_env::sleep(Duration::from_millis(50)).await;
     }
-    // Whatever fails from here on ends the connection, and so the transaction.
+    // A failure from here on drops the connection, which rolls back the transaction.
     let lock = format!(
         "BEGIN; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = 0; SET LOCAL search_path = {1};
          LOCK TABLE migrations IN ACCESS EXCLUSIVE MODE",
         LOCK_WAIT.as_millis(),
         quoted(schema)
     );
-    link.batch(&lock).await?;
-    let newest = call("SELECT coalesce(max(version), 0) FROM migrations", Vec::new());
+    link.run_script(&lock).await?;
+    let newest = statement("SELECT coalesce(max(version), 0) FROM migrations", Vec::new());
     let done = usize::try_from(link.run(vec![newest]).await?[0][0].get::<i32>(0)).unwrap_or(0);
     for (step, version) in STEPS.iter().zip(1i32..).skip(done) {
-        link.batch(step).await?;
+        link.run_script(step).await?;
         let note = "INSERT INTO migrations (version, oldest_reader) VALUES ($1, $2)";
-        link.run(vec![call(note, vec![param(version), param(OLDEST_READER)])]).await?;
-        tracing::info!(schema, version, "the schema was brought up to date");
+        link.run(vec![statement(note, vec![param(version), param(OLDEST_READER)])]).await?;
+        tracing::info!(schema, version, "migrated the schema");
     }
-    link.batch("COMMIT").await
+    link.run_script("COMMIT").await
 }
 
-/// Makes the schema, unless it is there: then our role need not be allowed to make one.
-async fn create(link: &Link, schema: &str) -> Result<(), Failure> {
+/// Creates the schema if it is missing. If it exists, the role needs no permission to create schemas.
+async fn create_schema(link: &PgConnection, schema: &str) -> Result<(), DatabaseError> {
     let exists = "SELECT to_regnamespace(quote_ident($1)) IS NOT NULL";
-    let rows = link.run(vec![call(exists, vec![param(schema.to_owned())])]).await?;
+    let rows = link.run(vec![statement(exists, vec![param(schema.to_owned())])]).await?;
     if !rows[0][0].get::<bool>(0) {
-        link.batch(&format!("CREATE SCHEMA {}", quoted(schema))).await?;
+        link.run_script(&format!("CREATE SCHEMA {}", quoted(schema))).await?;
     }
     let table = format!(
         "CREATE TABLE IF NOT EXISTS {}.migrations (
@@ -242,16 +244,11 @@ async fn create(link: &Link, schema: &str) -> Result<(), Failure> {
              applied_at timestamptz NOT NULL DEFAULT clock_timestamp())",
         quoted(schema)
     );
-    link.batch(&table).await
+    link.run_script(&table).await
 }
 
-fn unusable(schema: &str, failure: &Failure) -> Error {
+fn unusable(schema: &str, failure: &DatabaseError) -> Error {
     Error::Unusable(format!("the schema {schema:?} cannot be used: {failure}"))
-}
-
-/// A name as SQL writes it.
-pub fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 #[cfg(test)]
@@ -262,10 +259,5 @@ mod tests {
     fn there_is_a_step_to_every_version() {
         assert_eq!(STEPS.len(), usize::try_from(VERSION).unwrap());
         const { assert!(OLDEST_READER <= VERSION) };
-    }
-
-    #[test]
-    fn a_name_cannot_end_its_quotes() {
-        assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
     }
 }

@@ -1,38 +1,31 @@
-//! Opening, the way in, reading messages, and what all parts share.
+//! The store: opening, submitting operations, and reading messages.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_env::{Clock, SlewedClock, Stopwatch};
-use baton_store::{
-    Bounds, BoxFuture, Cache, Error, Event, Histogram, Listener, MICROS, Operation, SIZES, Segment,
-    Statistics, Store,
-};
+use baton_env::{Clock, Stopwatch};
+use baton_store::{Bounds, BoxFuture, Cache, Error, Listener, Operation, Segment, Statistics, Store};
 use baton_types::{Offset, PartitionId, Timestamp};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::address::Address;
-use crate::failure::Failure;
-use crate::lanes::{LANES_MAX, Lanes};
-use crate::link::{Call, DEADLINE, Link, Row, call, param, signed};
-use crate::repair;
-use crate::room::Room;
-use crate::schema::{self, Standing};
-use crate::sweeper;
-use crate::writer::{AWAY_MAX, RECONNECT_FIRST, RECONNECT_MAX};
+use crate::client::address::DatabaseAddress;
+use crate::client::connection::{
+    PgConnection, PgRow, STATEMENT_TIMEOUT, Statement, param, statement, to_bigint,
+};
+use crate::client::error::DatabaseError;
+use crate::context::{OUTAGE_MAX, RECONNECT_FIRST, RECONNECT_MAX, RETRY_AFTER, StoreContext};
+use crate::maintenance::slot_repair;
+use crate::maintenance::sweeper;
+use crate::schema::{self, SchemaStatus};
+use crate::writer::pool::WriterPool;
 
-/// When to try again at a full intake, or while the database is away.
-pub const BUSY_FOR: Duration = Duration::from_millis(500);
-
-/// How long bringing the schema up to date may take, waiting for another server that does it included.
+/// How long a migration may take, including the wait for another server's migration.
 const MIGRATION_MAX: Duration = Duration::from_secs(300);
 
-/// The segments of a partition that touch a range, up to a number of bytes. What was trimmed is not told, though
-/// it may not be cleared away yet.
-const READ: &str = "
+/// The segments of a partition that overlap a range, up to a number of bytes. Trimmed segments that the
+/// sweeper has not deleted yet are left out.
+const READ_SEGMENTS: &str = "
     SELECT body FROM (
         SELECT s.base, s.body, sum(octet_length(s.body)) OVER (ORDER BY s.base) - octet_length(s.body) AS before
         FROM segments s JOIN partitions p ON p.id = s.partition_id
@@ -40,170 +33,123 @@ const READ: &str = "
             AND s.base >= coalesce((SELECT max(base) FROM segments WHERE partition_id = $1 AND base <= $2), 0)
         ORDER BY s.base LIMIT $5) found
     WHERE before <= $4 ORDER BY base";
-/// Each connection of a server names its schema.
-const COMPANY: &str = "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+/// Other connections to the same schema: each connection of a server has the schema in its application name.
+const HAS_OTHER_CONNECTIONS: &str =
+    "SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
     AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
-/// Segments looked at in one read.
+/// Segments per statement.
 const READ_ROWS_MAX: i64 = 1_000;
 
 /// How to open a store.
 #[derive(Clone)]
 pub struct Options {
-    /// Where the database is: `postgres://user:password@host:port/database`, or `host=… user=…`, with
+    /// The database's address: `postgres://user:password@host:port/database`, or `host=… user=…`, with
     /// `sslmode=verify-full` for TLS.
     pub url: String,
-    /// The schema that holds everything; created when missing.
+    /// The schema for all tables; created if missing.
     pub schema: String,
-    /// Bytes of young messages kept in memory.
+    /// Bytes of recent messages to cache.
     pub cache_bytes: usize,
     /// How many queues, partitions and groups there may be.
     pub bounds: Bounds,
-    /// A clock in place of the database's, for tests.
+    /// Replaces the database's clock in tests.
     pub clock: Option<Arc<dyn Clock>>,
 }
 
 impl Options {
-    /// The usual options for a database.
+    /// Default options for a database.
     pub fn new(url: impl Into<String>) -> Self {
         let bounds = Bounds::default();
         Self { url: url.into(), schema: "baton".into(), cache_bytes: 64 << 20, bounds, clock: None }
     }
 
-    fn address(&self) -> Result<Address, Error> {
-        Address::read(&self.url)
+    fn address(&self) -> Result<DatabaseAddress, Error> {
+        DatabaseAddress::parse(&self.url)
     }
 }
 
-/// Looks at the schema without changing it.
-pub async fn check(options: &Options) -> Result<Standing, Error> {
-    let link = Link::plain(&options.address()?, DEADLINE).await.map_err(|e| unreachable(&e))?;
-    schema::check(&link, &options.schema).await
+/// Reports the status of the schema without changing it.
+pub async fn check(options: &Options) -> Result<SchemaStatus, Error> {
+    let connection = PgConnection::connect_plain(&options.address()?, STATEMENT_TIMEOUT)
+        .await
+        .map_err(|e| unreachable(&e))?;
+    schema::check(&connection, &options.schema).await
 }
 
-/// Brings the schema up to date.
+/// Migrates the schema to this server's version.
 pub async fn migrate(options: &Options) -> Result<(), Error> {
-    let link = Link::plain(&options.address()?, MIGRATION_MAX).await.map_err(|e| unreachable(&e))?;
-    schema::migrate(&link, &options.schema).await
+    let connection =
+        PgConnection::connect_plain(&options.address()?, MIGRATION_MAX).await.map_err(|e| unreachable(&e))?;
+    schema::migrate(&connection, &options.schema).await
 }
 
-/// Whether anybody else is connected to the schema. To be asked before the first connection of a store.
-async fn has_company(options: &Options) -> Result<bool, Failure> {
-    let address = options.address().map_err(|e| Failure::Lost(e.to_string()))?;
-    let link = Link::open(&address, &options.schema).await?;
-    let rows = link.run(vec![call(COMPANY, Vec::new())]).await?;
+/// Whether another server is connected to the schema. Call it before the store's first connection.
+async fn has_other_connections(options: &Options) -> Result<bool, DatabaseError> {
+    let address = options.address().map_err(|e| DatabaseError::ConnectionLost(e.to_string()))?;
+    let connection = PgConnection::connect(&address, &options.schema).await?;
+    let rows = connection.run(vec![statement(HAS_OTHER_CONNECTIONS, Vec::new())]).await?;
     Ok(rows[0][0].get(0))
 }
 
-fn unreachable(failure: &Failure) -> Error {
+fn unreachable(failure: &DatabaseError) -> Error {
     Error::Unusable(format!("PostgreSQL cannot be reached: {failure}"))
 }
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
-    lanes: Arc<Lanes>,
-    shared: Arc<Shared>,
-    reader: tokio::sync::Mutex<Option<Arc<Link>>>,
-    adapting: JoinHandle<()>,
-    sweeping: JoinHandle<()>,
-    repairing: JoinHandle<()>,
-    has_company: bool,
+    writers: Arc<WriterPool>,
+    shared: Arc<StoreContext>,
+    reader: tokio::sync::Mutex<Option<Arc<PgConnection>>>,
+    adapt_task: JoinHandle<()>,
+    sweep_task: JoinHandle<()>,
+    repair_task: JoinHandle<()>,
+    has_other_servers: bool,
     closed: AtomicBool,
 }
 
-/// What the parts share.
-pub struct Shared {
-    pub address: Address,
-    pub schema: String,
-    pub cache: Cache,
-    pub room: Room,
-    /// Tells the sweeper that there is something to clear away.
-    pub sweep: Notify,
-    clock: Option<Arc<dyn Clock>>,
-    listener: RwLock<Option<Listener>>,
-    now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
-    slewed: Mutex<Option<SlewedClock>>,
-    watch: Stopwatch,
-    /// The lanes for which the database is away, and why.
-    away: Mutex<BTreeMap<usize, String>>,
-    /// For which lanes the database has been away for so long that nobody should wait for it.
-    refusing: [AtomicBool; LANES_MAX],
-    commits: AtomicU64,
-    syncs: AtomicU64,
-    operations: AtomicU64,
-    repeats: AtomicU64,
-    deadlocks: AtomicU64,
-    undone: AtomicU64,
-    missing_slots: AtomicU64,
-    remembered: AtomicU64,
-    commit_micros: Histogram,
-    commit_operations: Histogram,
-}
-
 impl PostgresStore {
-    /// Connects, brings the schema up to date, and starts the store's tasks.
+    /// Connects, migrates the schema, and starts the store's tasks.
     pub async fn open(options: Options) -> Result<Self, Error> {
         let address = options.address()?;
         if let Some(host) = address.exposed_host() {
             tracing::warn!(
                 host,
-                "PostgreSQL on another machine is spoken to in the clear; give sslmode=verify-full"
+                "the connection to PostgreSQL on another machine is not encrypted; give sslmode=verify-full"
             );
         }
         migrate(&options).await?;
-        let has_company = has_company(&options).await.map_err(|e| unreachable(&e))?;
-        let shared = Arc::new(Shared {
-            address,
-            schema: options.schema,
-            cache: Cache::new(options.cache_bytes),
-            room: Room::new(options.bounds),
-            sweep: Notify::new(),
-            clock: options.clock,
-            listener: RwLock::default(),
-            now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
-            slewed: Mutex::default(),
-            watch: Stopwatch::start(),
-            away: Mutex::default(),
-            refusing: Default::default(),
-            commits: AtomicU64::new(0),
-            syncs: AtomicU64::new(0),
-            operations: AtomicU64::new(0),
-            repeats: AtomicU64::new(0),
-            deadlocks: AtomicU64::new(0),
-            undone: AtomicU64::new(0),
-            missing_slots: AtomicU64::new(0),
-            remembered: AtomicU64::new(0),
-            commit_micros: Histogram::new(MICROS),
-            commit_operations: Histogram::new(SIZES),
-        });
-        let lanes = Arc::new(Lanes::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
-        let adapting = tokio::spawn(lanes.clone().adapt());
+        let has_company = has_other_connections(&options).await.map_err(|e| unreachable(&e))?;
+        let Options { schema, cache_bytes, bounds, clock, .. } = options;
+        let shared = Arc::new(StoreContext::new(address, schema, Cache::new(cache_bytes), bounds, clock));
+        let lanes = Arc::new(WriterPool::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
+        let adapting = tokio::spawn(lanes.clone().adapt_size());
         let sweeping = tokio::spawn(sweeper::run(shared.clone()));
-        let repairing = tokio::spawn(repair::run(shared.clone(), lanes.clone()));
+        let repairing = tokio::spawn(slot_repair::run(shared.clone(), lanes.clone()));
         Ok(Self {
-            lanes,
+            writers: lanes,
             shared,
             reader: tokio::sync::Mutex::default(),
-            adapting,
-            sweeping,
-            repairing,
-            has_company,
+            adapt_task: adapting,
+            sweep_task: sweeping,
+            repair_task: repairing,
+            has_other_servers: has_company,
             closed: AtomicBool::new(false),
         })
     }
 
-    /// Whether another server was connected to the same schema when this one was opened.
-    pub fn has_company(&self) -> bool {
-        self.has_company
+    /// Whether another server was connected to the schema when this store was opened.
+    pub fn has_other_servers(&self) -> bool {
+        self.has_other_servers
     }
 
-    async fn reader(&self) -> Result<Arc<Link>, Failure> {
+    async fn reader(&self) -> Result<Arc<PgConnection>, DatabaseError> {
         let mut reader = self.reader.lock().await;
-        if let Some(link) = reader.as_ref().filter(|link| !link.is_closed()) {
-            return Ok(link.clone());
+        if let Some(connection) = reader.as_ref().filter(|connection| !connection.is_closed()) {
+            return Ok(connection.clone());
         }
-        let link = Arc::new(Link::open(&self.shared.address, &self.shared.schema).await?);
-        *reader = Some(link.clone());
-        Ok(link)
+        let connection = Arc::new(PgConnection::connect(&self.shared.address, &self.shared.schema).await?);
+        *reader = Some(connection.clone());
+        Ok(connection)
     }
 
     async fn read_stored(
@@ -217,7 +163,7 @@ impl PostgresStore {
         while at < to && bytes <= bytes_max {
             let rows = self.read_page(partition, at, to, bytes_max - bytes).await.map_err(|failure| {
                 tracing::warn!(%failure, "messages could not be read");
-                Error::Busy(BUSY_FOR)
+                Error::Busy(RETRY_AFTER)
             })?;
             let (before, count) = (found.len(), rows.len());
             for row in rows {
@@ -238,21 +184,21 @@ impl PostgresStore {
         from: Offset,
         to: Offset,
         bytes_max: usize,
-    ) -> Result<Vec<Row>, Failure> {
+    ) -> Result<Vec<PgRow>, DatabaseError> {
         let params = || {
             vec![
-                param(signed(partition.0)),
-                param(signed(from.0.min(i64::MAX.cast_unsigned()))),
-                param(signed(to.0.min(i64::MAX.cast_unsigned()))),
+                param(to_bigint(partition.0)),
+                param(to_bigint(from.0.min(i64::MAX.cast_unsigned()))),
+                param(to_bigint(to.0.min(i64::MAX.cast_unsigned()))),
                 param(i64::try_from(bytes_max).unwrap_or(i64::MAX)),
                 param(READ_ROWS_MAX),
             ]
         };
         let (watch, mut pause) = (Stopwatch::start(), RECONNECT_FIRST);
         loop {
-            match self.try_read(vec![call(READ, params())]).await {
-                Err(Failure::Lost(reason)) if watch.elapsed() < AWAY_MAX => {
-                    tracing::debug!(reason, "messages are read again over another connection");
+            match self.try_read(vec![statement(READ_SEGMENTS, params())]).await {
+                Err(DatabaseError::ConnectionLost(reason)) if watch.elapsed() < OUTAGE_MAX => {
+                    tracing::debug!(reason, "a read of messages is retried over another connection");
                     baton_env::sleep(pause).await;
                     pause = (pause * 2).min(RECONNECT_MAX);
                 }
@@ -261,116 +207,12 @@ impl PostgresStore {
         }
     }
 
-    async fn try_read(&self, calls: Vec<Call>) -> Result<Vec<Row>, Failure> {
-        let link = self.reader().await?;
-        // Whoever asked may be gone before the answer, which would tear the connection for all.
-        let reading = tokio::spawn(async move { link.run(calls).await });
-        let rows = reading.await.map_err(|e| Failure::Lost(e.to_string()))??;
+    async fn try_read(&self, statements: Vec<Statement>) -> Result<Vec<PgRow>, DatabaseError> {
+        let connection = self.reader().await?;
+        // A task of its own: a caller that is cancelled half-way would break the shared connection.
+        let reading = tokio::spawn(async move { connection.run(statements).await });
+        let rows = reading.await.map_err(|e| DatabaseError::ConnectionLost(e.to_string()))??;
         Ok(rows.into_iter().flatten().collect())
-    }
-}
-
-impl Shared {
-    /// The store's time as far as it is known without asking.
-    pub fn time(&self, heard: (Timestamp, Stopwatch)) -> Timestamp {
-        match &self.clock {
-            _ if heard.0 == Timestamp::MIN => heard.0,
-            Some(clock) => self.slew(clock.now(), clock.elapsed()),
-            None => self.slew(heard.0.after(heard.1.elapsed()), self.watch.elapsed()),
-        }
-    }
-
-    /// No step of the database's clock lets anything expire early or stand still.
-    fn slew(&self, wall: Timestamp, elapsed: Duration) -> Timestamp {
-        let mut slewed = self.slewed.lock().unwrap_or_else(PoisonError::into_inner);
-        slewed.get_or_insert_with(|| SlewedClock::new(wall, elapsed)).advance(wall, elapsed)
-    }
-
-    /// The time of the last decision or later.
-    pub fn now(&self) -> Timestamp {
-        let (last, heard) = *self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        last.max(self.time(heard))
-    }
-
-    /// The time of the last decision of any lane.
-    pub fn last(&self) -> Timestamp {
-        self.now.lock().unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    pub fn set_now(&self, last: Timestamp, heard: (Timestamp, Stopwatch)) {
-        let mut now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
-        *now = (now.0.max(last), heard);
-        // What other servers have written in goes on from there, instead of standing still until it is reached.
-        if let Some(slewed) = &mut *self.slewed.lock().unwrap_or_else(PoisonError::into_inner) {
-            slewed.raise(last);
-        }
-    }
-
-    /// Notes that the database is away for a lane, and why, or that it is back.
-    pub fn set_away(&self, lane: usize, reason: Option<String>) {
-        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        match (away.get(&lane), &reason) {
-            (None, Some(reason)) => tracing::warn!(reason, lane, "PostgreSQL is away"),
-            (Some(_), None) => tracing::info!(lane, "PostgreSQL is back"),
-            _ => {}
-        }
-        match reason {
-            Some(reason) => drop(away.insert(lane, reason)),
-            None => drop(away.remove(&lane)),
-        }
-    }
-
-    /// Whether the database is away for any lane.
-    pub fn is_away(&self) -> bool {
-        !self.away.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
-    }
-
-    pub fn refuse(&self, lane: usize, refusing: bool) {
-        self.refusing[lane].store(refusing, Ordering::Release);
-    }
-
-    pub fn is_refused(&self, lane: usize) -> bool {
-        self.refusing[lane].load(Ordering::Acquire)
-    }
-
-    /// Notes how many transaction ids a lane remembers, and how many it did.
-    pub fn set_remembered(&self, before: usize, now: usize) {
-        self.remembered.fetch_add(now as u64, Ordering::Relaxed);
-        self.remembered.fetch_sub(before as u64, Ordering::Relaxed);
-    }
-
-    /// Counts a commit that was forced to disk.
-    pub fn observe(&self, operations: usize, took: Duration) {
-        self.commit_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-        self.commit_operations.observe(operations as u64);
-    }
-
-    /// Counts a decision that was undone.
-    pub fn count_undone(&self) {
-        self.undone.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub fn count(&self, operations: usize, commits: u64, synced: bool) {
-        self.operations.fetch_add(operations as u64, Ordering::Relaxed);
-        self.commits.fetch_add(commits, Ordering::Relaxed);
-        self.syncs.fetch_add(u64::from(synced), Ordering::Relaxed);
-    }
-
-    /// Counts a group that has to be run again, perhaps because of a deadlock.
-    pub fn count_repeat(&self, is_deadlock: bool) {
-        self.repeats.fetch_add(1, Ordering::Relaxed);
-        self.deadlocks.fetch_add(u64::from(is_deadlock), Ordering::Relaxed);
-    }
-
-    pub fn count_missing_slots(&self, count: u64) {
-        self.missing_slots.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub fn notify(&self, event: Event) {
-        let listener = self.listener.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(listener) = &*listener {
-            listener(event);
-        }
     }
 }
 
@@ -379,7 +221,7 @@ impl Store for PostgresStore {
         if self.closed.load(Ordering::Acquire) {
             return operation.finish(Err(Error::Closed("it was closed".into())));
         }
-        self.lanes.submit(operation);
+        self.writers.submit(operation);
     }
 
     fn read(
@@ -396,7 +238,7 @@ impl Store for PostgresStore {
     }
 
     fn listen(&self, listener: Listener) {
-        *self.shared.listener.write().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        self.shared.set_listener(listener);
     }
 
     fn now(&self) -> Timestamp {
@@ -404,39 +246,26 @@ impl Store for PostgresStore {
     }
 
     fn statistics(&self) -> Statistics {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Statistics {
-            commits: load(&self.shared.commits),
-            syncs: load(&self.shared.syncs),
-            operations: load(&self.shared.operations),
-            repeats: load(&self.shared.repeats),
-            deadlocks: load(&self.shared.deadlocks),
-            undone: load(&self.shared.undone),
-            missing_slots: load(&self.shared.missing_slots),
-            disk_bytes: 0,
-            remembered: load(&self.shared.remembered),
-            commit_micros: self.shared.commit_micros.read(),
-            commit_operations: self.shared.commit_operations.read(),
-        }
+        self.shared.statistics()
     }
 
-    /// Never: a database that is away comes back.
+    /// Always `None`: an outage of the database ends without a restart of the server.
     fn failure(&self) -> Option<String> {
         None
     }
 
     fn away(&self) -> Option<String> {
-        // Without the others the first lane does everything.
-        self.shared.away.lock().unwrap_or_else(PoisonError::into_inner).get(&0).cloned()
+        // The first writer alone can serve everything, so only its outage counts.
+        self.shared.outage(0)
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             self.closed.store(true, Ordering::Release);
-            self.adapting.abort();
-            let closed = self.lanes.close().await;
-            self.sweeping.abort();
-            self.repairing.abort();
+            self.adapt_task.abort();
+            let closed = self.writers.close().await;
+            self.sweep_task.abort();
+            self.repair_task.abort();
             closed
         })
     }
@@ -444,9 +273,9 @@ impl Store for PostgresStore {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        self.sweeping.abort();
-        self.repairing.abort();
-        self.adapting.abort();
-        self.lanes.abort();
+        self.sweep_task.abort();
+        self.repair_task.abort();
+        self.adapt_task.abort();
+        self.writers.abort();
     }
 }

@@ -1,14 +1,13 @@
-//! The transaction on what was fetched.
+//! The transaction over the rows of a batch.
 //!
-//! A read that misses a row notes it and stops the decision. A write has no way to say so: it notes the row and
-//! breaks the decision off by unwinding ([`Missing`]), which is caught right outside. Rules read before they write,
-//! so that is rare.
+//! A read that misses a row notes the row and stops the decision. A write cannot return an error, so it notes
+//! the row and unwinds ([`MissingRow`]); the decider catches that. Rules read before they write, so it is rare.
 //!
-//! What decisions touch has a module for each kind of it, with the methods of [`Tx`] that concern it.
+//! Each kind of row has a module with the methods of [`Tx`] that concern it.
 
 mod cursor;
+mod dead_letter;
 mod group;
-mod letter;
 mod message;
 mod partition;
 mod queue;
@@ -25,90 +24,90 @@ use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timest
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
-use crate::memory::Memory;
-use crate::remembered::Remembered;
-use crate::room::Room;
+use crate::state::batch::BatchState;
+use crate::state::dedup::DedupIndex;
+use crate::state::partition_limit::PartitionLimit;
 
-/// Rows fetched beyond what a page asked for, because some of them may have been removed or run out meanwhile.
+/// Rows fetched beyond a page, because some may have been removed or expired meanwhile.
 const SPARE_ROWS: usize = 8;
 
-/// From names to numbers, kept over groups: a partition never changes its number.
-pub type Names = FxHashMap<QueueId, FxHashMap<Arc<str>, PartitionId>>;
+/// Numbers of partitions by queue and name, kept across batches: a partition never changes its number.
+pub type PartitionNames = FxHashMap<QueueId, FxHashMap<Arc<str>, PartitionId>>;
 
-/// What a write unwinds with that missed a row.
-pub struct Missing;
+/// The payload with which a write unwinds when it misses a row.
+pub struct MissingRow;
 
-fn break_off() -> ! {
-    std::panic::resume_unwind(Box::new(Missing))
+fn unwind_for_missing_row() -> ! {
+    std::panic::resume_unwind(Box::new(MissingRow))
 }
 
-/// A look at memory, and the writes of one decision.
+/// The transaction of one decision.
 pub struct PostgresTx<'a> {
-    pub memory: &'a mut Memory,
-    pub names: &'a Names,
-    pub remembered: &'a Remembered,
+    pub batch: &'a mut BatchState,
+    pub names: &'a PartitionNames,
+    pub dedup_index: &'a DedupIndex,
     pub cache: &'a Cache,
-    pub room: &'a Room,
-    /// Numbers that the decision has taken.
-    pub ids: u64,
+    pub partition_limit: &'a PartitionLimit,
+    /// How many new numbers the decision has taken.
+    pub ids_taken: u64,
 }
 
 impl PostgresTx<'_> {
-    fn write(&mut self, durability: Durability) {
-        self.memory.changed.marks.any = true;
-        self.memory.changed.marks.now |= durability == Durability::Now;
-        self.memory.undo(|_| ());
+    fn mark_write(&mut self, durability: Durability) {
+        self.batch.writes.summary.is_any = true;
+        self.batch.writes.summary.needs_sync |= durability == Durability::Now;
+        self.batch.push_undo(|_| ());
     }
 
-    /// A number for something new. A block of them was fetched before the decision.
+    /// A number for a new queue, partition or group, from a block fetched before the decision.
     fn fresh_id(&mut self) -> u64 {
-        match self.memory.ids.pop() {
+        match self.batch.ids.pop() {
             Some(id) => {
-                self.ids += 1;
-                self.memory.undo(move |memory| memory.ids.push(id));
+                self.ids_taken += 1;
+                self.batch.push_undo(move |batch| batch.ids.push(id));
                 id
             }
             None => {
-                self.memory.wanted.ids += 2 * self.ids + 1;
-                break_off()
+                self.batch.missing.ids += 2 * self.ids_taken + 1;
+                unwind_for_missing_row()
             }
         }
     }
 
-    /// Makes sure that the partition can be changed.
-    fn need(&mut self, id: PartitionId) {
-        if !self.memory.has_all_of(id) {
-            break_off();
+    /// Unwinds unless the partition can be changed.
+    fn require_partition(&mut self, id: PartitionId) {
+        if !self.batch.prepare_to_change(id) {
+            unwind_for_missing_row();
         }
     }
 
-    /// Makes sure that all partitions of a queue are here.
-    fn need_whole(&mut self, queue: QueueId) {
-        if !self.memory.all_of.contains(&queue) {
-            self.memory.wanted.all_of.insert(queue);
-            break_off();
+    /// Unwinds unless all partitions of a queue are in memory.
+    fn require_whole_queue(&mut self, queue: QueueId) {
+        if !self.batch.whole_queues.contains(&queue) {
+            self.batch.missing.whole_queues.insert(queue);
+            unwind_for_missing_row();
         }
     }
 
-    /// A partition that can be read, or `None` when there is none.
-    fn row(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
-        if !self.memory.partitions.contains_key(&id) {
-            self.memory.wanted.partitions.insert(id);
+    /// The row of a partition, or `None` if it does not exist.
+    fn read_partition(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
+        if !self.batch.partitions.contains_key(&id) {
+            self.batch.missing.partitions.insert(id);
             return Err(Stop::Load);
         }
-        self.memory.relied.insert(id);
-        Ok(self.memory.entry(id).map(|entry| entry.row.clone()))
+        self.batch.read_partitions.insert(id);
+        Ok(self.batch.entry(id).map(|entry| entry.row.clone()))
     }
 }
 
 impl Tx for PostgresTx<'_> {
     fn now(&self) -> Timestamp {
-        self.memory.now
+        self.batch.now
     }
 
     fn fresh_token(&mut self) -> u64 {
-        self.memory.changed.marks.any = true;
-        self.memory.clock.number().cast_unsigned()
+        self.batch.writes.summary.is_any = true;
+        self.batch.clock.next_number().cast_unsigned()
     }
 
     fn admit(&self, _bytes: usize) -> Result<(), Stop> {
@@ -137,23 +136,23 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn bounds(&self) -> Bounds {
-        self.room.bounds
+        self.partition_limit.bounds
     }
 
     fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
-        Ok(self.memory.structure.queue(name))
+        Ok(self.batch.catalog.queue(name))
     }
 
     fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, Stop> {
-        Ok(self.memory.structure.queue_by_id(id))
+        Ok(self.batch.catalog.queue_by_id(id))
     }
 
     fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
-        Ok(self.memory.structure.queues())
+        Ok(self.batch.catalog.queues())
     }
 
     fn queue_count(&mut self) -> Result<u64, Stop> {
-        Ok(self.memory.structure.queue_count())
+        Ok(self.batch.catalog.queue_count())
     }
 
     fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
@@ -165,11 +164,11 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
-        partition::named(self, queue, name)
+        partition::find_by_name(self, queue, name)
     }
 
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
-        self.row(id)
+        self.read_partition(id)
     }
 
     fn partitions(
@@ -218,19 +217,19 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, Stop> {
-        Ok(self.memory.structure.group(queue, name))
+        Ok(self.batch.catalog.group(queue, name))
     }
 
     fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, Stop> {
-        Ok(self.memory.structure.group_by_id(id))
+        Ok(self.batch.catalog.group_by_id(id))
     }
 
     fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
-        Ok(self.memory.structure.groups(queue))
+        Ok(self.batch.catalog.groups(queue))
     }
 
     fn group_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
-        Ok(self.memory.structure.group_count(queue))
+        Ok(self.batch.catalog.group_count(queue))
     }
 
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group> {
@@ -270,19 +269,19 @@ impl Tx for PostgresTx<'_> {
     }
 
     fn kept(&mut self, queue: QueueId) -> Result<u64, Stop> {
-        queue::kept(self, queue)
+        queue::message_count(self, queue)
     }
 
     fn put_dead_letter(&mut self, letter: DeadLetter) {
-        letter::put(self, letter)
+        dead_letter::put(self, letter)
     }
 
     fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
-        letter::get(self, key)
+        dead_letter::get(self, key)
     }
 
     fn remove_dead_letter(&mut self, key: &DeadLetterKey) {
-        letter::remove(self, key)
+        dead_letter::remove(self, key)
     }
 
     fn dead_letters(
@@ -291,7 +290,7 @@ impl Tx for PostgresTx<'_> {
         after: Option<&DeadLetter>,
         limit: usize,
     ) -> Result<Vec<DeadLetter>, Stop> {
-        letter::page(self, queue, after, limit)
+        dead_letter::page(self, queue, after, limit)
     }
 
     fn dead_letter_keys(
@@ -300,6 +299,6 @@ impl Tx for PostgresTx<'_> {
         after: Option<&DeadLetterKey>,
         limit: usize,
     ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
-        letter::keys(self, queue, after, limit)
+        dead_letter::keys(self, queue, after, limit)
     }
 }

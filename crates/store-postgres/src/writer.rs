@@ -1,19 +1,23 @@
-//! The groups: takes in operations, runs each group of them as one database transaction, answers.
+//! The writer: collects operations into batches, runs each batch as one database transaction, and answers.
 //!
-//! A group costs a fixed small number of round trips, however many operations it has: one that writes and commits, and
-//! before it one that fetches what decisions miss, unless the last group had it (`carried`). What was fetched is compared
-//! at the commit; only after another server was in the way is it locked at once, for a while. What arrives meanwhile
-//! is the next group, so groups grow with the load and with the distance to the database; where many call, the next is
-//! decided and sent before the last is committed (`flight`).
+//! A batch costs a fixed small number of round trips, however many operations it has: one that writes and
+//! commits, and before it one that fetches missing rows, unless the last batch left them in memory
+//! (`row_cache`). The commit validates what was read without locks. After a conflict the writer locks what
+//! it reads, for some batches. Operations that arrive during a commit form the next batch, so batches grow
+//! with the load and with the distance to the database. Under load the next batch is decided and sent before
+//! the last one is committed (`in_flight`).
 //!
-//! Always: nothing is answered before its commit is known to have happened or not. When the connection is lost
-//! around a commit, the server's own row in the database tells, and asking also keeps a commit that is still on
-//! its way from happening later.
+//! Always: nothing is answered before the outcome of its commit is known. When the connection is lost around
+//! a commit, the server's own row in the database tells the outcome. Asking raises the row's epoch, which
+//! stops a commit that is still on its way.
 
-mod flight;
-mod group;
+mod attempt;
+mod concurrency;
+mod decider;
+mod in_flight;
+mod lock_mode;
+pub mod pool;
 mod reconnect;
-mod trust;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,293 +28,307 @@ use baton_store::{Error, Operation};
 use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
-use self::flight::Flight;
-pub use self::reconnect::{AWAY_MAX, RECONNECT_FIRST, RECONNECT_MAX};
-use self::trust::Trust;
-use crate::carried::Carried;
-use crate::clock::Hybrid;
-use crate::failure::Failure;
-use crate::link::{Link, call, moment, param};
-use crate::load::{self, Trouble};
-use crate::remembered::Remembered;
-use crate::store::{BUSY_FOR, Shared};
-use crate::structure::Structure;
-use crate::tx::Names;
-use crate::wanted::Wanted;
+use self::in_flight::InFlightCommit;
+use self::lock_mode::LockMode;
+use crate::client::connection::{PgConnection, param, read_timestamp, statement};
+use crate::client::error::DatabaseError;
+use crate::context::{OUTAGE_MAX, RETRY_AFTER, StoreContext};
+use crate::fetch::{self, FetchError};
+use crate::state::catalog::Catalog;
+use crate::state::dedup::DedupIndex;
+use crate::state::hybrid_clock::HybridClock;
+use crate::state::missing_rows::MissingRows;
+use crate::state::row_cache::RowCache;
+use crate::tx::PartitionNames;
 
-/// Operations in one group: enough to share a commit, few enough to be decided in a blink.
-const GROUP_OPERATIONS_MAX: usize = 2_048;
-/// Commits that are under way at the same time at most: one with the database, one on its way there.
-const FLIGHTS_MAX: usize = 2;
-/// Of those who call at the same time, one in so many makes a group that is sent while another is under way: that one is
-/// committed while the others are answered and call again. Smaller groups would only cost more.
-const CALLERS_SHARE: usize = 2;
-/// With fewer callers than this nothing is sent before the last group is committed.
-const CALLERS_FEW: usize = 3;
-/// How often a group is run that others get in the way of.
+/// Operations in one batch: enough to share a commit, few enough to decide quickly.
+const BATCH_OPERATIONS_MAX: usize = 2_048;
+/// Commits in flight at most: one in the database, one on its way there.
+const IN_FLIGHT_MAX: usize = 2;
+/// The next batch is pipelined once half of the concurrent callers are queued. While it commits, the other
+/// half gets answers and calls again. Smaller batches would only cost more.
+const PIPELINE_SHARE: usize = 2;
+/// With fewer concurrent callers than this, no batch is pipelined.
+const PIPELINE_CALLERS_MIN: usize = 3;
+/// Attempts per batch when other servers cause conflicts.
 const TRIES_MAX: u32 = 30;
-/// How long a group is tried before its callers are told to come again: longer than a server that went away holds its
-/// locks, and than a statement that gets no answer.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// For so many groups that change records the lock on them is taken at once after another server was in the way: while
-/// several write records all the time, a try without it is in vain most of the time.
-const RIVALRY: u32 = if cfg!(test) { 1 } else { 16 };
-/// Begins a server's row.
-const REGISTER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits_made, epoch";
-const LATEST: &str = "SELECT coalesce(max(moment), 0) FROM servers";
+/// How long a batch is retried before its callers get `Busy`: longer than a lost server holds its locks, and
+/// longer than a statement without an answer takes to time out.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(20);
+/// After a conflict, so many batches that read records take the lock on the records at once. While several
+/// servers write records all the time, most optimistic attempts would fail.
+const RECORD_LOCK_BATCHES: u32 = if cfg!(test) { 1 } else { 16 };
+/// Registers a server row for a writer.
+const INSERT_SERVER: &str = "INSERT INTO servers (moment) VALUES ($1) RETURNING id, commits_made, epoch";
+const LATEST_MOMENT: &str = "SELECT coalesce(max(moment), 0) FROM servers";
 
-/// What the intake brings.
-pub enum Input {
+/// What arrives in the intake of a writer.
+pub enum WriterInput {
     Operation(Box<dyn Operation>),
     Close,
 }
 
-/// One lane's way into the database.
+/// A writer: one connection and the batches that commit over it.
 pub struct Writer {
-    shared: Arc<Shared>,
-    lane: usize,
-    link: Option<Link>,
-    clock: Hybrid,
-    /// The database's time at some moment, and the time since.
-    heard: (Timestamp, Stopwatch),
-    structure: Option<(i64, Structure)>,
-    names: Names,
-    names_len: usize,
-    remembered: Remembered,
+    shared: Arc<StoreContext>,
+    number: usize,
+    connection: Option<PgConnection>,
+    clock: HybridClock,
+    /// The last time that the database gave, and a stopwatch since then.
+    database_time: (Timestamp, Stopwatch),
+    catalog: Option<(i64, Catalog)>,
+    partition_names: PartitionNames,
+    partition_names_len: usize,
+    dedup_index: DedupIndex,
     ids: Vec<u64>,
     server: i64,
     epoch: i64,
     commits: i64,
-    /// The commits of all servers together, when what is carried over was read, and one's own since.
+    /// The number of commits of all servers when the cached rows were read, and this writer's own since.
     all_commits: i64,
-    /// Whether the group that is worked on has begun its transaction. It does so with its first lock, or its commit: what is
-    /// only read is not guarded by a transaction of this kind.
-    has_begun: bool,
-    /// Whether the group that is worked on reads records, as far as is known from the tries before.
+    /// Whether the current batch has begun its transaction. It begins with the first lock or with the commit;
+    /// reads without locks need none.
+    has_begun_transaction: bool,
+    /// Whether the current batch reads records, as far as earlier attempts showed.
     touches_records: bool,
-    /// Whether it changes queues or groups or rests on them more than others, as far as is known from the tries before.
-    touches_structure: bool,
-    /// The partitions that tries before had to lock. The next locks all of them at once, in the order of locks.
-    needed: Wanted,
-    /// The groups that reckon with other servers at the records.
-    rivalry: u32,
-    /// Whether other servers are reckoned with at the partitions.
-    trust: Trust,
-    /// What the next group need not fetch.
-    carried: Carried,
-    /// The commits that were sent and not answered yet.
-    flights: VecDeque<Flight>,
-    /// Whether the next group has to wait until nothing is under way.
-    must_land: bool,
-    /// How many called at the same time when the last commit ended.
-    callers: usize,
+    /// Whether the current batch changes the catalog or depends on it beyond reading, as far as earlier
+    /// attempts showed.
+    touches_catalog: bool,
+    /// The partitions that earlier attempts had to lock. The next attempt locks all of them at once, in lock
+    /// order.
+    partitions_to_lock: MissingRows,
+    /// How many more batches take the lock on the records at once.
+    record_contention: u32,
+    /// Whether partitions are read with locks.
+    lock_mode: LockMode,
+    /// Rows that the next batch need not fetch.
+    row_cache: RowCache,
+    /// The commits that were sent and not confirmed yet.
+    in_flight: VecDeque<InFlightCommit>,
+    /// Whether the next batch has to wait until no commit is in flight.
+    must_drain: bool,
+    /// How many callers there were when the last commit ended.
+    concurrent_callers: usize,
 }
 
-/// How a try to run a group ended, other than well.
-enum Setback {
-    /// Others got in the way: again.
-    Again,
-    /// Another server has changed a partition that was not locked: again, with locks.
-    Contended,
-    /// Partitions that are locked by others could not be waited for, as they come before some that this group had
-    /// locked: again, with all of them in order.
-    Blocked,
-    /// The database has found servers that waited for each other: again.
+/// Why an attempt to run a batch failed, sorted by what follows.
+enum AttemptError {
+    /// Another server interfered: retry.
+    Retry,
+    /// Another server changed a partition of the read set: retry with locks.
+    Conflict,
+    /// Other servers hold locks on partitions that come earlier in lock order than some that this batch has
+    /// locked: retry and lock all of them in order.
+    LockOrder,
+    /// The database resolved a deadlock: retry.
     Deadlock(String),
-    /// What was carried over is out of date, as was to be expected: again without it.
-    Stale,
-    /// The connection was lost before anything was to be kept: again after connecting.
-    Lost(String),
-    /// The connection was lost around the commits under way.
-    Unknown(String),
-    /// It cannot work.
+    /// The row cache is out of date: retry without it.
+    StaleCache,
+    /// The connection was lost before the commit was sent: reconnect and retry.
+    ConnectionLost(String),
+    /// The connection was lost while commits were in flight.
+    OutcomeUnknown(String),
+    /// A retry cannot help.
     Failed(Error),
 }
 
-impl From<Failure> for Setback {
-    fn from(failure: Failure) -> Self {
+impl From<DatabaseError> for AttemptError {
+    fn from(failure: DatabaseError) -> Self {
         match failure {
-            contended if contended.is_contended() => Self::Contended,
+            contended if contended.is_version_conflict() => Self::Conflict,
             deadlock if deadlock.is_deadlock() => Self::Deadlock(deadlock.to_string()),
-            passing if passing.is_passing() => Self::Again,
-            Failure::Lost(reason) => Self::Lost(reason),
-            // A deadline that passed, a full disk, too little memory: trying later may help.
+            passing if passing.is_retryable() => Self::Retry,
+            DatabaseError::ConnectionLost(reason) => Self::ConnectionLost(reason),
+            // A timeout, a full disk, too little memory: the caller may retry later.
             refused => {
                 tracing::warn!(error = %refused, "PostgreSQL refused a statement");
-                Self::Failed(Error::Busy(BUSY_FOR))
+                Self::Failed(Error::Busy(RETRY_AFTER))
             }
         }
     }
 }
 
-impl From<Trouble> for Setback {
-    fn from(trouble: Trouble) -> Self {
+impl From<FetchError> for AttemptError {
+    fn from(trouble: FetchError) -> Self {
         match trouble {
-            Trouble::Failed(failure) => failure.into(),
-            Trouble::Damaged(error) => Self::Failed(error),
+            FetchError::Database(failure) => failure.into(),
+            FetchError::Corrupt(error) => Self::Failed(error),
         }
     }
 }
 
 impl Writer {
-    /// Connects and registers the lane.
-    pub async fn open(shared: Arc<Shared>, lane: usize) -> Result<Self, Failure> {
-        let link = Link::open(&shared.address, &shared.schema).await?;
-        let rows = link.run(vec![call(LATEST, Vec::new()), call(load::VERSIONS, Vec::new())]).await?;
-        let (latest, at) = (moment(&rows[0][0], 0), moment(&rows[1][0], 0));
-        let rows = link.run(vec![call(REGISTER, vec![param(latest.micros())])]).await?;
+    /// Connects and registers a server row.
+    pub async fn open(shared: Arc<StoreContext>, lane: usize) -> Result<Self, DatabaseError> {
+        let connection = PgConnection::connect(&shared.address, &shared.schema).await?;
+        let rows = connection
+            .run(vec![statement(LATEST_MOMENT, Vec::new()), statement(fetch::VERSIONS, Vec::new())])
+            .await?;
+        let (latest, at) = (read_timestamp(&rows[0][0], 0), read_timestamp(&rows[1][0], 0));
+        let rows = connection.run(vec![statement(INSERT_SERVER, vec![param(latest.micros())])]).await?;
         let row = &rows[0][0];
         let (server, commits, epoch) = (row.get(0), row.get(1), row.get(2));
         let writer = Self {
-            clock: Hybrid::new(latest),
-            heard: (at, Stopwatch::start()),
-            link: Some(link),
-            structure: None,
-            names: Names::default(),
-            names_len: 0,
-            remembered: Remembered::default(),
+            clock: HybridClock::new(latest),
+            database_time: (at, Stopwatch::start()),
+            connection: Some(connection),
+            catalog: None,
+            partition_names: PartitionNames::default(),
+            partition_names_len: 0,
+            dedup_index: DedupIndex::default(),
             ids: Vec::new(),
             server,
             epoch,
             commits,
             all_commits: 0,
-            has_begun: false,
+            has_begun_transaction: false,
             touches_records: false,
-            touches_structure: false,
-            needed: Wanted::default(),
-            rivalry: 0,
-            trust: Trust::default(),
-            carried: Carried::default(),
-            flights: VecDeque::new(),
-            must_land: false,
-            callers: 0,
-            lane,
+            touches_catalog: false,
+            partitions_to_lock: MissingRows::default(),
+            record_contention: 0,
+            lock_mode: LockMode::default(),
+            row_cache: RowCache::default(),
+            in_flight: VecDeque::new(),
+            must_drain: false,
+            concurrent_callers: 0,
+            number: lane,
             shared,
         };
-        writer.tell_time();
+        writer.publish_time();
         Ok(writer)
     }
 
-    /// Runs until told to close, and everything that was taken in is finished.
-    pub async fn run(mut self, mut intake: Receiver<Input>) {
+    /// Runs until the intake is closed and every operation is finished.
+    pub async fn run(mut self, mut intake: Receiver<WriterInput>) {
         let mut waiting = VecDeque::new();
-        while !(waiting.is_empty() && self.flights.is_empty() && intake.is_closed() && intake.is_empty()) {
-            take_in(&mut waiting, &mut intake);
-            if !self.flights.is_empty() {
-                self.go_on(&mut waiting, &mut intake).await;
+        while !(waiting.is_empty() && self.in_flight.is_empty() && intake.is_closed() && intake.is_empty()) {
+            fill_batch(&mut waiting, &mut intake);
+            if !self.in_flight.is_empty() {
+                self.pipeline_or_wait(&mut waiting, &mut intake).await;
             } else if !waiting.is_empty() {
-                self.work(&mut waiting, &mut intake, None).await;
-            } else if let Some(input) = self.next(&mut intake).await {
-                input.join(&mut waiting, &mut intake);
+                self.run_batch(&mut waiting, &mut intake, None).await;
+            } else if let Some(input) = self.next_input(&mut intake).await {
+                input.enqueue(&mut waiting, &mut intake);
             }
         }
     }
 
-    /// While a commit is under way: sends the next after it, or waits for whatever comes first.
-    async fn go_on(&mut self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
-        let is_next = self.flights.len() < FLIGHTS_MAX && !self.must_land;
-        let is_enough = self.callers >= CALLERS_FEW && waiting.len() >= self.callers.div_ceil(CALLERS_SHARE);
+    /// While a commit is in flight: pipelines the next batch, or waits for the commit or for more operations.
+    async fn pipeline_or_wait(
+        &mut self,
+        waiting: &mut VecDeque<Box<dyn Operation>>,
+        intake: &mut Receiver<WriterInput>,
+    ) {
+        let is_next = self.in_flight.len() < IN_FLIGHT_MAX && !self.must_drain;
+        let is_enough = self.concurrent_callers >= PIPELINE_CALLERS_MIN
+            && waiting.len() >= self.concurrent_callers.div_ceil(PIPELINE_SHARE);
         if is_next && is_enough {
-            match self.follow(waiting).await {
-                Ok(followed) => self.must_land = !followed,
-                Err(setback) => self.work(waiting, intake, Some(setback)).await,
+            match self.pipeline_next(waiting).await {
+                Ok(followed) => self.must_drain = !followed,
+                Err(error) => self.run_batch(waiting, intake, Some(error)).await,
             }
             return;
         }
-        let has_room = waiting.len() < GROUP_OPERATIONS_MAX;
-        let landed = tokio::select! {
+        let has_room = waiting.len() < BATCH_OPERATIONS_MAX;
+        let result = tokio::select! {
             biased;
-            landed = self.landing() => landed,
-            Some(input) = intake.recv(), if has_room => return input.join(waiting, intake),
+            result = self.await_commit() => result,
+            Some(input) = intake.recv(), if has_room => return input.enqueue(waiting, intake),
         };
-        self.must_land = false;
-        if let Err(setback) = self.land(landed, waiting).await {
-            self.work(waiting, intake, Some(setback)).await;
+        self.must_drain = false;
+        if let Err(error) = self.finish_commit(result, waiting).await {
+            self.run_batch(waiting, intake, Some(error)).await;
         }
     }
 
-    /// Gets a group under way, or answers it; what does not fit stays. Nothing is under way before, unless what became
-    /// of it is unknown.
-    async fn work(
+    /// Runs a batch until its commit is sent or its answers are given; retries as needed. Operations beyond
+    /// the batch stay in `waiting`. No commit is in flight before, except those of unknown outcome.
+    async fn run_batch(
         &mut self,
         waiting: &mut VecDeque<Box<dyn Operation>>,
-        intake: &mut Receiver<Input>,
-        mut setback: Option<Setback>,
+        intake: &mut Receiver<WriterInput>,
+        mut error: Option<AttemptError>,
     ) {
         let watch = Stopwatch::start();
         let mut tries = 0;
-        self.touches_records &= setback.is_some();
-        self.touches_structure &= setback.is_some();
-        self.needed = Wanted::default();
+        self.touches_records &= error.is_some();
+        self.touches_catalog &= error.is_some();
+        self.partitions_to_lock = MissingRows::default();
         loop {
-            if let Some(setback) = setback {
-                // Each that was blocked knows more partitions than the one before, so they come to an end.
-                let is_blocked = matches!(setback, Setback::Blocked);
-                match setback {
-                    Setback::Stale => {}
-                    Setback::Blocked => tries = tries.max(1),
+            if let Some(error) = error {
+                // Each retry for lock order knows more partitions than the one before, so their number is
+                // bounded.
+                let is_blocked = matches!(error, AttemptError::LockOrder);
+                match error {
+                    AttemptError::StaleCache => {}
+                    AttemptError::LockOrder => tries = tries.max(1),
                     _ => tries += 1,
                 }
-                let is_patient = (is_blocked || tries < TRIES_MAX) && watch.elapsed() < PATIENCE;
-                if !self.overcome(setback, tries, is_patient, waiting, intake).await {
+                let is_patient = (is_blocked || tries < TRIES_MAX) && watch.elapsed() < RETRY_TIMEOUT;
+                if !self.recover_from(error, tries, is_patient, waiting, intake).await {
                     return;
                 }
             }
-            if self.link.as_ref().is_none_or(Link::is_closed) && !self.connect(watch, AWAY_MAX, intake).await
+            if self.connection.as_ref().is_none_or(PgConnection::is_closed)
+                && !self.connect(watch, OUTAGE_MAX, intake).await
             {
-                return busy(waiting);
+                return finish_busy(waiting);
             }
-            match self.attempt(waiting, tries).await {
+            match self.attempt_batch(waiting, tries).await {
                 Ok(()) => return,
-                Err(trouble) => setback = Some(trouble),
+                Err(trouble) => error = Some(trouble),
             }
         }
     }
 
-    /// What is to be done after a setback. Tells whether to try again.
-    async fn overcome(
+    /// Recovers from a failed attempt. Returns whether to retry.
+    async fn recover_from(
         &mut self,
-        setback: Setback,
+        error: AttemptError,
         tries: u32,
         is_patient: bool,
         waiting: &mut VecDeque<Box<dyn Operation>>,
-        intake: &mut Receiver<Input>,
+        intake: &mut Receiver<WriterInput>,
     ) -> bool {
-        if !matches!(setback, Setback::Stale) {
-            self.shared.count_repeat(matches!(setback, Setback::Deadlock(_)));
+        if !matches!(error, AttemptError::StaleCache) {
+            self.shared.count_repeat(matches!(error, AttemptError::Deadlock(_)));
         }
-        let setback = match setback {
-            Setback::Deadlock(reason) => {
-                tracing::warn!(lane = self.lane, reason, "servers waited for each other");
-                Setback::Again
+        let error = match error {
+            AttemptError::Deadlock(reason) => {
+                tracing::warn!(
+                    lane = self.number,
+                    reason,
+                    "PostgreSQL resolved a deadlock between servers; the batch is retried"
+                );
+                AttemptError::Retry
             }
-            setback => setback,
+            error => error,
         };
-        match setback {
-            Setback::Stale => {}
-            Setback::Blocked if is_patient => {}
-            Setback::Again if is_patient => {
+        match error {
+            AttemptError::StaleCache => {}
+            AttemptError::LockOrder if is_patient => {}
+            AttemptError::Retry if is_patient => {
                 if self.touches_records {
-                    self.rivalry = RIVALRY;
+                    self.record_contention = RECORD_LOCK_BATCHES;
                 }
                 let spread = u64::from(tries.min(8)) * 1_000;
                 let pause = Duration::from_micros(baton_env::random_u64() % spread);
                 baton_env::sleep(pause).await;
                 if tries.is_multiple_of(5) {
-                    self.link = None;
+                    self.connection = None;
                 }
             }
-            Setback::Contended if is_patient => self.trust.is_betrayed(),
-            Setback::Lost(reason) if is_patient => {
+            AttemptError::Conflict if is_patient => self.lock_mode.on_conflict(),
+            AttemptError::ConnectionLost(reason) if is_patient => {
                 tracing::warn!(reason, "the connection to PostgreSQL was lost");
-                self.link = None;
+                self.connection = None;
             }
-            Setback::Unknown(reason) => {
+            AttemptError::OutcomeUnknown(reason) => {
                 tracing::warn!(reason, "the connection to PostgreSQL was lost around a commit");
-                self.find_out(waiting, intake).await;
+                self.resolve_unknown_commits(waiting, intake).await;
                 return false;
             }
-            Setback::Failed(error) => {
+            AttemptError::Failed(error) => {
                 for operation in waiting.drain(..) {
                     operation.finish(Err(error.clone()));
                 }
@@ -318,25 +336,25 @@ impl Writer {
             }
             _ => {
                 tracing::warn!(
-                    lane = self.lane,
+                    lane = self.number,
                     tries,
                     calls = waiting.len(),
-                    "calls were tried in vain for too long"
+                    "a batch was given up after too many attempts; its callers get a busy error"
                 );
-                busy(waiting);
+                finish_busy(waiting);
                 return false;
             }
         }
         true
     }
 
-    fn tell_time(&self) {
-        self.shared.set_now(self.clock.last(), self.heard);
+    fn publish_time(&self) {
+        self.shared.advance_now(self.clock.last(), self.database_time);
     }
 }
 
-impl Input {
-    fn join(self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
+impl WriterInput {
+    fn enqueue(self, waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<WriterInput>) {
         match self {
             Self::Operation(operation) => waiting.push_back(operation),
             Self::Close => intake.close(),
@@ -344,17 +362,17 @@ impl Input {
     }
 }
 
-/// Takes in what has come.
-fn take_in(waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<Input>) {
-    while waiting.len() < GROUP_OPERATIONS_MAX
+/// Moves arrived operations into the next batch.
+fn fill_batch(waiting: &mut VecDeque<Box<dyn Operation>>, intake: &mut Receiver<WriterInput>) {
+    while waiting.len() < BATCH_OPERATIONS_MAX
         && let Ok(input) = intake.try_recv()
     {
-        input.join(waiting, intake);
+        input.enqueue(waiting, intake);
     }
 }
 
-fn busy(waiting: &mut VecDeque<Box<dyn Operation>>) {
+fn finish_busy(waiting: &mut VecDeque<Box<dyn Operation>>) {
     for operation in waiting.drain(..) {
-        operation.finish(Err(Error::Busy(BUSY_FOR)));
+        operation.finish(Err(Error::Busy(RETRY_AFTER)));
     }
 }

@@ -204,7 +204,7 @@ async fn a_server_that_starts_gives_groups_a_place_where_they_have_messages_and_
         Ok((lost, empty, group))
     });
     let (lost, _, group) = made.await.unwrap();
-    assert!(!servers[0].has_company());
+    assert!(!servers[0].has_other_servers());
     servers[0].close().await.unwrap();
     sql(&database, "DELETE FROM baton.slots").await;
     let url = tokio::task::spawn_blocking(|| Postgres::shared().url()).await.unwrap();
@@ -212,11 +212,11 @@ async fn a_server_that_starts_gives_groups_a_place_where_they_have_messages_and_
     let server = PostgresStore::open(Options::new(&url)).await.unwrap();
     let watch = Stopwatch::start();
     while run(&server, move |tx| tx.candidates(group, 2)).await.unwrap() != [lost] {
-        assert!(watch.elapsed() < Duration::from_secs(30), "nobody gets the message");
+        assert!(watch.elapsed() < Duration::from_secs(30), "no pop gets the message");
         baton_env::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(server.statistics().missing_slots, 1);
-    assert!(PostgresStore::open(Options::new(&url)).await.unwrap().has_company());
+    assert!(PostgresStore::open(Options::new(&url)).await.unwrap().has_other_servers());
 }
 
 const QUEUES: usize = 10;

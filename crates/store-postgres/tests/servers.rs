@@ -13,7 +13,7 @@ use baton_store::{
     Block, Cursor, Durability, Error, GroupSpec, Lease, NewMessage, QueueSpec, Start, Stop, Store, Tx, run,
     run_at,
 };
-use baton_store_postgres::{Options, PostgresStore, Standing, check};
+use baton_store_postgres::{Options, PostgresStore, SchemaStatus, check};
 use baton_testing_postgres::Postgres;
 use baton_types::{GroupId, IdHash, Offset, PartitionId, QueueOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -259,7 +259,7 @@ async fn cutting_proxy(port: u16, cuts: Arc<AtomicU64>) -> u16 {
                         let cut = cuts.fetch_add(1, Ordering::Relaxed);
                         if cut.is_multiple_of(2) {
                             back.abort();
-                            // The database hears it all the same; nobody hears the database.
+                            // The database receives it; its answer is lost.
                             let _ = to_server.write_all(sent).await;
                             baton_env::sleep(Duration::from_millis(30)).await;
                         }
@@ -424,13 +424,13 @@ async fn eventually(holds: impl Fn() -> bool) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_servers_may_start_at_once() {
     let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
-    assert_eq!(check(&Options::new(&url)).await.unwrap(), Standing::Missing);
+    assert_eq!(check(&Options::new(&url)).await.unwrap(), SchemaStatus::Missing);
     let starts = (0..10).map(|_| {
         let url = url.clone();
         async move { PostgresStore::open(Options::new(url)).await.is_ok() }
     });
     assert_eq!(futures(starts).await, [true; 10]);
-    assert_eq!(check(&Options::new(&url)).await.unwrap(), Standing::Current);
+    assert_eq!(check(&Options::new(&url)).await.unwrap(), SchemaStatus::Current);
 }
 
 /// A fresh database by its address and its name.
@@ -501,7 +501,7 @@ async fn numbers_of_an_older_schema_keep_their_order_and_become_exact_as_doubles
         DELETE FROM migrations WHERE version = 3; COMMIT",
     )
     .await;
-    assert_eq!(check(&Options::new(&url)).await.unwrap(), Standing::Behind);
+    assert_eq!(check(&Options::new(&url)).await.unwrap(), SchemaStatus::Behind);
     let store = open(&url).await;
     let record = run(&*store, |tx| tx.record("r")).await.unwrap().unwrap();
     assert_eq!(record.version, version);

@@ -1,7 +1,7 @@
 //! `baton migrate`: the schema of a PostgreSQL store, looked at or brought up to date.
 
 use anyhow::bail;
-use baton_store_postgres::{Standing, check, migrate};
+use baton_store_postgres::{SchemaStatus, check, migrate};
 
 use super::serve;
 
@@ -30,12 +30,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         migrate(&options).await?;
     }
     match check(&options).await? {
-        Standing::Current => println!("the schema {:?} is up to date", options.schema),
-        Standing::Ahead => {
+        SchemaStatus::Current => println!("the schema {:?} is up to date", options.schema),
+        SchemaStatus::Ahead => {
             println!("the schema {:?} is of a newer Baton, which this one can use", options.schema)
         }
-        Standing::Missing => bail!("there is no schema {:?} yet: run `baton migrate --up`", options.schema),
-        Standing::Behind => {
+        SchemaStatus::Missing => {
+            bail!("there is no schema {:?} yet: run `baton migrate --up`", options.schema)
+        }
+        SchemaStatus::Behind => {
             bail!("the schema {:?} is of an older Baton: run `baton migrate --up`", options.schema)
         }
     }

@@ -155,7 +155,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
     if !settings.is_embedded() {
         let store = PostgresStore::open(postgres_options(settings)).await?;
-        if store.has_company() && !settings.has_peers() {
+        if store.has_other_servers() && !settings.has_peers() {
             tracing::warn!(
                 "another server uses this database and schema, and no peers are set: each waits for the other at the \
                  same partitions, and consumers hear late of what is pushed elsewhere; set peers on all of them"

@@ -6,26 +6,26 @@ use baton_store::{Durability, Partition, Stop, Tx};
 use baton_types::{Offset, PartitionId, QueueId, Timestamp};
 
 use super::PostgresTx;
-use crate::memory::Entry;
+use crate::state::batch::PartitionEntry;
 
-pub fn named(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
-    if !tx.memory.structure.has_queue(queue) {
+pub fn find_by_name(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
+    if !tx.batch.catalog.has_queue(queue) {
         return Ok(None);
     }
     let name: Arc<str> = name.into();
     let key = (queue, name.clone());
-    let known = match tx.memory.names.get(&key) {
-        // One that was created in a decision that was taken back is not there.
-        Some(Some(id)) if matches!(tx.memory.partitions.get(id), Some(None)) => Some(None),
+    let known = match tx.batch.names.get(&key) {
+        // A partition whose creation was undone does not exist.
+        Some(Some(id)) if matches!(tx.batch.partitions.get(id), Some(None)) => Some(None),
         Some(known) => Some(*known),
         None => tx.names.get(&queue).and_then(|names| names.get(&name)).map(|id| Some(*id)),
     };
     match known {
-        Some(Some(id)) => tx.row(id),
+        Some(Some(id)) => tx.read_partition(id),
         Some(None) => Ok(None),
-        None if tx.memory.all_of.contains(&queue) => Ok(None),
+        None if tx.batch.whole_queues.contains(&queue) => Ok(None),
         None => {
-            tx.memory.wanted.names.insert(key);
+            tx.batch.missing.names.insert(key);
             Err(Stop::Load)
         }
     }
@@ -37,47 +37,48 @@ pub fn page(
     after: Option<PartitionId>,
     limit: usize,
 ) -> Result<Vec<Partition>, Stop> {
-    if !tx.memory.structure.has_queue(queue) {
+    if !tx.batch.catalog.has_queue(queue) {
         return Ok(Vec::new());
     }
-    let mut ids: Vec<PartitionId> = if tx.memory.all_of.contains(&queue) {
-        tx.memory.entries_of(queue).map(|entry| entry.row.id).collect()
-    } else if let Some(page) = tx.memory.pages.get(&(queue, after, limit)) {
-        let fresh = tx.memory.changed_of(queue).filter(|entry| entry.fresh).map(|entry| entry.row.id);
+    let mut ids: Vec<PartitionId> = if tx.batch.whole_queues.contains(&queue) {
+        tx.batch.partitions_of(queue).map(|entry| entry.row.id).collect()
+    } else if let Some(page) = tx.batch.partition_pages.get(&(queue, after, limit)) {
+        let fresh =
+            tx.batch.changed_partitions_of(queue).filter(|entry| entry.is_new).map(|entry| entry.row.id);
         page.iter().copied().chain(fresh).collect()
     } else {
-        tx.memory.wanted.pages.insert((queue, after, limit));
+        tx.batch.missing.partition_pages.insert((queue, after, limit));
         return Err(Stop::Load);
     };
     ids.sort_unstable();
     ids.retain(|id| after.is_none_or(|after| *id > after));
     ids.truncate(limit);
-    tx.memory.relied.extend(&ids);
-    Ok(ids.into_iter().filter_map(|id| tx.memory.entry(id).map(|entry| entry.row.clone())).collect())
+    tx.batch.read_partitions.extend(&ids);
+    Ok(ids.into_iter().filter_map(|id| tx.batch.entry(id).map(|entry| entry.row.clone())).collect())
 }
 
 pub fn count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
-    if !tx.memory.structure.has_queue(queue) {
+    if !tx.batch.catalog.has_queue(queue) {
         return Ok(0);
     }
-    if tx.memory.all_of.contains(&queue) {
-        return Ok(tx.memory.entries_of(queue).count() as u64);
+    if tx.batch.whole_queues.contains(&queue) {
+        return Ok(tx.batch.partitions_of(queue).count() as u64);
     }
-    let Some(stored) = tx.memory.counts.get(&queue).copied() else {
-        tx.memory.wanted.counts.insert(queue);
+    let Some(stored) = tx.batch.partition_counts.get(&queue).copied() else {
+        tx.batch.missing.partition_counts.insert(queue);
         return Err(Stop::Load);
     };
-    Ok(stored + tx.memory.changed_of(queue).filter(|entry| entry.fresh).count() as u64)
+    Ok(stored + tx.batch.changed_partitions_of(queue).filter(|entry| entry.is_new).count() as u64)
 }
 
 pub fn has_room(tx: &mut PostgresTx<'_>, queue: QueueId, more: u64) -> Result<bool, Stop> {
-    let is_counted = tx.memory.all_of.contains(&queue) || tx.memory.counts.contains_key(&queue);
-    if let Some(has_room) = tx.room.has(queue, more).filter(|_| !is_counted) {
+    let is_counted = tx.batch.whole_queues.contains(&queue) || tx.batch.partition_counts.contains_key(&queue);
+    if let Some(has_room) = tx.partition_limit.has_room(queue, more).filter(|_| !is_counted) {
         return Ok(has_room);
     }
     let count = count(tx, queue)?;
-    tx.room.counted(queue, count);
-    Ok(tx.room.fits(count, more))
+    tx.partition_limit.set_count(queue, count);
+    Ok(tx.partition_limit.fits(count, more))
 }
 
 pub fn create(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> PartitionId {
@@ -94,16 +95,16 @@ pub fn create(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> PartitionI
         last_at: Timestamp::MIN,
         deleted: Default::default(),
     };
-    tx.write(Durability::Now);
-    tx.room.created(queue);
+    tx.mark_write(Durability::Now);
+    tx.partition_limit.count_created(queue);
     let key = (queue, row.name.clone());
-    let old = tx.memory.names.insert(key.clone(), Some(id));
-    tx.memory.undo(move |memory| match old {
-        Some(old) => drop(memory.names.insert(key, old)),
-        None => drop(memory.names.remove(&key)),
+    let old = tx.batch.names.insert(key.clone(), Some(id));
+    tx.batch.push_undo(move |batch| match old {
+        Some(old) => drop(batch.names.insert(key, old)),
+        None => drop(batch.names.remove(&key)),
     });
-    tx.memory.put_entry(id, Some(Entry::fresh(row)));
-    tx.memory.changed.partitions.insert(id);
-    tx.memory.changed.created = true;
+    tx.batch.put_entry(id, Some(PartitionEntry::new_partition(row)));
+    tx.batch.writes.partitions.insert(id);
+    tx.batch.writes.creates_partitions = true;
     id
 }

@@ -1,4 +1,4 @@
-//! Queues as a whole.
+//! Queues.
 
 use std::sync::Arc;
 
@@ -6,59 +6,59 @@ use baton_store::{Durability, Queue, QueueSpec, Stop, Tx};
 use baton_types::{PartitionId, QueueId};
 
 use super::PostgresTx;
-use crate::memory;
+use crate::state::batch;
 
 pub fn put(tx: &mut PostgresTx<'_>, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
-    let old = tx.memory.structure.queue(&spec.name);
+    let old = tx.batch.catalog.queue(&spec.name);
     let queue = Arc::new(match &old {
         Some(old) => Queue { spec, ..(**old).clone() },
         None => Queue { id: QueueId(tx.fresh_id()), created_at: tx.now(), spec },
     });
-    tx.write(Durability::Now);
+    tx.mark_write(Durability::Now);
     let id = queue.id;
-    tx.memory.structure.put_queue(queue.clone());
-    tx.memory.changed.queues.insert(id);
+    tx.batch.catalog.put_queue(queue.clone());
+    tx.batch.writes.queues.insert(id);
     if old.is_none() {
-        tx.memory.all_of.insert(id);
+        tx.batch.whole_queues.insert(id);
     }
-    tx.memory.undo(move |memory| match old {
-        Some(old) => drop(memory.structure.put_queue(old)),
-        None => drop(memory.structure.remove_queue(id)),
+    tx.batch.push_undo(move |batch| match old {
+        Some(old) => drop(batch.catalog.put_queue(old)),
+        None => drop(batch.catalog.remove_queue(id)),
     });
     Ok(queue)
 }
 
 pub fn remove(tx: &mut PostgresTx<'_>, id: QueueId) {
-    tx.write(Durability::Now);
-    let of_queue: Vec<PartitionId> = tx.memory.entries_of(id).map(|entry| entry.row.id).collect();
+    tx.mark_write(Durability::Now);
+    let of_queue: Vec<PartitionId> = tx.batch.partitions_of(id).map(|entry| entry.row.id).collect();
     for partition in of_queue {
-        tx.memory.put_entry(partition, None);
+        tx.batch.put_entry(partition, None);
     }
-    let (queue, groups) = tx.memory.structure.remove_queue(id);
+    let (queue, groups) = tx.batch.catalog.remove_queue(id);
     let Some(queue) = queue else { return };
-    tx.memory.changed.queues.insert(id);
-    tx.memory.changed.groups.extend(groups.iter().map(|group| group.id));
-    tx.memory.undo(move |memory| {
-        memory.structure.put_queue(queue);
+    tx.batch.writes.queues.insert(id);
+    tx.batch.writes.groups.extend(groups.iter().map(|group| group.id));
+    tx.batch.push_undo(move |batch| {
+        batch.catalog.put_queue(queue);
         for group in groups {
-            memory.structure.put_group(group);
+            batch.catalog.put_group(group);
         }
     });
 }
 
-pub fn kept(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
-    if !tx.memory.structure.has_queue(queue) {
+pub fn message_count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
+    if !tx.batch.catalog.has_queue(queue) {
         return Ok(0);
     }
-    if tx.memory.all_of.contains(&queue) {
-        return Ok(tx.memory.entries_of(queue).map(|entry| memory::kept(&entry.row)).sum());
+    if tx.batch.whole_queues.contains(&queue) {
+        return Ok(tx.batch.partitions_of(queue).map(|entry| batch::message_count(&entry.row)).sum());
     }
-    let Some(stored) = tx.memory.kept.get(&queue).copied() else {
-        tx.memory.wanted.kept.insert(queue);
+    let Some(stored) = tx.batch.message_counts.get(&queue).copied() else {
+        tx.batch.missing.message_counts.insert(queue);
         return Err(Stop::Load);
     };
-    let now: u64 = tx.memory.changed_of(queue).map(|entry| memory::kept(&entry.row)).sum();
-    let stored_before = tx.memory.changed_of(queue).filter(|entry| !entry.fresh);
-    let before: u64 = stored_before.map(|entry| memory::kept(&entry.original)).sum();
+    let now: u64 = tx.batch.changed_partitions_of(queue).map(|entry| batch::message_count(&entry.row)).sum();
+    let stored_before = tx.batch.changed_partitions_of(queue).filter(|entry| !entry.is_new);
+    let before: u64 = stored_before.map(|entry| batch::message_count(&entry.original)).sum();
     Ok((stored + now).saturating_sub(before))
 }

@@ -1,4 +1,4 @@
-//! Away and back: connecting anew, and what became of commits around which the connection was lost.
+//! Reconnecting after an outage, and resolving commits of unknown outcome.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,36 +7,32 @@ use baton_env::Stopwatch;
 use baton_store::Operation;
 use tokio::sync::mpsc::Receiver;
 
-use super::{Input, REGISTER, Writer, busy};
-use crate::carried::Carried;
-use crate::failure::Failure;
-use crate::link::{Link, call, moment, param};
-use crate::load;
+use super::{INSERT_SERVER, Writer, WriterInput, finish_busy};
+use crate::client::connection::{PgConnection, param, read_timestamp, statement};
+use crate::client::error::DatabaseError;
+use crate::context::{OUTAGE_MAX, RECONNECT_FIRST, RECONNECT_MAX};
+use crate::fetch;
+use crate::state::row_cache::RowCache;
 
-/// How long a group waits for a database that is away.
-pub const AWAY_MAX: Duration = Duration::from_secs(2);
-/// How long the outcome of a commit is asked for before its operations are told that it is unknown.
-const UNKNOWN_MAX: Duration = Duration::from_secs(60);
-/// Pauses between tries to connect.
-pub const RECONNECT_FIRST: Duration = Duration::from_millis(25);
-pub const RECONNECT_MAX: Duration = Duration::from_secs(1);
-
-/// Begins a server's row, or takes it over from a connection that was lost: whatever that one still had under
-/// way has either happened by now or never will.
-const TAKE_OVER: &str = "UPDATE servers SET epoch = epoch + 1, seen_at = clock_timestamp() WHERE id = $1
+/// How long a writer tries to learn the outcome of a commit before its callers get `outcome unknown`.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Takes over the server row from a lost connection by raising its epoch: a commit of that connection has
+/// either happened by now or never will.
+const TAKE_OVER_SERVER: &str =
+    "UPDATE servers SET epoch = epoch + 1, seen_at = clock_timestamp() WHERE id = $1
     RETURNING commits_made, epoch";
 
 impl Writer {
-    /// What comes next. A database that goes away meanwhile is noticed, and waited for.
-    pub async fn next(&mut self, intake: &mut Receiver<Input>) -> Option<Input> {
+    /// The next input. A connection that is lost meanwhile is noticed and replaced.
+    pub async fn next_input(&mut self, intake: &mut Receiver<WriterInput>) -> Option<WriterInput> {
         loop {
-            match &self.link {
-                Some(link) => tokio::select! {
+            match &self.connection {
+                Some(connection) => tokio::select! {
                     input = intake.recv() => return input,
-                    () = link.ended() => self.link = None,
+                    () = connection.wait_closed() => self.connection = None,
                 },
                 None => {
-                    let connected = self.connect(Stopwatch::start(), AWAY_MAX, intake).await;
+                    let connected = self.connect(Stopwatch::start(), OUTAGE_MAX, intake).await;
                     if !connected && intake.is_closed() {
                         return None;
                     }
@@ -45,89 +41,93 @@ impl Writer {
         }
     }
 
-    /// Connects anew, with growing pauses, and makes sure that nothing is under way from before. Whoever comes
-    /// meanwhile is told to come back later.
+    /// Reconnects with growing pauses and takes over the server row. Operations that arrive during a long
+    /// outage get `Busy`.
     pub async fn connect(
         &mut self,
         watch: Stopwatch,
         patience: Duration,
-        intake: &mut Receiver<Input>,
+        intake: &mut Receiver<WriterInput>,
     ) -> bool {
-        self.link = None;
+        self.connection = None;
         let mut pause = RECONNECT_FIRST;
         loop {
-            match self.take_over().await {
+            match self.take_over_server_row().await {
                 Ok(()) => return true,
-                Err(failure) => self.shared.set_away(self.lane, Some(failure.to_string())),
+                Err(failure) => self.shared.set_outage(self.number, Some(failure.to_string())),
             }
             if watch.elapsed() > patience {
-                self.shared.refuse(self.lane, true);
+                self.shared.set_refusing(self.number, true);
                 return false;
             }
             baton_env::sleep(pause).await;
             pause = (pause * 2).min(RECONNECT_MAX);
-            if watch.elapsed() <= AWAY_MAX {
+            if watch.elapsed() <= OUTAGE_MAX {
                 continue;
             }
-            self.shared.refuse(self.lane, true);
+            self.shared.set_refusing(self.number, true);
             let mut late = VecDeque::new();
             while let Ok(input) = intake.try_recv() {
                 match input {
-                    Input::Operation(operation) => late.push_back(operation),
-                    Input::Close => intake.close(),
+                    WriterInput::Operation(operation) => late.push_back(operation),
+                    WriterInput::Close => intake.close(),
                 }
             }
-            busy(&mut late);
+            finish_busy(&mut late);
         }
     }
 
-    async fn take_over(&mut self) -> Result<(), Failure> {
-        let link = Link::open(&self.shared.address, &self.shared.schema).await?;
-        let rows = link
-            .run(vec![call(TAKE_OVER, vec![param(self.server)]), call(load::VERSIONS, Vec::new())])
+    async fn take_over_server_row(&mut self) -> Result<(), DatabaseError> {
+        let connection = PgConnection::connect(&self.shared.address, &self.shared.schema).await?;
+        let rows = connection
+            .run(vec![
+                statement(TAKE_OVER_SERVER, vec![param(self.server)]),
+                statement(fetch::VERSIONS, Vec::new()),
+            ])
             .await?;
         match rows[0].first() {
             Some(row) => (self.commits, self.epoch) = (row.get(0), row.get(1)),
             None => {
-                // Someone has cleared the row away: it is all the same which one we have.
-                let register = call(REGISTER, vec![param(self.clock.last().micros())]);
-                let rows = link.run(vec![register]).await?;
+                // The row was deleted, so register another.
+                let register = statement(INSERT_SERVER, vec![param(self.clock.last().micros())]);
+                let rows = connection.run(vec![register]).await?;
                 let row = &rows[0][0];
                 (self.server, self.commits, self.epoch) = (row.get(0), row.get(1), row.get(2));
             }
         }
-        self.heard = (moment(&rows[1][0], 0), Stopwatch::start());
-        // Another database may answer now, which has not got everything that the last one had.
-        self.structure = None;
-        self.carried = Carried::default();
-        self.names.clear();
-        self.names_len = 0;
-        self.shared.set_remembered(self.remembered.len(), 0);
-        self.remembered.clear();
+        self.database_time = (read_timestamp(&rows[1][0], 0), Stopwatch::start());
+        // Another database may answer now, for example a standby that lacks the last commits.
+        self.catalog = None;
+        self.row_cache = RowCache::default();
+        self.partition_names.clear();
+        self.partition_names_len = 0;
+        self.shared.update_remembered(self.dedup_index.len(), 0);
+        self.dedup_index.clear();
         self.shared.cache.clear();
-        self.shared.set_away(self.lane, None);
-        self.shared.refuse(self.lane, false);
-        self.link = Some(link);
+        self.shared.set_outage(self.number, None);
+        self.shared.set_refusing(self.number, false);
+        self.connection = Some(connection);
         Ok(())
     }
 
-    /// Asks what became of the commits under way, and answers their operations.
-    pub async fn find_out(
+    /// Asks the database which of the in-flight commits happened, and answers or requeues their operations.
+    pub async fn resolve_unknown_commits(
         &mut self,
         waiting: &mut VecDeque<Box<dyn Operation>>,
-        intake: &mut Receiver<Input>,
+        intake: &mut Receiver<WriterInput>,
     ) {
         let (before, server) = (self.commits, self.server);
-        let mut flights = std::mem::take(&mut self.flights);
-        if !self.connect(Stopwatch::start(), UNKNOWN_MAX, intake).await || self.server != server {
-            let reason = "PostgreSQL went away in the middle of a commit; whether it happened is unknown";
-            flights.into_iter().for_each(|flight| flight.give_up(reason));
-            return busy(waiting);
+        let mut commits = std::mem::take(&mut self.in_flight);
+        if !self.connect(Stopwatch::start(), RESOLVE_TIMEOUT, intake).await || self.server != server {
+            let reason =
+                "the connection to PostgreSQL was lost during a commit; whether it happened is unknown";
+            commits.into_iter().for_each(|commit| commit.fail_unknown(reason));
+            return finish_busy(waiting);
         }
-        let happened = usize::try_from(self.commits - before).unwrap_or(0).min(flights.len());
-        tracing::info!(happened, of = flights.len(), "found out what became of commits");
-        flights.drain(..happened).for_each(|flight| flight.answer(&self.shared));
+        let happened = usize::try_from(self.commits - before).unwrap_or(0).min(commits.len());
+        tracing::info!(happened, of = commits.len(), "resolved the outcome of in-flight commits");
+        commits.drain(..happened).for_each(|commit| commit.reply(&self.shared));
         // The others are simply run again.
-        flights.into_iter().rev().for_each(|flight| flight.wait_again(waiting));
+        commits.into_iter().rev().for_each(|commit| commit.requeue(waiting));
     }
 }

@@ -1,0 +1,4 @@
+//! Background tasks of a store.
+
+pub mod slot_repair;
+pub mod sweeper;
