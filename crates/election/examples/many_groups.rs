@@ -4,7 +4,7 @@
 //! many_groups [GROUPS] [SECONDS] [STORE] [process]
 //! ```
 //!
-//! With `process` all groups are held by one lease.
+//! With `read_process` all groups are held by one lease.
 
 use std::sync::Arc;
 use std::time::Duration;

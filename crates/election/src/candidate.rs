@@ -39,14 +39,14 @@ pub trait Candidate: Send + Sync + 'static {
 impl Candidate for () {}
 
 /// Calls the hooks for each leadership that comes in, and tells when each has ended.
-pub(crate) async fn serve<C: Candidate>(
+pub(crate) async fn run_terms<C: Candidate>(
     candidate: Arc<C>,
     interval: Duration,
     mut terms: mpsc::Receiver<Leadership>,
     ended: mpsc::Sender<Input>,
 ) {
     while let Some(leadership) = terms.recv().await {
-        let term = tokio::spawn(one(Arc::clone(&candidate), interval, leadership));
+        let term = tokio::spawn(run_hooks(Arc::clone(&candidate), interval, leadership));
         let mut failed = false;
         if let Err(error) = term.await {
             tracing::error!(%error, "a hook of the coordinator broke off; the term is given up");
@@ -61,7 +61,7 @@ pub(crate) async fn serve<C: Candidate>(
     }
 }
 
-async fn one<C: Candidate>(candidate: Arc<C>, interval: Duration, leadership: Leadership) {
+async fn run_hooks<C: Candidate>(candidate: Arc<C>, interval: Duration, leadership: Leadership) {
     let mut began = false;
     let work = async {
         began = true;
@@ -105,10 +105,10 @@ mod tests {
         let (diary, second) = (Arc::new(Diary::default()), Duration::from_secs(1));
         let leadership = Leadership::new(1, Some(second), Arc::clone(&clock) as Arc<dyn Clock>);
         clock.advance(second);
-        one(Arc::clone(&diary), second, leadership).await;
+        run_hooks(Arc::clone(&diary), second, leadership).await;
         assert!(diary.0.lock().unwrap().is_empty());
         let leadership = Leadership::new(2, None, clock);
-        let (_, ()) = tokio::join!(one(Arc::clone(&diary), second, leadership.clone()), async {
+        let (_, ()) = tokio::join!(run_hooks(Arc::clone(&diary), second, leadership.clone()), async {
             while diary.0.lock().unwrap().is_empty() {
                 tokio::task::yield_now().await;
             }

@@ -2,7 +2,7 @@
 //!
 //! Always: no call of the store is waited for by the loop that keeps time, so a store that hangs cannot keep a
 //! leadership alive; hooks run in a task of their own with a timer of their own. Start at [`Elector::start`], or at
-//! `Process` for many groups.
+//! `ProcessRecord` for many groups.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,24 +10,24 @@ use std::time::Duration;
 use baton_env::{BootClock, Clock};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
-use crate::call;
 use crate::candidate::{self, Candidate};
 use crate::event::{Event, Reason};
 use crate::leadership::Leadership;
-use crate::machine::{Counters, Effect, Held, Input, Machine, Now, Swapped};
-use crate::process::Share;
-use crate::record::{self, BadName, Epoch, Phase};
+use crate::machine::{Counters, Effect, HeldLease, Input, Machine, Now, SwapAnswer};
+use crate::membership::Membership;
+use crate::record::{self, BadName, EpochRecord, Phase};
 use crate::settings::{self, Settings};
 use crate::store::{self, BoxFuture, ProbeError, Store, Version};
+use crate::store_calls;
 
 /// Events that wait for a slow listener; then it misses the oldest.
 const EVENTS_MAX: usize = 256;
 
 /// Answers and wishes on their way to the machine. It has a handful of calls under way at most.
-const INPUTS_MAX: usize = 64;
+const QUEUED_INPUTS_MAX: usize = 64;
 
 /// The rest before a store that told of a change is asked again to tell.
-const HINT_REST: Duration = Duration::from_millis(20);
+const WATCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a participation could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ impl Default for Options {
 
 impl Options {
     /// Refuses what cannot work, warns of what is unwise, and sees to it that there is a worker id.
-    pub(crate) fn checked(mut self, who: &str) -> Result<(Self, String), StartError> {
+    pub(crate) fn validated(mut self, who: &str) -> Result<(Self, String), StartError> {
         for unwise in self.settings.check()? {
             tracing::warn!(who, "{unwise}");
         }
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Options {
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// The epoch record, as last seen. It may have been released or its lease may have run out.
-    pub coordinator: Option<Epoch>,
+    pub coordinator: Option<EpochRecord>,
     /// Numbers for metrics.
     pub counters: Counters,
 }
@@ -104,21 +104,21 @@ pub struct Status {
 #[derive(Debug)]
 pub struct Elector {
     worker_id: String,
-    inputs: mpsc::Sender<Wish>,
-    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+    shared: Arc<ElectorState>,
     finished: watch::Receiver<bool>,
 }
 
 /// A wish of the user.
 #[derive(Debug)]
-enum Wish {
+enum Command {
     StepDown(Option<String>, oneshot::Sender<Result<(), String>>),
-    Look,
+    ReadNow,
     Stop,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ElectorState {
     leadership: Mutex<Option<Leadership>>,
     status: Mutex<Status>,
     events: broadcast::Sender<Event>,
@@ -137,61 +137,66 @@ impl Elector {
         options: Options,
         candidate: C,
     ) -> Result<Self, StartError> {
-        Self::begin(store, group, options, candidate, None).await
+        Self::start_with(store, group, options, candidate, None).await
     }
 
     /// Takes part; holding terms by the lease of a process, if there is one.
-    pub(crate) async fn begin<C: Candidate>(
+    pub(crate) async fn start_with<C: Candidate>(
         store: Arc<dyn Store>,
         group: &str,
         options: Options,
         candidate: C,
-        share: Option<Share>,
+        membership: Option<Membership>,
     ) -> Result<Self, StartError> {
         record::check_name("the group name", group)?;
-        let (options, worker_id) = options.checked(group)?;
+        let (options, worker_id) = options.validated(group)?;
         let settings = options.settings;
         if settings.enable_coordinator && options.probe && !store.is_trusted() {
             store::probe(&store).await?;
         }
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ElectorState {
             leadership: Mutex::new(None),
             status: Mutex::default(),
             events: broadcast::Sender::new(EVENTS_MAX),
         });
-        let (wishes, inbox) = mpsc::channel(INPUTS_MAX);
-        let (answers, answered) = mpsc::channel(INPUTS_MAX);
+        let (wishes, inbox) = mpsc::channel(QUEUED_INPUTS_MAX);
+        let (answers, answered) = mpsc::channel(QUEUED_INPUTS_MAX);
         // A second leadership can come in while the hooks of the first are still stopping.
         let (terms, next_term) = mpsc::channel(4);
-        tokio::spawn(candidate::serve(Arc::new(candidate), settings.work(), next_term, answers.clone()));
+        tokio::spawn(candidate::run_terms(
+            Arc::new(candidate),
+            settings.effective_work_interval(),
+            next_term,
+            answers.clone(),
+        ));
         let (done, finished) = watch::channel(false);
         let seed = [baton_env::random_u64() | 1, baton_env::random_u64()];
-        let runner = Runner {
+        let runner = ElectorLoop {
             enabled: settings.enable_coordinator,
             call_timeout: settings.call_timeout,
-            machine: match &share {
-                Some(_) => Machine::new(settings, worker_id.clone(), seed).sharing(),
+            machine: match &membership {
+                Some(_) => Machine::new(settings, worker_id.clone(), seed).with_process_lease(),
                 None => Machine::new(settings, worker_id.clone(), seed),
             },
-            share,
+            membership,
             store,
             group: group.to_owned(),
             clock: options.clock,
             shared: Arc::clone(&shared),
             answers,
             terms,
-            asked: None,
-            leaving: Vec::new(),
+            step_down_reply: None,
+            removals: Vec::new(),
         };
         tokio::spawn(async move {
             if runner.enabled {
                 runner.run(inbox, answered).await;
             } else {
-                runner.run_alone(inbox, answered).await;
+                runner.run_without_election(inbox, answered).await;
             }
             done.send_replace(true);
         });
-        Ok(Self { worker_id, inputs: wishes, shared, finished })
+        Ok(Self { worker_id, commands: wishes, shared, finished })
     }
 
     /// This worker's id.
@@ -225,18 +230,18 @@ impl Elector {
     pub async fn ensure_coordinator(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
         let gone = || EnsureError("the participation has ended".into());
         if !force {
-            return self.inputs.send(Wish::Look).await.map_err(|_| gone());
+            return self.commands.send(Command::ReadNow).await.map_err(|_| gone());
         }
         let (reply, answer) = oneshot::channel();
-        let wish = Wish::StepDown(desired.map(str::to_owned), reply);
-        self.inputs.send(wish).await.map_err(|_| gone())?;
+        let wish = Command::StepDown(desired.map(str::to_owned), reply);
+        self.commands.send(wish).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?.map_err(EnsureError)
     }
 
     /// Ends the participation: the stop hook is called, then the term is released at once. Returns when all of that
     /// is done.
     pub async fn stop(mut self) {
-        let _ = self.inputs.send(Wish::Stop).await;
+        let _ = self.commands.send(Command::Stop).await;
         let _ = self.finished.wait_for(|finished| *finished).await;
     }
 }
@@ -244,7 +249,7 @@ impl Elector {
 impl Drop for Elector {
     fn drop(&mut self) {
         // If there is no room the loop notices that nobody is left to send.
-        let _ = self.inputs.try_send(Wish::Stop);
+        let _ = self.commands.try_send(Command::Stop);
     }
 }
 
@@ -252,92 +257,96 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Runner {
+struct ElectorLoop {
     enabled: bool,
     call_timeout: Duration,
     machine: Machine,
     /// The lease of the process, if terms are held by that.
-    share: Option<Share>,
+    membership: Option<Membership>,
     store: Arc<dyn Store>,
     group: String,
     clock: Arc<dyn Clock>,
-    shared: Arc<Shared>,
+    shared: Arc<ElectorState>,
     answers: mpsc::Sender<Input>,
     terms: mpsc::Sender<Leadership>,
     /// Who waits for the answer to a wish.
-    asked: Option<oneshot::Sender<Result<(), String>>>,
+    step_down_reply: Option<oneshot::Sender<Result<(), String>>>,
     /// Records to remove before the end.
-    leaving: Vec<tokio::task::JoinHandle<()>>,
+    removals: Vec<tokio::task::JoinHandle<()>>,
 }
 
-impl Runner {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Wish>, mut answered: mpsc::Receiver<Input>) {
+impl ElectorLoop {
+    async fn run(mut self, mut inbox: mpsc::Receiver<Command>, mut answered: mpsc::Receiver<Input>) {
         let mut input = Input::Tick;
         let mut watched = None;
         let mut hint: BoxFuture<'static, ()> = Box::pin(std::future::pending());
         let mut open = true;
-        let mut lease = self.share.as_ref().map(|share| share.held.clone());
+        let mut lease = self.membership.as_ref().map(|membership| membership.lease.current.clone());
         if let Some(lease) = &mut lease {
             let held = lease.borrow_and_update().clone();
             let now = self.now();
-            self.take(now, Input::Held(held));
+            self.step(now, Input::LeaseChanged(held));
         }
         loop {
             let now = self.now();
-            if self.take(now, input) {
+            if self.step(now, input) {
                 break;
             }
-            let version = self.machine.version().map(|version| call::parted(version).0);
+            let version = self.machine.version().map(|version| store_calls::split_version(version).0);
             if watched.as_ref() != Some(&version) {
-                hint = self.hint(version.clone(), Duration::ZERO);
+                hint = self.wait_for_change(version.clone(), Duration::ZERO);
                 watched = Some(version);
             }
             let rest = self.machine.wake_at().saturating_sub(self.clock.elapsed());
             input = tokio::select! {
                 Some(answer) = answered.recv() => answer,
-                held = next_lease(&mut lease) => Input::Held(held),
+                held = next_lease(&mut lease) => Input::LeaseChanged(held),
                 wish = inbox.recv(), if open => match wish {
-                    Some(wish) => self.wish(wish),
+                    Some(wish) => self.to_input(wish),
                     None => {
                         open = false;
                         Input::Stop
                     }
                 },
                 () = &mut hint => {
-                    hint = self.hint(watched.clone().flatten(), HINT_REST);
+                    hint = self.wait_for_change(watched.clone().flatten(), WATCH_PAUSE);
                     Input::Changed
                 }
                 () = baton_env::sleep(rest.min(Duration::from_secs(3600))) => Input::Tick,
             };
         }
-        if let Some(share) = self.share.as_ref().filter(|_| self.machine.is_unsure()) {
-            share.forsake();
+        if let Some(membership) = self.membership.as_ref().filter(|_| self.machine.has_unconfirmed_claim()) {
+            membership.abandon_lease();
         }
-        for removal in self.leaving {
+        for removal in self.removals {
             let _ = removal.await;
         }
     }
 
     /// Without an election: this worker coordinates at once, under token 0, until it is stopped.
-    async fn run_alone(self, mut inbox: mpsc::Receiver<Wish>, mut answered: mpsc::Receiver<Input>) {
+    async fn run_without_election(
+        self,
+        mut inbox: mpsc::Receiver<Command>,
+        mut answered: mpsc::Receiver<Input>,
+    ) {
         let leadership = Leadership::new(0, None, Arc::clone(&self.clock));
         *lock(&self.shared.leadership) = Some(leadership.clone());
         let worker_id = self.machine.worker_id().to_owned();
         let timestamp = self.now().wall_ms;
-        self.tell(Event::ColdStartPhaseChanged { phase: Phase::Ready, duration: 0 });
-        self.tell(Event::CoordinatorPromoted { worker_id: worker_id.clone(), timestamp, epoch_number: 0 });
+        self.publish(Event::ColdStartPhaseChanged { phase: Phase::Ready, duration: 0 });
+        self.publish(Event::CoordinatorPromoted { worker_id: worker_id.clone(), timestamp, epoch_number: 0 });
         let _ = self.terms.send(leadership.clone()).await;
         loop {
             match inbox.recv().await {
-                Some(Wish::StepDown(_, reply)) => {
+                Some(Command::StepDown(_, reply)) => {
                     let _ = reply.send(Err("there is no election: enableCoordinator is false".into()));
                 }
-                Some(Wish::Look) => {}
-                Some(Wish::Stop) | None => break,
+                Some(Command::ReadNow) => {}
+                Some(Command::Stop) | None => break,
             }
         }
         leadership.revoke(Reason::Stopped);
-        self.tell(Event::CoordinatorDemoted { worker_id, reason: Reason::Stopped, epoch_number: 0 });
+        self.publish(Event::CoordinatorDemoted { worker_id, reason: Reason::Stopped, epoch_number: 0 });
         answered.recv().await;
     }
 
@@ -348,41 +357,52 @@ impl Runner {
         }
     }
 
-    fn wish(&mut self, wish: Wish) -> Input {
+    fn to_input(&mut self, wish: Command) -> Input {
         match wish {
-            Wish::Stop => Input::Stop,
-            Wish::Look => Input::Changed,
-            Wish::StepDown(_, reply) if self.asked.is_some() => {
+            Command::Stop => Input::Stop,
+            Command::ReadNow => Input::Changed,
+            Command::StepDown(_, reply) if self.step_down_reply.is_some() => {
                 let _ = reply.send(Err("another such call is under way".into()));
                 Input::Tick
             }
-            Wish::StepDown(desired, reply) => {
-                self.asked = Some(reply);
+            Command::StepDown(desired, reply) => {
+                self.step_down_reply = Some(reply);
                 Input::StepDown(desired)
             }
         }
     }
 
     /// Steps, and does what follows; whether that was the end.
-    fn take(&mut self, now: Now, input: Input) -> bool {
+    fn step(&mut self, now: Now, input: Input) -> bool {
         let mut finished = false;
         for effect in self.machine.step(now, input) {
             match effect {
                 Effect::Read => {
-                    let held = self.share.as_ref().and_then(|share| share.held.borrow().clone());
+                    let held = self
+                        .membership
+                        .as_ref()
+                        .and_then(|membership| membership.lease.current.borrow().clone());
                     let own = held.map(|held| held.process);
-                    self.call(|e| Input::Read(Err(e)), |store, group| call::read(store, group, own));
+                    self.spawn_call(
+                        |e| Input::Read(Err(e)),
+                        |store, group| store_calls::read_epoch(store, group, own),
+                    );
                 }
-                Effect::Swap(expected, record) => self.call(
-                    |e| Input::Swapped(Swapped::Unknown(e)),
-                    |store, group| call::swap(store, group, expected, record),
+                Effect::Swap(expected, record) => self.spawn_call(
+                    |e| Input::SwapAnswered(SwapAnswer::Unknown(e)),
+                    |store, group| store_calls::swap_epoch(store, group, expected, record),
                 ),
-                Effect::List => self.call(|e| Input::Listed(Err(e)), call::list),
-                Effect::Survey => self.call(|e| Input::Surveyed(Err(e)), call::survey),
-                Effect::Beat(worker) => {
-                    self.call(|e| Input::Beat(Err(e)), |store, group| call::beat(store, group, worker));
+                Effect::List => self.spawn_call(|e| Input::Listed(Err(e)), store_calls::list_workers),
+                Effect::ReadHighestEpoch => {
+                    self.spawn_call(|e| Input::HighestEpoch(Err(e)), store_calls::read_highest_epoch)
                 }
-                Effect::Remove(worker) => self.remove(&worker),
+                Effect::WriteHeartbeat(worker) => {
+                    self.spawn_call(
+                        |e| Input::HeartbeatWritten(Err(e)),
+                        |store, group| store_calls::write_worker(store, group, worker),
+                    );
+                }
+                Effect::Remove(worker) => self.spawn_removal(&worker),
                 Effect::Promote { token, deadline } => {
                     let leadership = Leadership::new(token, Some(deadline), Arc::clone(&self.clock));
                     *lock(&self.shared.leadership) = Some(leadership.clone());
@@ -401,11 +421,11 @@ impl Runner {
                     }
                 }
                 Effect::SteppedDown(outcome) => {
-                    if let Some(asked) = self.asked.take() {
+                    if let Some(asked) = self.step_down_reply.take() {
                         let _ = asked.send(outcome);
                     }
                 }
-                Effect::Emit(event) => self.tell(event),
+                Effect::Emit(event) => self.publish(event),
                 Effect::Finished => finished = true,
             }
         }
@@ -417,7 +437,7 @@ impl Runner {
         finished
     }
 
-    fn tell(&self, event: Event) {
+    fn publish(&self, event: Event) {
         match &event {
             Event::StoreFailing { error, failures } => {
                 tracing::warn!(group = self.group, failures, "the store fails: {error}");
@@ -444,7 +464,7 @@ impl Runner {
     }
 
     /// Makes a call in a task of its own, within its time.
-    fn call<F>(&self, failed: fn(String) -> Input, make: impl FnOnce(Arc<dyn Store>, String) -> F)
+    fn spawn_call<F>(&self, failed: fn(String) -> Input, make: impl FnOnce(Arc<dyn Store>, String) -> F)
     where
         F: Future<Output = Result<Input, store::Error>> + Send + 'static,
     {
@@ -459,28 +479,28 @@ impl Runner {
         });
     }
 
-    fn remove(&mut self, worker: &str) {
+    fn spawn_removal(&mut self, worker: &str) {
         let (store, key) = (Arc::clone(&self.store), record::worker_key(&self.group, worker));
         let timeout = self.call_timeout;
-        self.leaving.retain(|removal| !removal.is_finished());
-        self.leaving.push(tokio::spawn(async move {
+        self.removals.retain(|removal| !removal.is_finished());
+        self.removals.push(tokio::spawn(async move {
             // What is left behind is cleared away by a later coordinator.
             let _ = tokio::time::timeout(timeout, store.remove(&key)).await;
         }));
     }
 
     /// Returns when the record may have changed.
-    fn hint(&self, version: Option<Version>, rest: Duration) -> BoxFuture<'static, ()> {
+    fn wait_for_change(&self, version: Option<Version>, rest: Duration) -> BoxFuture<'static, ()> {
         let (store, key) = (Arc::clone(&self.store), record::epoch_key(&self.group));
         Box::pin(async move {
             baton_env::sleep(rest).await;
-            store.changed(&key, version.as_ref()).await;
+            store.wait_for_change(&key, version.as_ref()).await;
         })
     }
 }
 
 /// The lease of the process when it has changed; never if there is none, or if its keeper has gone, for then it ends.
-async fn next_lease(lease: &mut Option<watch::Receiver<Option<Held>>>) -> Option<Held> {
+async fn next_lease(lease: &mut Option<watch::Receiver<Option<HeldLease>>>) -> Option<HeldLease> {
     if let Some(lease) = lease
         && lease.changed().await.is_ok()
     {

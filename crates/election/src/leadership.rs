@@ -26,10 +26,10 @@ pub struct Ended(pub Reason);
 /// The right to act as coordinator, for one term. Cheap to clone.
 #[derive(Clone)]
 pub struct Leadership {
-    tenure: Arc<Tenure>,
+    state: Arc<LeadershipState>,
 }
 
-struct Tenure {
+struct LeadershipState {
     token: u64,
     /// On the clock, in microseconds.
     deadline: AtomicU64,
@@ -42,12 +42,12 @@ impl Leadership {
     pub(crate) fn new(token: u64, deadline: Option<Duration>, clock: Arc<dyn Clock>) -> Self {
         let deadline = AtomicU64::new(deadline.map_or(NEVER, micros));
         let revoked = CancellationToken::new();
-        Self { tenure: Arc::new(Tenure { token, deadline, clock, revoked, reason: OnceLock::new() }) }
+        Self { state: Arc::new(LeadershipState { token, deadline, clock, revoked, reason: OnceLock::new() }) }
     }
 
     /// The fencing token: the number of the term. Every later coordinator has a higher one.
     pub fn token(&self) -> u64 {
-        self.tenure.token
+        self.state.token
     }
 
     /// Whether this worker still coordinates, by the clock, now.
@@ -57,17 +57,17 @@ impl Leadership {
 
     /// For how long it may act without another renewal; zero when it is over.
     pub fn remaining(&self) -> Duration {
-        if self.tenure.revoked.is_cancelled() {
+        if self.state.revoked.is_cancelled() {
             return Duration::ZERO;
         }
-        let deadline = self.tenure.deadline.load(Ordering::Acquire);
+        let deadline = self.state.deadline.load(Ordering::Acquire);
         if deadline == NEVER {
             return Duration::MAX;
         }
-        let left = deadline.saturating_sub(micros(self.tenure.clock.elapsed()));
+        let left = deadline.saturating_sub(micros(self.state.clock.elapsed()));
         if left == 0 {
             // Somebody is told that it is over, so a renewal that comes a moment too late must not revive it.
-            self.tenure.revoked.cancel();
+            self.state.revoked.cancel();
         }
         Duration::from_micros(left)
     }
@@ -77,16 +77,16 @@ impl Leadership {
         loop {
             let left = self.remaining();
             if left.is_zero() {
-                return *self.tenure.reason.get().unwrap_or(&Reason::LeaseExpired);
+                return *self.state.reason.get().unwrap_or(&Reason::LeaseExpired);
             }
             tokio::select! {
-                () = self.tenure.revoked.cancelled() => {}
+                () = self.state.revoked.cancelled() => {}
                 () = baton_env::sleep(left.min(Duration::from_secs(3600))) => {}
             }
         }
     }
 
-    /// Runs `work` for as long as this worker coordinates; then it is dropped where it stands.
+    /// Runs `effective_work_interval` for as long as this worker coordinates; then it is dropped where it stands.
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Ended> {
         tokio::select! {
             biased;
@@ -96,12 +96,12 @@ impl Leadership {
     }
 
     pub(crate) fn extend(&self, deadline: Duration) {
-        self.tenure.deadline.fetch_max(micros(deadline), Ordering::AcqRel);
+        self.state.deadline.fetch_max(micros(deadline), Ordering::AcqRel);
     }
 
     pub(crate) fn revoke(&self, reason: Reason) {
-        let _ = self.tenure.reason.set(reason);
-        self.tenure.revoked.cancel();
+        let _ = self.state.reason.set(reason);
+        self.state.revoked.cancel();
     }
 }
 

@@ -2,7 +2,7 @@
 //! time in one commit.
 //!
 //! For elections on a server and for a leader among servers. How long somebody holds is a lease like every other
-//! ([`baton_store::lease`]); what is here adds the number of the term, and the [`Epoch`] record that participants
+//! ([`baton_store::trusted_lease`]); what is here adds the number of the term, and the [`EpochRecord`] record that participants
 //! without a server compare and set, so that both kinds can take part in one group. Always: the token rises with every
 //! change of holder; only [`Tx::now`] ends a lease; what is held by the lease of a process is taken only by fencing that
 //! process in the same commit. Not here: HTTP, and who ought to come first (`routes::elections` of the server). Start
@@ -15,8 +15,7 @@ use baton_store::{Record, Stop, Tx};
 use baton_types::Timestamp;
 use bytes::Bytes;
 
-use crate::call;
-use crate::record::{Epoch, PROCESSES, Process, epoch_key, process_key};
+use crate::record::{EpochRecord, PROCESSES_PREFIX, ProcessRecord, epoch_key, process_key};
 
 /// What the keys of all records of elections begin with.
 pub const PREFIX: &str = "election/";
@@ -25,29 +24,29 @@ pub const PREFIX: &str = "election/";
 const CLOCK_DRIFT: f64 = 0.01;
 
 /// After how many leases the record of a silent process is removed.
-const SILENT_LEASES: u32 = 3;
+const REMOVE_AFTER_LEASES: u32 = 3;
 
 /// A lease as it stands.
 #[derive(Clone, Debug, PartialEq)]
-pub struct State {
+pub struct LeaseState {
     /// The record.
-    pub epoch: Epoch,
+    pub epoch: EpochRecord,
     /// Its version.
     pub version: u64,
     /// How long it still holds; zero when it is free.
-    pub left: Duration,
+    pub remaining: Duration,
     /// How long it has been free.
     pub free_for: Duration,
 }
 
-impl State {
+impl LeaseState {
     /// Whether somebody else may take it.
     pub fn is_free(&self) -> bool {
-        self.left.is_zero()
+        self.remaining.is_zero()
     }
 
     /// Whether `holder` holds it.
-    pub fn is_held_by(&self, holder: &Holder<'_>) -> bool {
+    pub fn is_held_by(&self, holder: &Claimant<'_>) -> bool {
         !self.is_free()
             && self.epoch.coordinator_id == holder.id
             && self.epoch.incarnation == holder.incarnation
@@ -55,14 +54,14 @@ impl State {
 
     /// How long a holder may act, counted from before it sent the request: shorter than the lease by twice what
     /// clocks may differ.
-    pub fn usable(&self) -> Duration {
+    pub fn trusted_for(&self) -> Duration {
         Duration::from_millis(self.epoch.lease_ms).mul_f64((1.0 - CLOCK_DRIFT) / (1.0 + CLOCK_DRIFT))
     }
 }
 
 /// Who wants a lease.
 #[derive(Clone, Copy, Debug)]
-pub struct Holder<'a> {
+pub struct Claimant<'a> {
     /// Its name.
     pub id: &'a str,
     /// Tells two lives of one name apart.
@@ -76,7 +75,7 @@ fn record_key(name: &str) -> String {
 }
 
 /// The lease by which a term is held, and as whom: as the term itself, or as the process.
-fn lease_of(name: &str, epoch: &Epoch) -> (String, String) {
+fn lease_of(name: &str, epoch: &EpochRecord) -> (String, String) {
     match epoch.process.as_ref().filter(|_| !epoch.released) {
         Some(process) => (process_lease_key(process), process.clone()),
         None => (format!("{PREFIX}held/{}", epoch_key(name)), epoch.nonce.clone()),
@@ -98,28 +97,28 @@ fn encode<T: serde::Serialize>(record: &T) -> Result<Bytes, Stop> {
 }
 
 /// The record of a group as it is, with its version.
-pub fn record(tx: &mut dyn Tx, name: &str) -> Result<Option<(u64, Epoch)>, Stop> {
+pub fn read_epoch(tx: &mut dyn Tx, name: &str) -> Result<Option<(u64, EpochRecord)>, Stop> {
     let found = tx.record(&record_key(name))?;
     found.map(|record| Ok((record.version, decode(name, &record)?))).transpose()
 }
 
 /// The record of a process as it is, with its version.
-pub fn process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, Process)>, Stop> {
+pub fn read_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, Stop> {
     let found = tx.record(&format!("{PREFIX}{}", process_key(id)))?;
     found.map(|record| Ok((record.version, decode(id, &record)?))).transpose()
 }
 
 /// The same; `None` also when it was fenced.
-fn living(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, Process)>, Stop> {
-    Ok(process(tx, id)?.filter(|(_, process)| !process.fenced))
+fn read_unfenced_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, Stop> {
+    Ok(read_process(tx, id)?.filter(|(_, process)| !process.fenced))
 }
 
-/// Looks at the lease called `name`; `None` when nobody ever held it.
-pub fn look(tx: &mut dyn Tx, name: &str) -> Result<Option<State>, Stop> {
-    let Some((mut version, mut epoch)) = record(tx, name)? else { return Ok(None) };
+/// Looks at the lease called `version_file_name`; `None` when nobody ever held it.
+pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Stop> {
+    let Some((mut version, mut epoch)) = read_epoch(tx, name)? else { return Ok(None) };
     let (key, owner) = lease_of(name, &epoch);
     if let Some(id) = epoch.process.clone().filter(|_| !epoch.released) {
-        match living(tx, &id)? {
+        match read_unfenced_process(tx, &id)? {
             Some((seen, process)) => {
                 version = version.max(seen);
                 epoch.epoch = epoch.epoch.max(process.epoch);
@@ -136,11 +135,11 @@ pub fn look(tx: &mut dyn Tx, name: &str) -> Result<Option<State>, Stop> {
     };
     let now = tx.now();
     let left = if epoch.released { Duration::ZERO } else { until.since(now) };
-    Ok(Some(State { epoch, version, left, free_for: now.since(until) }))
+    Ok(Some(LeaseState { epoch, version, remaining: left, free_for: now.since(until) }))
 }
 
 /// Lets the term that a record tells of be held from now on, and says until when.
-fn grant(tx: &mut dyn Tx, name: &str, epoch: &Epoch) -> Result<Timestamp, Stop> {
+fn grant(tx: &mut dyn Tx, name: &str, epoch: &EpochRecord) -> Result<Timestamp, Stop> {
     let (key, owner) = lease_of(name, epoch);
     let life = Duration::from_millis(epoch.lease_ms);
     let mut held = lease::hold(tx, &key, &owner, life)?;
@@ -155,8 +154,8 @@ fn grant(tx: &mut dyn Tx, name: &str, epoch: &Epoch) -> Result<Timestamp, Stop> 
 }
 
 /// Takes the lease if it is free or already the holder's own, and says how it stands then.
-pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Holder<'_>) -> Result<State, Stop> {
-    let before = look(tx, name)?;
+pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>) -> Result<LeaseState, Stop> {
+    let before = read_state(tx, name)?;
     if let Some(state) = &before {
         if state.is_held_by(holder) {
             return renew(tx, name, holder, state.epoch.epoch_number);
@@ -170,7 +169,7 @@ pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Holder<'_>) -> Result<State
     let number = before.map_or(0, |state| state.epoch.epoch_number) + 1;
     let now = wall_ms(tx);
     let lease_ms = millis(holder.lease);
-    let epoch = Epoch {
+    let epoch = EpochRecord {
         epoch_number: number,
         coordinator_id: holder.id.to_owned(),
         incarnation: holder.incarnation.to_owned(),
@@ -187,68 +186,77 @@ pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Holder<'_>) -> Result<State
         process: None,
     };
     if let Some(id) = held_by {
-        fence(tx, &id)?;
+        fence_process(tx, &id)?;
     }
-    put(tx, name, epoch)
+    write_epoch(tx, name, epoch)
 }
 
 /// Ends the lease of a process, which renews it no more.
-fn fence(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
+fn fence_process(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
     lease::end(tx, &process_lease_key(id))?;
-    tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(&call::fence(id))?, None)?;
+    tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(&ProcessRecord::fenced_record(id))?, None)?;
     Ok(())
 }
 
 /// Holds the lease for longer, if `holder` holds it under `token`; says how it stands either way.
-pub fn renew(tx: &mut dyn Tx, name: &str, holder: &Holder<'_>, token: u64) -> Result<State, Stop> {
-    let state = known(tx, name)?;
+pub fn renew(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>, token: u64) -> Result<LeaseState, Stop> {
+    let state = read_state_or_free(tx, name)?;
     if !state.is_held_by(holder) || state.epoch.epoch_number != token {
         return Ok(state);
     }
     let lease_ms = millis(holder.lease);
     let epoch = wall_ms(tx) + lease_ms;
     let lease_seq = state.epoch.lease_seq + 1;
-    put(tx, name, Epoch { lease_seq, lease_ms, duration_ms: lease_ms, epoch, ..state.epoch })
+    write_epoch(tx, name, EpochRecord { lease_seq, lease_ms, duration_ms: lease_ms, epoch, ..state.epoch })
 }
 
-/// Gives the lease up, if `holder` holds it; to `next` before others.
+/// Gives the lease up, if `holder` holds it; to `next_u64` before others.
 pub fn release(
     tx: &mut dyn Tx,
     name: &str,
-    holder: &Holder<'_>,
+    holder: &Claimant<'_>,
     next: Option<String>,
-) -> Result<State, Stop> {
-    let state = known(tx, name)?;
+) -> Result<LeaseState, Stop> {
+    let state = read_state_or_free(tx, name)?;
     if !state.is_held_by(holder) {
         return Ok(state);
     }
     let handover_to = next.or_else(|| state.epoch.handover_to.clone());
     let lease_seq = state.epoch.lease_seq + 1;
-    put(tx, name, Epoch { released: true, step_down: false, handover_to, lease_seq, ..state.epoch })
+    write_epoch(
+        tx,
+        name,
+        EpochRecord { released: true, step_down: false, handover_to, lease_seq, ..state.epoch },
+    )
 }
 
-/// Asks the holder to give the lease up, to `next` before others. It is the holder who does, when its work has ended.
-pub fn ask(tx: &mut dyn Tx, name: &str, next: Option<String>) -> Result<State, Stop> {
-    let state = known(tx, name)?;
+/// Asks the holder to give the lease up, to `next_u64` before others. It is the holder who does, when its work has ended.
+pub fn request_step_down(tx: &mut dyn Tx, name: &str, next: Option<String>) -> Result<LeaseState, Stop> {
+    let state = read_state_or_free(tx, name)?;
     if state.is_free() {
         return Ok(state);
     }
     let lease_seq = state.epoch.lease_seq + 1;
-    let asked = Epoch { step_down: true, handover_to: next, lease_seq, ..state.epoch };
+    let asked = EpochRecord { step_down: true, handover_to: next, lease_seq, ..state.epoch };
     // Asking is not renewing: the lease ends when it would have.
     let version = tx.put_record(&record_key(name), encode(&asked)?, None)?;
-    Ok(State { epoch: asked, version, ..state })
+    Ok(LeaseState { epoch: asked, version, ..state })
 }
 
 /// Whether `token` is that of the present holder: to be asked in the same decision as what it is to protect.
-pub fn is_current(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, Stop> {
-    Ok(look(tx, name)?.is_some_and(|state| !state.is_free() && state.epoch.epoch_number == token))
+pub fn is_current_token(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, Stop> {
+    Ok(read_state(tx, name)?.is_some_and(|state| !state.is_free() && state.epoch.epoch_number == token))
 }
 
 /// Replaces the record if its version is `expected`, as a participant that decides for itself does. Refuses what
 /// would let a number fall, change hands under one number, or take a term from a process that is not fenced.
-pub fn swap(tx: &mut dyn Tx, name: &str, expected: Option<u64>, epoch: Epoch) -> Result<Option<u64>, Stop> {
-    let before = record(tx, name)?;
+pub fn swap_epoch(
+    tx: &mut dyn Tx,
+    name: &str,
+    expected: Option<u64>,
+    epoch: EpochRecord,
+) -> Result<Option<u64>, Stop> {
+    let before = read_epoch(tx, name)?;
     if before.as_ref().map(|(version, _)| *version) != expected {
         return Ok(None);
     }
@@ -256,14 +264,19 @@ pub fn swap(tx: &mut dyn Tx, name: &str, expected: Option<u64>, epoch: Epoch) ->
     if let Some(id) =
         before.as_ref().filter(|before| !before.released).and_then(|before| before.process.as_ref())
         && epoch.process.as_ref() != Some(id)
-        && living(tx, id)?.is_some()
+        && read_unfenced_process(tx, id)?.is_some()
     {
         return Ok(None);
     }
-    replace(tx, name, before, epoch)
+    replace_epoch(tx, name, before, epoch)
 }
 
-fn replace(tx: &mut dyn Tx, name: &str, before: Option<Epoch>, epoch: Epoch) -> Result<Option<u64>, Stop> {
+fn replace_epoch(
+    tx: &mut dyn Tx,
+    name: &str,
+    before: Option<EpochRecord>,
+    epoch: EpochRecord,
+) -> Result<Option<u64>, Stop> {
     let mut asks = false;
     if let Some(before) = before {
         let same_term = before.nonce == epoch.nonce && before.epoch_number == epoch.epoch_number;
@@ -280,7 +293,7 @@ fn replace(tx: &mut dyn Tx, name: &str, before: Option<Epoch>, epoch: Epoch) -> 
     if asks {
         return tx.put_record(&record_key(name), encode(&epoch)?, None).map(Some);
     }
-    Ok(Some(put(tx, name, epoch)?.version))
+    Ok(Some(write_epoch(tx, name, epoch)?.version))
 }
 
 /// Replaces the record of a process if its version is `expected`; what is not fenced is held from now on.
@@ -288,9 +301,9 @@ pub fn swap_process(
     tx: &mut dyn Tx,
     id: &str,
     expected: Option<u64>,
-    process: &Process,
+    process: &ProcessRecord,
 ) -> Result<Option<u64>, Stop> {
-    let before = self::process(tx, id)?;
+    let before = read_process(tx, id)?;
     if before.as_ref().map(|(version, _)| *version) != expected {
         return Ok(None);
     }
@@ -305,16 +318,16 @@ pub fn swap_process(
 }
 
 /// Removes the records of processes that have long been silent, and says how many of at most `max` are left.
-pub fn clear_processes(tx: &mut dyn Tx, max: usize) -> Result<usize, Stop> {
-    let prefix = format!("{PREFIX}{PROCESSES}");
+pub fn remove_silent_processes(tx: &mut dyn Tx, max: usize) -> Result<usize, Stop> {
+    let prefix = format!("{PREFIX}{PROCESSES_PREFIX}");
     let found = tx.records(&prefix, None, max)?;
     let (mut left, now) = (found.len(), tx.now());
     for (key, record) in found {
         let id = key.strip_prefix(&prefix).unwrap_or(&key);
-        let process: Process = decode(id, &record)?;
+        let process: ProcessRecord = decode(id, &record)?;
         let held = lease::last(tx, &process_lease_key(id))?;
         let until = held.map_or(Timestamp::from_micros(0), |holder| holder.until);
-        if now.since(until) > Duration::from_millis(process.lease_ms) * SILENT_LEASES {
+        if now.since(until) > Duration::from_millis(process.lease_ms) * REMOVE_AFTER_LEASES {
             remove_process(tx, id);
             left -= 1;
         }
@@ -329,13 +342,13 @@ pub fn remove_process(tx: &mut dyn Tx, id: &str) {
 }
 
 /// Removes the record of a group that nobody holds; the next term has number 1.
-pub fn forget(tx: &mut dyn Tx, name: &str) {
+pub fn remove_group(tx: &mut dyn Tx, name: &str) {
     tx.remove_record(&format!("{PREFIX}held/{}", epoch_key(name)));
     tx.remove_record(&record_key(name));
 }
 
-fn known(tx: &mut dyn Tx, name: &str) -> Result<State, Stop> {
-    let nobody = || Epoch {
+fn read_state_or_free(tx: &mut dyn Tx, name: &str) -> Result<LeaseState, Stop> {
+    let nobody = || EpochRecord {
         epoch_number: 0,
         coordinator_id: String::new(),
         incarnation: String::new(),
@@ -351,12 +364,13 @@ fn known(tx: &mut dyn Tx, name: &str) -> Result<State, Stop> {
         lease_ms: 0,
         process: None,
     };
-    let free = || State { epoch: nobody(), version: 0, left: Duration::ZERO, free_for: Duration::MAX };
-    Ok(look(tx, name)?.unwrap_or_else(free))
+    let free =
+        || LeaseState { epoch: nobody(), version: 0, remaining: Duration::ZERO, free_for: Duration::MAX };
+    Ok(read_state(tx, name)?.unwrap_or_else(free))
 }
 
 /// Writes the record, with which the lease begins anew or ends.
-fn put(tx: &mut dyn Tx, name: &str, epoch: Epoch) -> Result<State, Stop> {
+fn write_epoch(tx: &mut dyn Tx, name: &str, epoch: EpochRecord) -> Result<LeaseState, Stop> {
     let now = tx.now();
     let held = match epoch.process.as_ref().filter(|_| !epoch.released) {
         // The process renews it with all the others it has.
@@ -368,7 +382,7 @@ fn put(tx: &mut dyn Tx, name: &str, epoch: Epoch) -> Result<State, Stop> {
     }
     let version = tx.put_record(&record_key(name), encode(&epoch)?, None)?;
     let left = if epoch.released { Duration::ZERO } else { held.since(now) };
-    Ok(State { epoch, version, left, free_for: Duration::ZERO })
+    Ok(LeaseState { epoch, version, remaining: left, free_for: Duration::ZERO })
 }
 
 fn wall_ms(tx: &dyn Tx) -> u64 {
@@ -411,7 +425,7 @@ mod tests {
             baton_store::run(&self.store as &dyn Store, decide).await.unwrap()
         }
 
-        async fn acquire(&self, who: &'static str) -> State {
+        async fn acquire(&self, who: &'static str) -> LeaseState {
             self.run(move |tx| acquire(tx, "g", &holder(who))).await
         }
     }
@@ -419,8 +433,8 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(10);
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn holder(id: &str) -> Holder<'_> {
-        Holder { id, incarnation: id, lease: LEASE }
+    fn holder(id: &str) -> Claimant<'_> {
+        Claimant { id, incarnation: id, lease: LEASE }
     }
 
     #[tokio::test]
@@ -431,17 +445,18 @@ mod tests {
         stage.clock.advance(LEASE - SECOND);
         assert_eq!(stage.acquire("b").await.epoch.coordinator_id, "a");
         let renewed = stage.run(|tx| renew(tx, "g", &holder("a"), 1)).await;
-        assert!(renewed.left > LEASE - SECOND && renewed.epoch.epoch_number == 1);
+        assert!(renewed.remaining > LEASE - SECOND && renewed.epoch.epoch_number == 1);
         stage.clock.advance(LEASE - SECOND);
         assert!(!stage.acquire("b").await.is_held_by(&holder("b")));
         stage.clock.advance(SECOND * 3);
-        let free = stage.run(|tx| look(tx, "g")).await.unwrap();
+        let free = stage.run(|tx| read_state(tx, "g")).await.unwrap();
         assert!(free.is_free() && free.free_for >= SECOND && free.free_for < SECOND * 4, "{free:?}");
         assert_eq!(stage.acquire("b").await.epoch.epoch_number, 2);
         let late = stage.run(|tx| renew(tx, "g", &holder("a"), 1)).await;
         assert!(late.is_held_by(&holder("b")));
         assert!(
-            !stage.run(|tx| is_current(tx, "g", 1)).await && stage.run(|tx| is_current(tx, "g", 2)).await
+            !stage.run(|tx| is_current_token(tx, "g", 1)).await
+                && stage.run(|tx| is_current_token(tx, "g", 2)).await
         );
     }
 
@@ -450,14 +465,14 @@ mod tests {
         let stage = Stage::new();
         stage.acquire("a").await;
         stage.clock.advance(SECOND * 4);
-        let asked = stage.run(|tx| ask(tx, "g", Some("c".into()))).await;
-        assert!(asked.epoch.step_down && asked.left < LEASE - SECOND * 3 && !asked.is_free());
+        let asked = stage.run(|tx| request_step_down(tx, "g", Some("c".into()))).await;
+        assert!(asked.epoch.step_down && asked.remaining < LEASE - SECOND * 3 && !asked.is_free());
         let nobody = stage.run(|tx| release(tx, "g", &holder("b"), None)).await;
         assert!(nobody.is_held_by(&holder("a")));
         let released = stage.run(|tx| release(tx, "g", &holder("a"), None)).await;
         assert!(released.is_free() && released.epoch.handover_to.as_deref() == Some("c"));
         stage.clock.advance(SECOND);
-        let free = stage.run(|tx| look(tx, "g")).await.unwrap();
+        let free = stage.run(|tx| read_state(tx, "g")).await.unwrap();
         assert!(free.is_free() && free.free_for >= SECOND / 2, "{free:?}");
         assert_eq!(stage.acquire("b").await.epoch.epoch_number, 2);
     }
@@ -468,22 +483,22 @@ mod tests {
         let held = stage.acquire("a").await;
         let (version, epoch) = (Some(held.version), held.epoch);
         let refused = [
-            Epoch { epoch_number: 0, nonce: "x".into(), ..epoch.clone() },
-            Epoch { nonce: "x".into(), ..epoch.clone() },
+            EpochRecord { epoch_number: 0, nonce: "x".into(), ..epoch.clone() },
+            EpochRecord { nonce: "x".into(), ..epoch.clone() },
             epoch.clone(),
         ];
         for record in refused {
-            assert_eq!(stage.run(move |tx| swap(tx, "g", version, record.clone())).await, None);
+            assert_eq!(stage.run(move |tx| swap_epoch(tx, "g", version, record.clone())).await, None);
         }
-        let next = Epoch { epoch_number: 2, nonce: "x".into(), coordinator_id: "b".into(), ..epoch };
+        let next = EpochRecord { epoch_number: 2, nonce: "x".into(), coordinator_id: "b".into(), ..epoch };
         let wrong = next.clone();
-        assert_eq!(stage.run(move |tx| swap(tx, "g", None, wrong.clone())).await, None);
-        assert!(stage.run(move |tx| swap(tx, "g", version, next.clone())).await.is_some());
-        assert!(stage.acquire("a").await.left > LEASE - SECOND, "the new term has all its time");
+        assert_eq!(stage.run(move |tx| swap_epoch(tx, "g", None, wrong.clone())).await, None);
+        assert!(stage.run(move |tx| swap_epoch(tx, "g", version, next.clone())).await.is_some());
+        assert!(stage.acquire("a").await.remaining > LEASE - SECOND, "the new term has all its time");
     }
 
-    fn life(seq: u64, fenced: bool) -> Process {
-        Process {
+    fn life(seq: u64, fenced: bool) -> ProcessRecord {
+        ProcessRecord {
             worker_id: "p".into(),
             incarnation: "1".into(),
             seq,
@@ -500,24 +515,28 @@ mod tests {
         let process = stage.run(|tx| swap_process(tx, "p.1", None, &life(1, false))).await;
         let free = stage.acquire("a").await;
         stage.run(|tx| release(tx, "g", &holder("a"), None)).await;
-        let version = stage.run(|tx| look(tx, "g")).await.unwrap().version;
-        let claim = Epoch {
+        let version = stage.run(|tx| read_state(tx, "g")).await.unwrap().version;
+        let claim = EpochRecord {
             epoch_number: 2,
             nonce: "claim".into(),
             coordinator_id: "p".into(),
             process: Some("p.1".into()),
             ..free.epoch
         };
-        assert!(stage.run(move |tx| swap(tx, "g", Some(version), claim.clone())).await.is_some());
+        assert!(stage.run(move |tx| swap_epoch(tx, "g", Some(version), claim.clone())).await.is_some());
         stage.clock.advance(LEASE - SECOND);
         let renewed = stage.run(move |tx| swap_process(tx, "p.1", process, &life(2, false))).await;
         stage.clock.advance(LEASE - SECOND);
         let held = stage.acquire("b").await;
         assert!(!held.is_free() && held.epoch.coordinator_id == "p" && Some(held.version) == renewed);
         let own = stage.run(|tx| tx.record("election/epochs/g")).await.unwrap().version;
-        let take = Epoch { epoch_number: 3, nonce: "take".into(), process: None, ..held.epoch };
+        let take = EpochRecord { epoch_number: 3, nonce: "take".into(), process: None, ..held.epoch };
         let stolen = take.clone();
-        assert_eq!(stage.run(move |tx| swap(tx, "g", Some(own), stolen.clone())).await, None, "not fenced");
+        assert_eq!(
+            stage.run(move |tx| swap_epoch(tx, "g", Some(own), stolen.clone())).await,
+            None,
+            "not fenced"
+        );
         stage.clock.advance(SECOND * 2);
         assert!(stage.acquire("b").await.is_held_by(&holder("b")));
         let late = stage.run(move |tx| swap_process(tx, "p.1", renewed, &life(3, false))).await;

@@ -34,7 +34,6 @@
 //!
 //! Start at [`Elector`], then [`machine`].
 
-pub mod call;
 mod candidate;
 mod elector;
 pub mod event;
@@ -42,10 +41,12 @@ mod leadership;
 #[cfg(feature = "store")]
 pub mod lease;
 pub mod machine;
+mod membership;
 mod process;
 pub mod record;
 pub mod settings;
 pub mod store;
+pub mod store_calls;
 
 pub use candidate::Candidate;
 pub use elector::{Elector, EnsureError, Options, StartError, Status};

@@ -1,24 +1,26 @@
 //! A process that takes part in many groups, and holds all that it coordinates by one lease.
 //!
 //! Always: one small write per interval, however many groups; losing the lease ends every term held by it. Leases of
-//! processes that died are fenced and cleared away by those that live. Start at [`Process::start`].
+//! processes that died are fenced and cleared away by those that live. Start at [`ProcessRecord::start`].
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Clock;
 use tokio::sync::{mpsc, watch};
 
-use crate::call;
 use crate::candidate::Candidate;
 use crate::elector::{Elector, Options, StartError};
-use crate::machine::{Held, Keeper, KeeperEffect, KeeperInput, Now, Swapped, Workers};
+use crate::machine::{
+    HeldLease, Now, ObservedWorkers, ProcessLease, ProcessLeaseEffect, ProcessLeaseInput, SwapAnswer,
+};
+use crate::membership::{JoinedGroups, ProcessLeaseHandle};
 use crate::record;
-use crate::store::{self, Store, Swap};
+use crate::store::{self, Store, SwapOutcome};
+use crate::store_calls;
 
 /// After how many time-outs the lease of a silent process is cleared away.
-const SILENT_TIMEOUTS: u32 = 3;
+const CLEAR_AFTER_TIMEOUTS: u32 = 3;
 
 /// Leases cleared away at a time.
 const CLEARED_MAX: usize = 100;
@@ -29,47 +31,15 @@ pub struct Process {
     store: Arc<dyn Store>,
     options: Options,
     worker_id: String,
-    held: watch::Receiver<Option<Held>>,
-    forsake: mpsc::Sender<()>,
-    joined: Joined,
+    lease: ProcessLeaseHandle,
+    joined: JoinedGroups,
     finished: watch::Receiver<bool>,
-}
-
-/// The groups that a process takes part in: in each once, for it has one name in all of them.
-type Joined = Arc<Mutex<BTreeSet<String>>>;
-
-fn lock(joined: &Joined) -> MutexGuard<'_, BTreeSet<String>> {
-    joined.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A participation's share of the lease of its process, until it has ended.
-#[derive(Debug)]
-pub(crate) struct Share {
-    /// The lease.
-    pub held: watch::Receiver<Option<Held>>,
-    forsake: mpsc::Sender<()>,
-    group: String,
-    joined: Joined,
-}
-
-impl Share {
-    /// Something may be held by the lease that nobody will act upon. So it is exchanged for another.
-    pub fn forsake(&self) {
-        // If there is no room, it is about to be.
-        let _ = self.forsake.try_send(());
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        lock(&self.joined).remove(&self.group);
-    }
 }
 
 impl Process {
     /// Takes a lease on `store` for all groups that will be joined, with the settings of `options`.
     pub async fn start(store: Arc<dyn Store>, options: Options) -> Result<Self, StartError> {
-        let (options, worker_id) = options.checked("a process")?;
+        let (options, worker_id) = options.validated("a process")?;
         if options.probe && !store.is_trusted() {
             store::probe(&store).await?;
         }
@@ -78,24 +48,31 @@ impl Process {
             .read(&record::process_key(&format!("{worker_id}.probe")))
             .await
             .map_err(store::ProbeError::Failed)?;
-        let (tell, held) = watch::channel(None);
-        let (forsake, forsaken) = mpsc::channel(1);
+        let (changes, current) = watch::channel(None);
+        let (abandon, abandoned) = mpsc::channel(1);
         let (done, finished) = watch::channel(false);
         let seed = [baton_env::random_u64() | 1, baton_env::random_u64()];
-        let keeping = Keeping {
-            keeper: Keeper::new(options.settings.clone(), worker_id.clone(), seed),
+        let lease_loop = LeaseLoop {
+            lease: ProcessLease::new(options.settings.clone(), worker_id.clone(), seed),
             call_timeout: options.settings.call_timeout,
-            silence: options.settings.worker_timeout,
+            worker_timeout: options.settings.worker_timeout,
             clock: Arc::clone(&options.clock),
             store: Arc::clone(&store),
-            tell,
+            changes,
         };
         tokio::spawn(async move {
-            keeping.run(forsaken).await;
+            lease_loop.run(abandoned).await;
             done.send_replace(true);
         });
         let options = Options { probe: false, ..options };
-        Ok(Self { store, options, worker_id, held, forsake, joined: Joined::default(), finished })
+        Ok(Self {
+            store,
+            options,
+            worker_id,
+            lease: ProcessLeaseHandle { current, abandon },
+            joined: JoinedGroups::default(),
+            finished,
+        })
     }
 
     /// This process's worker id in all its groups.
@@ -105,39 +82,40 @@ impl Process {
 
     /// Takes part in `group`. The lease is kept for as long as anybody holds by it.
     pub async fn join<C: Candidate>(&self, group: &str, candidate: C) -> Result<Elector, StartError> {
-        if !lock(&self.joined).insert(group.to_owned()) {
+        let Some(membership) = self.joined.join(group, self.lease.clone()) else {
             return Err(StartError::Joined(group.to_owned()));
-        }
-        let (group, joined) = (group.to_owned(), Arc::clone(&self.joined));
-        let (held, forsake) = (self.held.clone(), self.forsake.clone());
-        let share = Share { held, forsake, group: group.clone(), joined };
+        };
         let options = Options { worker_id: Some(self.worker_id.clone()), ..self.options.clone() };
-        Elector::begin(Arc::clone(&self.store), &group, options, candidate, Some(share)).await
+        Elector::start_with(Arc::clone(&self.store), group, options, candidate, Some(membership)).await
     }
 
     /// Waits until all participations have ended, and gives the lease up.
     pub async fn stop(self) {
-        let Self { held, mut finished, .. } = self;
-        drop(held);
+        let Self { lease, mut finished, .. } = self;
+        drop(lease);
         let _ = finished.wait_for(|finished| *finished).await;
     }
 }
 
 /// Keeps the lease until nobody holds by it.
-struct Keeping {
-    keeper: Keeper,
+struct LeaseLoop {
+    lease: ProcessLease,
     call_timeout: Duration,
-    silence: Duration,
+    worker_timeout: Duration,
     clock: Arc<dyn Clock>,
     store: Arc<dyn Store>,
-    tell: watch::Sender<Option<Held>>,
+    changes: watch::Sender<Option<HeldLease>>,
 }
 
-impl Keeping {
-    async fn run(mut self, mut forsaken: mpsc::Receiver<()>) {
+impl LeaseLoop {
+    async fn run(mut self, mut abandoned: mpsc::Receiver<()>) {
         let (answers, mut answered) = mpsc::channel(1);
-        let clearing = tokio::spawn(clear(Arc::clone(&self.store), Arc::clone(&self.clock), self.silence));
-        let mut input = KeeperInput::Tick;
+        let clearing = tokio::spawn(clear_silent_processes(
+            Arc::clone(&self.store),
+            Arc::clone(&self.clock),
+            self.worker_timeout,
+        ));
+        let mut input = ProcessLeaseInput::Tick;
         let mut used = true;
         loop {
             let now = Now {
@@ -145,59 +123,61 @@ impl Keeping {
                 wall_ms: u64::try_from(self.clock.now().micros() / 1000).unwrap_or(0),
             };
             let mut finished = false;
-            for effect in self.keeper.step(now, input) {
+            for effect in self.lease.step(now, input) {
                 match effect {
-                    KeeperEffect::Held(held) => {
-                        self.tell.send_replace(held);
+                    ProcessLeaseEffect::LeaseChanged(held) => {
+                        self.changes.send_replace(held);
                     }
-                    KeeperEffect::Finished => finished = true,
-                    KeeperEffect::Read(_) | KeeperEffect::Swap(..) => self.call(effect, answers.clone()),
+                    ProcessLeaseEffect::Finished => finished = true,
+                    ProcessLeaseEffect::Read(_) | ProcessLeaseEffect::Swap(..) => {
+                        self.spawn_call(effect, answers.clone())
+                    }
                 }
             }
             if finished {
                 break;
             }
-            let rest = self.keeper.wake_at().saturating_sub(self.clock.elapsed());
+            let rest = self.lease.wake_at().saturating_sub(self.clock.elapsed());
             input = tokio::select! {
                 Some(answer) = answered.recv() => answer,
-                Some(()) = forsaken.recv() => KeeperInput::Forsake,
-                () = self.tell.closed(), if used => {
+                Some(()) = abandoned.recv() => ProcessLeaseInput::Abandon,
+                () = self.changes.closed(), if used => {
                     used = false;
-                    KeeperInput::Stop
+                    ProcessLeaseInput::Stop
                 }
-                () = baton_env::sleep(rest.min(Duration::from_secs(3600))) => KeeperInput::Tick,
+                () = baton_env::sleep(rest.min(Duration::from_secs(3600))) => ProcessLeaseInput::Tick,
             };
         }
         clearing.abort();
-        let (process, version) = self.keeper.current();
+        let (process, version) = self.lease.current();
         // If this fails somebody else does it, later.
         let id = process.id();
-        let ending = end(&*self.store, &id, version);
+        let ending = end_process(&*self.store, &id, version);
         let _ = tokio::time::timeout(self.call_timeout, ending).await;
     }
 
     /// Makes a call in a task of its own, within its time.
-    fn call(&self, effect: KeeperEffect, answers: mpsc::Sender<KeeperInput>) {
+    fn spawn_call(&self, effect: ProcessLeaseEffect, answers: mpsc::Sender<ProcessLeaseInput>) {
         let (store, timeout) = (Arc::clone(&self.store), self.call_timeout);
         tokio::spawn(async move {
             let late = || format!("the store did not answer within {timeout:?}");
             let input = match effect {
-                KeeperEffect::Swap(_, expected, process) => {
+                ProcessLeaseEffect::Swap(_, expected, process) => {
                     let id = process.id();
-                    let swap = call::swap_process(&*store, &id, expected.as_ref(), &process);
-                    KeeperInput::Swapped(match tokio::time::timeout(timeout, swap).await {
-                        Ok(Ok(Swap::Done(version))) => Swapped::Done(version),
-                        Ok(Ok(Swap::Conflict)) => Swapped::Conflict,
-                        Ok(Err(error)) => Swapped::Unknown(error.0),
-                        Err(_) => Swapped::Unknown(late()),
+                    let swap = store_calls::swap_process(&*store, &id, expected.as_ref(), &process);
+                    ProcessLeaseInput::SwapAnswered(match tokio::time::timeout(timeout, swap).await {
+                        Ok(Ok(SwapOutcome::Done(version))) => SwapAnswer::Done(version),
+                        Ok(Ok(SwapOutcome::Conflict)) => SwapAnswer::Conflict,
+                        Ok(Err(error)) => SwapAnswer::Unknown(error.0),
+                        Err(_) => SwapAnswer::Unknown(late()),
                     })
                 }
-                KeeperEffect::Read(key) => {
-                    let id = key.strip_prefix(record::PROCESSES).unwrap_or(&key);
-                    let read = tokio::time::timeout(timeout, call::read_process(&*store, id)).await;
-                    KeeperInput::Read(read.map_or_else(|_| Err(late()), |found| found.map_err(|e| e.0)))
+                ProcessLeaseEffect::Read(key) => {
+                    let id = key.strip_prefix(record::PROCESSES_PREFIX).unwrap_or(&key);
+                    let read = tokio::time::timeout(timeout, store_calls::read_process(&*store, id)).await;
+                    ProcessLeaseInput::Read(read.map_or_else(|_| Err(late()), |found| found.map_err(|e| e.0)))
                 }
-                KeeperEffect::Held(_) | KeeperEffect::Finished => return,
+                ProcessLeaseEffect::LeaseChanged(_) | ProcessLeaseEffect::Finished => return,
             };
             let _ = answers.send(input).await;
         });
@@ -205,26 +185,32 @@ impl Keeping {
 }
 
 /// Fences the record of a process, from the version that it has, and removes it.
-async fn end(store: &dyn Store, id: &str, version: Option<&store::Version>) -> Result<(), store::Error> {
+async fn end_process(
+    store: &dyn Store,
+    id: &str,
+    version: Option<&store::Version>,
+) -> Result<(), store::Error> {
     let Some(version) = version else { return Ok(()) };
-    match call::swap_process(store, id, Some(version), &call::fence(id)).await? {
-        Swap::Done(_) => store.remove(&record::process_key(id)).await,
-        Swap::Conflict => Ok(()),
+    match store_calls::swap_process(store, id, Some(version), &record::ProcessRecord::fenced_record(id))
+        .await?
+    {
+        SwapOutcome::Done(_) => store.remove(&record::process_key(id)).await,
+        SwapOutcome::Conflict => Ok(()),
     }
 }
 
 /// Clears away, again and again, what processes left behind that have been silent for long.
-async fn clear(store: Arc<dyn Store>, clock: Arc<dyn Clock>, silence: Duration) {
-    let mut known = Workers::default();
+async fn clear_silent_processes(store: Arc<dyn Store>, clock: Arc<dyn Clock>, silence: Duration) {
+    let mut known = ObservedWorkers::default();
     loop {
         baton_env::sleep(silence).await;
-        let Ok(list) = store.list(record::PROCESSES).await else { continue };
-        known.learn(clock.elapsed(), list);
-        let silent = known.silent(clock.elapsed(), silence * SILENT_TIMEOUTS, "");
+        let Ok(list) = store.list(record::PROCESSES_PREFIX).await else { continue };
+        known.update(clock.elapsed(), list);
+        let silent = known.silent(clock.elapsed(), silence * CLEAR_AFTER_TIMEOUTS, "");
         let mut seen = Vec::new();
         for key in silent.iter().take(CLEARED_MAX) {
-            let id = key.strip_prefix(record::PROCESSES).unwrap_or(key);
-            if let Ok(Some((version, process))) = call::read_process(&*store, id).await {
+            let id = key.strip_prefix(record::PROCESSES_PREFIX).unwrap_or(key);
+            if let Ok(Some((version, process))) = store_calls::read_process(&*store, id).await {
                 seen.push((id, version, process));
             }
         }
@@ -234,7 +220,7 @@ async fn clear(store: Arc<dyn Store>, clock: Arc<dyn Clock>, silence: Duration) 
         for (id, version, process) in seen {
             let _ = match process.fenced {
                 true => store.remove(&process.key()).await,
-                false => end(&*store, id, Some(&version)).await,
+                false => end_process(&*store, id, Some(&version)).await,
             };
         }
     }

@@ -1,7 +1,7 @@
 //! What participants write into the store.
 //!
-//! Two kinds of record per group: one [`Epoch`], which decides and changes only by compare-and-set, and one
-//! [`Worker`] for each participant, which is only a hint. Always: an epoch record is never deleted, its number
+//! Two kinds of record per group: one [`EpochRecord`], which decides and changes only by compare-and-set, and one
+//! [`WorkerRecord`] for each participant, which is only a hint. Always: an epoch record is never deleted, its number
 //! rises with every change of coordinator, and no two records ever written are the same bytes (`leaseSeq` rises
 //! within a term, the number between terms), so a version that is a hash of the content cannot come back.
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Who coordinates a group. The one record that decides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Epoch {
+pub struct EpochRecord {
     /// The number of the term, and its fencing token. Rises by at least one with every change of coordinator.
     pub epoch_number: u64,
     /// The coordinator's worker id.
@@ -40,7 +40,7 @@ pub struct Epoch {
     pub duration_ms: u64,
     /// How long others wait, from when they first see a version, before they claim.
     pub lease_ms: u64,
-    /// The [`Process`] by whose lease the term is held, if it is not held by this record itself.
+    /// The [`ProcessRecord`] by whose lease the term is held, if it is not held by this record itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
 }
@@ -51,7 +51,7 @@ pub struct Epoch {
 /// before claiming what is held by it must; a fenced one is never renewed, and one that is gone counts as fenced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Process {
+pub struct ProcessRecord {
     /// The worker id of the process in all its groups.
     pub worker_id: String,
     /// New with every lease.
@@ -69,10 +69,17 @@ pub struct Process {
     pub fenced: bool,
 }
 
-impl Process {
+impl ProcessRecord {
     /// What records of groups call it.
     pub fn id(&self) -> String {
         format!("{}.{}", self.worker_id, self.incarnation)
+    }
+
+    /// The record that ends the lease `id`: written over the record of that lease, it stops every renewal.
+    pub fn fenced_record(id: &str) -> Self {
+        let worker_id = process_worker_id(id).to_owned();
+        let incarnation = id.rsplit_once('.').map_or("", |(_, incarnation)| incarnation).to_owned();
+        Self { worker_id, incarnation, seq: u64::MAX, lease_ms: 0, renewed_at: 0, epoch: 0, fenced: true }
     }
 
     /// The key of its record.
@@ -84,7 +91,7 @@ impl Process {
 /// A sign of life. Only its owner writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Worker {
+pub struct WorkerRecord {
     /// The worker's id.
     pub worker_id: String,
     /// When it was written, in milliseconds of the writer's wall clock. For people.
@@ -191,15 +198,15 @@ pub fn worker_key(group: &str, worker: &str) -> String {
 }
 
 /// What the keys of all processes' records begin with.
-pub const PROCESSES: &str = "processes/";
+pub const PROCESSES_PREFIX: &str = "processes/";
 
 /// The key of the record of the process called `id`.
 pub fn process_key(id: &str) -> String {
-    format!("{PROCESSES}{id}")
+    format!("{PROCESSES_PREFIX}{id}")
 }
 
 /// The worker id of the process called `id`.
-pub fn worker_of_process(id: &str) -> &str {
+pub fn process_worker_id(id: &str) -> &str {
     id.rsplit_once('.').map_or(id, |(worker, _)| worker)
 }
 
@@ -244,7 +251,7 @@ mod tests {
     #[test]
     fn a_record_of_the_first_format_is_understood() {
         let text = r#"{"workerId":"worker-1","lastHeartbeat":5,"epoch":7,"isCoordinator":true}"#;
-        let worker: Worker = serde_json::from_str(text).unwrap();
+        let worker: WorkerRecord = serde_json::from_str(text).unwrap();
         assert_eq!(
             (worker.worker_id.as_str(), worker.epoch, worker.is_coordinator),
             ("worker-1", Some(7), Some(true))

@@ -1,17 +1,17 @@
 //! How a participant behaves, checked as a whole before it starts.
 //!
 //! Every option can be read from JSON under its camelCase name, in milliseconds. Always: a value that cannot work
-//! with the others is refused with advice; one that is merely unwise is warned of. Start at [`Settings::check`].
+//! with the others is refused with advice; one that is merely unwise is warned of. Start at [`Settings::check_conditions`].
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 /// The shortest minimum mandate, unless [`Settings::allow_short_epochs`].
-pub const EPOCH_FLOOR: Duration = Duration::from_secs(60);
+pub const EPOCH_DURATION_MIN: Duration = Duration::from_secs(60);
 
 /// Ranks beyond this one wait no longer than it does.
-pub(crate) const RANK_MAX: u32 = 5;
+pub(crate) const STAGGER_RANK_MAX: u32 = 5;
 
 /// The options of one participant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -116,8 +116,8 @@ impl Settings {
             ("heartbeatInterval", heartbeat),
             ("workerTimeout", timeout),
             ("callTimeout", call),
-            ("pollInterval", self.poll()),
-            ("workInterval", self.work()),
+            ("pollInterval", self.effective_poll_interval()),
+            ("workInterval", self.effective_work_interval()),
             ("maxEpochDuration", self.max_epoch_duration),
         ] {
             if value.is_zero() {
@@ -141,10 +141,10 @@ impl Settings {
                 heartbeat * 2 + call * 2
             ));
         }
-        if self.poll() > timeout {
+        if self.effective_poll_interval() > timeout {
             return invalid(format!(
                 "pollInterval ({:?}) is longer than workerTimeout ({timeout:?}): give at most that",
-                self.poll()
+                self.effective_poll_interval()
             ));
         }
         if !(0.0..=0.2).contains(&self.clock_drift) {
@@ -159,9 +159,9 @@ impl Settings {
                 self.min_epoch_duration, self.max_epoch_duration
             ));
         }
-        if self.min_epoch_duration < EPOCH_FLOOR && !self.allow_short_epochs {
+        if self.min_epoch_duration < EPOCH_DURATION_MIN && !self.allow_short_epochs {
             return invalid(format!(
-                "minEpochDuration ({:?}) is below {EPOCH_FLOOR:?}: give at least that, or set allowShortEpochs in a test",
+                "minEpochDuration ({:?}) is below {EPOCH_DURATION_MIN:?}: give at least that, or set allowShortEpochs in a test",
                 self.min_epoch_duration
             ));
         }
@@ -187,18 +187,18 @@ impl Settings {
     }
 
     /// How often the epoch record is looked at.
-    pub fn poll(&self) -> Duration {
+    pub fn effective_poll_interval(&self) -> Duration {
         self.poll_interval.unwrap_or_else(|| self.heartbeat_interval.min(Duration::from_secs(10)))
     }
 
     /// How often the periodic work is called.
-    pub fn work(&self) -> Duration {
+    pub fn effective_work_interval(&self) -> Duration {
         self.work_interval.unwrap_or(self.heartbeat_interval)
     }
 
     /// How long a coordinator trusts a renewal, from before it was sent. Shorter than others wait by twice what
     /// clocks may differ, so that it stops before they begin.
-    pub fn lease(&self) -> Duration {
+    pub fn trusted_lease(&self) -> Duration {
         self.worker_timeout.mul_f64((1.0 - self.clock_drift) / (1.0 + self.clock_drift))
     }
 
@@ -206,14 +206,14 @@ impl Settings {
     /// the store answers.
     pub fn failover_bound(&self, rank: u32) -> Duration {
         let wait = self.worker_timeout.mul_f64((1.0 + self.clock_drift) / (1.0 - self.clock_drift));
-        let stagger = self.claim_stagger * rank.min(RANK_MAX);
-        self.poll() + wait + stagger + stagger / 4 + self.call_timeout * 3
+        let stagger = self.claim_stagger * rank.min(STAGGER_RANK_MAX);
+        self.effective_poll_interval() + wait + stagger + stagger / 4 + self.call_timeout * 3
     }
 
     /// The same after a clean stop.
     pub fn handover_bound(&self, rank: u32) -> Duration {
-        let stagger = self.claim_stagger * rank.min(RANK_MAX);
-        self.poll() + stagger + stagger / 4 + self.call_timeout * 3
+        let stagger = self.claim_stagger * rank.min(STAGGER_RANK_MAX);
+        self.effective_poll_interval() + stagger + stagger / 4 + self.call_timeout * 3
     }
 }
 
@@ -272,7 +272,7 @@ mod tests {
             assert_eq!(json[name], value, "{name}");
         }
         assert_eq!((&json["enableCoordinator"], &json["skipColdStart"]), (&true.into(), &false.into()));
-        assert_eq!(settings.poll(), Duration::from_secs(10));
+        assert_eq!(settings.effective_poll_interval(), Duration::from_secs(10));
     }
 
     #[test]
@@ -298,7 +298,7 @@ mod tests {
     fn a_coordinator_stops_before_others_begin() {
         for settings in [Settings::default(), Settings::fast()] {
             settings.check().unwrap();
-            let slowest_leader = settings.lease().as_secs_f64() / (1.0 - settings.clock_drift);
+            let slowest_leader = settings.trusted_lease().as_secs_f64() / (1.0 - settings.clock_drift);
             let fastest_follower = settings.worker_timeout.as_secs_f64() / (1.0 + settings.clock_drift);
             assert!(slowest_leader <= fastest_follower + 1e-6);
         }

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_election::record::{self, Epoch};
-use baton_election::store::{self, FileStore, MemoryStore, Store, Swap};
-use baton_election::{Elector, Event, Options, Process, Reason, Settings, call};
+use baton_election::record::{self, EpochRecord};
+use baton_election::store::{self, FileStore, MemoryStore, Store, SwapOutcome};
+use baton_election::{Elector, Event, Options, Process, Reason, Settings, store_calls};
 use baton_env::Stopwatch;
 
 /// Long enough for anything on a loaded machine.
@@ -91,9 +91,9 @@ async fn a_forced_change_ends_with_the_one_desired(store: &Arc<dyn Store>) {
     tokio::join!(a.stop(), b.stop(), c.stop());
 }
 
-fn foreign(lease: Duration) -> Epoch {
+fn foreign(lease: Duration) -> EpochRecord {
     let lease_ms = u64::try_from(lease.as_millis()).unwrap();
-    Epoch {
+    EpochRecord {
         epoch_number: 41,
         coordinator_id: "ghost".into(),
         incarnation: "another-life".into(),
@@ -115,7 +115,7 @@ async fn a_silent_coordinator_is_waited_for_and_replaced(store: &Arc<dyn Store>)
     let lease = Duration::from_secs(3);
     let record = serde_json::to_vec(&foreign(lease)).unwrap();
     let written = store.swap(&record::epoch_key("silent"), None, record).await.unwrap();
-    assert!(matches!(written, Swap::Done(_)));
+    assert!(matches!(written, SwapOutcome::Done(_)));
     let watch = Stopwatch::start();
     let a = join(store, "silent", "a").await;
     assert_eq!(coordinates(&a).await, 42);
@@ -125,19 +125,21 @@ async fn a_silent_coordinator_is_waited_for_and_replaced(store: &Arc<dyn Store>)
 
 async fn a_condition_that_does_not_hold_is_a_conflict(store: &Arc<dyn Store>) {
     let key = record::epoch_key("condition");
-    let bytes = |epoch: &Epoch| serde_json::to_vec(epoch).unwrap();
+    let bytes = |epoch: &EpochRecord| serde_json::to_vec(epoch).unwrap();
     let first = foreign(Duration::from_secs(1));
-    let second = Epoch { lease_seq: 1, ..first.clone() };
-    let third = Epoch { lease_seq: 2, ..first.clone() };
+    let second = EpochRecord { lease_seq: 1, ..first.clone() };
+    let third = EpochRecord { lease_seq: 2, ..first.clone() };
     assert!(store.read(&key).await.unwrap().is_none());
-    let Swap::Done(old) = store.swap(&key, None, bytes(&first)).await.unwrap() else { panic!("a conflict") };
-    assert_eq!(store.swap(&key, None, bytes(&second)).await.unwrap(), Swap::Conflict);
-    let Swap::Done(new) = store.swap(&key, Some(&old), bytes(&second)).await.unwrap() else {
+    let SwapOutcome::Done(old) = store.swap(&key, None, bytes(&first)).await.unwrap() else {
         panic!("a conflict")
     };
-    assert_eq!(store.swap(&key, Some(&old), bytes(&third)).await.unwrap(), Swap::Conflict);
+    assert_eq!(store.swap(&key, None, bytes(&second)).await.unwrap(), SwapOutcome::Conflict);
+    let SwapOutcome::Done(new) = store.swap(&key, Some(&old), bytes(&second)).await.unwrap() else {
+        panic!("a conflict")
+    };
+    assert_eq!(store.swap(&key, Some(&old), bytes(&third)).await.unwrap(), SwapOutcome::Conflict);
     let (version, value) = store.read(&key).await.unwrap().unwrap();
-    let found: Epoch = serde_json::from_slice(&value).unwrap();
+    let found: EpochRecord = serde_json::from_slice(&value).unwrap();
     assert_eq!((version, found), (new, second));
 }
 
@@ -178,12 +180,19 @@ async fn a_process_holds_many_groups_by_one_lease(store: &Arc<dyn Store>) {
     assert!(!waiting.iter().any(Elector::is_coordinator));
     single.stop().await;
     // Somebody fences the whole process, as if it had been silent: all its terms end, and the others get them.
-    let value: Epoch = serde_json::from_slice(&before.1).unwrap();
+    let value: EpochRecord = serde_json::from_slice(&before.1).unwrap();
     let id = value.process.expect("held by a process");
     loop {
-        let (version, _) = call::read_process(&**store, &id).await.unwrap().unwrap();
-        let fenced = call::swap_process(&**store, &id, Some(&version), &call::fence(&id)).await.unwrap();
-        if matches!(fenced, Swap::Done(_)) {
+        let (version, _) = store_calls::read_process(&**store, &id).await.unwrap().unwrap();
+        let fenced = store_calls::swap_process(
+            &**store,
+            &id,
+            Some(&version),
+            &record::ProcessRecord::fenced_record(&id),
+        )
+        .await
+        .unwrap();
+        if matches!(fenced, SwapOutcome::Done(_)) {
             break;
         }
     }
@@ -197,7 +206,7 @@ async fn a_process_holds_many_groups_by_one_lease(store: &Arc<dyn Store>) {
         elector.stop().await;
     }
     tokio::join!(first.stop(), second.stop());
-    let left = store.list(record::PROCESSES).await.unwrap();
+    let left = store.list(record::PROCESSES_PREFIX).await.unwrap();
     assert!(left.iter().all(|(key, _)| *key == record::process_key(&id)), "{left:?}");
 }
 
@@ -329,7 +338,7 @@ struct Failing;
 macro_rules! forward {
     ($store:ty, $self:ident => $inner:expr, $swap:expr) => {
         impl Store for $store {
-            fn read<'a>(&'a $self, key: &'a str) -> store::BoxFuture<'a, Result<Option<store::Entry>, store::Error>> {
+            fn read<'a>(&'a $self, key: &'a str) -> store::BoxFuture<'a, Result<Option<store::VersionedValue>, store::Error>> {
                 Box::pin(async move { $inner?.read(key).await })
             }
             fn swap<'a>(
@@ -337,8 +346,8 @@ macro_rules! forward {
                 key: &'a str,
                 expected: Option<&'a store::Version>,
                 value: Vec<u8>,
-            ) -> store::BoxFuture<'a, Result<Swap, store::Error>> {
-                let swap: for<'b> fn(&'b MemoryStore, &'b str, Option<&'b store::Version>, Vec<u8>) -> store::BoxFuture<'b, Result<Swap, store::Error>> = $swap;
+            ) -> store::BoxFuture<'a, Result<SwapOutcome, store::Error>> {
+                let swap: for<'b> fn(&'b MemoryStore, &'b str, Option<&'b store::Version>, Vec<u8>) -> store::BoxFuture<'b, Result<SwapOutcome, store::Error>> = $swap;
                 Box::pin(async move { swap($inner?, key, expected, value).await })
             }
             fn put<'a>(&'a $self, key: &'a str, value: Vec<u8>) -> store::BoxFuture<'a, Result<(), store::Error>> {
@@ -357,7 +366,7 @@ macro_rules! forward {
 forward!(Careless, self => Ok::<_, store::Error>(&self.0), |memory, key, _, value| Box::pin(async move {
     memory.put(key, value).await?;
     let (version, _) = memory.read(key).await?.unwrap();
-    Ok(Swap::Done(version))
+    Ok(SwapOutcome::Done(version))
 }));
 forward!(Failing, self => Err::<&MemoryStore, _>(store::Error("out of order".into())), |_, _, _, _| unreachable!());
 

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use baton_election::Settings;
-use baton_election::machine::{Effect, Input, Machine, Now, Swapped};
-use baton_election::record::Epoch;
+use baton_election::machine::{Effect, Input, Machine, Now, SwapAnswer};
+use baton_election::record::EpochRecord;
 use baton_election::store::Version;
 
 fn now(seconds: u64) -> Now {
@@ -14,7 +14,7 @@ fn now(seconds: u64) -> Now {
 }
 
 /// What the machine wants to write, and on which version.
-fn swap(effects: &[Effect]) -> Option<(Option<Version>, Epoch)> {
+fn swap(effects: &[Effect]) -> Option<(Option<Version>, EpochRecord)> {
     effects.iter().find_map(|effect| match effect {
         Effect::Swap(expected, record) => Some((expected.clone(), record.clone())),
         _ => None,
@@ -30,15 +30,15 @@ fn version(text: &str) -> Version {
 }
 
 /// A coordinator at work, and its record as it stands under version 1.
-fn coordinator() -> (Machine, Epoch) {
+fn coordinator() -> (Machine, EpochRecord) {
     let settings = Settings { skip_cold_start: true, ..Settings::default() };
     let mut machine = Machine::new(settings, "a".into(), [1, 2]);
     let mut effects = machine.step(now(0), Input::Tick);
-    for input in [Input::Read(Ok(None)), Input::Surveyed(Ok(0)), Input::Listed(Ok(Vec::new()))] {
+    for input in [Input::Read(Ok(None)), Input::HighestEpoch(Ok(0)), Input::Listed(Ok(Vec::new()))] {
         effects.extend(machine.step(now(0), input));
     }
     let (_, record) = swap(&effects).expect("a claim");
-    let effects = machine.step(now(0), Input::Swapped(Swapped::Done(version("1"))));
+    let effects = machine.step(now(0), Input::SwapAnswered(SwapAnswer::Done(version("1"))));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Promote { .. })), "{effects:?}");
     (machine, record)
 }
@@ -59,7 +59,7 @@ fn a_release_does_not_wait_for_a_look_that_is_under_way() {
     // The look tells of a term that is no more, and counts for nothing.
     let effects = machine.step(now(15), Input::Read(Ok(Some((version("1"), record)))));
     assert!(effects.is_empty(), "{effects:?}");
-    let effects = machine.step(now(15), Input::Swapped(Swapped::Done(version("2"))));
+    let effects = machine.step(now(15), Input::SwapAnswered(SwapAnswer::Done(version("2"))));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::Finished)), "{effects:?}");
 }
 
@@ -72,7 +72,7 @@ fn a_release_waits_for_a_renewal_that_is_under_way() {
         swap(&stopped(&mut machine, 30)).is_none(),
         "it would be refused: the version is about to change"
     );
-    let effects = machine.step(now(30), Input::Swapped(Swapped::Done(version("2"))));
+    let effects = machine.step(now(30), Input::SwapAnswered(SwapAnswer::Done(version("2"))));
     let (expected, released) = swap(&effects).expect("a release");
     assert_eq!((expected, released.released), (Some(version("2")), true));
 }
@@ -83,9 +83,9 @@ fn a_release_that_was_refused_is_tried_again_after_its_own_look() {
     machine.step(now(15), Input::Tick);
     stopped(&mut machine, 15);
     // Somebody has asked for another coordinator meanwhile, so that the record is another.
-    let effects = machine.step(now(15), Input::Swapped(Swapped::Conflict));
+    let effects = machine.step(now(15), Input::SwapAnswered(SwapAnswer::Conflict));
     assert_eq!(reads(&effects), 1);
-    let asked = Epoch { lease_seq: record.lease_seq + 1, step_down: true, ..record.clone() };
+    let asked = EpochRecord { lease_seq: record.lease_seq + 1, step_down: true, ..record.clone() };
     machine.step(now(15), Input::Read(Ok(Some((version("1"), record)))));
     assert!(swap(&machine.step(now(19), Input::Tick)).is_none(), "not before its look has come");
     let mut effects = machine.step(now(19), Input::Read(Ok(Some((version("2"), asked)))));

@@ -150,7 +150,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
 
 /// How long the command gets to end. It must be over before another coordinator begins.
 fn grace(given: Option<f64>, settings: &Settings) -> anyhow::Result<Duration> {
-    let most = settings.lease() / 4;
+    let most = settings.trusted_lease() / 4;
     let Some(seconds) = given else { return Ok(GRACE.min(most)) };
     let grace = Duration::try_from_secs_f64(seconds).context("--grace")?;
     if grace > most {
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(grace(None, &Settings::default()).unwrap(), GRACE);
         assert_eq!(grace(Some(20.0), &Settings::default()).unwrap(), Duration::from_secs(20));
         // The default gives way to settings; what was asked for does not, in silence.
-        assert_eq!(grace(None, &Settings::fast()).unwrap(), Settings::fast().lease() / 4);
+        assert_eq!(grace(None, &Settings::fast()).unwrap(), Settings::fast().trusted_lease() / 4);
         let refused = grace(Some(30.0), &Settings::default()).unwrap_err().to_string();
         assert!(refused.contains("at most 22.05"), "{refused}");
         let advised = refused.rsplit_once("workerTimeout=").unwrap().1;

@@ -6,9 +6,9 @@
 
 use std::time::Duration;
 
-use super::{Call, Effect, Machine, Now, Role, Swapped, Term, millis};
-use crate::record::Epoch;
-use crate::settings::RANK_MAX;
+use super::{Effect, Machine, Now, PendingCall, Role, SwapAnswer, Term, millis};
+use crate::record::EpochRecord;
+use crate::settings::STAGGER_RANK_MAX;
 use crate::store::Version;
 
 /// Where a claim is.
@@ -16,15 +16,15 @@ use crate::store::Version;
 pub struct Claim {
     stage: Stage,
     /// The last claim sent: by its nonce it is recognised in the record, by its time it ends.
-    sent: Option<Sent>,
+    sent: Option<SentClaim>,
 }
 
 #[derive(Debug)]
-struct Sent {
-    record: Epoch,
+struct SentClaim {
+    record: EpochRecord,
     at: Duration,
     /// Whether the answer was lost.
-    unsure: bool,
+    answer_lost: bool,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -35,9 +35,9 @@ enum Stage {
     /// Free; waiting for the list of workers.
     Listing,
     /// Free; letting others go first until then.
-    Holding(Duration),
+    Deferring(Duration),
     /// Free after the last look: claim.
-    Due,
+    Ready,
 }
 
 impl Claim {
@@ -46,13 +46,13 @@ impl Claim {
         self.stage = Stage::Watching;
     }
 
-    pub fn is_unsure(&self) -> bool {
-        self.sent.as_ref().is_some_and(|sent| sent.unsure)
+    pub fn answer_was_lost(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.answer_lost)
     }
 
     pub fn wake_at(&self) -> Duration {
         match self.stage {
-            Stage::Holding(until) => until,
+            Stage::Deferring(until) => until,
             _ => Duration::MAX,
         }
     }
@@ -60,64 +60,64 @@ impl Claim {
 
 impl Machine {
     pub(super) fn follow(&mut self, now: Now) {
-        if let Some(since) = self.stopping {
-            return self.leave(now, since);
+        if let Some(since) = self.stop_requested_at {
+            return self.leave_group(now, since);
         }
-        if self.call.is_some() {
+        if self.pending_call.is_some() {
             return;
         }
-        if self.wish.as_ref().is_some_and(|wish| wish.listed && wish.ready) {
+        if self.step_down.as_ref().is_some_and(|wish| wish.listed && wish.record_read) {
             return self.write_step_down();
         }
-        if self.claim.stage == Stage::Due {
+        if self.claim.stage == Stage::Ready {
             return self.send_claim(now);
         }
-        if let Stage::Holding(until) = self.claim.stage
+        if let Stage::Deferring(until) = self.claim.stage
             && now.mono >= until
         {
-            self.claim.stage = Stage::Due;
-            return self.read();
+            self.claim.stage = Stage::Ready;
+            return self.read_record();
         }
-        if self.may_claim(now) && self.claim.stage == Stage::Watching && self.seen_free() {
+        if self.may_claim(now) && self.claim.stage == Stage::Watching && self.was_read_since_free() {
             return self.prepare_claim(now);
         }
-        self.watch(now);
+        self.poll_store(now);
     }
 
     /// Looks at the record when that is due, and at the workers when the coordinator seems to be in trouble.
-    fn watch(&mut self, now: Now) {
-        if let Some(seen) = &self.seen
-            && !self.workers.listing
+    fn poll_store(&mut self, now: Now) {
+        if let Some(seen) = &self.observed
+            && !self.workers.list_in_flight
         {
-            let troubled = seen.since + self.lease / 2;
+            let troubled = seen.since + self.observed_lease / 2;
             let listed = self.workers.listed_at;
             if listed.is_none() || (now.mono >= troubled && listed < Some(troubled)) {
-                self.list();
+                self.list_workers();
             }
         }
         if now.mono >= self.next_read {
-            self.read();
+            self.read_record();
         }
     }
 
-    fn read(&mut self) {
-        self.call = Some(Call::Read);
+    fn read_record(&mut self) {
+        self.pending_call = Some(PendingCall::Read);
         self.effects.push(Effect::Read);
     }
 
-    pub(super) fn list(&mut self) {
-        self.workers.listing = true;
+    pub(super) fn list_workers(&mut self) {
+        self.workers.list_in_flight = true;
         self.effects.push(Effect::List);
     }
 
     /// When the record that was seen is free to be claimed.
     pub(super) fn free_at(&self) -> Option<Duration> {
-        let seen = self.seen.as_ref()?;
+        let seen = self.observed.as_ref()?;
         Some(match &seen.current {
             // Nobody knows of a coordinator: there never was one.
-            None if self.highest == 0 => seen.since,
+            None if self.highest_epoch == 0 => seen.since,
             // There was one, and it may not have noticed yet.
-            None => seen.since + self.lease,
+            None => seen.since + self.observed_lease,
             Some((_, epoch)) if epoch.released => seen.since,
             // Its own, from a claim or a renewal that landed late. It is not being acted upon.
             Some((_, epoch)) if epoch.incarnation == self.incarnation => seen.since,
@@ -130,53 +130,59 @@ impl Machine {
     }
 
     fn may_claim(&self, now: Now) -> bool {
-        !self.working
+        !self.work_running
             && self.phase != crate::record::Phase::Observing
             && self.is_claimable(now)
-            && self.trusted_from(now.mono).is_some_and(|since| now.mono < since + self.settings.lease())
+            && self
+                .lease_start(now.mono)
+                .is_some_and(|since| now.mono < since + self.settings.trusted_lease())
     }
 
     /// From when a term counts that is claimed at `sent_at`; `None` while it could not be held.
-    fn trusted_from(&self, sent_at: Duration) -> Option<Duration> {
-        if self.sharing { self.held.as_ref().map(|held| held.since) } else { Some(sent_at) }
+    fn lease_start(&self, sent_at: Duration) -> Option<Duration> {
+        if self.uses_process_lease {
+            self.process_lease.as_ref().map(|held| held.valid_from)
+        } else {
+            Some(sent_at)
+        }
     }
 
     /// Whether the record was looked at after it became free.
-    fn seen_free(&self) -> bool {
-        self.free_at().is_some_and(|at| self.looked_at >= Some(at))
+    fn was_read_since_free(&self) -> bool {
+        self.free_at().is_some_and(|at| self.last_read_at >= Some(at))
     }
 
     /// Looks again after a pause, before anything else is tried.
-    fn look_again(&mut self, now: Now) {
-        self.looked_at = None;
-        self.next_read = now.mono + self.pause(self.settings.poll());
+    fn read_after_backoff(&mut self, now: Now) {
+        self.last_read_at = None;
+        self.next_read = now.mono + self.retry_backoff(self.settings.effective_poll_interval());
     }
 
     fn prepare_claim(&mut self, now: Now) {
-        let missing = self.seen.as_ref().is_some_and(|seen| seen.current.is_none());
-        if missing && !self.surveyed {
+        let missing = self.observed.as_ref().is_some_and(|seen| seen.current.is_none());
+        if missing && !self.worker_records_read {
             self.claim.stage = Stage::Listing;
-            return self.effects.push(Effect::Survey);
+            return self.effects.push(Effect::ReadHighestEpoch);
         }
         if self.coordinator().is_some_and(|epoch| epoch.handover_to.as_deref() == Some(&self.worker_id)) {
             return self.send_claim(now);
         }
         self.claim.stage = Stage::Listing;
-        if !self.workers.listing {
-            self.list();
+        if !self.workers.list_in_flight {
+            self.list_workers();
         }
     }
 
-    pub(super) fn on_surveyed(&mut self, now: Now, outcome: Result<u64, String>) {
+    pub(super) fn on_highest_epoch(&mut self, now: Now, outcome: Result<u64, String>) {
         match outcome {
             Ok(highest) => {
                 // News mean that there was a coordinator, who is given its time; then it is asked once more.
-                self.surveyed = highest <= self.highest;
-                self.highest = self.highest.max(highest);
+                self.worker_records_read = highest <= self.highest_epoch;
+                self.highest_epoch = self.highest_epoch.max(highest);
             }
             Err(error) => {
-                self.look_again(now);
-                self.failed(error);
+                self.read_after_backoff(now);
+                self.record_failure(error);
             }
         }
         if self.claim.stage == Stage::Listing {
@@ -185,33 +191,33 @@ impl Machine {
     }
 
     pub(super) fn on_listed(&mut self, now: Now, outcome: Result<Vec<(String, String)>, String>) {
-        self.workers.listing = false;
+        self.workers.list_in_flight = false;
         match outcome {
             Ok(list) => {
-                self.workers.learn(now.mono, list);
-                self.check_wish(now);
+                self.workers.update(now.mono, list);
+                self.check_desired_is_alive(now);
             }
             // What was known before has to do for a claim; a wish waits for another list.
             Err(error) => {
                 self.workers.listed_at = Some(now.mono);
-                self.delay_wish(now, &error);
-                self.failed(error);
+                self.retry_step_down_list(now, &error);
+                self.record_failure(error);
             }
         }
         self.emit_elected(now);
         if matches!(self.role, Role::Leader(_)) {
-            return self.after_list(now);
+            return self.remove_silent_or_hand_over(now);
         }
         if self.claim.stage != Stage::Listing {
             return;
         }
         let rank = self.rank(now);
         if rank == 0 {
-            self.claim.stage = Stage::Due;
+            self.claim.stage = Stage::Ready;
         } else {
-            let wait = self.settings.claim_stagger * rank.min(RANK_MAX);
-            let jitter = self.random.up_to(wait / 4);
-            self.claim.stage = Stage::Holding(now.mono + wait + jitter);
+            let wait = self.settings.claim_stagger * rank.min(STAGGER_RANK_MAX);
+            let jitter = self.random.duration_below(wait / 4);
+            self.claim.stage = Stage::Deferring(now.mono + wait + jitter);
         }
     }
 
@@ -229,24 +235,24 @@ impl Machine {
     fn send_claim(&mut self, now: Now) {
         self.claim.stage = Stage::Watching;
         if !self.may_claim(now) {
-            return self.watch(now);
+            return self.poll_store(now);
         }
         let expected = self.version().cloned();
         let record = self.claim_record(now);
-        self.claim.sent = Some(Sent { record: record.clone(), at: now.mono, unsure: false });
+        self.claim.sent = Some(SentClaim { record: record.clone(), at: now.mono, answer_lost: false });
         self.counters.claims += 1;
-        self.call = Some(Call::Claim);
+        self.pending_call = Some(PendingCall::Claim);
         self.effects.push(Effect::Swap(expected, record));
     }
 
-    fn claim_record(&mut self, now: Now) -> Epoch {
+    fn claim_record(&mut self, now: Now) -> EpochRecord {
         // A number that was once tried is not tried again: the first try may still land.
-        self.highest += 1;
-        Epoch {
-            epoch_number: self.highest,
+        self.highest_epoch += 1;
+        EpochRecord {
+            epoch_number: self.highest_epoch,
             coordinator_id: self.worker_id.clone(),
             incarnation: self.incarnation.clone(),
-            nonce: self.random.text(),
+            nonce: self.random.hex_128(),
             lease_seq: 0,
             epoch: now.wall_ms + millis(self.settings.max_epoch_duration),
             epoch_start: now.wall_ms,
@@ -256,77 +262,79 @@ impl Machine {
             elected_by: self.worker_id.clone(),
             duration_ms: millis(self.settings.max_epoch_duration),
             lease_ms: millis(self.settings.worker_timeout),
-            process: self.held.as_ref().map(|held| held.process.clone()),
+            process: self.process_lease.as_ref().map(|held| held.process.clone()),
         }
     }
 
-    pub(super) fn on_claimed(&mut self, now: Now, outcome: Swapped) {
+    pub(super) fn on_claimed(&mut self, now: Now, outcome: SwapAnswer) {
         let Some(sent) = self.claim.sent.as_mut() else { return };
         match outcome {
-            Swapped::Done(version) => {
-                sent.unsure = false;
+            SwapAnswer::Done(version) => {
+                sent.answer_lost = false;
                 let (record, at) = (sent.record.clone(), sent.at);
-                self.adopt(now, version, record, at);
+                self.become_leader(now, version, record, at);
             }
             // Whatever the answer was, the record tells.
-            Swapped::Conflict | Swapped::Unknown(_) => {
-                sent.unsure = true;
-                self.look_again(now);
+            SwapAnswer::Conflict | SwapAnswer::Unknown(_) => {
+                sent.answer_lost = true;
+                self.read_after_backoff(now);
             }
         }
     }
 
     /// Becomes the coordinator of a term whose claim was sent at `sent_at`.
-    fn adopt(&mut self, now: Now, version: Version, record: Epoch, sent_at: Duration) {
-        self.highest = self.highest.max(record.epoch_number);
+    fn become_leader(&mut self, now: Now, version: Version, record: EpochRecord, sent_at: Duration) {
+        self.highest_epoch = self.highest_epoch.max(record.epoch_number);
         let lost = self.lapsed_coordinator();
-        self.seen = Some(super::Seen { current: Some((version.clone(), record.clone())), since: now.mono });
+        self.observed =
+            Some(super::ObservedRecord { current: Some((version.clone(), record.clone())), since: now.mono });
         // The process may have lost the lease by which it claimed.
-        let process = self.held.as_ref().map(|held| &held.process);
-        let since = self.trusted_from(sent_at).filter(|_| record.process.as_ref() == process);
-        let Some(deadline) = since.map(|since| since + self.settings.lease()).filter(|at| now.mono < *at)
+        let process = self.process_lease.as_ref().map(|held| &held.process);
+        let since = self.lease_start(sent_at).filter(|_| record.process.as_ref() == process);
+        let Some(deadline) =
+            since.map(|since| since + self.settings.trusted_lease()).filter(|at| now.mono < *at)
         else {
             return;
         };
         self.claim.restart();
-        self.tell(now, &record, lost);
+        self.announce_coordinator(now, &record, lost);
         // So that the number outlives the record, should somebody delete it.
-        self.next_beat = now.mono;
+        self.next_heartbeat = now.mono;
         self.role = Role::Leader(Box::new(Term::new(version, record, deadline, sent_at, &self.settings)));
     }
 
     /// Looks whether a claim whose answer was lost has won after all.
-    pub(super) fn check_claim(&mut self, now: Now, current: Option<(Version, Epoch)>) {
-        let Some(sent) = self.claim.sent.as_mut().filter(|sent| sent.unsure) else { return };
+    pub(super) fn check_claim(&mut self, now: Now, current: Option<(Version, EpochRecord)>) {
+        let Some(sent) = self.claim.sent.as_mut().filter(|sent| sent.answer_lost) else { return };
         let at = sent.at;
         if let Some((version, record)) = current
             && record.nonce == sent.record.nonce
             && !record.released
-            && !self.working
+            && !self.work_running
         {
-            sent.unsure = false;
-            return self.adopt(now, version, record, at);
+            sent.answer_lost = false;
+            return self.become_leader(now, version, record, at);
         }
         // It may still land; then it is found later, with the time it was sent at.
-        if now.mono > at + self.settings.lease() {
-            sent.unsure = false;
+        if now.mono > at + self.settings.trusted_lease() {
+            sent.answer_lost = false;
         }
     }
 
     /// Leaves the group. A claim under way may still win, and then has to be released.
-    fn leave(&mut self, now: Now, since: Duration) {
-        if self.call.is_some() || self.working {
+    fn leave_group(&mut self, now: Now, since: Duration) {
+        if self.pending_call.is_some() || self.work_running {
             return;
         }
         let patience = since + self.settings.call_timeout * 2;
-        if self.claim.is_unsure() && now.mono < patience {
+        if self.claim.answer_was_lost() && now.mono < patience {
             self.next_read = self.next_read.min(patience);
             if now.mono >= self.next_read {
-                self.read();
+                self.read_record();
             }
             return;
         }
-        if self.wish.take().is_some() {
+        if self.step_down.take().is_some() {
             self.effects.push(Effect::SteppedDown(Err("the participant was stopped".into())));
         }
         self.effects.push(Effect::Remove(self.worker_id.clone()));

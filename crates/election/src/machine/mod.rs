@@ -3,7 +3,7 @@
 //! [`Machine::step`] takes an [`Input`] (time passed, an answer of the store, a wish of the user) and returns
 //! [`Effect`]s: calls to make and news to tell. So the same code runs on tokio and in the simulation that shows it
 //! right. Always:
-//! - a coordinator trusts a write for [`Settings::lease`] from *before* it was sent, others wait the longer
+//! - a coordinator trusts a write for [`Settings::trusted_lease`] from *before* it was sent, others wait the longer
 //!   `leaseMs` from when they first *see* it, both on their own monotonic clock;
 //! - a write whose answer is lost is read back, and its nonce says whose it was;
 //! - only the claimant itself claims, and only a coordinator whose work has ended releases.
@@ -12,32 +12,32 @@
 //! then `leader`.
 
 mod follower;
-mod keeper;
 mod leader;
-mod wish;
-mod workers;
+mod observed_workers;
+mod process_lease;
+mod step_down;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::event::{Event, Reason};
-use crate::record::{Epoch, Phase, PhaseStep, Worker};
+use crate::record::{EpochRecord, Phase, PhaseStep, WorkerRecord};
 use crate::settings::Settings;
 use crate::store::Version;
 use follower::Claim;
-pub use keeper::{Keeper, KeeperEffect, KeeperInput};
 use leader::Term;
-use wish::Wish;
-pub(crate) use workers::Workers;
+pub(crate) use observed_workers::ObservedWorkers;
+pub use process_lease::{ProcessLease, ProcessLeaseEffect, ProcessLeaseInput};
+use step_down::StepDownRequest;
 
 /// Windows of how many mandates changes of coordinator are counted in.
 const CHANGE_WINDOW_MANDATES: u32 = 6;
 
 /// How many heartbeats apart the records of workers are written that have a process to show that they live.
-const SHARED_BEAT: u32 = 20;
+const SHARED_HEARTBEAT_FACTOR: u32 = 20;
 
 /// Failed calls in a row after which it is told, and again after as many more.
-const FAILURES_TOLD: u32 = 3;
+const FAILURES_PER_EVENT: u32 = 3;
 
 /// What time it is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,16 +50,16 @@ pub struct Now {
 
 /// The lease of a process, as its participants know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldLease {
     /// What the process is called in records.
     pub process: String,
     /// When the last renewal was sent, on the monotonic clock.
-    pub since: Duration,
+    pub valid_from: Duration,
 }
 
 /// What the store answered to a compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Swapped {
+pub enum SwapAnswer {
     /// It was done, and this is the new version.
     Done(Version),
     /// The version was another. Or a repetition inside the store's client met its own first try.
@@ -74,17 +74,17 @@ pub enum Input {
     /// Time has passed.
     Tick,
     /// The answer to [`Effect::Read`].
-    Read(Result<Option<(Version, Epoch)>, String>),
-    /// The answer to [`Effect::Swap`].
-    Swapped(Swapped),
+    Read(Result<Option<(Version, EpochRecord)>, String>),
+    /// The answer to [`Effect::SwapOutcome`].
+    SwapAnswered(SwapAnswer),
     /// The answer to [`Effect::List`]: worker ids, each with a mark that changes when its record does.
     Listed(Result<Vec<(String, String)>, String>),
     /// The answer to [`Effect::Survey`]: the highest epoch number in any worker record.
-    Surveyed(Result<u64, String>),
+    HighestEpoch(Result<u64, String>),
     /// The answer to [`Effect::Beat`].
-    Beat(Result<(), String>),
-    /// The lease of the process was renewed, or is lost. Only for a machine that is [`sharing`](Machine::sharing).
-    Held(Option<Held>),
+    HeartbeatWritten(Result<(), String>),
+    /// The lease of the process was renewed, or is lost. Only for a machine that is [`with_process_lease`](Machine::sharing).
+    LeaseChanged(Option<HeldLease>),
     /// A hint that the epoch record may have changed.
     Changed,
     /// The work that began with [`Effect::Promote`] has ended after [`Effect::Demote`].
@@ -101,13 +101,13 @@ pub enum Effect {
     /// Read the epoch record.
     Read,
     /// Replace the epoch record, if its version is this one; create it, if it is `None` and there is none.
-    Swap(Option<Version>, Epoch),
+    Swap(Option<Version>, EpochRecord),
     /// List the worker records.
     List,
     /// Read all worker records.
-    Survey,
+    ReadHighestEpoch,
     /// Write this worker's record.
-    Beat(Worker),
+    WriteHeartbeat(WorkerRecord),
     /// Remove a worker's record. Nobody waits for it.
     Remove(String),
     /// Begin the work.
@@ -131,16 +131,16 @@ pub enum Effect {
 
 /// What is known of the epoch record.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedRecord {
     /// `None` when there is no record.
-    pub(crate) current: Option<(Version, Epoch)>,
+    pub(crate) current: Option<(Version, EpochRecord)>,
     /// When exactly this was first seen.
     pub(crate) since: Duration,
 }
 
 /// The call on the epoch record that is under way. There is one at a time, but for looks that were overtaken.
 #[derive(Clone, Debug, PartialEq)]
-enum Call {
+enum PendingCall {
     Read,
     Claim,
     Renew,
@@ -175,8 +175,8 @@ pub struct Counters {
 
 /// A coordinator that is told of once it is known who is alive.
 #[derive(Debug)]
-struct Elected {
-    epoch: Epoch,
+struct PendingElectedEvent {
+    epoch: EpochRecord,
     previous: Option<String>,
     /// The worker whose lease ran out, so that it does not count as alive.
     lost: Option<String>,
@@ -190,44 +190,44 @@ pub struct Machine {
     incarnation: String,
     random: Random,
     /// Whether terms are held by the lease of a process.
-    sharing: bool,
+    uses_process_lease: bool,
     /// That lease, while there is one.
-    held: Option<Held>,
+    process_lease: Option<HeldLease>,
     started: bool,
     phase: Phase,
     phase_since: Duration,
     /// The steps of the cold start so far.
     phases: Vec<PhaseStep>,
-    seen: Option<Seen>,
+    observed: Option<ObservedRecord>,
     /// The highest epoch number ever heard of.
-    highest: u64,
+    highest_epoch: u64,
     /// Whether worker records were asked for it.
-    surveyed: bool,
+    worker_records_read: bool,
     /// How long others of this group wait, from the last record seen.
-    lease: Duration,
+    observed_lease: Duration,
     /// The last coordinator told of, and its term.
-    told: Option<(String, u64)>,
+    announced: Option<(String, u64)>,
     /// That coordinator, until the event is emitted.
-    elected: Option<Elected>,
-    changes: VecDeque<Duration>,
-    workers: Workers,
+    pending_elected: Option<PendingElectedEvent>,
+    recent_changes: VecDeque<Duration>,
+    workers: ObservedWorkers,
     role: Role,
     claim: Claim,
-    call: Option<Call>,
+    pending_call: Option<PendingCall>,
     /// Looks whose answers count no more.
-    overtaken: u32,
+    stale_reads: u32,
     next_read: Duration,
     /// When the record was last looked at, unless that counts no more.
-    looked_at: Option<Duration>,
-    beating: bool,
-    next_beat: Duration,
-    beat_seq: u64,
+    last_read_at: Option<Duration>,
+    heartbeat_in_flight: bool,
+    next_heartbeat: Duration,
+    heartbeat_seq: u64,
     /// From promotion until the work has ended.
-    working: bool,
-    wish: Option<Wish>,
-    stopping: Option<Duration>,
+    work_running: bool,
+    step_down: Option<StepDownRequest>,
+    stop_requested_at: Option<Duration>,
     finished: bool,
-    failures: u32,
+    consecutive_failures: u32,
     counters: Counters,
     effects: Vec<Effect>,
 }
@@ -238,46 +238,46 @@ impl Machine {
         let mut random = Random(seed);
         let lease = settings.worker_timeout;
         Self {
-            incarnation: random.text(),
+            incarnation: random.hex_128(),
             random,
             worker_id,
-            sharing: false,
-            held: None,
+            uses_process_lease: false,
+            process_lease: None,
             started: false,
             phase: Phase::Observing,
             phase_since: Duration::ZERO,
             phases: Vec::new(),
-            seen: None,
-            highest: 0,
-            surveyed: false,
-            lease,
-            told: None,
-            elected: None,
-            changes: VecDeque::new(),
-            workers: Workers::default(),
+            observed: None,
+            highest_epoch: 0,
+            worker_records_read: false,
+            observed_lease: lease,
+            announced: None,
+            pending_elected: None,
+            recent_changes: VecDeque::new(),
+            workers: ObservedWorkers::default(),
             role: Role::Follower,
             claim: Claim::default(),
-            call: None,
-            overtaken: 0,
+            pending_call: None,
+            stale_reads: 0,
             next_read: Duration::ZERO,
-            looked_at: None,
-            beating: false,
-            next_beat: Duration::ZERO,
-            beat_seq: 0,
-            working: false,
-            wish: None,
-            stopping: None,
+            last_read_at: None,
+            heartbeat_in_flight: false,
+            next_heartbeat: Duration::ZERO,
+            heartbeat_seq: 0,
+            work_running: false,
+            step_down: None,
+            stop_requested_at: None,
             finished: false,
-            failures: 0,
+            consecutive_failures: 0,
             counters: Counters::default(),
             effects: Vec::new(),
             settings,
         }
     }
 
-    /// Holds terms by the lease of a process, of which [`Input::Held`] tells, instead of renewing each.
-    pub fn sharing(mut self) -> Self {
-        self.sharing = true;
+    /// Holds terms by the lease of a process, of which [`Input::HeldLease`] tells, instead of renewing each.
+    pub fn with_process_lease(mut self) -> Self {
+        self.uses_process_lease = true;
         self
     }
 
@@ -290,19 +290,19 @@ impl Machine {
             self.start(now);
         }
         // Before anything that was waited for: what was waited for too long counts no more.
-        self.expire(now);
+        self.expire_term(now);
         match input {
             Input::Tick => {}
             Input::Read(outcome) => self.on_read(now, outcome),
-            Input::Swapped(outcome) => self.on_swapped(now, outcome),
+            Input::SwapAnswered(outcome) => self.on_swapped(now, outcome),
             Input::Listed(outcome) => self.on_listed(now, outcome),
-            Input::Surveyed(outcome) => self.on_surveyed(now, outcome),
-            Input::Beat(outcome) => self.on_beat(now, outcome),
-            Input::Held(held) => self.on_held(now, held),
+            Input::HighestEpoch(outcome) => self.on_highest_epoch(now, outcome),
+            Input::HeartbeatWritten(outcome) => self.on_heartbeat_written(now, outcome),
+            Input::LeaseChanged(held) => self.on_lease_changed(now, held),
             Input::Changed => self.next_read = self.next_read.min(now.mono),
             Input::WorkEnded => self.on_work_ended(now),
             Input::StepDown(desired) => self.on_step_down(now, desired),
-            Input::Stop => self.stopping = self.stopping.or(Some(now.mono)),
+            Input::Stop => self.stop_requested_at = self.stop_requested_at.or(Some(now.mono)),
         }
         self.decide(now);
         std::mem::take(&mut self.effects)
@@ -310,14 +310,14 @@ impl Machine {
 
     /// When [`Input::Tick`] is due, if nothing else comes before.
     pub fn wake_at(&self) -> Duration {
-        let mut at = self.phase_end().unwrap_or(Duration::MAX).min(self.wish_wake_at());
-        if !self.beating && self.stopping.is_none() {
-            at = at.min(self.next_beat);
+        let mut at = self.phase_end().unwrap_or(Duration::MAX).min(self.step_down_wake_at());
+        if !self.heartbeat_in_flight && self.stop_requested_at.is_none() {
+            at = at.min(self.next_heartbeat);
         }
-        let idle = self.call.is_none();
+        let idle = self.pending_call.is_none();
         match &self.role {
-            Role::Leader(term) => at.min(term.wake_at(idle, self.working, self.next_read)),
-            Role::Follower if self.stopping.is_some() && self.working => at,
+            Role::Leader(term) => at.min(term.wake_at(idle, self.work_running, self.next_read)),
+            Role::Follower if self.stop_requested_at.is_some() && self.work_running => at,
             Role::Follower if idle => at.min(self.next_read).min(self.claim.wake_at()),
             Role::Follower => at,
         }
@@ -334,36 +334,36 @@ impl Machine {
     }
 
     /// Whether a claim may still land whose answer was lost.
-    pub fn is_unsure(&self) -> bool {
-        self.claim.is_unsure()
+    pub fn has_unconfirmed_claim(&self) -> bool {
+        self.claim.answer_was_lost()
     }
 
     /// The coordinator that was last seen, its term, and whether it is known to have ended.
-    pub fn coordinator(&self) -> Option<&Epoch> {
-        self.seen.as_ref()?.current.as_ref().map(|(_, epoch)| epoch)
+    pub fn coordinator(&self) -> Option<&EpochRecord> {
+        self.observed.as_ref()?.current.as_ref().map(|(_, epoch)| epoch)
     }
 
     /// The version of the epoch record that was last seen; `None` when there was none.
     pub fn version(&self) -> Option<&Version> {
-        self.seen.as_ref()?.current.as_ref().map(|(version, _)| version)
+        self.observed.as_ref()?.current.as_ref().map(|(version, _)| version)
     }
 
     fn start(&mut self, now: Now) {
         self.started = true;
         self.next_read = now.mono;
-        self.next_beat = now.mono;
+        self.next_heartbeat = now.mono;
         self.phase_since = now.mono;
         let first = if self.settings.skip_cold_start { Phase::Ready } else { Phase::Observing };
-        self.enter(now, first);
+        self.enter_phase(now, first);
     }
 
     /// What follows from what is known now.
     fn decide(&mut self, now: Now) {
-        if self.stopping.is_none() && !self.beating && now.mono >= self.next_beat {
-            self.beat(now);
+        if self.stop_requested_at.is_none() && !self.heartbeat_in_flight && now.mono >= self.next_heartbeat {
+            self.write_heartbeat(now);
         }
         self.advance_phase(now);
-        self.pursue_wish(now);
+        self.advance_step_down(now);
         match &self.role {
             Role::Leader(_) => self.lead(now),
             Role::Follower => self.follow(now),
@@ -379,134 +379,134 @@ impl Machine {
     }
 
     fn advance_phase(&mut self, now: Now) {
-        let has_coordinator = matches!(self.role, Role::Leader(_)) || self.follows_somebody(now);
+        let has_coordinator = matches!(self.role, Role::Leader(_)) || self.follows_other(now);
         if self.phase == Phase::Observing && has_coordinator {
-            self.enter(now, Phase::Preparation);
+            self.enter_phase(now, Phase::Preparation);
         }
         if self.phase == Phase::Observing && self.phase_end().is_some_and(|end| now.mono >= end) {
-            self.enter(now, Phase::Election);
+            self.enter_phase(now, Phase::Election);
         }
         if self.phase == Phase::Election && has_coordinator {
-            self.enter(now, Phase::Preparation);
+            self.enter_phase(now, Phase::Preparation);
         }
         if self.phase == Phase::Preparation && self.phase_end().is_some_and(|end| now.mono >= end) {
-            self.enter(now, Phase::Ready);
+            self.enter_phase(now, Phase::Ready);
         }
     }
 
     /// Whether somebody else holds the group, as far as one can see.
-    fn follows_somebody(&self, now: Now) -> bool {
+    fn follows_other(&self, now: Now) -> bool {
         self.coordinator().is_some_and(|epoch| !epoch.released && epoch.incarnation != self.incarnation)
             && !self.is_claimable(now)
     }
 
-    fn enter(&mut self, now: Now, phase: Phase) {
+    fn enter_phase(&mut self, now: Now, phase: Phase) {
         let duration = millis(now.mono.saturating_sub(self.phase_since));
         self.phase = phase;
         self.phase_since = now.mono;
         self.phases.push(PhaseStep { phase, at: now.wall_ms, duration });
-        self.next_beat = now.mono;
+        self.next_heartbeat = now.mono;
         self.emit(Event::ColdStartPhaseChanged { phase, duration });
     }
 
-    fn beat(&mut self, now: Now) {
-        self.beating = true;
-        self.beat_seq += 1;
-        let every = if self.sharing { SHARED_BEAT } else { 1 };
-        self.next_beat = now.mono + self.settings.heartbeat_interval * every;
+    fn write_heartbeat(&mut self, now: Now) {
+        self.heartbeat_in_flight = true;
+        self.heartbeat_seq += 1;
+        let every = if self.uses_process_lease { SHARED_HEARTBEAT_FACTOR } else { 1 };
+        self.next_heartbeat = now.mono + self.settings.heartbeat_interval * every;
         let term = match &self.role {
             Role::Leader(term) => Some(term.record.epoch),
             Role::Follower => None,
         };
-        self.effects.push(Effect::Beat(Worker {
+        self.effects.push(Effect::WriteHeartbeat(WorkerRecord {
             worker_id: self.worker_id.clone(),
             last_heartbeat: now.wall_ms,
             epoch: term,
             is_coordinator: term.map(|_| true),
             incarnation: self.incarnation.clone(),
-            seq: self.beat_seq,
-            epoch_number: self.highest,
+            seq: self.heartbeat_seq,
+            epoch_number: self.highest_epoch,
             phase: self.phase,
             phases: self.phases.clone(),
         }));
     }
 
-    fn on_beat(&mut self, now: Now, outcome: Result<(), String>) {
-        self.beating = false;
+    fn on_heartbeat_written(&mut self, now: Now, outcome: Result<(), String>) {
+        self.heartbeat_in_flight = false;
         match outcome {
             // Of one that shares a lease, its renewal is the sign of life.
-            Ok(()) if self.sharing => {}
-            Ok(()) => self.on_sign_of_life(now),
+            Ok(()) if self.uses_process_lease => {}
+            Ok(()) => self.count_heartbeat(now),
             Err(error) => {
-                self.next_beat = now.mono + self.pause(self.settings.heartbeat_interval);
-                self.failed(error);
+                self.next_heartbeat = now.mono + self.retry_backoff(self.settings.heartbeat_interval);
+                self.record_failure(error);
             }
         }
     }
 
-    fn on_sign_of_life(&mut self, now: Now) {
+    fn count_heartbeat(&mut self, now: Now) {
         self.counters.heartbeats += 1;
         let worker_id = self.worker_id.clone();
         self.emit(Event::WorkerHeartbeat { worker_id, timestamp: now.wall_ms });
     }
 
-    fn on_read(&mut self, now: Now, outcome: Result<Option<(Version, Epoch)>, String>) {
-        if self.overtaken > 0 {
-            self.overtaken -= 1;
+    fn on_read(&mut self, now: Now, outcome: Result<Option<(Version, EpochRecord)>, String>) {
+        if self.stale_reads > 0 {
+            self.stale_reads -= 1;
             return;
         }
-        self.call = None;
+        self.pending_call = None;
         let current = match outcome {
             Ok(current) => current,
             Err(error) => {
-                self.next_read = now.mono + self.pause(self.settings.poll());
-                self.fail_wish(&error);
-                return self.failed(error);
+                self.next_read = now.mono + self.retry_backoff(self.settings.effective_poll_interval());
+                self.record_step_down_failure(&error);
+                return self.record_failure(error);
             }
         };
-        self.failures = 0;
-        self.next_read = now.mono + self.settings.poll();
-        self.looked_at = Some(now.mono);
-        if let Some(wish) = &mut self.wish {
-            wish.ready = true;
+        self.consecutive_failures = 0;
+        self.next_read = now.mono + self.settings.effective_poll_interval();
+        self.last_read_at = Some(now.mono);
+        if let Some(wish) = &mut self.step_down {
+            wish.record_read = true;
         }
-        self.learn(now, current);
+        self.observe_record(now, current);
         // The moment at which a lease ends is a moment to look.
         if let Some(free_at) = self.free_at().filter(|at| *at > now.mono) {
             self.next_read = self.next_read.min(free_at);
         }
     }
 
-    fn on_swapped(&mut self, now: Now, outcome: Swapped) {
-        let Some(call) = self.call.take() else { return };
-        if let Swapped::Unknown(error) = &outcome {
-            self.failed(error.clone());
+    fn on_swapped(&mut self, now: Now, outcome: SwapAnswer) {
+        let Some(call) = self.pending_call.take() else { return };
+        if let SwapAnswer::Unknown(error) = &outcome {
+            self.record_failure(error.clone());
         }
         match call {
-            Call::Read => {}
-            Call::Claim => self.on_claimed(now, outcome),
-            Call::Renew => self.on_renewed(now, outcome),
-            Call::Release => self.on_released(now, outcome),
-            Call::StepDown => self.on_step_down_written(now, outcome),
+            PendingCall::Read => {}
+            PendingCall::Claim => self.on_claimed(now, outcome),
+            PendingCall::Renew => self.on_renewed(now, outcome),
+            PendingCall::Release => self.on_released(now, outcome),
+            PendingCall::StepDown => self.on_step_down_written(now, outcome),
         }
     }
 
     /// Takes in what the store holds.
-    fn learn(&mut self, now: Now, current: Option<(Version, Epoch)>) {
+    fn observe_record(&mut self, now: Now, current: Option<(Version, EpochRecord)>) {
         let lost = self.lapsed_coordinator();
-        let same = self.seen.as_ref().is_some_and(|seen| {
+        let same = self.observed.as_ref().is_some_and(|seen| {
             seen.current.as_ref().map(|(version, _)| version) == current.as_ref().map(|(version, _)| version)
         });
         if !same {
-            self.seen = Some(Seen { current: current.clone(), since: now.mono });
+            self.observed = Some(ObservedRecord { current: current.clone(), since: now.mono });
             self.claim.restart();
         }
         if let Some((_, epoch)) = &current {
-            self.highest = self.highest.max(epoch.epoch_number);
-            self.lease = Duration::from_millis(epoch.lease_ms);
-            self.surveyed = false;
+            self.highest_epoch = self.highest_epoch.max(epoch.epoch_number);
+            self.observed_lease = Duration::from_millis(epoch.lease_ms);
+            self.worker_records_read = false;
             if !epoch.released {
-                self.tell(now, epoch, lost);
+                self.announce_coordinator(now, epoch, lost);
             }
         }
         match self.role {
@@ -521,14 +521,14 @@ impl Machine {
     }
 
     /// Tells of a coordinator that was not told of yet, which took over from `lost` if that is another.
-    fn tell(&mut self, now: Now, epoch: &Epoch, lost: Option<String>) {
-        if self.told.as_ref().is_some_and(|(_, number)| *number >= epoch.epoch_number) {
+    fn announce_coordinator(&mut self, now: Now, epoch: &EpochRecord, lost: Option<String>) {
+        if self.announced.as_ref().is_some_and(|(_, number)| *number >= epoch.epoch_number) {
             return;
         }
         // One that comes and goes within a list is told of with what was known then.
         self.emit_elected(now);
-        let told = self.told.replace((epoch.coordinator_id.clone(), epoch.epoch_number));
-        self.elected = Some(Elected {
+        let told = self.announced.replace((epoch.coordinator_id.clone(), epoch.epoch_number));
+        self.pending_elected = Some(PendingElectedEvent {
             epoch: epoch.clone(),
             previous: told.as_ref().map(|(id, _)| id.clone()),
             lost: lost.filter(|lost| *lost != epoch.coordinator_id),
@@ -536,27 +536,30 @@ impl Machine {
         // Who is alive is not watched while all is well. A claimant has just looked.
         if epoch.incarnation == self.incarnation {
             self.emit_elected(now);
-        } else if !self.workers.listing {
-            self.list();
+        } else if !self.workers.list_in_flight {
+            self.list_workers();
         }
         if told.is_none() {
             return;
         }
         self.counters.changes += 1;
         let window = self.settings.max_epoch_duration * CHANGE_WINDOW_MANDATES;
-        self.changes.push_back(now.mono);
-        while self.changes.front().is_some_and(|at| now.mono - *at > window) {
-            self.changes.pop_front();
+        self.recent_changes.push_back(now.mono);
+        while self.recent_changes.front().is_some_and(|at| now.mono - *at > window) {
+            self.recent_changes.pop_front();
         }
-        if self.changes.len() > self.settings.changes_warning as usize {
-            self.emit(Event::CoordinatorChangesOften { changes: self.changes.len(), window: millis(window) });
-            self.changes.clear();
+        if self.recent_changes.len() > self.settings.changes_warning as usize {
+            self.emit(Event::CoordinatorChangesOften {
+                changes: self.recent_changes.len(),
+                window: millis(window),
+            });
+            self.recent_changes.clear();
         }
     }
 
     /// Emits the event of a new coordinator, with the workers that are known to be alive.
     fn emit_elected(&mut self, now: Now) {
-        let Some(Elected { epoch, previous, lost }) = self.elected.take() else { return };
+        let Some(PendingElectedEvent { epoch, previous, lost }) = self.pending_elected.take() else { return };
         let alive = self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id);
         self.emit(Event::CoordinatorElected {
             worker_id: epoch.coordinator_id,
@@ -567,18 +570,18 @@ impl Machine {
         });
     }
 
-    fn failed(&mut self, error: String) {
+    fn record_failure(&mut self, error: String) {
         self.counters.failures += 1;
-        self.failures += 1;
-        if self.failures.is_multiple_of(FAILURES_TOLD) {
-            self.emit(Event::StoreFailing { error, failures: self.failures });
+        self.consecutive_failures += 1;
+        if self.consecutive_failures.is_multiple_of(FAILURES_PER_EVENT) {
+            self.emit(Event::StoreFailing { error, failures: self.consecutive_failures });
         }
     }
 
     /// How long to rest before a failed call is tried again that is made every `interval`.
-    fn pause(&mut self, interval: Duration) -> Duration {
+    fn retry_backoff(&mut self, interval: Duration) -> Duration {
         let base = (interval / 8).clamp(Duration::from_millis(20), Duration::from_secs(2));
-        base + self.random.up_to(base)
+        base + self.random.duration_below(base)
     }
 
     fn emit(&mut self, event: Event) {
@@ -595,7 +598,7 @@ fn millis(duration: Duration) -> u64 {
 struct Random([u64; 2]);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    fn next_u64(&mut self) -> u64 {
         let [mut x, y] = self.0;
         let sum = x.wrapping_add(y);
         x ^= x << 23;
@@ -604,12 +607,12 @@ impl Random {
     }
 
     /// 128 bits as text.
-    fn text(&mut self) -> String {
-        format!("{:016x}{:016x}", self.next(), self.next())
+    fn hex_128(&mut self) -> String {
+        format!("{:016x}{:016x}", self.next_u64(), self.next_u64())
     }
 
-    fn up_to(&mut self, max: Duration) -> Duration {
+    fn duration_below(&mut self, max: Duration) -> Duration {
         let micros = u64::try_from(max.as_micros()).unwrap_or(u64::MAX);
-        Duration::from_micros(self.next() % micros.max(1))
+        Duration::from_micros(self.next_u64() % micros.max(1))
     }
 }

@@ -12,13 +12,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use super::{BoxFuture, Entry, Error, Store, Swap, Version};
+use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 
 /// Old numbers of a record that are kept.
-const KEPT: u64 = 16;
+const OLD_VERSIONS_KEPT: u64 = 16;
 
 /// What a directory of numbers is called, so that it is not taken for a record.
-const LOG: &str = ".log";
+const VERSIONS_SUFFIX: &str = ".log";
 
 /// Records as files.
 #[derive(Clone, Debug)]
@@ -38,13 +38,13 @@ impl FileStore {
         key.split('/').fold(self.directory.clone(), |path, part| path.join(part))
     }
 
-    fn log(&self, key: &str) -> PathBuf {
+    fn versions_directory(&self, key: &str) -> PathBuf {
         let mut path = self.path(key).into_os_string();
-        path.push(LOG);
+        path.push(VERSIONS_SUFFIX);
         path.into()
     }
 
-    async fn run<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,
     ) -> Result<T, Error> {
@@ -55,14 +55,14 @@ impl FileStore {
         }
     }
 
-    fn read_now(&self, key: &str) -> io::Result<Option<Entry>> {
-        let log = self.log(key);
+    fn read_blocking(&self, key: &str) -> io::Result<Option<VersionedValue>> {
+        let log = self.versions_directory(key);
         // The highest can be removed between the list and the read, when it is old by then.
         for _ in 0..10 {
-            let Some(highest) = numbers(&log)?.into_iter().max() else {
+            let Some(highest) = version_numbers(&log)?.into_iter().max() else {
                 return Ok(fs::read(self.path(key)).ok().map(|value| (Version("0".into()), value)));
             };
-            match fs::read(log.join(name(highest))) {
+            match fs::read(log.join(version_file_name(highest))) {
                 Ok(value) => return Ok(Some((Version(highest.to_string()), value))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
@@ -71,49 +71,49 @@ impl FileStore {
         Err(io::Error::other("the record changes faster than it can be read"))
     }
 
-    fn swap_now(&self, key: &str, expected: Option<u64>, value: &[u8]) -> io::Result<Swap> {
-        let log = self.log(key);
+    fn swap_blocking(&self, key: &str, expected: Option<u64>, value: &[u8]) -> io::Result<SwapOutcome> {
+        let log = self.versions_directory(key);
         fs::create_dir_all(&log)?;
-        let highest = numbers(&log)?.into_iter().max();
+        let highest = version_numbers(&log)?.into_iter().max();
         if highest != expected {
-            return Ok(Swap::Conflict);
+            return Ok(SwapOutcome::Conflict);
         }
         let next = expected.unwrap_or(0) + 1;
-        let target = log.join(name(next));
-        let staged = self.stage(value)?;
+        let target = log.join(version_file_name(next));
+        let staged = self.write_temporary(value)?;
         match fs::hard_link(&staged, &target) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(Swap::Conflict),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(SwapOutcome::Conflict),
             Err(error) => return Err(error),
         }
-        let all = numbers(&log)?;
+        let all = version_numbers(&log)?;
         if all.iter().any(|number| *number > next) {
             let _ = fs::remove_file(&target);
-            return Ok(Swap::Conflict);
+            return Ok(SwapOutcome::Conflict);
         }
-        for old in all.into_iter().filter(|number| number + KEPT < next) {
-            let _ = fs::remove_file(log.join(name(old)));
+        for old in all.into_iter().filter(|number| number + OLD_VERSIONS_KEPT < next) {
+            let _ = fs::remove_file(log.join(version_file_name(old)));
         }
-        Ok(Swap::Done(Version(next.to_string())))
+        Ok(SwapOutcome::Done(Version(next.to_string())))
     }
 
     /// Writes a file under a name that nobody else uses. It goes when the returned value does.
-    fn stage(&self, value: &[u8]) -> io::Result<tempfile::TempPath> {
+    fn write_temporary(&self, value: &[u8]) -> io::Result<tempfile::TempPath> {
         let mut file = tempfile::Builder::new().prefix(".staged-").tempfile_in(&self.directory)?;
         file.write_all(value)?;
         file.as_file().sync_data()?;
         Ok(file.into_temp_path())
     }
 
-    fn put_now(&self, key: &str, value: &[u8]) -> io::Result<()> {
+    fn put_blocking(&self, key: &str, value: &[u8]) -> io::Result<()> {
         let path = self.path(key);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        self.stage(value)?.persist(path).map_err(|error| error.error)
+        self.write_temporary(value)?.persist(path).map_err(|error| error.error)
     }
 
-    fn list_now(&self, prefix: &str) -> io::Result<Vec<(String, String)>> {
+    fn list_blocking(&self, prefix: &str) -> io::Result<Vec<(String, String)>> {
         let entries = match fs::read_dir(self.path(prefix.trim_end_matches('/'))) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -125,8 +125,8 @@ impl FileStore {
             let Ok(name) = entry.file_name().into_string() else { continue };
             // One that has gone meanwhile is not there.
             let Ok(meta) = entry.metadata() else { continue };
-            if let Some(key) = name.strip_suffix(LOG).filter(|_| meta.is_dir()) {
-                let highest = numbers(&entry.path())?.into_iter().max().unwrap_or(0);
+            if let Some(key) = name.strip_suffix(VERSIONS_SUFFIX).filter(|_| meta.is_dir()) {
+                let highest = version_numbers(&entry.path())?.into_iter().max().unwrap_or(0);
                 found.push((format!("{prefix}{key}"), highest.to_string()));
             } else if meta.is_file() {
                 let changed = meta.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -138,11 +138,11 @@ impl FileStore {
     }
 }
 
-fn name(number: u64) -> String {
+fn version_file_name(number: u64) -> String {
     format!("{number:020}")
 }
 
-fn numbers(log: &Path) -> io::Result<Vec<u64>> {
+fn version_numbers(log: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(log) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -158,9 +158,9 @@ fn numbers(log: &Path) -> io::Result<Vec<u64>> {
 }
 
 impl Store for FileStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>> {
         let key = key.to_owned();
-        Box::pin(self.run(move |store| store.read_now(&key)))
+        Box::pin(self.run_blocking(move |store| store.read_blocking(&key)))
     }
 
     fn swap<'a>(
@@ -168,26 +168,28 @@ impl Store for FileStore {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>> {
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>> {
         let key = key.to_owned();
         let expected = expected.map(|version| version.0.parse().unwrap_or(u64::MAX));
-        Box::pin(self.run(move |store| store.swap_now(&key, expected, &value)))
+        Box::pin(self.run_blocking(move |store| store.swap_blocking(&key, expected, &value)))
     }
 
     fn put<'a>(&'a self, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
         let key = key.to_owned();
-        Box::pin(self.run(move |store| store.put_now(&key, &value)))
+        Box::pin(self.run_blocking(move |store| store.put_blocking(&key, &value)))
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, String)>, Error>> {
         let prefix = prefix.to_owned();
-        Box::pin(self.run(move |store| store.list_now(&prefix)))
+        Box::pin(self.run_blocking(move |store| store.list_blocking(&prefix)))
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         let key = key.to_owned();
-        Box::pin(self.run(move |store| {
-            for removed in [fs::remove_file(store.path(&key)), fs::remove_dir_all(store.log(&key))] {
+        Box::pin(self.run_blocking(move |store| {
+            for removed in
+                [fs::remove_file(store.path(&key)), fs::remove_dir_all(store.versions_directory(&key))]
+            {
                 match removed {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                     _ => {}

@@ -7,15 +7,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::{BoxFuture, Entry, Error, Store, Swap, Version};
-use crate::record::PROCESSES;
+use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
+use crate::record::PROCESSES_PREFIX;
 
 /// How long one wait for news is.
-const WAIT: Duration = Duration::from_secs(30);
+const WATCH_TIMEOUT: Duration = Duration::from_secs(30);
 /// The rest before a server that failed is asked again for news.
-const REST: Duration = Duration::from_secs(1);
+const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How long one call may take; its caller is usually less patient.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The version of a group that there is not yet.
 const NO_GROUP: &str = "0";
@@ -28,7 +28,7 @@ pub struct HttpStore {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Look {
+struct GroupResponse {
     version: String,
     record_version: Option<String>,
     record: Option<Value>,
@@ -38,18 +38,18 @@ struct Look {
 
 /// The lease of a process.
 #[derive(Debug, Deserialize)]
-struct Lease {
+struct ProcessResponse {
     version: Option<String>,
     record: Option<Value>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Leases {
+struct ProcessesResponse {
     processes: Vec<Value>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Swapped {
+struct SwapResponse {
     version: Option<String>,
 }
 
@@ -65,29 +65,37 @@ impl HttpStore {
         Ok(Self { client })
     }
 
-    async fn look(&self, group: &str) -> Result<Look, Error> {
-        known(self.client.election(group).look().await).map_err(|e| Error(e.to_string()))
+    async fn read_group(&self, group: &str) -> Result<GroupResponse, Error> {
+        missing_as_empty(self.client.election(group).look().await).map_err(|e| Error(e.to_string()))
     }
 
-    async fn act<T: DeserializeOwned>(&self, place: &Place<'_>, action: Value) -> Result<T, Error> {
+    async fn post_action<T: DeserializeOwned>(
+        &self,
+        place: &RecordKey<'_>,
+        action: Value,
+    ) -> Result<T, Error> {
         let election = match *place {
-            Place::Group(group) | Place::Worker(group, _) => self.client.election(group),
-            Place::Process(process) => self.client.election_process(process),
+            RecordKey::Group(group) | RecordKey::Worker(group, _) => self.client.election(group),
+            RecordKey::Process(process) => self.client.election_process(process),
         };
-        election.act(&action, TIMEOUT).await.map_err(|e| Error(e.to_string()))
+        election.act(&action, CALL_TIMEOUT).await.map_err(|e| Error(e.to_string()))
     }
 }
 
 /// A look at a group; one that there is not yet has no record.
-fn known(look: Result<Look, baton_client::Error>) -> Result<Look, baton_client::Error> {
+fn missing_as_empty(
+    look: Result<GroupResponse, baton_client::Error>,
+) -> Result<GroupResponse, baton_client::Error> {
     match look {
-        Err(baton_client::Error::NotFound(_)) => Ok(Look { version: NO_GROUP.into(), ..Look::default() }),
+        Err(baton_client::Error::NotFound(_)) => {
+            Ok(GroupResponse { version: NO_GROUP.into(), ..GroupResponse::default() })
+        }
         look => look,
     }
 }
 
 /// What a key names.
-enum Place<'a> {
+enum RecordKey<'a> {
     /// The record of a group.
     Group(&'a str),
     /// That of a worker of a group.
@@ -96,8 +104,8 @@ enum Place<'a> {
     Process(&'a str),
 }
 
-impl<'a> Place<'a> {
-    fn of(key: &'a str) -> Result<Self, Error> {
+impl<'a> RecordKey<'a> {
+    fn parse(key: &'a str) -> Result<Self, Error> {
         let mut parts = key.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
             (Some("epochs"), Some(group), None, None) => Ok(Self::Group(group)),
@@ -108,29 +116,29 @@ impl<'a> Place<'a> {
     }
 }
 
-fn text(value: Value) -> Result<Vec<u8>, Error> {
+fn to_json(value: Value) -> Result<Vec<u8>, Error> {
     serde_json::to_vec(&value).map_err(|e| Error(e.to_string()))
 }
 
-fn parsed(value: &[u8]) -> Result<Value, Error> {
+fn from_json(value: &[u8]) -> Result<Value, Error> {
     serde_json::from_slice(value).map_err(|e| Error(e.to_string()))
 }
 
 impl Store for HttpStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>> {
         Box::pin(async move {
-            let (version, record) = match Place::of(key)? {
-                Place::Group(group) => {
-                    let look = self.look(group).await?;
+            let (version, record) = match RecordKey::parse(key)? {
+                RecordKey::Group(group) => {
+                    let look = self.read_group(group).await?;
                     (look.record_version, look.record)
                 }
-                Place::Worker(group, worker) => {
-                    let workers = self.look(group).await?.workers;
+                RecordKey::Worker(group, worker) => {
+                    let workers = self.read_group(group).await?.workers;
                     let found = workers.into_iter().find(|found| found["workerId"] == worker);
                     (found.as_ref().map(|found| found["version"].to_string()), found)
                 }
-                Place::Process(process) => {
-                    let lease: Lease = self
+                RecordKey::Process(process) => {
+                    let lease: ProcessResponse = self
                         .client
                         .election_process(process)
                         .look()
@@ -139,7 +147,7 @@ impl Store for HttpStore {
                     (lease.version, lease.record)
                 }
             };
-            version.zip(record).map(|(version, record)| Ok((Version(version), text(record)?))).transpose()
+            version.zip(record).map(|(version, record)| Ok((Version(version), to_json(record)?))).transpose()
         })
     }
 
@@ -148,32 +156,32 @@ impl Store for HttpStore {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>> {
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>> {
         Box::pin(async move {
             let version = expected.map(|version| version.0.as_str());
-            let action = json!({"action": "swap", "version": version, "record": parsed(&value)?});
-            let swapped: Swapped = self.act(&Place::of(key)?, action).await?;
-            Ok(swapped.version.map_or(Swap::Conflict, |version| Swap::Done(Version(version))))
+            let action = json!({"action": "swap", "version": version, "record": from_json(&value)?});
+            let swapped: SwapResponse = self.post_action(&RecordKey::parse(key)?, action).await?;
+            Ok(swapped.version.map_or(SwapOutcome::Conflict, |version| SwapOutcome::Done(Version(version))))
         })
     }
 
     fn put<'a>(&'a self, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let action = json!({"action": "beat", "record": parsed(&value)?});
-            self.act::<Value>(&Place::of(key)?, action).await.map(|_| ())
+            let action = json!({"action": "beat", "record": from_json(&value)?});
+            self.post_action::<Value>(&RecordKey::parse(key)?, action).await.map(|_| ())
         })
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, String)>, Error>> {
         Box::pin(async move {
-            let (rows, name) = if prefix == PROCESSES {
-                let leases: Leases =
+            let (rows, name) = if prefix == PROCESSES_PREFIX {
+                let leases: ProcessesResponse =
                     self.client.election_processes().await.map_err(|e| Error(e.to_string()))?;
                 (leases.processes, "process")
             } else {
                 let group = prefix.strip_prefix("workers/").map(|rest| rest.trim_end_matches('/'));
                 let group = group.ok_or_else(|| Error(format!("a Baton server lists no {prefix:?}")))?;
-                (self.look(group).await?.workers, "workerId")
+                (self.read_group(group).await?.workers, "workerId")
             };
             let entry =
                 |row: &Value| Some((format!("{prefix}{}", row[name].as_str()?), row["version"].to_string()));
@@ -183,30 +191,32 @@ impl Store for HttpStore {
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let place = Place::of(key)?;
+            let place = RecordKey::parse(key)?;
             let action = match place {
-                Place::Worker(_, worker) => json!({"action": "leave", "workerId": worker}),
-                Place::Process(_) => json!({"action": "remove"}),
-                Place::Group(_) => return Err(Error("an epoch record is never removed".into())),
+                RecordKey::Worker(_, worker) => json!({"action": "leave", "workerId": worker}),
+                RecordKey::Process(_) => json!({"action": "remove"}),
+                RecordKey::Group(_) => return Err(Error("an epoch record is never removed".into())),
             };
-            self.act::<Value>(&place, action).await.map(|_| ())
+            self.post_action::<Value>(&place, action).await.map(|_| ())
         })
     }
 
-    fn changed<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
+    fn wait_for_change<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            let Ok(Place::Group(group)) = Place::of(key) else { return std::future::pending().await };
+            let Ok(RecordKey::Group(group)) = RecordKey::parse(key) else {
+                return std::future::pending().await;
+            };
             let election = self.client.election(group);
             let mut after = seen.map_or(NO_GROUP.to_owned(), |version| version.0.clone());
             loop {
-                match known(election.watch(&after, WAIT).await) {
+                match missing_as_empty(election.watch(&after, WATCH_TIMEOUT).await) {
                     Ok(look) if look.record_version.as_deref() != seen.map(|version| version.0.as_str()) => {
                         return;
                     }
                     // A process has renewed its lease, or one has run out by the server's time; participants have
                     // their own.
                     Ok(look) => after = look.version,
-                    Err(_) => baton_env::sleep(REST).await,
+                    Err(_) => baton_env::sleep(WATCH_RETRY_PAUSE).await,
                 }
             }
         })

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-use super::{BoxFuture, Entry, Error, Store, Swap, Version};
+use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 
 /// Records in memory. Clones share them.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>> {
         let found = self.lock().by_key.get(key).map(|(n, value)| (Version(n.to_string()), value.clone()));
         Box::pin(async { Ok(found) })
     }
@@ -66,11 +66,11 @@ impl Store for MemoryStore {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>> {
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>> {
         Box::pin(async move {
             let expected = expected.map(|version| version.0.as_str());
             let may = |number: Option<&u64>| number.map(u64::to_string).as_deref() == expected;
-            Ok(self.write(key, value, may).map_or(Swap::Conflict, Swap::Done))
+            Ok(self.write(key, value, may).map_or(SwapOutcome::Conflict, SwapOutcome::Done))
         })
     }
 
@@ -98,7 +98,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn changed<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
+    fn wait_for_change<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
         let mut writes = self.writes.subscribe();
         Box::pin(async move {
             while self.version(key).as_ref() == seen {

@@ -1,6 +1,6 @@
 //! Where records are kept: five small operations, and a probe that shows whether they can be trusted.
 //!
-//! To be correct, an implementation must make [`swap`](Store::swap) atomic against every other writer, must never
+//! To be correct, an implementation must make [`swap_epoch`](Store::swap) atomic against every other writer, must never
 //! give one version to two different contents of a key, and must let a read that begins after a swap has ended see
 //! it. Lists may be late; they only delay. Start at [`Store`].
 
@@ -43,11 +43,11 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct Version(pub String);
 
 /// A record with its version.
-pub type Entry = (Version, Vec<u8>);
+pub type VersionedValue = (Version, Vec<u8>);
 
 /// What a compare-and-set came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Swap {
+pub enum SwapOutcome {
     /// The record is written, and this is its version.
     Done(Version),
     /// The record was in another state.
@@ -61,7 +61,7 @@ pub struct Error(pub String);
 
 impl Error {
     /// The failure that `error` tells of, with what lies beneath it.
-    pub fn of(error: &(dyn std::error::Error + 'static)) -> Self {
+    pub fn from_error(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut text = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
@@ -84,7 +84,7 @@ impl std::fmt::Debug for dyn Store {
 /// Keeps records under keys such as `epochs/clean-up`. Cheap to share.
 pub trait Store: Send + Sync + 'static {
     /// The record under `key`, with its version.
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>>;
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>>;
 
     /// Writes the record if its version is `expected`, or if there is none and `expected` is `None`.
     fn swap<'a>(
@@ -92,7 +92,7 @@ pub trait Store: Send + Sync + 'static {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>>;
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>>;
 
     /// Writes a record, whatever was there.
     fn put<'a>(&'a self, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>>;
@@ -106,7 +106,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns when the record under `key` may have another version than `seen`. A store that cannot tell never
     /// returns, and is polled.
-    fn changed<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
+    fn wait_for_change<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
         let _ = (key, seen);
         Box::pin(std::future::pending())
     }

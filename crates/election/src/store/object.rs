@@ -9,7 +9,7 @@ use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore as Objects, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
-use super::{BoxFuture, Entry, Error, Store, Swap, Version};
+use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 
 /// Separates the two parts of a version; neither can hold it.
 const SEPARATOR: char = '\n';
@@ -22,7 +22,7 @@ pub struct ObjectStore {
 }
 
 impl ObjectStore {
-    /// Keeps records in `objects`, whose own retries should be switched off, under `prefix`.
+    /// Keeps records in `open_object_store`, whose own retries should be switched off, under `prefix`.
     pub fn new(objects: Arc<dyn Objects>, prefix: &str) -> Self {
         Self { objects, prefix: Path::from(prefix) }
     }
@@ -44,11 +44,11 @@ fn update_version(version: &Version) -> UpdateVersion {
 }
 
 fn failed(error: object_store::Error) -> Error {
-    Error::of(&error)
+    Error::from_error(&error)
 }
 
 impl Store for ObjectStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>> {
         Box::pin(async move {
             let found = match self.objects.get(&self.path(key)).await {
                 Ok(found) => found,
@@ -66,7 +66,7 @@ impl Store for ObjectStore {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>> {
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>> {
         Box::pin(async move {
             let mode = match expected {
                 Some(version) => PutMode::Update(update_version(version)),
@@ -74,12 +74,12 @@ impl Store for ObjectStore {
             };
             let options = PutOptions { mode, ..PutOptions::default() };
             match self.objects.put_opts(&self.path(key), value.into(), options).await {
-                Ok(put) => Ok(Swap::Done(version(put.e_tag, put.version))),
+                Ok(put) => Ok(SwapOutcome::Done(version(put.e_tag, put.version))),
                 Err(
                     object_store::Error::AlreadyExists { .. }
                     | object_store::Error::Precondition { .. }
                     | object_store::Error::NotFound { .. },
-                ) => Ok(Swap::Conflict),
+                ) => Ok(SwapOutcome::Conflict),
                 Err(error) => Err(failed(error)),
             }
         })

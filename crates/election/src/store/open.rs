@@ -22,12 +22,12 @@ pub enum OpenError {
 
 impl OpenError {
     fn failed(url: &str, problem: impl ToString) -> Self {
-        Self::Failed { url: shown(url), problem: problem.to_string() }
+        Self::Failed { url: without_credentials(url), problem: problem.to_string() }
     }
 }
 
 /// The URL without what may be secret: user, password and parameters. Of what is no URL only the first word is shown.
-fn shown(url: &str) -> String {
+fn without_credentials(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         let word = url.split(['=', ' ']).next().unwrap_or_default();
         return if word.len() < url.len() { format!("{word}…") } else { url.to_owned() };
@@ -59,26 +59,26 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
         "s3" => {
             let mut builder =
                 object_store::aws::AmazonS3Builder::from_env().with_url(url).with_retry(no_retries());
-            if is_plain(&["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]) {
+            if endpoint_is_http(&["AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"]) {
                 builder = builder.with_allow_http(true);
             }
-            objects(url, || builder.build())
+            open_object_store(url, || builder.build())
         }
         #[cfg(feature = "gcp")]
         "gs" => {
             let builder = object_store::gcp::GoogleCloudStorageBuilder::from_env()
                 .with_url(url)
                 .with_retry(no_retries());
-            objects(url, || builder.build())
+            open_object_store(url, || builder.build())
         }
         #[cfg(feature = "azure")]
         "az" | "azure" => {
             let mut builder =
                 object_store::azure::MicrosoftAzureBuilder::from_env().with_url(url).with_retry(no_retries());
-            if is_plain(&["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"]) {
+            if endpoint_is_http(&["AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"]) {
                 builder = builder.with_allow_http(true);
             }
-            objects(url, || builder.build())
+            open_object_store(url, || builder.build())
         }
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => super::PostgresStore::connect(url)
@@ -91,14 +91,14 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
             .map_err(|e| OpenError::failed(url, e)),
         _ => Err(OpenError::Unknown(format!(
             "{} names no store that this program was built with: {}",
-            shown(url),
-            KNOWN.join(", ")
+            without_credentials(url),
+            SCHEMES.join(", ")
         ))),
     }
 }
 
 /// The kinds that were compiled in.
-const KNOWN: &[&str] = &[
+const SCHEMES: &[&str] = &[
     "memory:",
     #[cfg(feature = "file")]
     "file:///directory",
@@ -121,12 +121,12 @@ fn no_retries() -> object_store::RetryConfig {
 
 /// Whether the environment names an endpoint without TLS; then it is meant.
 #[cfg(any(feature = "aws", feature = "azure"))]
-fn is_plain(names: &[&str]) -> bool {
+fn endpoint_is_http(names: &[&str]) -> bool {
     names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
 }
 
 #[cfg(feature = "objects")]
-fn objects<T: object_store::ObjectStore>(
+fn open_object_store<T: object_store::ObjectStore>(
     url: &str,
     build: impl FnOnce() -> object_store::Result<T>,
 ) -> Result<Arc<dyn Store>, OpenError> {
@@ -164,9 +164,9 @@ mod tests {
             "host=host password=secret",
             "password=secret",
         ] {
-            assert!(!shown(url).contains("secret"), "{url}: {}", shown(url));
+            assert!(!without_credentials(url).contains("secret"), "{url}: {}", without_credentials(url));
         }
-        assert_eq!(shown("file:///a/b"), "file:///a/b");
-        assert_eq!(shown("memory"), "memory");
+        assert_eq!(without_credentials("file:///a/b"), "file:///a/b");
+        assert_eq!(without_credentials("memory"), "memory");
     }
 }

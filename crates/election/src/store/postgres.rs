@@ -5,7 +5,7 @@
 //! whatever comes next must not stand in line behind it.
 
 mod proof;
-mod secure;
+mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,8 +16,8 @@ use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 use tokio_postgres::{Client, Config, NoTls, Row};
 
 use self::proof::{Allowed, Clear};
-use self::secure::Secure;
-use super::{BoxFuture, Entry, Error, Store, Swap, Version};
+use self::tls::TlsConnector;
+use super::{BoxFuture, VersionedValue, Error, Store, SwapOutcome, Version};
 
 const TABLE: &str = "
     create sequence if not exists baton_election_version;
@@ -38,41 +38,41 @@ pub struct PostgresStore {
     /// The proofs of a password that the database may ask for.
     allowed: Allowed,
     /// Made anew when it broke, or when a call on it was given up.
-    link: Mutex<Option<Link>>,
+    connection: Mutex<Option<Connection>>,
 }
 
 /// A connection.
 #[derive(Clone)]
-struct Link {
+struct Connection {
     client: Arc<Client>,
     /// Ends it.
     task: AbortHandle,
 }
 
 /// A call under way on a connection, which ends with it unless it came to an end of its own.
-struct Call<'a> {
+struct CancelGuard<'a> {
     store: &'a PostgresStore,
-    link: Link,
+    connection: Connection,
     answered: bool,
 }
 
-impl Call<'_> {
+impl CancelGuard<'_> {
     async fn finish<T>(
         mut self,
         answer: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, Error> {
         let answer = answer.await;
         self.answered = true;
-        answer.map_err(|e| Error::of(&e))
+        answer.map_err(|e| Error::from_error(&e))
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for CancelGuard<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.link.task.abort();
-            let mut kept = self.store.kept();
-            if kept.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.client, &self.link.client)) {
+            self.connection.task.abort();
+            let mut kept = self.store.lock_connection();
+            if kept.as_ref().is_some_and(|kept| Arc::ptr_eq(&kept.client, &self.connection.client)) {
                 *kept = None;
             }
         }
@@ -82,8 +82,8 @@ impl Drop for Call<'_> {
 impl PostgresStore {
     /// Connects to the database that `url` names, and makes the table if it is missing.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        let Parts { rest, trust, require_auth } = database::split(url).map_err(|e| Error::of(&e))?;
-        let mut config: Config = rest.parse().map_err(|e: tokio_postgres::Error| Error::of(&e))?;
+        let Parts { rest, trust, require_auth } = database::split(url).map_err(|e| Error::from_error(&e))?;
+        let mut config: Config = rest.parse().map_err(|e: tokio_postgres::Error| Error::from_error(&e))?;
         let is_local = has_only_sockets(&config);
         let allowed = Allowed::new(require_auth.as_deref(), trust.is_some() || is_local);
         config.ssl_mode(if is_local && trust.is_none() { SslMode::Disable } else { SslMode::Require });
@@ -92,47 +92,47 @@ impl PostgresStore {
             config.ssl_negotiation(SslNegotiation::Direct);
             name_hosts(&mut config);
         }
-        let store = Self { config, trust, allowed, link: Mutex::new(None) };
+        let store = Self { config, trust, allowed, connection: Mutex::new(None) };
         // Held until the commit: a lock given back before it lets the next process miss the table and create it again.
         let create = format!("begin; select pg_advisory_xact_lock({CREATION_LOCK}); {TABLE} commit;");
-        let call = store.call().await?;
-        let client = Arc::clone(&call.link.client);
+        let call = store.begin_call().await?;
+        let client = Arc::clone(&call.connection.client);
         call.finish(client.batch_execute(&create)).await?;
         Ok(store)
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Link>> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_connection(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn call(&self) -> Result<Call<'_>, Error> {
-        let kept = self.kept().clone().filter(|link| !link.client.is_closed());
+    async fn begin_call(&self) -> Result<CancelGuard<'_>, Error> {
+        let kept = self.lock_connection().clone().filter(|link| !link.client.is_closed());
         let link = match kept {
             Some(link) => link,
-            None => self.connection().await?,
+            None => self.open_connection().await?,
         };
-        Ok(Call { store: self, link, answered: false })
+        Ok(CancelGuard { store: self, connection: link, answered: false })
     }
 
     /// A fresh connection. Should two be made at a time, the later one is kept.
-    async fn connection(&self) -> Result<Link, Error> {
+    async fn open_connection(&self) -> Result<Connection, Error> {
         let link = match &self.trust {
-            Some(trust) => link(self.config.connect(Secure(trust.clone(), self.allowed.clone())).await),
-            None if has_only_sockets(&self.config) => link(self.config.connect(NoTls).await),
-            None => link(self.config.connect(Clear(self.allowed.clone())).await),
+            Some(trust) => spawn_connection(self.config.connect(TlsConnector(trust.clone(), self.allowed.clone())).await),
+            None if has_only_sockets(&self.config) => spawn_connection(self.config.connect(NoTls).await),
+            None => spawn_connection(self.config.connect(Clear(self.allowed.clone())).await),
         }
-        .map_err(|e| Error::of(&e))?;
-        *self.kept() = Some(link.clone());
+        .map_err(|e| Error::from_error(&e))?;
+        *self.lock_connection() = Some(link.clone());
         Ok(link)
     }
 
-    async fn rows(
+    async fn query_rows(
         &self,
         text: &str,
         parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
     ) -> Result<Vec<Row>, Error> {
-        let call = self.call().await?;
-        let client = Arc::clone(&call.link.client);
+        let call = self.begin_call().await?;
+        let client = Arc::clone(&call.connection.client);
         call.finish(client.query(text, parameters)).await
     }
 }
@@ -153,7 +153,9 @@ fn name_hosts(config: &mut Config) {
 }
 
 /// Drives a connection that came about in a task of its own.
-fn link<F>(connected: Result<(Client, F), tokio_postgres::Error>) -> Result<Link, tokio_postgres::Error>
+fn spawn_connection<F>(
+    connected: Result<(Client, F), tokio_postgres::Error>,
+) -> Result<Connection, tokio_postgres::Error>
 where
     F: Future<Output = Result<(), tokio_postgres::Error>> + Send + 'static,
 {
@@ -163,7 +165,7 @@ where
             tracing::debug!(%error, "a connection to PostgreSQL ended");
         }
     });
-    Ok(Link { client: Arc::new(client), task: task.abort_handle() })
+    Ok(Connection { client: Arc::new(client), task: task.abort_handle() })
 }
 
 fn version(row: &Row) -> Version {
@@ -171,10 +173,10 @@ fn version(row: &Row) -> Version {
 }
 
 impl Store for PostgresStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>> {
         Box::pin(async move {
             let text = "select version, value from baton_election where key = $1";
-            let rows = self.rows(text, &[&key]).await?;
+            let rows = self.query_rows(text, &[&key]).await?;
             Ok(rows.first().map(|row| (version(row), row.get("value"))))
         })
     }
@@ -184,23 +186,23 @@ impl Store for PostgresStore {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>> {
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>> {
         Box::pin(async move {
             let rows = match expected {
                 None => {
                     let text = "insert into baton_election (key, value) values ($1, $2)
                         on conflict (key) do nothing returning version";
-                    self.rows(text, &[&key, &value]).await?
+                    self.query_rows(text, &[&key, &value]).await?
                 }
                 Some(expected) => {
                     let expected: i64 = expected.0.parse().unwrap_or(-1);
                     let text =
                         "update baton_election set value = $2, version = nextval('baton_election_version')
                         where key = $1 and version = $3 returning version";
-                    self.rows(text, &[&key, &value, &expected]).await?
+                    self.query_rows(text, &[&key, &value, &expected]).await?
                 }
             };
-            Ok(rows.first().map_or(Swap::Conflict, |row| Swap::Done(version(row))))
+            Ok(rows.first().map_or(SwapOutcome::Conflict, |row| SwapOutcome::Done(version(row))))
         })
     }
 
@@ -208,22 +210,22 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let text = "insert into baton_election (key, value) values ($1, $2) on conflict (key)
                 do update set value = excluded.value, version = nextval('baton_election_version')";
-            self.rows(text, &[&key, &value]).await.map(|_| ())
+            self.query_rows(text, &[&key, &value]).await.map(|_| ())
         })
     }
 
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, String)>, Error>> {
         Box::pin(async move {
             let text = "select key, version from baton_election where starts_with(key, $1) order by key";
-            let rows = self.rows(text, &[&prefix]).await?;
+            let rows = self.query_rows(text, &[&prefix]).await?;
             Ok(rows.iter().map(|row| (row.get("key"), version(row).0)).collect())
         })
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        Box::pin(
-            async move { self.rows("delete from baton_election where key = $1", &[&key]).await.map(|_| ()) },
-        )
+        Box::pin(async move {
+            self.query_rows("delete from baton_election where key = $1", &[&key]).await.map(|_| ())
+        })
     }
 }
 

@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
-use super::{Store, Swap, Version};
+use super::{Store, SwapOutcome, Version};
 
 /// How many write one record at the same time, race after race. A store that checks first and writes later lets two
 /// of them win in most races, but not in all, and at times lets one win in several races in a row: few and many
-/// racers meet different gaps, so crowds of each size go over the record [`LAPS`] times.
-const CROWDS: [usize; 3] = [2, 4, 16];
+/// racers meet different gaps, so crowds of each size go over the record [`ROUNDS`] times.
+const RACER_COUNTS: [usize; 3] = [2, 4, 16];
 
 /// How often every crowd races for a creation, and as often for an update.
-const LAPS: usize = 4;
+const ROUNDS: usize = 4;
 
 /// Why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -34,20 +34,20 @@ pub enum ProbeError {
 /// Writes, overwrites and races under fresh keys, and refuses a store that lets a forbidden write pass.
 pub async fn probe(store: &Arc<dyn Store>) -> Result<(), ProbeError> {
     let name = format!("probe/{:016x}", baton_env::random_u64());
-    let outcome = check(store, &name).await;
+    let outcome = check_conditions(store, &name).await;
     // Left behind it costs nothing but a few bytes.
     let _ = store.remove(&name).await;
     outcome
 }
 
-async fn check(store: &Arc<dyn Store>, key: &str) -> Result<(), ProbeError> {
-    let done = |swap: Swap, what: &str| match swap {
-        Swap::Done(version) => Ok(version),
-        Swap::Conflict => Err(ProbeError::Unsafe(format!("it refused {what}, which was allowed"))),
+async fn check_conditions(store: &Arc<dyn Store>, key: &str) -> Result<(), ProbeError> {
+    let done = |swap: SwapOutcome, what: &str| match swap {
+        SwapOutcome::Done(version) => Ok(version),
+        SwapOutcome::Conflict => Err(ProbeError::Unsafe(format!("it refused {what}, which was allowed"))),
     };
-    let refused = |swap: Swap, what: &str| match swap {
-        Swap::Done(_) => Err(ProbeError::Unsafe(format!("it took {what}"))),
-        Swap::Conflict => Ok(()),
+    let refused = |swap: SwapOutcome, what: &str| match swap {
+        SwapOutcome::Done(_) => Err(ProbeError::Unsafe(format!("it took {what}"))),
+        SwapOutcome::Conflict => Ok(()),
     };
     let missing = Version("0".into());
     let first = done(store.swap(key, None, b"1".to_vec()).await?, "the creation of a record")?;
@@ -66,10 +66,10 @@ async fn check(store: &Arc<dyn Store>, key: &str) -> Result<(), ProbeError> {
             refused(swap, "an update of a record that did not exist")?;
         }
     }
-    for _ in 0..LAPS {
-        for crowd in CROWDS {
-            let created = race(store, key, None, crowd).await?;
-            race(store, key, Some(&created), crowd).await?;
+    for _ in 0..ROUNDS {
+        for crowd in RACER_COUNTS {
+            let created = race_writers(store, key, None, crowd).await?;
+            race_writers(store, key, Some(&created), crowd).await?;
             store.remove(key).await?;
         }
     }
@@ -77,7 +77,7 @@ async fn check(store: &Arc<dyn Store>, key: &str) -> Result<(), ProbeError> {
 }
 
 /// Lets a crowd write one record at once, each on the same condition, and returns what the only winner wrote.
-async fn race(
+async fn race_writers(
     store: &Arc<dyn Store>,
     key: &str,
     expected: Option<&Version>,
@@ -93,8 +93,8 @@ async fn race(
     let (mut winners, mut failure) = (Vec::new(), None);
     while let Some(outcome) = racers.join_next().await {
         match outcome {
-            Ok(Ok(Swap::Done(version))) => winners.push(version),
-            Ok(Ok(Swap::Conflict)) | Err(_) => {}
+            Ok(Ok(SwapOutcome::Done(version))) => winners.push(version),
+            Ok(Ok(SwapOutcome::Conflict)) | Err(_) => {}
             Ok(Err(error)) => failure = Some(error),
         }
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use baton_store::{Stop, Tx};
 use bytes::Bytes;
 
-use super::{BoxFuture, Entry, Error, Store, Swap, Version};
+use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 use crate::lease::{self, PREFIX};
-use crate::record::PROCESSES;
+use crate::record::PROCESSES_PREFIX;
 
 /// Records of one list; more workers than that only delay a claim.
 const LIST_MAX: usize = 10_000;
@@ -36,7 +36,7 @@ fn version(number: u64) -> Version {
 }
 
 impl Store for RecordStore {
-    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<Entry>, Error>> {
+    fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>> {
         let key = format!("{PREFIX}{key}");
         Box::pin(self.run(move |tx| {
             Ok(tx.record(&key)?.map(|record| (version(record.version), record.value.to_vec())))
@@ -48,16 +48,16 @@ impl Store for RecordStore {
         key: &'a str,
         expected: Option<&'a Version>,
         value: Vec<u8>,
-    ) -> BoxFuture<'a, Result<Swap, Error>> {
+    ) -> BoxFuture<'a, Result<SwapOutcome, Error>> {
         let expected = expected.map(|version| version.0.parse().unwrap_or(u64::MAX));
         let name = key.strip_prefix("epochs/").map(str::to_owned);
-        let process = key.strip_prefix(PROCESSES).map(str::to_owned);
+        let process = key.strip_prefix(PROCESSES_PREFIX).map(str::to_owned);
         let (key, value) = (format!("{PREFIX}{key}"), Bytes::from(value));
         let swapped = self.run(move |tx| {
             if let Some(name) = &name
                 && let Ok(epoch) = serde_json::from_slice(&value)
             {
-                return lease::swap(tx, name, expected, epoch);
+                return lease::swap_epoch(tx, name, expected, epoch);
             }
             if let Some(id) = &process
                 && let Ok(process) = serde_json::from_slice(&value)
@@ -69,7 +69,9 @@ impl Store for RecordStore {
             }
             tx.put_record(&key, value.clone(), None).map(Some)
         });
-        Box::pin(async { Ok(swapped.await?.map_or(Swap::Conflict, |number| Swap::Done(version(number)))) })
+        Box::pin(async {
+            Ok(swapped.await?.map_or(SwapOutcome::Conflict, |number| SwapOutcome::Done(version(number))))
+        })
     }
 
     fn put<'a>(&'a self, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>> {
@@ -89,7 +91,7 @@ impl Store for RecordStore {
     }
 
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-        let process = key.strip_prefix(PROCESSES).map(str::to_owned);
+        let process = key.strip_prefix(PROCESSES_PREFIX).map(str::to_owned);
         let key = format!("{PREFIX}{key}");
         Box::pin(self.run(move |tx| {
             match &process {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton_election::record::Epoch;
+use baton_election::record::EpochRecord;
 
 /// Something that must hold did not.
 #[derive(Debug)]
@@ -39,7 +39,12 @@ impl Check {
     }
 
     /// A record was written: one holder and one nonce for each epoch number, and numbers only rise (I1, I4).
-    pub fn written(&mut self, at: Duration, before: Option<&Epoch>, after: &Epoch) -> Result<(), Broken> {
+    pub fn written(
+        &mut self,
+        at: Duration,
+        before: Option<&EpochRecord>,
+        after: &EpochRecord,
+    ) -> Result<(), Broken> {
         let holder = (after.coordinator_id.clone(), after.nonce.clone());
         let known = self.holders.entry(after.epoch_number).or_insert_with(|| holder.clone());
         if *known != holder {

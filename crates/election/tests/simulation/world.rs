@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use baton_election::machine::{
-    Effect, Held, Input, Keeper, KeeperEffect, KeeperInput, Machine, Now, Swapped,
+    Effect, HeldLease, Input, Machine, Now, ProcessLease, ProcessLeaseEffect, ProcessLeaseInput, SwapAnswer,
 };
-use baton_election::record::{Epoch, Process, Worker, worker_of_process};
+use baton_election::record::{EpochRecord, ProcessRecord, WorkerRecord, process_worker_id};
 use baton_election::store::Version;
-use baton_election::{Settings, call};
+use baton_election::{Settings, store_calls};
 
 use crate::check::{Broken, Check};
 
@@ -39,14 +39,14 @@ pub struct Plan {
 enum Asked {
     /// By its machine, which knows of this process as its own.
     Machine(Effect, Option<String>),
-    Keeper(KeeperEffect),
+    Keeper(ProcessLeaseEffect),
 }
 
 /// What a worker is told.
 #[derive(Debug)]
 enum Told {
     Machine(Input),
-    Keeper(KeeperInput),
+    Keeper(ProcessLeaseInput),
 }
 
 #[derive(Debug)]
@@ -132,9 +132,9 @@ struct Participant {
     id: String,
     life: u64,
     machine: Option<Machine>,
-    keeper: Option<Keeper>,
+    keeper: Option<ProcessLease>,
     /// By what its keeper says that it holds.
-    lease: Option<Held>,
+    lease: Option<HeldLease>,
     rate: f64,
     offset: Duration,
     wall: i64,
@@ -151,9 +151,9 @@ struct Participant {
 
 #[derive(Default)]
 struct Store {
-    epoch: Option<(u64, Epoch)>,
-    processes: BTreeMap<String, (u64, Process)>,
-    workers: BTreeMap<String, (u64, Worker)>,
+    epoch: Option<(u64, EpochRecord)>,
+    processes: BTreeMap<String, (u64, ProcessRecord)>,
+    workers: BTreeMap<String, (u64, WorkerRecord)>,
     last: u64,
     /// What a late list shows.
     past: Vec<(String, String)>,
@@ -298,7 +298,7 @@ impl World {
                 if self.workers[worker].woken_at == Some(self.now) {
                     self.workers[worker].woken_at = None;
                 }
-                self.keep(worker, life, KeeperInput::Tick)?;
+                self.keep(worker, life, ProcessLeaseInput::Tick)?;
                 self.step(worker, life, Input::Tick)?;
             }
             Due::Answer { worker, life, call, told } => {
@@ -319,7 +319,7 @@ impl World {
                         self.after(wait, Due::Request { worker, life, call, asked, reply, late });
                         return Ok(());
                     }
-                    Err(None) => Some(Told::Machine(Input::Swapped(Swapped::Conflict))),
+                    Err(None) => Some(Told::Machine(Input::SwapAnswered(SwapAnswer::Conflict))),
                 };
                 match (reply, answer) {
                     (Some(delay), Some(told)) => self.after(delay, Due::Answer { worker, life, call, told }),
@@ -457,12 +457,13 @@ impl World {
         let machine = Machine::new(self.plan.settings.clone(), participant.id.clone(), seed);
         if self.random.chance(self.plan.sharing) {
             let seed = [self.random.next() | 1, self.random.next()];
-            participant.keeper = Some(Keeper::new(self.plan.settings.clone(), participant.id.clone(), seed));
-            participant.machine = Some(machine.sharing());
+            participant.keeper =
+                Some(ProcessLease::new(self.plan.settings.clone(), participant.id.clone(), seed));
+            participant.machine = Some(machine.with_process_lease());
         } else {
             participant.machine = Some(machine);
         }
-        self.keep(worker, self.lives, KeeperInput::Tick)?;
+        self.keep(worker, self.lives, ProcessLeaseInput::Tick)?;
         self.step(worker, self.lives, Input::Tick)
     }
 
@@ -474,7 +475,7 @@ impl World {
         for due in std::mem::take(&mut self.workers[worker].held) {
             self.handle(due)?;
         }
-        self.keep(worker, life, KeeperInput::Tick)?;
+        self.keep(worker, life, ProcessLeaseInput::Tick)?;
         self.step(worker, life, Input::Tick)
     }
 
@@ -510,7 +511,7 @@ impl World {
     }
 
     /// Lets the keeper of a worker's process take something in.
-    fn keep(&mut self, worker: usize, life: u64, input: KeeperInput) -> Result<(), Broken> {
+    fn keep(&mut self, worker: usize, life: u64, input: ProcessLeaseInput) -> Result<(), Broken> {
         let now = self.local(worker);
         let participant = &mut self.workers[worker];
         if participant.life != life || participant.paused {
@@ -519,9 +520,9 @@ impl World {
         let Some(keeper) = &mut participant.keeper else { return Ok(()) };
         for effect in keeper.step(now, input) {
             match effect {
-                KeeperEffect::Held(held) => {
+                ProcessLeaseEffect::LeaseChanged(held) => {
                     self.workers[worker].lease.clone_from(&held);
-                    self.step(worker, life, Input::Held(held))?;
+                    self.step(worker, life, Input::LeaseChanged(held))?;
                 }
                 effect => self.send(worker, Asked::Keeper(effect)),
             }
@@ -533,7 +534,7 @@ impl World {
     fn wake(&mut self, worker: usize) {
         let participant = &self.workers[worker];
         let Some(machine) = &participant.machine else { return };
-        let keeper = participant.keeper.as_ref().map_or(Duration::MAX, Keeper::wake_at);
+        let keeper = participant.keeper.as_ref().map_or(Duration::MAX, ProcessLease::wake_at);
         let wait = machine.wake_at().min(keeper).saturating_sub(self.local(worker).mono);
         if wait > self.heartbeat() * 1000 {
             return;
@@ -548,7 +549,11 @@ impl World {
 
     fn perform(&mut self, worker: usize, effect: Effect) -> Result<(), Broken> {
         match effect {
-            Effect::Read | Effect::Swap(..) | Effect::List | Effect::Survey | Effect::Beat(_) => {
+            Effect::Read
+            | Effect::Swap(..)
+            | Effect::List
+            | Effect::ReadHighestEpoch
+            | Effect::WriteHeartbeat(_) => {
                 let own = self.workers[worker].lease.as_ref().map(|held| held.process.clone());
                 self.send(worker, Asked::Machine(effect, own));
             }
@@ -592,13 +597,15 @@ impl World {
         self.workers[worker].open.insert(call, ());
         let late = || "late".to_owned();
         let told = match &asked {
-            Asked::Keeper(KeeperEffect::Read(_)) => Told::Keeper(KeeperInput::Read(Err(late()))),
-            Asked::Keeper(_) => Told::Keeper(KeeperInput::Swapped(Swapped::Unknown(late()))),
+            Asked::Keeper(ProcessLeaseEffect::Read(_)) => Told::Keeper(ProcessLeaseInput::Read(Err(late()))),
+            Asked::Keeper(_) => Told::Keeper(ProcessLeaseInput::SwapAnswered(SwapAnswer::Unknown(late()))),
             Asked::Machine(Effect::Read, _) => Told::Machine(Input::Read(Err(late()))),
-            Asked::Machine(Effect::Swap(..), _) => Told::Machine(Input::Swapped(Swapped::Unknown(late()))),
+            Asked::Machine(Effect::Swap(..), _) => {
+                Told::Machine(Input::SwapAnswered(SwapAnswer::Unknown(late())))
+            }
             Asked::Machine(Effect::List, _) => Told::Machine(Input::Listed(Err(late()))),
-            Asked::Machine(Effect::Survey, _) => Told::Machine(Input::Surveyed(Err(late()))),
-            Asked::Machine(..) => Told::Machine(Input::Beat(Err(late()))),
+            Asked::Machine(Effect::ReadHighestEpoch, _) => Told::Machine(Input::HighestEpoch(Err(late()))),
+            Asked::Machine(..) => Told::Machine(Input::HeartbeatWritten(Err(late()))),
         };
         let patience = timeout.div_f64(self.workers[worker].rate);
         self.after(patience, Due::Answer { worker, life, call, told });
@@ -628,7 +635,7 @@ impl World {
     #[expect(clippy::result_large_err, reason = "both ways are usual")]
     fn fence(&mut self, asked: Asked) -> Result<Asked, Option<Asked>> {
         let Asked::Machine(Effect::Swap(Some(expected), record), own) = asked else { return Ok(asked) };
-        let (version, process) = call::parted(&expected);
+        let (version, process) = store_calls::split_version(&expected);
         let rest = Asked::Machine(Effect::Swap(Some(version), record.clone()), own);
         let taken = process.filter(|(id, _)| record.process.as_deref() != Some(id));
         let Some((id, seen)) = taken.filter(|_| self.plan.fences) else { return Ok(rest) };
@@ -638,7 +645,7 @@ impl World {
         }
         self.fenced += 1;
         self.store.last += 1;
-        self.store.processes.insert(id.to_owned(), (self.store.last, call::fence(id)));
+        self.store.processes.insert(id.to_owned(), (self.store.last, ProcessRecord::fenced_record(id)));
         Err(Some(rest))
     }
 
@@ -651,25 +658,25 @@ impl World {
         }
     }
 
-    fn serve_keeper(&mut self, effect: KeeperEffect) -> Option<KeeperInput> {
+    fn serve_keeper(&mut self, effect: ProcessLeaseEffect) -> Option<ProcessLeaseInput> {
         let store = &mut self.store;
         let id = |key: &str| key.trim_start_matches("processes/").to_owned();
         match effect {
-            KeeperEffect::Read(key) => {
+            ProcessLeaseEffect::Read(key) => {
                 let found = store.processes.get(&id(&key)).cloned();
                 let found = found.map(|(version, process)| (Version(version.to_string()), process));
-                Some(KeeperInput::Read(Ok(found)))
+                Some(ProcessLeaseInput::Read(Ok(found)))
             }
-            KeeperEffect::Swap(key, expected, process) => {
+            ProcessLeaseEffect::Swap(key, expected, process) => {
                 let current = store.processes.get(&id(&key)).map(|(version, _)| version.to_string());
                 if current != expected.map(|version| version.0) {
-                    return Some(KeeperInput::Swapped(Swapped::Conflict));
+                    return Some(ProcessLeaseInput::SwapAnswered(SwapAnswer::Conflict));
                 }
                 store.last += 1;
                 store.processes.insert(id(&key), (store.last, process));
-                Some(KeeperInput::Swapped(Swapped::Done(Version(store.last.to_string()))))
+                Some(ProcessLeaseInput::SwapAnswered(SwapAnswer::Done(Version(store.last.to_string()))))
             }
-            KeeperEffect::Held(_) | KeeperEffect::Finished => None,
+            ProcessLeaseEffect::LeaseChanged(_) | ProcessLeaseEffect::Finished => None,
         }
     }
 
@@ -682,7 +689,7 @@ impl World {
         let store = &mut self.store;
         Ok(Some(match effect {
             Effect::Read => {
-                let join = |(version, epoch): (u64, Epoch)| {
+                let join = |(version, epoch): (u64, EpochRecord)| {
                     let group = (Version(version.to_string()), epoch);
                     let id = group.1.process.clone();
                     match id.filter(|id| !group.1.released && Some(id) != own.as_ref()) {
@@ -691,7 +698,7 @@ impl World {
                             let process = store.processes.get(&id).cloned();
                             let seen =
                                 process.map(|(version, process)| (Version(version.to_string()), process));
-                            call::joined(group, seen)
+                            store_calls::merge_process(group, seen)
                         }
                     }
                 };
@@ -700,19 +707,19 @@ impl World {
             Effect::Swap(expected, record) => {
                 let current = store.epoch.as_ref().map(|(version, _)| version.to_string());
                 if self.plan.conditional && current != expected.map(|version| version.0) {
-                    return Ok(Some(Input::Swapped(Swapped::Conflict)));
+                    return Ok(Some(Input::SwapAnswered(SwapAnswer::Conflict)));
                 }
                 self.late_writes += u64::from(late);
                 store.last += 1;
                 let version = store.last;
                 let before = store.epoch.replace((version, record.clone()));
                 self.check.written(self.now, before.as_ref().map(|(_, epoch)| epoch), &record)?;
-                Input::Swapped(Swapped::Done(Version(version.to_string())))
+                Input::SwapAnswered(SwapAnswer::Done(Version(version.to_string())))
             }
             Effect::List => {
-                let mark = |(id, (mark, _)): (&String, &(u64, Worker))| {
-                    let of_process = |(process, (version, _)): (&String, &(u64, Process))| {
-                        (worker_of_process(process) == id).then_some(*version)
+                let mark = |(id, (mark, _)): (&String, &(u64, WorkerRecord))| {
+                    let of_process = |(process, (version, _)): (&String, &(u64, ProcessRecord))| {
+                        (process_worker_id(process) == id).then_some(*version)
                     };
                     let newest = store.processes.iter().filter_map(of_process).max();
                     (id.clone(), format!("{mark} {newest:?}"))
@@ -725,13 +732,16 @@ impl World {
                 store.past.clone_from(&list);
                 Input::Listed(Ok(list))
             }
-            Effect::Survey => {
-                Input::Surveyed(Ok(store.workers.values().map(|(_, w)| w.epoch_number).max().unwrap_or(0)))
-            }
-            Effect::Beat(worker) => {
+            Effect::ReadHighestEpoch => Input::HighestEpoch(Ok(store
+                .workers
+                .values()
+                .map(|(_, w)| w.epoch_number)
+                .max()
+                .unwrap_or(0))),
+            Effect::WriteHeartbeat(worker) => {
                 store.last += 1;
                 store.workers.insert(worker.worker_id.clone(), (store.last, worker));
-                Input::Beat(Ok(()))
+                Input::HeartbeatWritten(Ok(()))
             }
             Effect::Remove(worker) => {
                 store.workers.remove(&worker);

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use baton_election::lease::{self, Holder, State};
-use baton_election::record::{Epoch, Worker, worker_key, workers_prefix};
+use baton_election::lease::{self, Claimant, LeaseState};
+use baton_election::record::{EpochRecord, WorkerRecord, worker_key, workers_prefix};
 use baton_env::Stopwatch;
 use baton_store::{Stop, Store, Tx};
 use bytes::Bytes;
@@ -62,11 +62,11 @@ impl From<baton_store::Error> for Refusal {
 #[derive(Clone, Debug)]
 pub struct Look {
     /// How the lease stands; `None` when nobody ever held it.
-    pub state: Option<State>,
+    pub state: Option<LeaseState>,
     /// The group's own record as it is, with its version, for participants that decide for themselves.
-    pub record: Option<(u64, Epoch)>,
+    pub record: Option<(u64, EpochRecord)>,
     /// The workers, each with the version of its record.
-    pub workers: Vec<(Worker, u64)>,
+    pub workers: Vec<(WorkerRecord, u64)>,
 }
 
 impl Look {
@@ -187,14 +187,14 @@ impl Elections {
     }
 
     /// All groups, by name.
-    pub async fn list(&self) -> Result<Vec<(String, State)>, Refusal> {
+    pub async fn list(&self) -> Result<Vec<(String, LeaseState)>, Refusal> {
         self.run(|tx| {
             let prefix = format!("{}epochs/", lease::PREFIX);
             let names = tx.records(&prefix, None, GROUPS_MAX)?;
             let mut groups = Vec::with_capacity(names.len());
             for (key, _) in names {
                 let name = key.strip_prefix(&prefix).unwrap_or(&key);
-                if let Some(state) = lease::look(tx, name)? {
+                if let Some(state) = lease::read_state(tx, name)? {
                     groups.push((name.to_owned(), state));
                 }
             }
@@ -216,7 +216,7 @@ impl Elections {
         worker: &str,
         incarnation: &str,
         lease: Duration,
-    ) -> Result<State, Refusal> {
+    ) -> Result<LeaseState, Refusal> {
         self.counts.heartbeats.fetch_add(1, Ordering::Relaxed);
         let name = group;
         let (group, worker, incarnation) = (group.to_owned(), worker.to_owned(), incarnation.to_owned());
@@ -225,8 +225,8 @@ impl Elections {
                 if let Some(full) = admit(tx, &group, &worker)? {
                     return Ok(Err(Refusal::Full(full)));
                 }
-                let holder = Holder { id: &worker, incarnation: &incarnation, lease };
-                let before = lease::look(tx, &group)?;
+                let holder = Claimant { id: &worker, incarnation: &incarnation, lease };
+                let before = lease::read_state(tx, &group)?;
                 let rank = rank(tx, &group, &worker, before.as_ref())?;
                 let turn = before.as_ref().is_none_or(|state| {
                     state.is_held_by(&holder) || (state.is_free() && state.free_for >= STAGGER * rank)
@@ -255,12 +255,12 @@ impl Elections {
         worker: &str,
         incarnation: &str,
         next: Option<String>,
-    ) -> Result<Option<State>, Refusal> {
+    ) -> Result<Option<LeaseState>, Refusal> {
         let (group, worker, incarnation) = (group.to_owned(), worker.to_owned(), incarnation.to_owned());
         let state = self
             .run(move |tx| {
-                let holder = Holder { id: &worker, incarnation: &incarnation, lease: Duration::ZERO };
-                if lease::look(tx, &group)?.is_none() {
+                let holder = Claimant { id: &worker, incarnation: &incarnation, lease: Duration::ZERO };
+                if lease::read_state(tx, &group)?.is_none() {
                     return Ok(None);
                 }
                 // The others would hold back for one that does not come.
@@ -278,7 +278,7 @@ impl Elections {
     }
 
     /// Asks the coordinator to give its term up, to `next` before others, which must be alive.
-    pub async fn force(&self, group: &str, next: Option<String>) -> Result<State, Refusal> {
+    pub async fn force(&self, group: &str, next: Option<String>) -> Result<LeaseState, Refusal> {
         let group = group.to_owned();
         let state = self
             .run(move |tx| {
@@ -295,7 +295,7 @@ impl Elections {
                     let text = format!("{next:?} is not known to be alive; the workers alive are {alive}");
                     return Ok(Err(Refusal::UnknownWorker(text)));
                 }
-                lease::ask(tx, &group, next.clone()).map(Ok)
+                lease::request_step_down(tx, &group, next.clone()).map(Ok)
             })
             .await?;
         self.tell();
@@ -314,7 +314,7 @@ impl Elections {
                 if let Some(state) = found.state.filter(|state| !state.is_free()) {
                     return Ok(Err(Refusal::Coordinated(state.epoch.coordinator_id)));
                 }
-                lease::forget(tx, &name);
+                lease::remove_group(tx, &name);
                 for (worker, _) in found.workers {
                     tx.remove_record(&key(&worker_key(&name, &worker.worker_id)));
                 }
@@ -331,7 +331,7 @@ impl Elections {
         &self,
         group: &str,
         expected: Option<u64>,
-        epoch: Epoch,
+        epoch: EpochRecord,
     ) -> Result<Option<u64>, Refusal> {
         let name = group;
         let (claims, releases) = (epoch.lease_seq == 0, epoch.released);
@@ -342,7 +342,7 @@ impl Elections {
                 if let Some(full) = admit(tx, &group, &worker)? {
                     return Ok(Err(Refusal::Full(full)));
                 }
-                lease::swap(tx, &group, expected, epoch.clone()).map(Ok)
+                lease::swap_epoch(tx, &group, expected, epoch.clone()).map(Ok)
             })
             .await?;
         self.tell();
@@ -360,7 +360,12 @@ impl Elections {
     }
 
     /// The worker record of a participant that decides for itself, or its removal.
-    pub async fn put_worker(&self, group: &str, worker: &str, record: Option<Worker>) -> Result<(), Refusal> {
+    pub async fn put_worker(
+        &self,
+        group: &str,
+        worker: &str,
+        record: Option<WorkerRecord>,
+    ) -> Result<(), Refusal> {
         if record.is_some() {
             self.counts.heartbeats.fetch_add(1, Ordering::Relaxed);
         }
@@ -393,14 +398,14 @@ fn key(key: &str) -> String {
     format!("{}{key}", lease::PREFIX)
 }
 
-fn encode(worker: &Worker) -> Result<Bytes, Stop> {
+fn encode(worker: &WorkerRecord) -> Result<Bytes, Stop> {
     let value = serde_json::to_vec(worker).map_err(|e| baton_store::Error::Corrupt(e.to_string()))?;
     Ok(value.into())
 }
 
 fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, Stop> {
-    let state = lease::look(tx, group)?;
-    let record = lease::record(tx, group)?;
+    let state = lease::read_state(tx, group)?;
+    let record = lease::read_epoch(tx, group)?;
     let found = tx.records(&key(&workers_prefix(group)), None, WORKERS_MAX)?;
     let worker = |(_, record): (String, baton_store::Record)| {
         Some((serde_json::from_slice(&record.value).ok()?, record.version))
@@ -429,7 +434,7 @@ fn admit(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<Option<&'static s
 }
 
 /// How many workers come before this one.
-fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&State>) -> Result<u32, Stop> {
+fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&LeaseState>) -> Result<u32, Stop> {
     let gone = state.map_or("", |state| state.epoch.coordinator_id.as_str());
     let prefix = key(&workers_prefix(group));
     let ids = tx.records(&prefix, None, WORKERS_MAX)?;
@@ -444,10 +449,10 @@ fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&State>) -> Re
 }
 
 /// Writes the worker's record, which goes by itself when no other beat follows.
-fn sign(tx: &mut dyn Tx, group: &str, holder: &Holder<'_>, state: &State) -> Result<(), Stop> {
+fn sign(tx: &mut dyn Tx, group: &str, holder: &Claimant<'_>, state: &LeaseState) -> Result<(), Stop> {
     let leads = state.is_held_by(holder);
     let wall_ms = u64::try_from(tx.now().micros() / 1000).unwrap_or(0);
-    let worker = Worker {
+    let worker = WorkerRecord {
         worker_id: holder.id.to_owned(),
         last_heartbeat: wall_ms,
         epoch: leads.then_some(state.epoch.epoch),

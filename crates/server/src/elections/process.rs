@@ -4,7 +4,7 @@
 //! room for a new one.
 
 use baton_election::lease;
-use baton_election::record::{PROCESSES, Process};
+use baton_election::record::{PROCESSES_PREFIX, ProcessRecord};
 
 use super::{Elections, Refusal, key};
 
@@ -13,9 +13,9 @@ pub(super) const PROCESSES_MAX: usize = 10_000;
 
 impl Elections {
     /// All processes by their ids, each with the version of its record.
-    pub async fn processes(&self) -> Result<Vec<(u64, Process)>, Refusal> {
+    pub async fn processes(&self) -> Result<Vec<(u64, ProcessRecord)>, Refusal> {
         self.run(|tx| {
-            let found = tx.records(&key(PROCESSES), None, PROCESSES_MAX)?;
+            let found = tx.records(&key(PROCESSES_PREFIX), None, PROCESSES_MAX)?;
             let process = |(_, record): (String, baton_store::Record)| {
                 Some((record.version, serde_json::from_slice(&record.value).ok()?))
             };
@@ -25,19 +25,19 @@ impl Elections {
     }
 
     /// One process, with the version of its record.
-    pub async fn process(&self, id: &str) -> Result<Option<(u64, Process)>, Refusal> {
+    pub async fn process(&self, id: &str) -> Result<Option<(u64, ProcessRecord)>, Refusal> {
         let id = id.to_owned();
-        self.run(move |tx| lease::process(tx, &id)).await
+        self.run(move |tx| lease::read_process(tx, &id)).await
     }
 
     /// A compare-and-set of the record of a process; the new version, or `None` for a conflict.
     pub async fn swap_process(
         &self,
         expected: Option<u64>,
-        process: Process,
+        process: ProcessRecord,
     ) -> Result<Option<u64>, Refusal> {
         let outcome = self.run(move |tx| {
-            if expected.is_none() && lease::clear_processes(tx, PROCESSES_MAX)? >= PROCESSES_MAX {
+            if expected.is_none() && lease::remove_silent_processes(tx, PROCESSES_MAX)? >= PROCESSES_MAX {
                 return Ok(Err(Refusal::Full("there are as many processes of elections as there may be")));
             }
             lease::swap_process(tx, &process.id(), expected, &process).map(Ok)

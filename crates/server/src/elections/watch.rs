@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use baton_election::lease::State;
-use baton_election::record::{Epoch, Worker};
+use baton_election::lease::LeaseState;
+use baton_election::record::{EpochRecord, WorkerRecord};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -121,7 +121,7 @@ fn news(before: Option<&Look>, now: &Look) -> String {
     let mut event =
         |name: &str, data: Value| text.push_str(&format!("event: coord:{name}\ndata: {data}\n\n"));
     for (worker, version) in &now.workers {
-        let same_id = |(known, _): &&(Worker, u64)| known.worker_id == worker.worker_id;
+        let same_id = |(known, _): &&(WorkerRecord, u64)| known.worker_id == worker.worker_id;
         let known = before.and_then(|before| before.workers.iter().find(same_id));
         if known.is_some_and(|(_, known)| known == version) {
             continue;
@@ -141,7 +141,7 @@ fn news(before: Option<&Look>, now: &Look) -> String {
     }
     let held = |look: &Look| look.state.clone().filter(|state| !state.is_free()).map(|state| state.epoch);
     let (before, after) = (before.and_then(held), held(now));
-    let number = |epoch: &Option<Epoch>| epoch.as_ref().map(|epoch| epoch.epoch_number);
+    let number = |epoch: &Option<EpochRecord>| epoch.as_ref().map(|epoch| epoch.epoch_number);
     if number(&before) == number(&after) {
         if let Some((before, after)) = before.zip(after).filter(|(before, after)| before.epoch != after.epoch)
         {
@@ -155,7 +155,7 @@ fn news(before: Option<&Look>, now: &Look) -> String {
         return text;
     }
     if let Some(gone) = &before {
-        let same = |state: &&State| state.epoch.epoch_number == gone.epoch_number;
+        let same = |state: &&LeaseState| state.epoch.epoch_number == gone.epoch_number;
         let reason = match now.state.as_ref().filter(same) {
             Some(state) if state.epoch.released => "released",
             Some(_) => "lease-expired",

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use baton_election::lease::State;
-use baton_election::record::{Epoch, Process, Worker, check_name};
+use baton_election::lease::LeaseState;
+use baton_election::record::{EpochRecord, ProcessRecord, WorkerRecord, check_name};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -51,9 +51,9 @@ enum Action {
     /// Ask the coordinator to give its term up.
     Force { desired_coordinator: Option<String> },
     /// Compare and set the epoch record, as a participant that decides for itself.
-    Swap { version: Option<String>, record: Epoch },
+    Swap { version: Option<String>, record: EpochRecord },
     /// Write the own worker record, as such a participant.
-    Beat { record: Worker },
+    Beat { record: WorkerRecord },
     /// Remove a worker record.
     Leave { worker_id: String },
 }
@@ -62,7 +62,7 @@ enum Action {
 pub(super) fn list(call: Call) -> Answer {
     Box::pin(async move {
         let groups = call.app().elections.list().await?;
-        let row = |(name, state): &(String, State)| {
+        let row = |(name, state): &(String, LeaseState)| {
             let mut row = summary(Some(state));
             row["group"] = name.as_str().into();
             row
@@ -139,7 +139,7 @@ pub(super) fn act(mut call: Call) -> Answer {
                 answer["heartbeatMs"] = (lease_ms / 3).into();
                 if leads {
                     answer["token"] = state.epoch.epoch_number.into();
-                    answer["leaseMs"] = millis(state.usable()).into();
+                    answer["leaseMs"] = millis(state.trusted_for()).into();
                 }
                 answer
             }
@@ -194,7 +194,7 @@ pub(super) fn act(mut call: Call) -> Answer {
 #[serde(tag = "action", rename_all = "lowercase")]
 enum ProcessAction {
     /// Compare and set its record: begin, renew, or fence it.
-    Swap { version: Option<String>, record: Process },
+    Swap { version: Option<String>, record: ProcessRecord },
     /// Remove its record.
     Remove,
 }
@@ -203,7 +203,7 @@ enum ProcessAction {
 pub(super) fn processes(call: Call) -> Answer {
     Box::pin(async move {
         let processes = call.app().elections.processes().await?;
-        let row = |(version, process): &(u64, Process)| {
+        let row = |(version, process): &(u64, ProcessRecord)| {
             let mut row = json!(process);
             row["process"] = process.id().into();
             row["version"] = version.to_string().into();
@@ -281,12 +281,12 @@ fn bounded(what: &str, text: String) -> Result<String, Error> {
 }
 
 /// Who coordinates, and for how long.
-fn summary(state: Option<&State>) -> Value {
+fn summary(state: Option<&LeaseState>) -> Value {
     let coordinator = state.filter(|state| !state.is_free()).map(|state| state.epoch.coordinator_id.as_str());
     json!({
         "coordinator": coordinator,
         "epochNumber": state.map_or(0, |state| state.epoch.epoch_number),
-        "leaseMs": state.map_or(0, |state| millis(state.left)),
+        "leaseMs": state.map_or(0, |state| millis(state.remaining)),
         "stepDown": state.is_some_and(|state| state.epoch.step_down && !state.is_free()),
         "released": state.is_some_and(|state| state.epoch.released),
     })
@@ -298,7 +298,7 @@ fn shown(group: &str, look: &Look) -> Value {
     shown["version"] = look.version().into();
     shown["recordVersion"] = look.record.as_ref().map(|(version, _)| version.to_string()).into();
     shown["record"] = json!(look.record.as_ref().map(|(_, record)| record));
-    let worker = |(worker, version): &(Worker, u64)| {
+    let worker = |(worker, version): &(WorkerRecord, u64)| {
         let mut row = json!(worker);
         row["version"] = version.to_string().into();
         row

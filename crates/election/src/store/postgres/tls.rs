@@ -10,25 +10,25 @@ use super::proof::{Allowed, Guarded};
 use crate::store::BoxFuture;
 
 /// Makes connections to servers whose certificates it believes.
-pub struct Secure(pub Trust, pub Allowed);
+pub struct TlsConnector(pub Trust, pub Allowed);
 
 /// The same for the server called by this name.
-pub struct To(Trust, Allowed, String);
+pub struct HostTlsConnector(Trust, Allowed, String);
 
-impl<S> MakeTlsConnect<S> for Secure
+impl<S> MakeTlsConnect<S> for TlsConnector
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     type Stream = Guarded<SecureStream<S>>;
-    type TlsConnect = To;
+    type TlsConnect = HostTlsConnector;
     type Error = io::Error;
 
-    fn make_tls_connect(&mut self, host: &str) -> io::Result<To> {
-        Ok(To(self.0.clone(), self.1.clone(), host.to_owned()))
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<HostTlsConnector> {
+        Ok(HostTlsConnector(self.0.clone(), self.1.clone(), host.to_owned()))
     }
 }
 
-impl<S> TlsConnect<S> for To
+impl<S> TlsConnect<S> for HostTlsConnector
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

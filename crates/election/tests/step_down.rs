@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use baton_election::machine::{Effect, Input, Machine, Now, Swapped};
-use baton_election::record::Epoch;
+use baton_election::machine::{Effect, Input, Machine, Now, SwapAnswer};
+use baton_election::record::EpochRecord;
 use baton_election::store::Version;
 use baton_election::{Event, Settings};
 
@@ -15,7 +15,7 @@ fn now(seconds: u64) -> Now {
     Now { mono: Duration::from_secs(seconds), wall_ms: seconds * 1000 }
 }
 
-fn epoch(lease_seq: u64) -> Epoch {
+fn epoch(lease_seq: u64) -> EpochRecord {
     let json = serde_json::json!({
         "epochNumber": 1, "coordinatorId": "a", "incarnation": "a1", "nonce": "n", "leaseSeq": lease_seq,
         "epoch": 300_000, "epochStart": 0, "electedBy": "a", "durationMs": 300_000, "leaseMs": 90_000,
@@ -68,7 +68,7 @@ fn a_worker_that_is_not_alive_cannot_be_asked_for() {
     assert_eq!(refusal(&effects), Some("\"d\" is not known to be alive; the workers alive are a, b, c"));
 }
 
-/// Steps whenever the machine wants to, from [`LATER`] on; every list is answered by `list`, every look by one record.
+/// Steps whenever the machine wants to, from [`LATER`] on; every list is answered by `list_workers`, every look by one record.
 /// Returns what came of the wish, and when.
 fn outcome(
     machine: &mut Machine,
@@ -84,8 +84,10 @@ fn outcome(
                 match effect {
                     Effect::List => inputs.push(Input::Listed(list())),
                     Effect::Read => inputs.push(Input::Read(Ok(Some((Version("3".into()), epoch(3)))))),
-                    Effect::Beat(_) => inputs.push(Input::Beat(Ok(()))),
-                    Effect::Swap(..) => inputs.push(Input::Swapped(Swapped::Done(Version("4".into())))),
+                    Effect::WriteHeartbeat(_) => inputs.push(Input::HeartbeatWritten(Ok(()))),
+                    Effect::Swap(..) => {
+                        inputs.push(Input::SwapAnswered(SwapAnswer::Done(Version("4".into()))))
+                    }
                     Effect::SteppedDown(outcome) => return (outcome, now.mono),
                     _ => {}
                 }
@@ -129,7 +131,7 @@ fn an_observer_knows_how_many_are_alive_when_the_coordinator_changes() {
     let mut machine = follower();
     machine.step(now(LATER), workers("2"));
     // The coordinator dies, and another one takes over long after the last list.
-    let other = Epoch { epoch_number: 2, coordinator_id: "c".into(), nonce: "m".into(), ..epoch(0) };
+    let other = EpochRecord { epoch_number: 2, coordinator_id: "c".into(), nonce: "m".into(), ..epoch(0) };
     let mut effects = machine.step(now(2 * LATER), Input::Tick);
     effects.extend(machine.step(now(2 * LATER), Input::Read(Ok(Some((Version("5".into()), other))))));
     assert!(effects.iter().any(|effect| matches!(effect, Effect::List)), "{effects:?}");
@@ -154,12 +156,14 @@ fn a_worker_writes_down_every_step_of_its_cold_start_at_once() {
             for effect in machine.step(now, input) {
                 match effect {
                     Effect::Read => inputs.push(Input::Read(Ok(None))),
-                    Effect::Survey => inputs.push(Input::Surveyed(Ok(0))),
+                    Effect::ReadHighestEpoch => inputs.push(Input::HighestEpoch(Ok(0))),
                     Effect::List => inputs.push(Input::Listed(Ok(Vec::new()))),
-                    Effect::Swap(..) => inputs.push(Input::Swapped(Swapped::Done(Version("1".into())))),
-                    Effect::Beat(worker) => {
+                    Effect::Swap(..) => {
+                        inputs.push(Input::SwapAnswered(SwapAnswer::Done(Version("1".into()))))
+                    }
+                    Effect::WriteHeartbeat(worker) => {
                         written = worker.phases;
-                        inputs.push(Input::Beat(Ok(())));
+                        inputs.push(Input::HeartbeatWritten(Ok(())));
                     }
                     _ => {}
                 }
