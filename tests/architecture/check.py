@@ -19,10 +19,6 @@ CYCLES_LEFT: dict[str, list[str]] = {
     "baton-cluster": [
         "cluster forward gossip",
     ],
-    "baton-election": [
-        "call lease machine store",
-        "elector process",
-    ],
     "baton-jobs": [
         "chunk id",
         "payload spec",
@@ -48,7 +44,7 @@ WORDS_LEFT: dict[str, int] = {
     "crates/baton": 21,
     "crates/client": 22,
     "crates/cluster": 15,
-    "crates/election": 54,
+    "crates/election": 1,
     "crates/env": 3,
     "crates/jobs": 85,
     "crates/queue": 41,

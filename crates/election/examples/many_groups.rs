@@ -4,7 +4,7 @@
 //! many_groups [GROUPS] [SECONDS] [STORE] [process]
 //! ```
 //!
-//! With `read_process` all groups are held by one lease.
+//! With `process` one lease covers all groups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn main() -> anyhow::Result<()> {
                 None => Elector::start(Arc::clone(&store), &name, options, ()).await?,
             });
         }
-        // The first beats and elections are not what it costs to go on.
+        // Start-up (first heartbeats and elections) is not part of the steady state.
         baton_env::sleep(Duration::from_secs(10)).await;
         let leading = electors.iter().filter(|elector| elector.is_coordinator()).count();
         let (watch, before) = (Stopwatch::start(), processor_time()?);

@@ -63,7 +63,7 @@ fn print(worker_id: &str, leadership: Option<&Leadership>, mut line: Value) {
         }
     }
     let mut stdout = std::io::stdout().lock();
-    // Whoever started this has gone; there is nobody to tell.
+    // The parent process has closed the pipe.
     if writeln!(stdout, "{line}").and_then(|()| stdout.flush()).is_err() {
         std::process::exit(1);
     }

@@ -12,9 +12,8 @@ use crate::machine::Input;
 
 /// What a participant does as coordinator. All three hooks have an empty default.
 ///
-/// Always: they are called one after the other, never two at a time; the first two futures are dropped where they
-/// stand when the leadership ends, so what they do must be safe to break off (or fenced by the token); the term is
-/// given away only after [`stopped`](Self::stopped) has returned, or its lease has run out.
+/// Always: they are called one after the other, never concurrently. The futures of `became` and `work` are dropped
+/// when the leadership ends, so they must be safe to cancel (or fenced by the token). The term is released only after [`stopped`](Self::stopped) has returned, or its lease has run out.
 pub trait Candidate: Send + Sync + 'static {
     /// This worker has become the coordinator.
     fn became(&self, leadership: Leadership) -> impl Future<Output = ()> + Send {
@@ -38,7 +37,7 @@ pub trait Candidate: Send + Sync + 'static {
 /// Takes part and does nothing. For programs that ask [`Elector::leadership`](crate::Elector::leadership) instead.
 impl Candidate for () {}
 
-/// Calls the hooks for each leadership that comes in, and tells when each has ended.
+/// Calls the hooks for each leadership, and reports when each has ended.
 pub(crate) async fn run_terms<C: Candidate>(
     candidate: Arc<C>,
     interval: Duration,
@@ -72,7 +71,7 @@ async fn run_hooks<C: Candidate>(candidate: Arc<C>, interval: Duration, leadersh
         }
     };
     let Err(over) = leadership.guard::<std::convert::Infallible>(work).await;
-    // A process that was frozen right after its promotion wakes up to find that nothing ever began.
+    // A process frozen right after its promotion may wake up with the term over: no hook has begun.
     if began {
         candidate.stopped(over.0).await;
     }

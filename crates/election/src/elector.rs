@@ -1,8 +1,8 @@
-//! Takes part in one election: runs the machine, makes its calls, and lets the hooks work.
+//! Takes part in one election: runs the state machine, makes its store calls, and calls the hooks.
 //!
-//! Always: no call of the store is waited for by the loop that keeps time, so a store that hangs cannot keep a
-//! leadership alive; hooks run in a task of their own with a timer of their own. Start at [`Elector::start`], or at
-//! `ProcessRecord` for many groups.
+//! Always: the loop that keeps time never waits for a store call, so a store that hangs cannot keep a leadership
+//! alive; hooks run in a task of their own with a timer of their own. Start at [`Elector::start`], or at
+//! `Process` for many groups.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::settings::{self, Settings};
 use crate::store::{self, BoxFuture, ProbeError, Store, Version};
 use crate::store_calls;
 
-/// Events that wait for a slow listener; then it misses the oldest.
+/// Buffered events of a slow listener; beyond that it misses the oldest.
 const EVENTS_MAX: usize = 256;
 
-/// Answers and wishes on their way to the machine. It has a handful of calls under way at most.
+/// Queued answers and commands. The state machine has a handful of calls in flight at most.
 const QUEUED_INPUTS_MAX: usize = 64;
 
-/// The rest before a store that told of a change is asked again to tell.
+/// Pause between a change notification and the next watch.
 const WATCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why a participation could not begin.
@@ -73,7 +73,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses what cannot work, warns of what is unwise, and sees to it that there is a worker id.
+    /// Checks the settings, logs warnings, and makes a worker id if none is given.
     pub(crate) fn validated(mut self, who: &str) -> Result<(Self, String), StartError> {
         for unwise in self.settings.check()? {
             tracing::warn!(who, "{unwise}");
@@ -91,7 +91,7 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// What a participant knows of its group.
+/// What a participant knows about its group.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// The epoch record, as last seen. It may have been released or its lease may have run out.
@@ -109,7 +109,7 @@ pub struct Elector {
     finished: watch::Receiver<bool>,
 }
 
-/// A wish of the user.
+/// What the user of an [`Elector`] asks for.
 #[derive(Debug)]
 enum Command {
     StepDown(Option<String>, oneshot::Sender<Result<(), String>>),
@@ -140,7 +140,7 @@ impl Elector {
         Self::start_with(store, group, options, candidate, None).await
     }
 
-    /// Takes part; holding terms by the lease of a process, if there is one.
+    /// Takes part; with a membership, the lease of its process covers the terms.
     pub(crate) async fn start_with<C: Candidate>(
         store: Arc<dyn Store>,
         group: &str,
@@ -159,7 +159,7 @@ impl Elector {
             status: Mutex::default(),
             events: broadcast::Sender::new(EVENTS_MAX),
         });
-        let (wishes, inbox) = mpsc::channel(QUEUED_INPUTS_MAX);
+        let (commands, inbox) = mpsc::channel(QUEUED_INPUTS_MAX);
         let (answers, answered) = mpsc::channel(QUEUED_INPUTS_MAX);
         // A second leadership can come in while the hooks of the first are still stopping.
         let (terms, next_term) = mpsc::channel(4);
@@ -196,7 +196,7 @@ impl Elector {
             }
             done.send_replace(true);
         });
-        Ok(Self { worker_id, commands: wishes, shared, finished })
+        Ok(Self { worker_id, commands, shared, finished })
     }
 
     /// This worker's id.
@@ -219,22 +219,22 @@ impl Elector {
         lock(&self.shared.status).clone()
     }
 
-    /// What happens from now on. A listener that is slow misses the oldest events, and is told how many.
+    /// Events from now on. A slow listener misses the oldest ones and learns how many.
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.shared.events.subscribe()
     }
 
-    /// Looks for a coordinator now rather than at the next interval. With `force`, asks the present one to give its
-    /// term up, for `desired` if that is given and alive. It never appoints: the named worker claims by itself, once
-    /// the present coordinator has stopped its work.
+    /// Reads the record now rather than at the next interval. With `force`, asks the present coordinator to release
+    /// its term, for `desired` if that is given and alive. This appoints no one: the named worker claims the term
+    /// itself once the present coordinator has stopped its work.
     pub async fn ensure_coordinator(&self, force: bool, desired: Option<&str>) -> Result<(), EnsureError> {
         let gone = || EnsureError("the participation has ended".into());
         if !force {
             return self.commands.send(Command::ReadNow).await.map_err(|_| gone());
         }
         let (reply, answer) = oneshot::channel();
-        let wish = Command::StepDown(desired.map(str::to_owned), reply);
-        self.commands.send(wish).await.map_err(|_| gone())?;
+        let command = Command::StepDown(desired.map(str::to_owned), reply);
+        self.commands.send(command).await.map_err(|_| gone())?;
         answer.await.map_err(|_| gone())?.map_err(EnsureError)
     }
 
@@ -248,7 +248,7 @@ impl Elector {
 
 impl Drop for Elector {
     fn drop(&mut self) {
-        // If there is no room the loop notices that nobody is left to send.
+        // With a full channel, the loop ends when it sees the channel closed.
         let _ = self.commands.try_send(Command::Stop);
     }
 }
@@ -261,7 +261,7 @@ struct ElectorLoop {
     enabled: bool,
     call_timeout: Duration,
     machine: Machine,
-    /// The lease of the process, if terms are held by that.
+    /// Set if the lease of a process covers the terms.
     membership: Option<Membership>,
     store: Arc<dyn Store>,
     group: String,
@@ -269,9 +269,9 @@ struct ElectorLoop {
     shared: Arc<ElectorState>,
     answers: mpsc::Sender<Input>,
     terms: mpsc::Sender<Leadership>,
-    /// Who waits for the answer to a wish.
+    /// The caller of a step-down command that waits for its outcome.
     step_down_reply: Option<oneshot::Sender<Result<(), String>>>,
-    /// Records to remove before the end.
+    /// Removals to wait for before the loop ends.
     removals: Vec<tokio::task::JoinHandle<()>>,
 }
 
@@ -301,8 +301,8 @@ impl ElectorLoop {
             input = tokio::select! {
                 Some(answer) = answered.recv() => answer,
                 held = next_lease(&mut lease) => Input::LeaseChanged(held),
-                wish = inbox.recv(), if open => match wish {
-                    Some(wish) => self.to_input(wish),
+                command = inbox.recv(), if open => match command {
+                    Some(command) => self.input_for(command),
                     None => {
                         open = false;
                         Input::Stop
@@ -323,7 +323,7 @@ impl ElectorLoop {
         }
     }
 
-    /// Without an election: this worker coordinates at once, under token 0, until it is stopped.
+    /// Elections are disabled: this worker coordinates at once, under token 0, until it is stopped.
     async fn run_without_election(
         self,
         mut inbox: mpsc::Receiver<Command>,
@@ -357,8 +357,8 @@ impl ElectorLoop {
         }
     }
 
-    fn to_input(&mut self, wish: Command) -> Input {
-        match wish {
+    fn input_for(&mut self, command: Command) -> Input {
+        match command {
             Command::Stop => Input::Stop,
             Command::ReadNow => Input::Changed,
             Command::StepDown(_, reply) if self.step_down_reply.is_some() => {
@@ -372,7 +372,7 @@ impl ElectorLoop {
         }
     }
 
-    /// Steps, and does what follows; whether that was the end.
+    /// Steps the state machine and runs its effects; returns whether it finished.
     fn step(&mut self, now: Now, input: Input) -> bool {
         let mut finished = false;
         for effect in self.machine.step(now, input) {
@@ -459,11 +459,11 @@ impl ElectorLoop {
             }
             _ => {}
         }
-        // Nobody has to listen.
+        // An error means no listeners.
         let _ = self.shared.events.send(event);
     }
 
-    /// Makes a call in a task of its own, within its time.
+    /// Runs a store call in its own task, under the call timeout.
     fn spawn_call<F>(&self, failed: fn(String) -> Input, make: impl FnOnce(Arc<dyn Store>, String) -> F)
     where
         F: Future<Output = Result<Input, store::Error>> + Send + 'static,
@@ -484,7 +484,7 @@ impl ElectorLoop {
         let timeout = self.call_timeout;
         self.removals.retain(|removal| !removal.is_finished());
         self.removals.push(tokio::spawn(async move {
-            // What is left behind is cleared away by a later coordinator.
+            // A later coordinator removes what stays behind.
             let _ = tokio::time::timeout(timeout, store.remove(&key)).await;
         }));
     }
@@ -499,7 +499,8 @@ impl ElectorLoop {
     }
 }
 
-/// The lease of the process when it has changed; never if there is none, or if its keeper has gone, for then it ends.
+/// Returns the lease of the process at its next change. Pends for ever without a process, and after its loop ended:
+/// the lease then expires by itself.
 async fn next_lease(lease: &mut Option<watch::Receiver<Option<HeldLease>>>) -> Option<HeldLease> {
     if let Some(lease) = lease
         && lease.changed().await.is_ok()

@@ -9,7 +9,7 @@ use crate::record::Phase;
 #[serde(tag = "event", rename_all_fields = "camelCase")]
 #[non_exhaustive]
 pub enum Event {
-    /// This worker has written a sign of life.
+    /// This worker has written a heartbeat.
     #[serde(rename = "coord:worker-heartbeat")]
     WorkerHeartbeat {
         /// This worker.
@@ -61,7 +61,7 @@ pub enum Event {
         /// The number of the term: the fencing token.
         epoch_number: u64,
     },
-    /// The cold start has come to another step.
+    /// The cold start has reached another step.
     #[serde(rename = "coord:cold-start-phase-changed")]
     ColdStartPhaseChanged {
         /// The step that begins.
@@ -77,7 +77,7 @@ pub enum Event {
         /// Within how many milliseconds.
         window: u64,
     },
-    /// The group cannot be taken part in, and why.
+    /// The store fails, so this worker cannot take part.
     #[serde(rename = "coord:store-failing")]
     StoreFailing {
         /// What the store said.
@@ -99,9 +99,9 @@ pub enum Reason {
     RecordDeleted,
     /// It was stopped.
     Stopped,
-    /// It was asked to give the term up.
+    /// It was asked to release the term.
     Requested,
-    /// It hands over to a worker that comes before it.
+    /// It hands over to a worker that precedes it in the order.
     HandedOver,
 }
 

@@ -1,8 +1,8 @@
 //! The right to act as coordinator: a token and a deadline.
 //!
-//! Always: whether it is valid is asked of the clock, not of a flag that somebody may be late to change; what was
-//! valid once and ended stays ended. What no clock can show (a machine frozen from outside) is caught by the token:
-//! let the resource remember the highest token it has seen and refuse a lower one. Start at [`Leadership`].
+//! Always: validity is computed from the clock, not from a flag that may be set late; a leadership that has ended
+//! stays ended. The token covers what no clock shows (a machine frozen from outside): let the resource remember the
+//! highest token it has seen and refuse a lower one. Start at [`Leadership`].
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::event::Reason;
 
-/// The deadline of a leadership that nobody else can have.
+/// The deadline of a leadership without rivals: elections are disabled.
 const NEVER: u64 = u64::MAX;
 
 /// The leadership is over, and what was guarded by it was not finished.
@@ -66,7 +66,7 @@ impl Leadership {
         }
         let left = deadline.saturating_sub(micros(self.state.clock.elapsed()));
         if left == 0 {
-            // Somebody is told that it is over, so a renewal that comes a moment too late must not revive it.
+            // The caller sees that it is over, so a late renewal must not revive it.
             self.state.revoked.cancel();
         }
         Duration::from_micros(left)
@@ -86,7 +86,7 @@ impl Leadership {
         }
     }
 
-    /// Runs `effective_work_interval` for as long as this worker coordinates; then it is dropped where it stands.
+    /// Runs `work` while this worker coordinates; then drops it.
     pub async fn guard<T>(&self, work: impl Future<Output = T>) -> Result<T, Ended> {
         tokio::select! {
             biased;
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn it_ends_by_the_clock_even_if_nobody_says_so() {
+    async fn it_ends_by_the_clock_even_without_a_revocation() {
         let clock = Arc::new(ManualClock::new("2026-11-15T00:00:00Z".parse().unwrap()));
         let leadership =
             Leadership::new(7, Some(Duration::from_secs(10)), Arc::clone(&clock) as Arc<dyn Clock>);

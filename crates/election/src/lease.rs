@@ -1,12 +1,11 @@
-//! Leases over a store's records: who holds something, under which token, and for how long, decided by the store's
-//! time in one commit.
+//! Election leases over a store's records: holder, fencing token and expiry, decided by the store's time in one
+//! commit.
 //!
-//! For elections on a server and for a leader among servers. How long somebody holds is a lease like every other
-//! ([`baton_store::trusted_lease`]); what is here adds the number of the term, and the [`EpochRecord`] record that participants
-//! without a server compare and set, so that both kinds can take part in one group. Always: the token rises with every
-//! change of holder; only [`Tx::now`] ends a lease; what is held by the lease of a process is taken only by fencing that
-//! process in the same commit. Not here: HTTP, and who ought to come first (`routes::elections` of the server). Start
-//! at [`acquire`].
+//! For elections on a server and for a leader among servers. Expiry is that of every lease ([`baton_store::lease`]);
+//! this module adds the epoch number and the [`EpochRecord`], which participants without a server compare and set, so
+//! that both kinds can take part in one group. Always: the token rises with every change of holder; only [`Tx::now`]
+//! ends a lease; a term of a process is taken only by fencing that process in the same commit. Not here: HTTP, and
+//! which candidate has priority (`elections` of the server). Start at [`acquire`].
 
 use std::time::Duration;
 
@@ -17,16 +16,16 @@ use bytes::Bytes;
 
 use crate::record::{EpochRecord, PROCESSES_PREFIX, ProcessRecord, epoch_key, process_key};
 
-/// What the keys of all records of elections begin with.
+/// Prefix of the keys of all election records.
 pub const PREFIX: &str = "election/";
 
-/// By how much of its rate a holder's clock may be wrong.
+/// Relative error of a holder's clock.
 const CLOCK_DRIFT: f64 = 0.01;
 
-/// After how many leases the record of a silent process is removed.
+/// After how many lease times the record of a silent process is removed.
 const REMOVE_AFTER_LEASES: u32 = 3;
 
-/// A lease as it stands.
+/// The state of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseState {
     /// The record.
@@ -40,7 +39,7 @@ pub struct LeaseState {
 }
 
 impl LeaseState {
-    /// Whether somebody else may take it.
+    /// Whether another claimant may take it.
     pub fn is_free(&self) -> bool {
         self.remaining.is_zero()
     }
@@ -59,12 +58,12 @@ impl LeaseState {
     }
 }
 
-/// Who wants a lease.
+/// A candidate for a lease.
 #[derive(Clone, Copy, Debug)]
 pub struct Claimant<'a> {
     /// Its name.
     pub id: &'a str,
-    /// Tells two lives of one name apart.
+    /// Distinguishes two starts under one name.
     pub incarnation: &'a str,
     /// How long the lease is.
     pub lease: Duration,
@@ -74,7 +73,7 @@ fn record_key(name: &str) -> String {
     format!("{PREFIX}{}", epoch_key(name))
 }
 
-/// The lease by which a term is held, and as whom: as the term itself, or as the process.
+/// The lease that covers a term, and its owner: the term itself, or the process.
 fn lease_of(name: &str, epoch: &EpochRecord) -> (String, String) {
     match epoch.process.as_ref().filter(|_| !epoch.released) {
         Some(process) => (process_lease_key(process), process.clone()),
@@ -108,12 +107,12 @@ pub fn read_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRec
     found.map(|record| Ok((record.version, decode(id, &record)?))).transpose()
 }
 
-/// The same; `None` also when it was fenced.
+/// The same, but `None` if it was fenced.
 fn read_unfenced_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, Stop> {
     Ok(read_process(tx, id)?.filter(|(_, process)| !process.fenced))
 }
 
-/// Looks at the lease called `version_file_name`; `None` when nobody ever held it.
+/// Reads the state of the lease `name`; `None` if it never had a holder.
 pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Stop> {
     let Some((mut version, mut epoch)) = read_epoch(tx, name)? else { return Ok(None) };
     let (key, owner) = lease_of(name, &epoch);
@@ -128,9 +127,9 @@ pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Sto
     }
     let until = match lease::last(tx, &key)?.filter(|holder| holder.owner == owner) {
         Some(holder) => holder.until,
-        // A process that is gone, and nobody knows since when.
+        // The process record is missing, since an unknown time.
         None if epoch.released => Timestamp::from_micros(0),
-        // Somebody wrote it without telling when: it counts from now.
+        // Written without a time (by compare-and-set): the lease counts from now.
         None => grant(tx, name, &epoch)?,
     };
     let now = tx.now();
@@ -138,13 +137,13 @@ pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Sto
     Ok(Some(LeaseState { epoch, version, remaining: left, free_for: now.since(until) }))
 }
 
-/// Lets the term that a record tells of be held from now on, and says until when.
+/// Grants the lease of the term that a record names; returns its expiry.
 fn grant(tx: &mut dyn Tx, name: &str, epoch: &EpochRecord) -> Result<Timestamp, Stop> {
     let (key, owner) = lease_of(name, epoch);
     let life = Duration::from_millis(epoch.lease_ms);
     let mut held = lease::hold(tx, &key, &owner, life)?;
     if let Acquired::Held(_) = held {
-        // The record decides; whoever held before has lost it there.
+        // The record decides: it names another holder than the lease.
         lease::end(tx, &key)?;
         held = lease::hold(tx, &key, &owner, life)?;
     }
@@ -153,7 +152,7 @@ fn grant(tx: &mut dyn Tx, name: &str, epoch: &EpochRecord) -> Result<Timestamp, 
     }
 }
 
-/// Takes the lease if it is free or already the holder's own, and says how it stands then.
+/// Takes the lease if it is free or already the claimant's own; returns its state.
 pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>) -> Result<LeaseState, Stop> {
     let before = read_state(tx, name)?;
     if let Some(state) = &before {
@@ -191,14 +190,14 @@ pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>) -> Result<Lea
     write_epoch(tx, name, epoch)
 }
 
-/// Ends the lease of a process, which renews it no more.
+/// Ends the lease of a process for good.
 fn fence_process(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
     lease::end(tx, &process_lease_key(id))?;
     tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(&ProcessRecord::fenced_record(id))?, None)?;
     Ok(())
 }
 
-/// Holds the lease for longer, if `holder` holds it under `token`; says how it stands either way.
+/// Renews the lease if `holder` holds it under `token`; returns its state either way.
 pub fn renew(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>, token: u64) -> Result<LeaseState, Stop> {
     let state = read_state_or_free(tx, name)?;
     if !state.is_held_by(holder) || state.epoch.epoch_number != token {
@@ -210,7 +209,7 @@ pub fn renew(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>, token: u64) -> 
     write_epoch(tx, name, EpochRecord { lease_seq, lease_ms, duration_ms: lease_ms, epoch, ..state.epoch })
 }
 
-/// Gives the lease up, if `holder` holds it; to `next_u64` before others.
+/// Releases the lease if `holder` holds it, with `next` as the preferred successor.
 pub fn release(
     tx: &mut dyn Tx,
     name: &str,
@@ -230,7 +229,8 @@ pub fn release(
     )
 }
 
-/// Asks the holder to give the lease up, to `next_u64` before others. It is the holder who does, when its work has ended.
+/// Asks the holder to release the lease, with `next` as the preferred successor. The holder releases it itself, when
+/// its work has ended.
 pub fn request_step_down(tx: &mut dyn Tx, name: &str, next: Option<String>) -> Result<LeaseState, Stop> {
     let state = read_state_or_free(tx, name)?;
     if state.is_free() {
@@ -238,18 +238,18 @@ pub fn request_step_down(tx: &mut dyn Tx, name: &str, next: Option<String>) -> R
     }
     let lease_seq = state.epoch.lease_seq + 1;
     let asked = EpochRecord { step_down: true, handover_to: next, lease_seq, ..state.epoch };
-    // Asking is not renewing: the lease ends when it would have.
+    // A request does not renew: the expiry stays.
     let version = tx.put_record(&record_key(name), encode(&asked)?, None)?;
     Ok(LeaseState { epoch: asked, version, ..state })
 }
 
-/// Whether `token` is that of the present holder: to be asked in the same decision as what it is to protect.
+/// Whether `token` is that of the present holder. Check it in the same transaction as what it protects.
 pub fn is_current_token(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, Stop> {
     Ok(read_state(tx, name)?.is_some_and(|state| !state.is_free() && state.epoch.epoch_number == token))
 }
 
-/// Replaces the record if its version is `expected`, as a participant that decides for itself does. Refuses what
-/// would let a number fall, change hands under one number, or take a term from a process that is not fenced.
+/// Compares and sets the record, for a participant that decides for itself. Refuses a lower number, another holder
+/// under the same number, and taking a term from a process that is not fenced.
 pub fn swap_epoch(
     tx: &mut dyn Tx,
     name: &str,
@@ -296,7 +296,7 @@ fn replace_epoch(
     Ok(Some(write_epoch(tx, name, epoch)?.version))
 }
 
-/// Replaces the record of a process if its version is `expected`; what is not fenced is held from now on.
+/// Compares and sets the record of a process; unless it is fenced, its lease starts now.
 pub fn swap_process(
     tx: &mut dyn Tx,
     id: &str,
@@ -317,7 +317,7 @@ pub fn swap_process(
     tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(process)?, None).map(Some)
 }
 
-/// Removes the records of processes that have long been silent, and says how many of at most `max` are left.
+/// Removes the records of processes that have long been silent; returns how many of at most `max` are left.
 pub fn remove_silent_processes(tx: &mut dyn Tx, max: usize) -> Result<usize, Stop> {
     let prefix = format!("{PREFIX}{PROCESSES_PREFIX}");
     let found = tx.records(&prefix, None, max)?;
@@ -341,14 +341,14 @@ pub fn remove_process(tx: &mut dyn Tx, id: &str) {
     tx.remove_record(&format!("{PREFIX}{}", process_key(id)));
 }
 
-/// Removes the record of a group that nobody holds; the next term has number 1.
+/// Removes the record of a group without a holder; the next term has number 1.
 pub fn remove_group(tx: &mut dyn Tx, name: &str) {
     tx.remove_record(&format!("{PREFIX}held/{}", epoch_key(name)));
     tx.remove_record(&record_key(name));
 }
 
 fn read_state_or_free(tx: &mut dyn Tx, name: &str) -> Result<LeaseState, Stop> {
-    let nobody = || EpochRecord {
+    let no_holder = || EpochRecord {
         epoch_number: 0,
         coordinator_id: String::new(),
         incarnation: String::new(),
@@ -365,15 +365,15 @@ fn read_state_or_free(tx: &mut dyn Tx, name: &str) -> Result<LeaseState, Stop> {
         process: None,
     };
     let free =
-        || LeaseState { epoch: nobody(), version: 0, remaining: Duration::ZERO, free_for: Duration::MAX };
+        || LeaseState { epoch: no_holder(), version: 0, remaining: Duration::ZERO, free_for: Duration::MAX };
     Ok(read_state(tx, name)?.unwrap_or_else(free))
 }
 
-/// Writes the record, with which the lease begins anew or ends.
+/// Writes the record, which restarts or ends the lease.
 fn write_epoch(tx: &mut dyn Tx, name: &str, epoch: EpochRecord) -> Result<LeaseState, Stop> {
     let now = tx.now();
     let held = match epoch.process.as_ref().filter(|_| !epoch.released) {
-        // The process renews it with all the others it has.
+        // The process renews its own lease.
         Some(id) => lease::last(tx, &process_lease_key(id))?.map_or(now, |holder| holder.until),
         None => grant(tx, name, &epoch)?,
     };
@@ -467,8 +467,8 @@ mod tests {
         stage.clock.advance(SECOND * 4);
         let asked = stage.run(|tx| request_step_down(tx, "g", Some("c".into()))).await;
         assert!(asked.epoch.step_down && asked.remaining < LEASE - SECOND * 3 && !asked.is_free());
-        let nobody = stage.run(|tx| release(tx, "g", &holder("b"), None)).await;
-        assert!(nobody.is_held_by(&holder("a")));
+        let unchanged = stage.run(|tx| release(tx, "g", &holder("b"), None)).await;
+        assert!(unchanged.is_held_by(&holder("a")));
         let released = stage.run(|tx| release(tx, "g", &holder("a"), None)).await;
         assert!(released.is_free() && released.epoch.handover_to.as_deref() == Some("c"));
         stage.clock.advance(SECOND);

@@ -1,11 +1,11 @@
 //! Elections: one coordinator among many participants, on S3, Google Cloud Storage, Azure, PostgreSQL, a directory,
 //! or a Baton server.
 //!
-//! Some work must be done by one instance at a time: cleaning up, publishing, scheduling. Here the instances elect
-//! it, with nothing between them but a store that can compare and set. Always: at most one coordinator for each
+//! Some work must be done by one instance at a time: cleaning up, publishing, scheduling. The instances elect that
+//! one, and share nothing but a store with compare-and-set. Always: at most one coordinator for each
 //! epoch number, decided by compare-and-set on one record; the number is a fencing token that only rises; a
-//! coordinator stops, by its own monotonic clock, before anybody else can begin, whatever wall clocks do; who sees
-//! other workers than the others delays an election, but cannot split it. Deliberately absent: a quorum of its own
+//! coordinator stops, by its own monotonic clock, before another can begin, whatever wall clocks do; a worker with a
+//! different view of the others delays an election, but cannot split it. Deliberately absent: a quorum of its own
 //! (the store is the judge), and any trust in the time of another machine.
 //!
 //! ```

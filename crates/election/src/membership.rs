@@ -44,7 +44,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Replaces the lease of the process by a new one, because a claim that nobody acts upon may rest on the old one.
+    /// Replaces the lease of the process by a new one, because a claim that no member acts upon may rest on the old one.
     pub(crate) fn abandon_lease(&self) {
         // A full channel holds such a request already.
         let _ = self.lease.abandon.try_send(());

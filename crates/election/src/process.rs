@@ -1,7 +1,7 @@
-//! A process that takes part in many groups, and holds all that it coordinates by one lease.
+//! A process that takes part in many groups, with one lease for all its terms.
 //!
-//! Always: one small write per interval, however many groups; losing the lease ends every term held by it. Leases of
-//! processes that died are fenced and cleared away by those that live. Start at [`ProcessRecord::start`].
+//! Always: one small write per interval, however many groups; losing the lease ends every term under it. Living
+//! processes fence and remove the leases of dead ones. Start at [`Process::start`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::record;
 use crate::store::{self, Store, SwapOutcome};
 use crate::store_calls;
 
-/// After how many time-outs the lease of a silent process is cleared away.
+/// After how many worker time-outs the lease of a silent process is removed.
 const CLEAR_AFTER_TIMEOUTS: u32 = 3;
 
-/// Leases cleared away at a time.
+/// Leases removed per round.
 const CLEARED_MAX: usize = 100;
 
 /// A process, from which one takes part in any number of groups of a store.
@@ -43,7 +43,7 @@ impl Process {
         if options.probe && !store.is_trusted() {
             store::probe(&store).await?;
         }
-        // Told here and now rather than by failing for ever.
+        // Report an unusable store at the start instead of failing every renewal.
         store
             .read(&record::process_key(&format!("{worker_id}.probe")))
             .await
@@ -80,7 +80,7 @@ impl Process {
         &self.worker_id
     }
 
-    /// Takes part in `group`. The lease is kept for as long as anybody holds by it.
+    /// Joins `group`. The lease lasts as long as the process or any of its memberships.
     pub async fn join<C: Candidate>(&self, group: &str, candidate: C) -> Result<Elector, StartError> {
         let Some(membership) = self.joined.join(group, self.lease.clone()) else {
             return Err(StartError::Joined(group.to_owned()));
@@ -89,7 +89,7 @@ impl Process {
         Elector::start_with(Arc::clone(&self.store), group, options, candidate, Some(membership)).await
     }
 
-    /// Waits until all participations have ended, and gives the lease up.
+    /// Waits until all memberships have ended, then releases the lease.
     pub async fn stop(self) {
         let Self { lease, mut finished, .. } = self;
         drop(lease);
@@ -97,7 +97,7 @@ impl Process {
     }
 }
 
-/// Keeps the lease until nobody holds by it.
+/// Renews the lease until the last handle to it is dropped.
 struct LeaseLoop {
     lease: ProcessLease,
     call_timeout: Duration,
@@ -150,7 +150,7 @@ impl LeaseLoop {
         }
         clearing.abort();
         let (process, version) = self.lease.current();
-        // If this fails somebody else does it, later.
+        // If this fails, another process removes the record later.
         let id = process.id();
         let ending = end_process(&*self.store, &id, version);
         let _ = tokio::time::timeout(self.call_timeout, ending).await;
@@ -184,7 +184,7 @@ impl LeaseLoop {
     }
 }
 
-/// Fences the record of a process, from the version that it has, and removes it.
+/// Fences the record of a process if its version is still `version`, and removes it.
 async fn end_process(
     store: &dyn Store,
     id: &str,
@@ -199,7 +199,7 @@ async fn end_process(
     }
 }
 
-/// Clears away, again and again, what processes left behind that have been silent for long.
+/// Periodically removes the records of processes that have been silent for long.
 async fn clear_silent_processes(store: Arc<dyn Store>, clock: Arc<dyn Clock>, silence: Duration) {
     let mut known = ObservedWorkers::default();
     loop {
@@ -214,7 +214,7 @@ async fn clear_silent_processes(store: Arc<dyn Store>, clock: Arc<dyn Clock>, si
                 seen.push((id, version, process));
             }
         }
-        // A list may be late. So each is given its lease once more, from a version that was read.
+        // A list may be stale: wait one more lease after reading each version.
         let longest = seen.iter().map(|(_, _, process)| process.lease_ms).max().unwrap_or(0);
         baton_env::sleep(Duration::from_millis(longest)).await;
         for (id, version, process) in seen {

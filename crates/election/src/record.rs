@@ -3,7 +3,7 @@
 //! Two kinds of record per group: one [`EpochRecord`], which decides and changes only by compare-and-set, and one
 //! [`WorkerRecord`] for each participant, which is only a hint. Always: an epoch record is never deleted, its number
 //! rises with every change of coordinator, and no two records ever written are the same bytes (`leaseSeq` rises
-//! within a term, the number between terms), so a version that is a hash of the content cannot come back.
+//! within a term, the number between terms), so a version that is a hash of the content never repeats.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct EpochRecord {
     pub coordinator_id: String,
     /// The process that the coordinator lives in.
     pub incarnation: String,
-    /// New with every claim; by it a claimant whose answer was lost recognises its own claim.
+    /// New with every claim. A claimant whose answer was lost recognises its claim by it.
     pub nonce: String,
     /// Rises with every renewal tried.
     pub lease_seq: u64,
@@ -25,13 +25,13 @@ pub struct EpochRecord {
     pub epoch: u64,
     /// When the term began, in the same time.
     pub epoch_start: u64,
-    /// The coordinator has stopped its work and gives the term up: whoever comes first may claim.
+    /// The coordinator has stopped its work and released the term: any worker may claim.
     #[serde(default)]
     pub released: bool,
-    /// Somebody asks the coordinator to give the term up.
+    /// A worker or a user asks the coordinator to release the term.
     #[serde(default)]
     pub step_down: bool,
-    /// Who should claim next; the others hold back a moment.
+    /// The worker that should claim next; the others defer to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub handover_to: Option<String>,
     /// Who wrote the claim. Only the claimant itself ever does.
@@ -40,15 +40,15 @@ pub struct EpochRecord {
     pub duration_ms: u64,
     /// How long others wait, from when they first see a version, before they claim.
     pub lease_ms: u64,
-    /// The [`ProcessRecord`] by whose lease the term is held, if it is not held by this record itself.
+    /// The process whose lease ([`ProcessRecord`]) covers the term; `None` if this record is its own lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
 }
 
 /// The lease of a process that takes part in many groups: renewed for all of them at once.
 ///
-/// Always: only the process itself renews it; anybody may fence it who has seen it unchanged for its lease, and
-/// before claiming what is held by it must; a fenced one is never renewed, and one that is gone counts as fenced.
+/// Always: only the process itself renews it. A worker that has seen it unchanged for its lease may fence it, and must
+/// do so before it claims a term under it. A fenced record is never renewed, and a missing one counts as fenced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessRecord {
@@ -62,15 +62,15 @@ pub struct ProcessRecord {
     pub lease_ms: u64,
     /// When it was written, in milliseconds of the writer's wall clock. For people.
     pub renewed_at: u64,
-    /// When the mandates held by it end, in the same time. For people.
+    /// When the mandates under it end, in the same time. For people.
     pub epoch: u64,
-    /// Somebody has found it silent, or the process has ended.
+    /// Another worker found it silent, or the process has ended.
     #[serde(default)]
     pub fenced: bool,
 }
 
 impl ProcessRecord {
-    /// What records of groups call it.
+    /// Its id in the records of groups.
     pub fn id(&self) -> String {
         format!("{}.{}", self.worker_id, self.incarnation)
     }
@@ -88,7 +88,7 @@ impl ProcessRecord {
     }
 }
 
-/// A sign of life. Only its owner writes it.
+/// A heartbeat. Only its owner writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerRecord {
@@ -105,21 +105,21 @@ pub struct WorkerRecord {
     /// The process that the worker lives in.
     #[serde(default)]
     pub incarnation: String,
-    /// Rises with every beat.
+    /// Rises with every heartbeat.
     #[serde(default)]
     pub seq: u64,
-    /// The highest epoch number that the worker knows of. From it a deleted epoch record is made anew.
+    /// The highest epoch number that the worker has seen. A deleted epoch record is rebuilt from it.
     #[serde(default)]
     pub epoch_number: u64,
     /// Where in its cold start the worker is.
     #[serde(default)]
     pub phase: Phase,
-    /// All steps of its cold start so far, so that a reader who comes late misses none.
+    /// All steps of its cold start so far, so that a late reader misses none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseStep>,
 }
 
-/// A step of a cold start that a worker has come to.
+/// A step of a cold start that a worker has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseStep {
     /// The step.
@@ -134,10 +134,10 @@ pub struct PhaseStep {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
-    /// Beats and looks, and does not elect yet.
+    /// Writes heartbeats and reads the record; does not elect yet.
     #[default]
     Observing,
-    /// Looks for a coordinator, and claims if there is none.
+    /// Waits for a coordinator, and claims if there is none.
     Election,
     /// There is a coordinator; the others get time to see it.
     Preparation,
@@ -187,7 +187,7 @@ pub fn epoch_key(group: &str) -> String {
     format!("epochs/{group}")
 }
 
-/// What the keys of a group's worker records begin with.
+/// Prefix of the keys of a group's worker records.
 pub fn workers_prefix(group: &str) -> String {
     format!("workers/{group}/")
 }
@@ -197,7 +197,7 @@ pub fn worker_key(group: &str, worker: &str) -> String {
     format!("workers/{group}/{worker}")
 }
 
-/// What the keys of all processes' records begin with.
+/// Prefix of the keys of all process records.
 pub const PROCESSES_PREFIX: &str = "processes/";
 
 /// The key of the record of the process called `id`.

@@ -1,7 +1,7 @@
-//! How a participant behaves, checked as a whole before it starts.
+//! The settings of a participant, validated together before it starts.
 //!
 //! Every option can be read from JSON under its camelCase name, in milliseconds. Always: a value that cannot work
-//! with the others is refused with advice; one that is merely unwise is warned of. Start at [`Settings::check_conditions`].
+//! with the others is refused with advice; one that is merely unwise is warned of. Start at [`Settings::check`].
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ pub(crate) const STAGGER_RANK_MAX: u32 = 5;
 pub struct Settings {
     /// Whether there is an election at all. If not, this instance is alone and coordinates at once.
     pub enable_coordinator: bool,
-    /// How often a sign of life is written, and a coordinator renews its lease.
+    /// How often a heartbeat is written, and a coordinator renews its lease.
     #[serde(with = "millis")]
     pub heartbeat_interval: Duration,
     /// How long after its last renewal a coordinator counts as dead.
     #[serde(with = "millis")]
     pub worker_timeout: Duration,
-    /// The least a coordinator stays before it may hand over of its own will.
+    /// The minimum time before a coordinator hands over by itself.
     #[serde(with = "millis")]
     pub min_epoch_duration: Duration,
     /// How long a mandate is; it is renewed when a fifth of it is left.
@@ -39,7 +39,7 @@ pub struct Settings {
     pub cold_start_preparation_delay: Duration,
     /// Elect and work at once.
     pub skip_cold_start: bool,
-    /// How often the epoch record is looked at; the heartbeat interval or 10 s, whichever is less, unless set.
+    /// How often the epoch record is read; the heartbeat interval or 10 s, whichever is less, unless set.
     #[serde(with = "optional_millis")]
     pub poll_interval: Option<Duration>,
     /// How long one call of the store may take.
@@ -47,7 +47,7 @@ pub struct Settings {
     pub call_timeout: Duration,
     /// By how much of its rate a clock may be wrong: 0.01 is one percent.
     pub clock_drift: f64,
-    /// How long each worker lets the one before it in the order go first.
+    /// How long each worker defers to the one before it in the order.
     #[serde(with = "millis")]
     pub claim_stagger: Duration,
     /// Whether a coordinator hands over to a smaller worker id, after the minimum mandate.
@@ -186,7 +186,7 @@ impl Settings {
         Ok(unwise)
     }
 
-    /// How often the epoch record is looked at.
+    /// How often the epoch record is read.
     pub fn effective_poll_interval(&self) -> Duration {
         self.poll_interval.unwrap_or_else(|| self.heartbeat_interval.min(Duration::from_secs(10)))
     }

@@ -1,9 +1,9 @@
-//! The calls that participants make on a store, each with its answer as an input for the machine.
+//! The store calls of participants, each with its answer as an input of the state machine.
 //!
-//! A term that is held by the lease of a process stands in two records: who holds it, and whether that process lives.
-//! Here both are read as one, whose version changes when either does, so that the machine need not know. Always: what
-//! is held by a process is claimed only after that process's record was fenced, from the version that was seen to be
-//! silent.
+//! A term under the lease of a process is stored in two records: the group's (which process) and the process's (is it
+//! alive). Here both are read as one record whose version changes when either does, so that the state machine sees
+//! only one. Always: a term of a process is claimed only after the process's record was fenced from the version that
+//! was seen to be silent.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::machine::{Input, SwapAnswer};
 use crate::record::{self, EpochRecord, ProcessRecord, WorkerRecord};
 use crate::store::{Error, Store, SwapOutcome, Version};
 
-/// Worker records that are read when the epoch record is missing.
+/// Worker records read when the epoch record is missing.
 const WORKERS_READ_MAX: usize = 1000;
 
-/// Separates the parts of a version of two records; none of them holds it.
+/// Separates the parts of a combined version; no part contains it.
 const SEPARATOR: char = '\t';
 
-/// The record of a group together with that of the process it is held by, which is `None` when it is gone.
+/// Merges the record of a group with that of the process whose lease covers it; `None` if that record is missing.
 pub fn merge_process(
     group: (Version, EpochRecord),
     process: Option<(Version, ProcessRecord)>,
@@ -29,7 +29,7 @@ pub fn merge_process(
             epoch.epoch = epoch.epoch.max(process.epoch);
             (Version(version), epoch)
         }
-        // Nobody holds it any more.
+        // The process has lost its lease, so the term is free.
         (Some(_), _) => {
             epoch.released = true;
             (version, epoch)
@@ -70,7 +70,7 @@ pub async fn swap_process(
     store.swap(&record::process_key(id), expected, encode(process)?).await
 }
 
-/// Reads who coordinates. What is held by the process called `own` is not looked up: it knows for itself.
+/// Reads the epoch record. For a term of the process `own` the process record is not read: the caller knows it.
 pub async fn read_epoch(store: Arc<dyn Store>, group: String, own: Option<String>) -> Result<Input, Error> {
     let Some((version, value)) = store.read(&record::epoch_key(&group)).await? else {
         return Ok(Input::Read(Ok(None)));
@@ -87,7 +87,7 @@ pub async fn read_epoch(store: Arc<dyn Store>, group: String, own: Option<String
     Ok(Input::Read(Ok(Some(found))))
 }
 
-/// Compares and sets who coordinates.
+/// Compares and sets the epoch record.
 pub async fn swap_epoch(
     store: Arc<dyn Store>,
     group: String,
@@ -98,7 +98,7 @@ pub async fn swap_epoch(
         Some((version, process)) => (Some(version), process),
         None => (None, None),
     };
-    // Whoever takes the term from a process ends that process's lease first; whoever leaves it there need not.
+    // To take the term from a process, fence that process first; a write that leaves it there need not.
     if let Some((id, seen)) = process.filter(|(id, _)| record.process.as_deref() != Some(id))
         && swap_process(&*store, id, Some(&seen), &ProcessRecord::fenced_record(id)).await?
             == SwapOutcome::Conflict
@@ -112,22 +112,22 @@ pub async fn swap_epoch(
     }))
 }
 
-/// Lists the workers, each with a mark that changes when its record, or that of its process, does.
+/// Lists the workers, each with a tag that changes when its record, or that of its process, does.
 pub async fn list_workers(store: Arc<dyn Store>, group: String) -> Result<Input, Error> {
     let prefix = record::workers_prefix(&group);
     let workers = store.list(&prefix).await?;
     let processes = store.list(record::PROCESSES_PREFIX).await?;
     let mut listed = Vec::with_capacity(workers.len());
-    for (key, mut mark) in workers {
+    for (key, mut tag) in workers {
         let Some(worker) = key.strip_prefix(&prefix) else { continue };
         for (process, seen) in &processes {
             let id = process.strip_prefix(record::PROCESSES_PREFIX).unwrap_or(process);
             if record::process_worker_id(id) == worker {
-                mark.push(SEPARATOR);
-                mark.push_str(seen);
+                tag.push(SEPARATOR);
+                tag.push_str(seen);
             }
         }
-        listed.push((worker.to_owned(), mark));
+        listed.push((worker.to_owned(), tag));
     }
     Ok(Input::Listed(Ok(listed)))
 }

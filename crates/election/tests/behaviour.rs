@@ -179,7 +179,7 @@ async fn a_process_holds_many_groups_by_one_lease(store: &Arc<dyn Store>) {
     assert!(held.iter().all(Elector::is_coordinator) && !single.is_coordinator());
     assert!(!waiting.iter().any(Elector::is_coordinator));
     single.stop().await;
-    // Somebody fences the whole process, as if it had been silent: all its terms end, and the others get them.
+    // The test fences the process as if it had been silent: all its terms end, and other workers get them.
     let value: EpochRecord = serde_json::from_slice(&before.1).unwrap();
     let id = value.process.expect("held by a process");
     loop {
@@ -293,7 +293,7 @@ async fn a_baton_server() {
     tokio::join!(behaves(Arc::clone(&store)), a_process_holds_many_groups_by_one_lease(&store));
 }
 
-/// Whoever holds by the lease of a process is respected by the other, on either side of a server.
+/// A term under the lease of a process is respected on either side of a server.
 #[cfg(all(feature = "http", feature = "store"))]
 #[tokio::test]
 async fn what_a_process_holds_is_respected_over_http_and_beside_it() {
@@ -328,7 +328,7 @@ async fn a_single_instance_needs_no_store_and_no_election() {
     elector.stop().await;
 }
 
-/// A store that forgets to look at the condition.
+/// A store that ignores the condition.
 #[derive(Default)]
 struct Careless(MemoryStore);
 

@@ -68,8 +68,8 @@ fn a_worker_that_is_not_alive_cannot_be_asked_for() {
     assert_eq!(refusal(&effects), Some("\"d\" is not known to be alive; the workers alive are a, b, c"));
 }
 
-/// Steps whenever the machine wants to, from [`LATER`] on; every list is answered by `list_workers`, every look by one record.
-/// Returns what came of the wish, and when.
+/// Steps the machine at its wake-ups, from [`LATER`] on. `list` answers every list, one record every read. Returns the
+/// outcome of the request, and when it came.
 fn outcome(
     machine: &mut Machine,
     mut list: impl FnMut() -> Result<Vec<(String, String)>, String>,

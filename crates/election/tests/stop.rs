@@ -56,7 +56,7 @@ fn a_release_does_not_wait_for_a_look_that_is_under_way() {
     assert_eq!(reads(&machine.step(now(15), Input::Tick)), 1);
     let (expected, released) = swap(&stopped(&mut machine, 15)).expect("a release at once");
     assert_eq!((expected, released.released), (Some(version("1")), true));
-    // The look tells of a term that is no more, and counts for nothing.
+    // The read shows a term that is over, so it is ignored.
     let effects = machine.step(now(15), Input::Read(Ok(Some((version("1"), record)))));
     assert!(effects.is_empty(), "{effects:?}");
     let effects = machine.step(now(15), Input::SwapAnswered(SwapAnswer::Done(version("2"))));
@@ -82,7 +82,7 @@ fn a_release_that_was_refused_is_tried_again_after_its_own_look() {
     let (mut machine, record) = coordinator();
     machine.step(now(15), Input::Tick);
     stopped(&mut machine, 15);
-    // Somebody has asked for another coordinator meanwhile, so that the record is another.
+    // A user has asked for another coordinator meanwhile, so the record has changed.
     let effects = machine.step(now(15), Input::SwapAnswered(SwapAnswer::Conflict));
     assert_eq!(reads(&effects), 1);
     let asked = EpochRecord { lease_seq: record.lease_seq + 1, step_down: true, ..record.clone() };

@@ -1,8 +1,8 @@
-//! What a participant does that does not coordinate: watch, and claim when nobody does.
+//! What a follower does: poll the record, and claim the term when it is free.
 //!
-//! A claim goes: the record is free (released, missing, or unchanged for its lease); list the workers; let those
-//! before this one go first; read again; compare-and-set. Always: a claim is made only from a version that was seen
-//! to be free, and never while this worker's own earlier work is still ending.
+//! Steps of a claim: the record is free (released, missing, or unchanged for its lease); list the workers; defer to
+//! those that come first; read again; compare-and-set. Always: a claim is made only from a version that was seen to
+//! be free, and never while this worker's own earlier work is still ending.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::store::Version;
 #[derive(Debug, Default)]
 pub struct Claim {
     stage: Stage,
-    /// The last claim sent: by its nonce it is recognised in the record, by its time it ends.
+    /// The last claim sent. Its nonce identifies it in the record; its time limits the term.
     sent: Option<SentClaim>,
 }
 
@@ -29,19 +29,19 @@ struct SentClaim {
 
 #[derive(Debug, Default, PartialEq)]
 enum Stage {
-    /// Nothing to do but look.
+    /// Polls the record.
     #[default]
     Watching,
     /// Free; waiting for the list of workers.
     Listing,
-    /// Free; letting others go first until then.
+    /// Free; defers to other workers until then.
     Deferring(Duration),
-    /// Free after the last look: claim.
+    /// Free at the last read: claim.
     Ready,
 }
 
 impl Claim {
-    /// Begins again: the record has changed.
+    /// Starts over, because the record has changed.
     pub fn restart(&mut self) {
         self.stage = Stage::Watching;
     }
@@ -66,7 +66,7 @@ impl Machine {
         if self.pending_call.is_some() {
             return;
         }
-        if self.step_down.as_ref().is_some_and(|wish| wish.listed && wish.record_read) {
+        if self.step_down.as_ref().is_some_and(|request| request.listed && request.record_read) {
             return self.write_step_down();
         }
         if self.claim.stage == Stage::Ready {
@@ -84,7 +84,7 @@ impl Machine {
         self.poll_store(now);
     }
 
-    /// Looks at the record when that is due, and at the workers when the coordinator seems to be in trouble.
+    /// Reads the record when that is due, and lists the workers when the coordinator seems to be in trouble.
     fn poll_store(&mut self, now: Now) {
         if let Some(seen) = &self.observed
             && !self.workers.list_in_flight
@@ -114,12 +114,12 @@ impl Machine {
     pub(super) fn free_at(&self) -> Option<Duration> {
         let seen = self.observed.as_ref()?;
         Some(match &seen.current {
-            // Nobody knows of a coordinator: there never was one.
+            // No coordinator is known: there never was one.
             None if self.highest_epoch == 0 => seen.since,
             // There was one, and it may not have noticed yet.
             None => seen.since + self.observed_lease,
             Some((_, epoch)) if epoch.released => seen.since,
-            // Its own, from a claim or a renewal that landed late. It is not being acted upon.
+            // Its own, from a claim or renewal that landed late. This worker does not act on it.
             Some((_, epoch)) if epoch.incarnation == self.incarnation => seen.since,
             Some((_, epoch)) => seen.since + Duration::from_millis(epoch.lease_ms),
         })
@@ -138,7 +138,7 @@ impl Machine {
                 .is_some_and(|since| now.mono < since + self.settings.trusted_lease())
     }
 
-    /// From when a term counts that is claimed at `sent_at`; `None` while it could not be held.
+    /// The start of the lease of a claim sent at `sent_at`; `None` without a valid lease.
     fn lease_start(&self, sent_at: Duration) -> Option<Duration> {
         if self.uses_process_lease {
             self.process_lease.as_ref().map(|held| held.valid_from)
@@ -147,12 +147,12 @@ impl Machine {
         }
     }
 
-    /// Whether the record was looked at after it became free.
+    /// Whether the record was read after it became free.
     fn was_read_since_free(&self) -> bool {
         self.free_at().is_some_and(|at| self.last_read_at >= Some(at))
     }
 
-    /// Looks again after a pause, before anything else is tried.
+    /// Requires another read, after a pause, before the next step.
     fn read_after_backoff(&mut self, now: Now) {
         self.last_read_at = None;
         self.next_read = now.mono + self.retry_backoff(self.settings.effective_poll_interval());
@@ -176,7 +176,7 @@ impl Machine {
     pub(super) fn on_highest_epoch(&mut self, now: Now, outcome: Result<u64, String>) {
         match outcome {
             Ok(highest) => {
-                // News mean that there was a coordinator, who is given its time; then it is asked once more.
+                // A higher number proves an earlier coordinator: wait its lease, then read the records again.
                 self.worker_records_read = highest <= self.highest_epoch;
                 self.highest_epoch = self.highest_epoch.max(highest);
             }
@@ -197,7 +197,7 @@ impl Machine {
                 self.workers.update(now.mono, list);
                 self.check_desired_is_alive(now);
             }
-            // What was known before has to do for a claim; a wish waits for another list.
+            // A claim uses the previous list; a step-down request waits for another one.
             Err(error) => {
                 self.workers.listed_at = Some(now.mono);
                 self.retry_step_down_list(now, &error);
@@ -221,7 +221,7 @@ impl Machine {
         }
     }
 
-    /// How many workers come before this one.
+    /// How many workers this one defers to.
     fn rank(&self, now: Now) -> u32 {
         let epoch = self.coordinator();
         let gone = epoch.map_or("", |epoch| epoch.coordinator_id.as_str());
@@ -246,7 +246,7 @@ impl Machine {
     }
 
     fn claim_record(&mut self, now: Now) -> EpochRecord {
-        // A number that was once tried is not tried again: the first try may still land.
+        // Never reuse a number: the earlier claim may still land.
         self.highest_epoch += 1;
         EpochRecord {
             epoch_number: self.highest_epoch,
@@ -274,7 +274,7 @@ impl Machine {
                 let (record, at) = (sent.record.clone(), sent.at);
                 self.become_leader(now, version, record, at);
             }
-            // Whatever the answer was, the record tells.
+            // The record shows whether the claim landed.
             SwapAnswer::Conflict | SwapAnswer::Unknown(_) => {
                 sent.answer_lost = true;
                 self.read_after_backoff(now);
@@ -298,12 +298,12 @@ impl Machine {
         };
         self.claim.restart();
         self.announce_coordinator(now, &record, lost);
-        // So that the number outlives the record, should somebody delete it.
+        // The heartbeat stores the epoch number, so that it survives a deleted epoch record.
         self.next_heartbeat = now.mono;
         self.role = Role::Leader(Box::new(Term::new(version, record, deadline, sent_at, &self.settings)));
     }
 
-    /// Looks whether a claim whose answer was lost has won after all.
+    /// Checks whether a claim whose answer was lost has landed.
     pub(super) fn check_claim(&mut self, now: Now, current: Option<(Version, EpochRecord)>) {
         let Some(sent) = self.claim.sent.as_mut().filter(|sent| sent.answer_lost) else { return };
         let at = sent.at;
@@ -315,20 +315,20 @@ impl Machine {
             sent.answer_lost = false;
             return self.become_leader(now, version, record, at);
         }
-        // It may still land; then it is found later, with the time it was sent at.
+        // It may still land; a later read then finds it.
         if now.mono > at + self.settings.trusted_lease() {
             sent.answer_lost = false;
         }
     }
 
-    /// Leaves the group. A claim under way may still win, and then has to be released.
+    /// Leaves the group. A claim in flight may still win and must then be released.
     fn leave_group(&mut self, now: Now, since: Duration) {
         if self.pending_call.is_some() || self.work_running {
             return;
         }
-        let patience = since + self.settings.call_timeout * 2;
-        if self.claim.answer_was_lost() && now.mono < patience {
-            self.next_read = self.next_read.min(patience);
+        let wait_until = since + self.settings.call_timeout * 2;
+        if self.claim.answer_was_lost() && now.mono < wait_until {
+            self.next_read = self.next_read.min(wait_until);
             if now.mono >= self.next_read {
                 self.read_record();
             }

@@ -1,7 +1,7 @@
-//! What the coordinator does: renew, watch its deadline, and give the term up in good order.
+//! What the coordinator does: renew, watch its deadline, and release the term.
 //!
-//! Always: the deadline is counted from before the renewal was sent, and moves only for a write that is known to
-//! have landed; a release is written only after the work has ended.
+//! Always: the deadline counts from before the renewal was sent, and moves only for a write that is known to have
+//! landed; a release is written only after the work has ended.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::record::{EpochRecord, Phase};
 use crate::settings::Settings;
 use crate::store::Version;
 
-/// Renewals without an answer that are remembered.
+/// Unconfirmed renewals that are remembered.
 const UNCONFIRMED_MAX: usize = 16;
 
-/// After how many time-outs the record of a silent worker is removed.
+/// After how many worker time-outs the record of a silent worker is removed.
 const REMOVE_AFTER_TIMEOUTS: u32 = 3;
 
-/// Records of silent workers removed at a time.
+/// Records of silent workers removed per list.
 const REMOVALS_MAX: usize = 100;
 
 /// A term of this worker.
 #[derive(Debug)]
 pub struct Term {
     version: Version,
-    /// What the store holds, as far as is known.
+    /// The record, as the store last confirmed it.
     pub record: EpochRecord,
     deadline: Duration,
     /// Renewals sent whose answers were lost, each with the time before it was sent.
@@ -56,7 +56,7 @@ impl Term {
         sent_at: Duration,
         settings: &Settings,
     ) -> Self {
-        // What is held by the lease of a process is renewed with that.
+        // The lease of a process is renewed once for all its terms.
         let shared = record.process.is_some();
         Self {
             version,
@@ -95,17 +95,17 @@ impl Machine {
         if term.resignation.is_none() {
             if self.stop_requested_at.is_some() {
                 self.resign(now, Reason::Stopped, None);
-            } else if let Some(wish) = self.step_down.take_if(|wish| wish.listed) {
+            } else if let Some(request) = self.step_down.take_if(|request| request.listed) {
                 self.effects.push(Effect::SteppedDown(Ok(())));
-                self.resign(now, Reason::Requested, wish.desired);
+                self.resign(now, Reason::Requested, request.desired);
             }
         }
         let Role::Leader(term) = &mut self.role else { return };
         if let Some(ending) = &mut term.resignation {
-            // A look that is under way has nothing to say to somebody who leaves: the first release overtakes it.
-            let looks = self.pending_call == Some(PendingCall::Read) && ending.sent_release.is_none();
-            if !self.work_running && (self.pending_call.is_none() || looks) && now.mono >= ending.next_try {
-                self.stale_reads += u32::from(looks);
+            // The first release does not wait for a read in flight: its answer cannot matter any more.
+            let reading = self.pending_call == Some(PendingCall::Read) && ending.sent_release.is_none();
+            if !self.work_running && (self.pending_call.is_none() || reading) && now.mono >= ending.next_try {
+                self.stale_reads += u32::from(reading);
                 let handover_to = ending.handover_to.clone();
                 ending.next_try = now.mono + self.settings.call_timeout;
                 term.highest_seq += 1;
@@ -177,7 +177,7 @@ impl Machine {
                 term.unconfirmed_renewals.clear();
                 self.confirm_record(now, version, record, Some(sent_at));
             }
-            // The record tells.
+            // The record shows which write landed.
             SwapAnswer::Conflict => self.next_read = now.mono,
             SwapAnswer::Unknown(_) => {
                 self.next_read = now.mono;
@@ -188,7 +188,7 @@ impl Machine {
         }
     }
 
-    /// The lease of the process was renewed, or is lost.
+    /// The lease of the process was renewed or lost.
     pub(super) fn on_lease_changed(&mut self, now: Now, held: Option<HeldLease>) {
         if held.is_some() {
             self.count_heartbeat(now);
@@ -217,7 +217,7 @@ impl Machine {
         }
     }
 
-    /// Takes in a state of the own record, which was written by a renewal sent at `sent_at` or by somebody's wish.
+    /// Applies a new state of the own record: a renewal sent at `sent_at`, or a step-down request of another worker.
     fn confirm_record(&mut self, now: Now, version: Version, record: EpochRecord, sent_at: Option<Duration>) {
         let Role::Leader(term) = &mut self.role else { return };
         let renewed = record.epoch != term.record.epoch;
@@ -254,7 +254,7 @@ impl Machine {
             return self.end_term(now, Reason::Superseded);
         }
         if version == term.version {
-            // What was sent has not landed, yet. Try again now rather than at the next interval.
+            // The renewal has not landed yet. Repeat it before the next interval.
             if !term.unconfirmed_renewals.is_empty() {
                 term.next_renewal = term.next_renewal.min(now.mono + self.settings.heartbeat_interval / 8);
             }
@@ -267,7 +267,7 @@ impl Machine {
         self.confirm_record(now, version, record, sent);
     }
 
-    /// Begins to end the term in good order: work first, then the record.
+    /// Starts to release the term: the work ends first, then the record is written.
     fn resign(&mut self, now: Now, reason: Reason, handover_to: Option<String>) {
         let Role::Leader(term) = &mut self.role else { return };
         if term.resignation.is_some() {
@@ -279,7 +279,7 @@ impl Machine {
         }
     }
 
-    /// The work has ended. If nobody asked for that, its own timer was first to see the deadline.
+    /// The work has ended. Without a demotion, its own timer saw the deadline first.
     pub(super) fn on_work_ended(&mut self, now: Now) {
         self.work_running = false;
         if matches!(&self.role, Role::Leader(term) if term.promoted && term.resignation.is_none()) {
@@ -315,7 +315,7 @@ impl Machine {
                         Some(super::ObservedRecord { current: Some((version, record)), since: now.mono });
                 }
                 self.role = Role::Follower;
-                // Others are meant to have their turn first.
+                // Let the others claim first.
                 self.next_read = now.mono + self.settings.effective_poll_interval() * 2;
                 self.last_read_at = None;
                 self.claim.restart();
@@ -333,7 +333,7 @@ impl Machine {
         }
     }
 
-    /// Clears away what silent workers left behind, and hands over if another should coordinate.
+    /// Removes the records of silent workers, and hands over if `preferFirst` names another worker.
     pub(super) fn remove_silent_or_hand_over(&mut self, now: Now) {
         let timeout = self.settings.worker_timeout;
         for id in self
@@ -357,7 +357,7 @@ impl Machine {
 }
 
 impl Term {
-    /// The record with which the term goes on.
+    /// The record of the next renewal.
     fn next_record(&mut self) -> EpochRecord {
         self.highest_seq += 1;
         EpochRecord { lease_seq: self.highest_seq, ..self.record.clone() }

@@ -1,11 +1,11 @@
-//! One participant of one group, as a machine without clock, store or randomness of its own.
+//! One participant of one group, as a state machine without clock, store or randomness of its own.
 //!
-//! [`Machine::step`] takes an [`Input`] (time passed, an answer of the store, a wish of the user) and returns
-//! [`Effect`]s: calls to make and news to tell. So the same code runs on tokio and in the simulation that shows it
-//! right. Always:
-//! - a coordinator trusts a write for [`Settings::trusted_lease`] from *before* it was sent, others wait the longer
-//!   `leaseMs` from when they first *see* it, both on their own monotonic clock;
-//! - a write whose answer is lost is read back, and its nonce says whose it was;
+//! [`Machine::step`] takes an [`Input`] (time passed, an answer of the store, a command of the user) and returns
+//! [`Effect`]s: calls to make and events to publish. The same code runs on tokio and in the simulation that tests it.
+//! Always:
+//! - a coordinator trusts a write for [`Settings::trusted_lease`] from *before* it was sent; the others wait the longer
+//!   `leaseMs` from when they first *see* it; both measure on their own monotonic clock;
+//! - after a write whose answer was lost, the record is read back, and the nonce identifies its writer;
 //! - only the claimant itself claims, and only a coordinator whose work has ended releases.
 //!
 //! Deliberately absent: comparing wall clocks of different machines. Start at [`Machine::step`], then `follower`,
@@ -30,28 +30,28 @@ pub(crate) use observed_workers::ObservedWorkers;
 pub use process_lease::{ProcessLease, ProcessLeaseEffect, ProcessLeaseInput};
 use step_down::StepDownRequest;
 
-/// Windows of how many mandates changes of coordinator are counted in.
+/// Length of the window in which coordinator changes are counted, in mandates.
 const CHANGE_WINDOW_MANDATES: u32 = 6;
 
-/// How many heartbeats apart the records of workers are written that have a process to show that they live.
+/// Heartbeats between two writes of a worker record when the lease of a process shows that the worker lives.
 const SHARED_HEARTBEAT_FACTOR: u32 = 20;
 
-/// Failed calls in a row after which it is told, and again after as many more.
+/// Consecutive failed calls per [`Event::StoreFailing`].
 const FAILURES_PER_EVENT: u32 = 3;
 
 /// What time it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Now {
-    /// On a clock that only goes forward. Everything is measured with it.
+    /// The monotonic clock. All durations are measured on it.
     pub mono: Duration,
-    /// On the wall, in milliseconds. For people.
+    /// The wall clock, in milliseconds. For people.
     pub wall_ms: u64,
 }
 
-/// The lease of a process, as its participants know it.
+/// The lease of a process, as its members see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLease {
-    /// What the process is called in records.
+    /// The process id in records.
     pub process: String,
     /// When the last renewal was sent, on the monotonic clock.
     pub valid_from: Duration,
@@ -60,34 +60,34 @@ pub struct HeldLease {
 /// What the store answered to a compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapAnswer {
-    /// It was done, and this is the new version.
+    /// The record is written, and this is its version.
     Done(Version),
-    /// The version was another. Or a repetition inside the store's client met its own first try.
+    /// The version did not match; or a retry inside the store's client met its own first attempt.
     Conflict,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
 }
 
-/// Something for the machine to take in.
+/// What happened.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// Time has passed.
     Tick,
     /// The answer to [`Effect::Read`].
     Read(Result<Option<(Version, EpochRecord)>, String>),
-    /// The answer to [`Effect::SwapOutcome`].
+    /// The answer to [`Effect::Swap`].
     SwapAnswered(SwapAnswer),
-    /// The answer to [`Effect::List`]: worker ids, each with a mark that changes when its record does.
+    /// The answer to [`Effect::List`]: worker ids, each with a tag that changes when its record does.
     Listed(Result<Vec<(String, String)>, String>),
-    /// The answer to [`Effect::Survey`]: the highest epoch number in any worker record.
+    /// The answer to [`Effect::ReadHighestEpoch`]: the highest epoch number in any worker record.
     HighestEpoch(Result<u64, String>),
-    /// The answer to [`Effect::Beat`].
+    /// The answer to [`Effect::WriteHeartbeat`].
     HeartbeatWritten(Result<(), String>),
-    /// The lease of the process was renewed, or is lost. Only for a machine that is [`with_process_lease`](Machine::sharing).
+    /// The lease of the process was renewed or lost. Only after [`Machine::with_process_lease`].
     LeaseChanged(Option<HeldLease>),
     /// A hint that the epoch record may have changed.
     Changed,
-    /// The work that began with [`Effect::Promote`] has ended after [`Effect::Demote`].
+    /// The work that [`Effect::Promote`] started has ended after [`Effect::Demote`].
     WorkEnded,
     /// The user asks for another coordinator, this one if it is named.
     StepDown(Option<String>),
@@ -95,12 +95,12 @@ pub enum Input {
     Stop,
 }
 
-/// Something for the runtime to do.
+/// What the runtime has to do.
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Read the epoch record.
     Read,
-    /// Replace the epoch record, if its version is this one; create it, if it is `None` and there is none.
+    /// Compare and set the epoch record; with `None`, create it.
     Swap(Option<Version>, EpochRecord),
     /// List the worker records.
     List,
@@ -108,7 +108,7 @@ pub enum Effect {
     ReadHighestEpoch,
     /// Write this worker's record.
     WriteHeartbeat(WorkerRecord),
-    /// Remove a worker's record. Nobody waits for it.
+    /// Remove a worker's record, without an answer.
     Remove(String),
     /// Begin the work.
     Promote {
@@ -123,22 +123,22 @@ pub enum Effect {
     Demote(Reason),
     /// The answer to [`Input::StepDown`].
     SteppedDown(Result<(), String>),
-    /// Tell of it.
+    /// Publish an event.
     Emit(Event),
-    /// The end: nothing more will come.
+    /// The machine has ended; no effect follows.
     Finished,
 }
 
-/// What is known of the epoch record.
+/// The epoch record as last read.
 #[derive(Clone, Debug)]
 pub(crate) struct ObservedRecord {
     /// `None` when there is no record.
     pub(crate) current: Option<(Version, EpochRecord)>,
-    /// When exactly this was first seen.
+    /// When this version was first seen.
     pub(crate) since: Duration,
 }
 
-/// The call on the epoch record that is under way. There is one at a time, but for looks that were overtaken.
+/// The call on the epoch record that is in flight: one at a time, apart from reads that became stale.
 #[derive(Clone, Debug, PartialEq)]
 enum PendingCall {
     Read,
@@ -157,13 +157,13 @@ enum Role {
 /// Numbers that only rise, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Signs of life written.
+    /// Heartbeats written.
     pub heartbeats: u64,
     /// Claims tried.
     pub claims: u64,
     /// Times this worker began to coordinate.
     pub promotions: u64,
-    /// Times it ceased to.
+    /// Times it stopped coordinating.
     pub demotions: u64,
     /// Renewals that succeeded.
     pub renewals: u64,
@@ -173,12 +173,12 @@ pub struct Counters {
     pub failures: u64,
 }
 
-/// A coordinator that is told of once it is known who is alive.
+/// A `CoordinatorElected` event that waits for a list of the living workers.
 #[derive(Debug)]
 struct PendingElectedEvent {
     epoch: EpochRecord,
     previous: Option<String>,
-    /// The worker whose lease ran out, so that it does not count as alive.
+    /// The worker whose lease expired; it does not count as alive.
     lost: Option<String>,
 }
 
@@ -189,7 +189,7 @@ pub struct Machine {
     worker_id: String,
     incarnation: String,
     random: Random,
-    /// Whether terms are held by the lease of a process.
+    /// Whether the lease of a process covers the terms.
     uses_process_lease: bool,
     /// That lease, while there is one.
     process_lease: Option<HeldLease>,
@@ -199,25 +199,25 @@ pub struct Machine {
     /// The steps of the cold start so far.
     phases: Vec<PhaseStep>,
     observed: Option<ObservedRecord>,
-    /// The highest epoch number ever heard of.
+    /// The highest epoch number seen so far.
     highest_epoch: u64,
-    /// Whether worker records were asked for it.
+    /// Whether the worker records were read for it.
     worker_records_read: bool,
-    /// How long others of this group wait, from the last record seen.
+    /// The lease that the last record names: how long its readers wait.
     observed_lease: Duration,
-    /// The last coordinator told of, and its term.
+    /// The last coordinator that an event named, with its epoch number.
     announced: Option<(String, u64)>,
-    /// That coordinator, until the event is emitted.
+    /// The event of that coordinator, until it is published.
     pending_elected: Option<PendingElectedEvent>,
     recent_changes: VecDeque<Duration>,
     workers: ObservedWorkers,
     role: Role,
     claim: Claim,
     pending_call: Option<PendingCall>,
-    /// Looks whose answers count no more.
+    /// Reads in flight whose answers are ignored.
     stale_reads: u32,
     next_read: Duration,
-    /// When the record was last looked at, unless that counts no more.
+    /// When the record was last read; `None` forces another read.
     last_read_at: Option<Duration>,
     heartbeat_in_flight: bool,
     next_heartbeat: Duration,
@@ -275,13 +275,13 @@ impl Machine {
         }
     }
 
-    /// Holds terms by the lease of a process, of which [`Input::HeldLease`] tells, instead of renewing each.
+    /// Lets the lease of a process ([`Input::LeaseChanged`]) cover the terms, instead of renewing each.
     pub fn with_process_lease(mut self) -> Self {
         self.uses_process_lease = true;
         self
     }
 
-    /// Takes an input in and says what to do.
+    /// Applies an input and returns what to do.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Effect> {
         if self.finished {
             return Vec::new();
@@ -289,7 +289,7 @@ impl Machine {
         if !self.started {
             self.start(now);
         }
-        // Before anything that was waited for: what was waited for too long counts no more.
+        // First: an answer that comes after the deadline must not extend the term.
         self.expire_term(now);
         match input {
             Input::Tick => {}
@@ -333,12 +333,12 @@ impl Machine {
         self.counters
     }
 
-    /// Whether a claim may still land whose answer was lost.
+    /// Whether the answer to a claim was lost, so that it may still be written.
     pub fn has_unconfirmed_claim(&self) -> bool {
         self.claim.answer_was_lost()
     }
 
-    /// The coordinator that was last seen, its term, and whether it is known to have ended.
+    /// The epoch record that was last read.
     pub fn coordinator(&self) -> Option<&EpochRecord> {
         self.observed.as_ref()?.current.as_ref().map(|(_, epoch)| epoch)
     }
@@ -357,7 +357,7 @@ impl Machine {
         self.enter_phase(now, first);
     }
 
-    /// What follows from what is known now.
+    /// Acts on the present state.
     fn decide(&mut self, now: Now) {
         if self.stop_requested_at.is_none() && !self.heartbeat_in_flight && now.mono >= self.next_heartbeat {
             self.write_heartbeat(now);
@@ -394,7 +394,7 @@ impl Machine {
         }
     }
 
-    /// Whether somebody else holds the group, as far as one can see.
+    /// Whether another worker seems to hold the group.
     fn follows_other(&self, now: Now) -> bool {
         self.coordinator().is_some_and(|epoch| !epoch.released && epoch.incarnation != self.incarnation)
             && !self.is_claimable(now)
@@ -434,7 +434,7 @@ impl Machine {
     fn on_heartbeat_written(&mut self, now: Now, outcome: Result<(), String>) {
         self.heartbeat_in_flight = false;
         match outcome {
-            // Of one that shares a lease, its renewal is the sign of life.
+            // With a shared lease, its renewal counts as the heartbeat.
             Ok(()) if self.uses_process_lease => {}
             Ok(()) => self.count_heartbeat(now),
             Err(error) => {
@@ -467,11 +467,11 @@ impl Machine {
         self.consecutive_failures = 0;
         self.next_read = now.mono + self.settings.effective_poll_interval();
         self.last_read_at = Some(now.mono);
-        if let Some(wish) = &mut self.step_down {
-            wish.record_read = true;
+        if let Some(request) = &mut self.step_down {
+            request.record_read = true;
         }
         self.observe_record(now, current);
-        // The moment at which a lease ends is a moment to look.
+        // Read again when the lease ends.
         if let Some(free_at) = self.free_at().filter(|at| *at > now.mono) {
             self.next_read = self.next_read.min(free_at);
         }
@@ -491,7 +491,7 @@ impl Machine {
         }
     }
 
-    /// Takes in what the store holds.
+    /// Applies what the store holds.
     fn observe_record(&mut self, now: Now, current: Option<(Version, EpochRecord)>) {
         let lost = self.lapsed_coordinator();
         let same = self.observed.as_ref().is_some_and(|seen| {
@@ -520,12 +520,12 @@ impl Machine {
         self.coordinator().filter(|epoch| !epoch.released).map(|epoch| epoch.coordinator_id.clone())
     }
 
-    /// Tells of a coordinator that was not told of yet, which took over from `lost` if that is another.
+    /// Prepares the event of a new coordinator, which took over from `lost` if that is another worker.
     fn announce_coordinator(&mut self, now: Now, epoch: &EpochRecord, lost: Option<String>) {
         if self.announced.as_ref().is_some_and(|(_, number)| *number >= epoch.epoch_number) {
             return;
         }
-        // One that comes and goes within a list is told of with what was known then.
+        // Publish the previous change first, with the workers known so far.
         self.emit_elected(now);
         let told = self.announced.replace((epoch.coordinator_id.clone(), epoch.epoch_number));
         self.pending_elected = Some(PendingElectedEvent {
@@ -533,7 +533,7 @@ impl Machine {
             previous: told.as_ref().map(|(id, _)| id.clone()),
             lost: lost.filter(|lost| *lost != epoch.coordinator_id),
         });
-        // Who is alive is not watched while all is well. A claimant has just looked.
+        // Followers do not list workers while the coordinator is healthy; a claimant has just done so.
         if epoch.incarnation == self.incarnation {
             self.emit_elected(now);
         } else if !self.workers.list_in_flight {
@@ -557,7 +557,7 @@ impl Machine {
         }
     }
 
-    /// Emits the event of a new coordinator, with the workers that are known to be alive.
+    /// Publishes the event of a new coordinator, with the workers that are known to be alive.
     fn emit_elected(&mut self, now: Now) {
         let Some(PendingElectedEvent { epoch, previous, lost }) = self.pending_elected.take() else { return };
         let alive = self.workers.alive(now.mono, self.settings.worker_timeout, &self.worker_id);
@@ -578,7 +578,7 @@ impl Machine {
         }
     }
 
-    /// How long to rest before a failed call is tried again that is made every `interval`.
+    /// The pause before a failed call is repeated that is normally made every `interval`.
     fn retry_backoff(&mut self, interval: Duration) -> Duration {
         let base = (interval / 8).clamp(Duration::from_millis(20), Duration::from_secs(2));
         base + self.random.duration_below(base)
@@ -593,7 +593,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A small generator: its numbers need to differ, not to be secret.
+/// A small generator. Its numbers must differ; they need not be secret.
 #[derive(Debug)]
 struct Random([u64; 2]);
 

@@ -1,9 +1,9 @@
-//! Who seems to be alive: worker records seen to change, timed on the local clock.
+//! Failure detection: a worker is alive while its record changes, timed on the local clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Worker records of one group that are remembered. More are not looked at; they only delay a claim.
+/// Worker records kept per group. Ignoring more can only delay a claim.
 pub const WORKERS_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -15,18 +15,18 @@ struct ObservedWorker {
     first_seen_at: Duration,
 }
 
-/// The worker records that were listed.
+/// The worker records of the last list.
 #[derive(Debug, Default)]
 pub struct ObservedWorkers {
     by_id: BTreeMap<String, ObservedWorker>,
     /// When the last list came.
     pub listed_at: Option<Duration>,
-    /// Whether one is on its way.
+    /// Whether a list call is in flight.
     pub list_in_flight: bool,
 }
 
 impl ObservedWorkers {
-    /// Takes a list in.
+    /// Applies a list.
     pub fn update(&mut self, now: Duration, list: Vec<(String, String)>) {
         let mut signs = BTreeMap::new();
         for (id, mark) in list.into_iter().take(WORKERS_MAX) {
@@ -41,7 +41,7 @@ impl ObservedWorkers {
         self.listed_at = Some(now);
     }
 
-    /// Ids whose records changed, or came to be known, within `timeout`, in order; `own` is always alive.
+    /// Ids whose records changed or appeared within `timeout`, in order. `own` is always alive.
     pub fn alive(&self, now: Duration, timeout: Duration, own: &str) -> Vec<String> {
         let mut alive: Vec<_> = self
             .by_id
@@ -63,7 +63,7 @@ impl ObservedWorkers {
             .collect()
     }
 
-    /// The first id before `own` that has been known, and has changed, for `timeout`.
+    /// The first id before `own` whose record has been known for `timeout` and keeps changing.
     pub fn stable_worker_before(&self, now: Duration, timeout: Duration, own: &str) -> Option<&str> {
         let steady = |sign: &ObservedWorker| {
             now.saturating_sub(sign.changed_at) < timeout

@@ -1,10 +1,9 @@
-//! Keeps the lease of a process, by which its participants in any number of groups hold what they hold.
+//! The lease of a process, which covers the terms of its members in any number of groups.
 //!
-//! Renewing a record per group costs a write per group and interval; here one record is renewed for all of them, and
-//! records of groups are written only when their coordinator changes. Always: a lease is trusted from before the write
-//! that renewed it was sent; one that was fenced, is gone, or ran out, never comes back: the process goes on under a
-//! fresh one, so that nothing hangs on the old one for ever that nobody acts upon.
-//! Deliberately absent: groups, and I/O. Start at [`ProcessLease::step`].
+//! Renewing a record per group costs one write per group and interval. Here one renewal serves all groups, and the
+//! record of a group is written only when its coordinator changes. Always: a lease is trusted from before the write
+//! that renewed it was sent; a lease that was fenced, removed or expired never comes back. The process continues under
+//! a new lease, so that a stale claim cannot stay valid through later renewals. Deliberately absent: groups, and I/O. Start at [`ProcessLease::step`].
 
 use std::time::Duration;
 
@@ -13,34 +12,34 @@ use crate::record::ProcessRecord;
 use crate::settings::Settings;
 use crate::store::Version;
 
-/// Renewals without an answer that are remembered.
+/// Unconfirmed renewals that are remembered.
 const UNCONFIRMED_MAX: usize = 16;
 
-/// Something for the keeper to take in.
+/// What happened.
 #[derive(Clone, Debug)]
 pub enum ProcessLeaseInput {
     /// Time has passed.
     Tick,
     /// The answer to [`ProcessLeaseEffect::Read`].
     Read(Result<Option<(Version, ProcessRecord)>, String>),
-    /// The answer to [`ProcessLeaseEffect::SwapOutcome`].
+    /// The answer to [`ProcessLeaseEffect::Swap`].
     SwapAnswered(SwapAnswer),
-    /// Something may be held by the lease that nobody acts upon.
+    /// A claim that no member acts upon may rest on the lease.
     Abandon,
-    /// Nobody holds by the lease any more.
+    /// The last user of the lease has ended.
     Stop,
 }
 
-/// Something for the runtime to do.
+/// What the runtime has to do.
 #[derive(Clone, Debug)]
 pub enum ProcessLeaseEffect {
     /// Read the process's record.
     Read(String),
-    /// Write it, if its version is this one; create it, if that is `None` and there is none.
+    /// Compare and set it; with `None`, create it.
     Swap(String, Option<Version>, ProcessRecord),
-    /// By what participants hold from now on; `None` when by nothing.
+    /// The lease that covers the terms from now on; `None` while there is none.
     LeaseChanged(Option<HeldLease>),
-    /// The end: the record may be removed.
+    /// The lease has ended; its record may be removed.
     Finished,
 }
 
@@ -51,12 +50,12 @@ pub struct ProcessLease {
     random: Random,
     record: ProcessRecord,
     version: Option<Version>,
-    /// Renewals whose answers have not come, each with the time before it was sent.
+    /// Sequence numbers of renewals without a confirmed answer, each with the time before it was sent.
     unconfirmed_renewals: Vec<(u64, Duration)>,
     call_in_flight: bool,
-    /// Whether the call under way is about a lease that was given up.
+    /// Whether the call in flight concerns a lease that was abandoned.
     discard_next_answer: bool,
-    /// From when the lease counts.
+    /// From when the lease counts; `None` until a renewal is confirmed.
     valid_from: Option<Duration>,
     next_renewal: Duration,
     stopping: bool,
@@ -93,7 +92,7 @@ impl ProcessLease {
         }
     }
 
-    /// Takes an input in and says what to do.
+    /// Applies an input and returns what to do.
     pub fn step(&mut self, now: Now, input: ProcessLeaseInput) -> Vec<ProcessLeaseEffect> {
         if self.finished {
             return Vec::new();
@@ -152,7 +151,7 @@ impl ProcessLease {
                 self.call_in_flight = false;
                 self.confirm_renewal(now, version, self.record.seq);
             }
-            // The record tells.
+            // The record shows which write landed.
             SwapAnswer::Conflict | SwapAnswer::Unknown(_) => {
                 self.effects.push(ProcessLeaseEffect::Read(self.record.key()));
             }
@@ -166,7 +165,7 @@ impl ProcessLease {
             Ok(Some((_, found))) if found.fenced => self.start_new_lease(now),
             Ok(Some((version, found))) => self.confirm_renewal(now, version, found.seq),
             Ok(None) if self.version.is_some() => self.start_new_lease(now),
-            // Not created yet, or nobody knows.
+            // Not created yet, or unknown.
             Ok(None) | Err(_) => {}
         }
     }
@@ -250,7 +249,7 @@ mod tests {
         assert_ne!(second.id(), process.id());
         keeper.step(at(32), ProcessLeaseInput::SwapAnswered(SwapAnswer::Done(Version("3".into()))));
         keeper.step(at(62), ProcessLeaseInput::Tick);
-        // No answer for a whole lease; when one comes it is no longer about what is held.
+        // No answer for a whole lease: a later answer concerns the old lease only.
         let over = keeper.step(at(200), ProcessLeaseInput::Tick);
         assert_eq!(held(&over), Some(None));
         let late =

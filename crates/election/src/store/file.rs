@@ -3,8 +3,8 @@
 //!
 //! A file system has no compare-and-set, but creating a name is atomic. So a record that decides is a directory of
 //! numbered files, the highest of which counts, and a compare-and-set from number *n* creates *n + 1* by a hard
-//! link. Old numbers are removed; a writer that was so slow that its number was removed meanwhile finds a higher
-//! one after it has written, takes its file back and has lost. Records that do not decide are plain files,
+//! link. Old numbers are removed; a writer so slow that its number was removed meanwhile finds a higher one
+//! after its write, removes its file and has lost. Records that do not decide are plain files,
 //! replaced by renaming.
 
 use std::fs;
@@ -14,10 +14,10 @@ use std::time::UNIX_EPOCH;
 
 use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 
-/// Old numbers of a record that are kept.
+/// Old versions of a record that are kept.
 const OLD_VERSIONS_KEPT: u64 = 16;
 
-/// What a directory of numbers is called, so that it is not taken for a record.
+/// Suffix that distinguishes a directory of versions from a record.
 const VERSIONS_SUFFIX: &str = ".log";
 
 /// Records as files.
@@ -57,7 +57,7 @@ impl FileStore {
 
     fn read_blocking(&self, key: &str) -> io::Result<Option<VersionedValue>> {
         let log = self.versions_directory(key);
-        // The highest can be removed between the list and the read, when it is old by then.
+        // The highest version may be outdated and removed between the list and the read.
         for _ in 0..10 {
             let Some(highest) = version_numbers(&log)?.into_iter().max() else {
                 return Ok(fs::read(self.path(key)).ok().map(|value| (Version("0".into()), value)));
@@ -97,7 +97,7 @@ impl FileStore {
         Ok(SwapOutcome::Done(Version(next.to_string())))
     }
 
-    /// Writes a file under a name that nobody else uses. It goes when the returned value does.
+    /// Writes a file under a unique name. Dropping the returned value removes it.
     fn write_temporary(&self, value: &[u8]) -> io::Result<tempfile::TempPath> {
         let mut file = tempfile::Builder::new().prefix(".staged-").tempfile_in(&self.directory)?;
         file.write_all(value)?;
@@ -123,7 +123,7 @@ impl FileStore {
         for entry in entries {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            // One that has gone meanwhile is not there.
+            // The file was removed meanwhile.
             let Ok(meta) = entry.metadata() else { continue };
             if let Some(key) = name.strip_suffix(VERSIONS_SUFFIX).filter(|_| meta.is_dir()) {
                 let highest = version_numbers(&entry.path())?.into_iter().max().unwrap_or(0);

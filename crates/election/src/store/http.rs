@@ -1,4 +1,4 @@
-//! A Baton server over HTTP: the records of its elections, and news of them.
+//! A Baton server over HTTP: the records of its elections, and notifications of their changes.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 use crate::record::PROCESSES_PREFIX;
 
-/// How long one wait for news is.
+/// Timeout of one long poll.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(30);
-/// The rest before a server that failed is asked again for news.
+/// Pause after a failed long poll.
 const WATCH_RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How long one call may take; its caller is usually less patient.
+/// Timeout of one call; the caller's own is usually shorter.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The version of a group that there is not yet.
+/// The version of a group that does not exist yet.
 const NO_GROUP: &str = "0";
 
 /// The elections of a Baton server.
@@ -82,7 +82,7 @@ impl HttpStore {
     }
 }
 
-/// A look at a group; one that there is not yet has no record.
+/// A group that does not exist yet reads as one without a record.
 fn missing_as_empty(
     look: Result<GroupResponse, baton_client::Error>,
 ) -> Result<GroupResponse, baton_client::Error> {

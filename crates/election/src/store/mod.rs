@@ -1,6 +1,6 @@
-//! Where records are kept: five small operations, and a probe that shows whether they can be trusted.
+//! Where records are stored: five small operations, and a probe that tests whether they can be trusted.
 //!
-//! To be correct, an implementation must make [`swap_epoch`](Store::swap) atomic against every other writer, must never
+//! To be correct, an implementation must make [`swap`](Store::swap) atomic against every other writer, must never
 //! give one version to two different contents of a key, and must let a read that begins after a swap has ended see
 //! it. Lists may be late; they only delay. Start at [`Store`].
 
@@ -45,7 +45,7 @@ pub struct Version(pub String);
 /// A record with its version.
 pub type VersionedValue = (Version, Vec<u8>);
 
-/// What a compare-and-set came to.
+/// The outcome of a compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwapOutcome {
     /// The record is written, and this is its version.
@@ -54,13 +54,13 @@ pub enum SwapOutcome {
     Conflict,
 }
 
-/// A call of a store that failed. Of a write nobody knows whether it took place.
+/// A failed store call. A failed write may or may not have taken place.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
 
 impl Error {
-    /// The failure that `error` tells of, with what lies beneath it.
+    /// The text of `error` and of its causes.
     pub fn from_error(error: &(dyn std::error::Error + 'static)) -> Self {
         let mut text = error.to_string();
         let mut source = error.source();
@@ -81,7 +81,7 @@ impl std::fmt::Debug for dyn Store {
     }
 }
 
-/// Keeps records under keys such as `epochs/clean-up`. Cheap to share.
+/// Stores records under keys such as `epochs/clean-up`.
 pub trait Store: Send + Sync + 'static {
     /// The record under `key`, with its version.
     fn read<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Option<VersionedValue>, Error>>;
@@ -97,21 +97,21 @@ pub trait Store: Send + Sync + 'static {
     /// Writes a record, whatever was there.
     fn put<'a>(&'a self, key: &'a str, value: Vec<u8>) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// The keys that begin with `prefix`, each with a mark that changes when the record does. Marks compare only
-    /// with marks. May be late.
+    /// The keys that begin with `prefix`, each with a tag that changes when the record does. Tags compare only with
+    /// tags. The list may be stale.
     fn list<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<(String, String)>, Error>>;
 
     /// Removes a record, if it is there.
     fn remove<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), Error>>;
 
-    /// Returns when the record under `key` may have another version than `seen`. A store that cannot tell never
-    /// returns, and is polled.
+    /// Returns when the record under `key` may have another version than `seen`. A store without
+    /// notifications never returns and is polled.
     fn wait_for_change<'a>(&'a self, key: &'a str, seen: Option<&'a Version>) -> BoxFuture<'a, ()> {
         let _ = (key, seen);
         Box::pin(std::future::pending())
     }
 
-    /// Whether compare-and-set is known to hold, so that a [`probe`] can be saved.
+    /// Whether compare-and-set is known to hold, so that the [`probe`] is not needed.
     fn is_trusted(&self) -> bool {
         false
     }

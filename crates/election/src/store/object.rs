@@ -22,7 +22,7 @@ pub struct ObjectStore {
 }
 
 impl ObjectStore {
-    /// Keeps records in `open_object_store`, whose own retries should be switched off, under `prefix`.
+    /// Keeps records in `objects`, whose own retries should be switched off, under `prefix`.
     pub fn new(objects: Arc<dyn Objects>, prefix: &str) -> Self {
         Self { objects, prefix: Path::from(prefix) }
     }

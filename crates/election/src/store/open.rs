@@ -1,4 +1,4 @@
-//! From a URL to a store.
+//! Opens a store by its URL.
 
 use std::sync::Arc;
 
@@ -97,7 +97,7 @@ pub async fn open(url: &str) -> Result<Arc<dyn Store>, OpenError> {
     }
 }
 
-/// The kinds that were compiled in.
+/// The URL schemes that were compiled in.
 const SCHEMES: &[&str] = &[
     "memory:",
     #[cfg(feature = "file")]
@@ -119,7 +119,7 @@ fn no_retries() -> object_store::RetryConfig {
     object_store::RetryConfig { max_retries: 0, ..object_store::RetryConfig::default() }
 }
 
-/// Whether the environment names an endpoint without TLS; then it is meant.
+/// Whether the environment names an endpoint without TLS, which then is intended.
 #[cfg(any(feature = "aws", feature = "azure"))]
 fn endpoint_is_http(names: &[&str]) -> bool {
     names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))

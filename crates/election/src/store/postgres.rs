@@ -1,8 +1,8 @@
-//! PostgreSQL: one small table, made when it is missing.
+//! PostgreSQL: one small table, created when it is missing.
 //!
-//! Always: ask the primary, never a read replica. A promotion of a standby that had not received the last write can
-//! forget a term; synchronous replication keeps the promise over it. A call that is given up takes its connection along:
-//! whatever comes next must not stand in line behind it.
+//! Always: use the primary, never a read replica. Promoting a standby that missed the last write can lose a term;
+//! synchronous replication prevents that. A cancelled call closes its connection, so that the next call does not wait
+//! behind it.
 
 mod proof;
 mod tls;
@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Config, NoTls, Row};
 
 use self::proof::{Allowed, Clear};
 use self::tls::TlsConnector;
-use super::{BoxFuture, VersionedValue, Error, Store, SwapOutcome, Version};
+use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
 
 const TABLE: &str = "
     create sequence if not exists baton_election_version;
@@ -27,17 +27,17 @@ const TABLE: &str = "
         version bigint not null default nextval('baton_election_version')
     );";
 
-/// Serialises the creation of the table among those who start at the same time.
+/// Serialises the creation of the table among processes that start at the same time.
 const CREATION_LOCK: i64 = 0x0062_6174_6f6e_656c;
 
 /// Records in a table called `baton_election`.
 pub struct PostgresStore {
     config: Config,
-    /// Which authorities to believe under TLS; none means a connection in the clear.
+    /// The authorities to trust under TLS; `None` means no TLS.
     trust: Option<Trust>,
     /// The proofs of a password that the database may ask for.
     allowed: Allowed,
-    /// Made anew when it broke, or when a call on it was given up.
+    /// Replaced when it breaks or when a call on it is cancelled.
     connection: Mutex<Option<Connection>>,
 }
 
@@ -49,7 +49,7 @@ struct Connection {
     task: AbortHandle,
 }
 
-/// A call under way on a connection, which ends with it unless it came to an end of its own.
+/// A call in flight. Dropping it before its answer came closes the connection.
 struct CancelGuard<'a> {
     store: &'a PostgresStore,
     connection: Connection,
@@ -114,10 +114,12 @@ impl PostgresStore {
         Ok(CancelGuard { store: self, connection: link, answered: false })
     }
 
-    /// A fresh connection. Should two be made at a time, the later one is kept.
+    /// Opens a connection. If two are opened at a time, the later one is kept.
     async fn open_connection(&self) -> Result<Connection, Error> {
         let link = match &self.trust {
-            Some(trust) => spawn_connection(self.config.connect(TlsConnector(trust.clone(), self.allowed.clone())).await),
+            Some(trust) => {
+                spawn_connection(self.config.connect(TlsConnector(trust.clone(), self.allowed.clone())).await)
+            }
             None if has_only_sockets(&self.config) => spawn_connection(self.config.connect(NoTls).await),
             None => spawn_connection(self.config.connect(Clear(self.allowed.clone())).await),
         }
@@ -137,7 +139,7 @@ impl PostgresStore {
     }
 }
 
-/// Whether the database is reached over sockets of this machine only.
+/// Whether all hosts are Unix sockets.
 fn has_only_sockets(config: &Config) -> bool {
     let is_socket = |host: &Host| matches!(host, Host::Unix(_));
     config.get_hostaddrs().is_empty() && config.get_hosts().iter().all(is_socket)
@@ -152,7 +154,7 @@ fn name_hosts(config: &mut Config) {
     }
 }
 
-/// Drives a connection that came about in a task of its own.
+/// Drives an open connection in its own task.
 fn spawn_connection<F>(
     connected: Result<(Client, F), tokio_postgres::Error>,
 ) -> Result<Connection, tokio_postgres::Error>

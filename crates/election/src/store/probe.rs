@@ -1,7 +1,7 @@
-//! Shows, before anything rests on it, whether a store enforces conditional writes.
+//! Tests whether a store enforces conditional writes, before an election relies on it.
 //!
-//! Some that speak the right protocol ignore the conditions; others check them first and write later, so that two
-//! writers at once both succeed. Neither can elect. The probe writes under keys of its own and clears them away.
+//! Some stores ignore the conditions; others check first and write later, so that two concurrent writers both
+//! succeed. Neither can elect. The probe writes under keys of its own and removes them.
 
 use std::sync::Arc;
 
@@ -9,12 +9,11 @@ use tokio::task::JoinSet;
 
 use super::{Store, SwapOutcome, Version};
 
-/// How many write one record at the same time, race after race. A store that checks first and writes later lets two
-/// of them win in most races, but not in all, and at times lets one win in several races in a row: few and many
-/// racers meet different gaps, so crowds of each size go over the record [`ROUNDS`] times.
+/// Concurrent writers of one record in each race. A store that checks first and writes later lets two of them win in
+/// most races, but not in all. Few and many writers hit different gaps, so each count races [`ROUNDS`] times.
 const RACER_COUNTS: [usize; 3] = [2, 4, 16];
 
-/// How often every crowd races for a creation, and as often for an update.
+/// Races per count for a creation, and as many for an update.
 const ROUNDS: usize = 4;
 
 /// Why a store cannot be used.
@@ -35,7 +34,7 @@ pub enum ProbeError {
 pub async fn probe(store: &Arc<dyn Store>) -> Result<(), ProbeError> {
     let name = format!("probe/{:016x}", baton_env::random_u64());
     let outcome = check_conditions(store, &name).await;
-    // Left behind it costs nothing but a few bytes.
+    // A leftover costs a few bytes only.
     let _ = store.remove(&name).await;
     outcome
 }
@@ -67,31 +66,31 @@ async fn check_conditions(store: &Arc<dyn Store>, key: &str) -> Result<(), Probe
         }
     }
     for _ in 0..ROUNDS {
-        for crowd in RACER_COUNTS {
-            let created = race_writers(store, key, None, crowd).await?;
-            race_writers(store, key, Some(&created), crowd).await?;
+        for racers in RACER_COUNTS {
+            let created = race_writers(store, key, None, racers).await?;
+            race_writers(store, key, Some(&created), racers).await?;
             store.remove(key).await?;
         }
     }
     Ok(())
 }
 
-/// Lets a crowd write one record at once, each on the same condition, and returns what the only winner wrote.
+/// Lets `racers` tasks write one record under the same condition; returns the version of the only winner.
 async fn race_writers(
     store: &Arc<dyn Store>,
     key: &str,
     expected: Option<&Version>,
-    crowd: usize,
+    racers: usize,
 ) -> Result<Version, ProbeError> {
-    let mut racers = JoinSet::new();
-    for racer in 0..crowd {
+    let mut tasks = JoinSet::new();
+    for racer in 0..racers {
         let (store, key, expected) = (Arc::clone(store), key.to_owned(), expected.cloned());
         // A store may name a version after its content, so no two write the same.
         let value = format!("racer {racer} {:016x}", baton_env::random_u64()).into_bytes();
-        racers.spawn(async move { store.swap(&key, expected.as_ref(), value).await });
+        tasks.spawn(async move { store.swap(&key, expected.as_ref(), value).await });
     }
     let (mut winners, mut failure) = (Vec::new(), None);
-    while let Some(outcome) = racers.join_next().await {
+    while let Some(outcome) = tasks.join_next().await {
         match outcome {
             Ok(Ok(SwapOutcome::Done(version))) => winners.push(version),
             Ok(Ok(SwapOutcome::Conflict)) | Err(_) => {}
@@ -102,13 +101,13 @@ async fn race_writers(
     match (winners.pop(), failure) {
         (Some(version), _) if winners.is_empty() => Ok(version),
         (Some(_), _) => Err(ProbeError::Unsafe(format!(
-            "of {crowd} {what} of one record at once, {} succeeded",
+            "of {racers} {what} of one record at once, {} succeeded",
             winners.len() + 1
         ))),
-        // A racer whose answer was lost may have won.
+        // A writer whose answer was lost may have won.
         (None, Some(error)) => Err(error.into()),
         (None, None) => {
-            Err(ProbeError::Unsafe(format!("of {crowd} {what} of one record at once, none succeeded")))
+            Err(ProbeError::Unsafe(format!("of {racers} {what} of one record at once, none succeeded")))
         }
     }
 }

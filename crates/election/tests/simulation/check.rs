@@ -63,7 +63,7 @@ impl Check {
         Ok(())
     }
 
-    /// A worker begins to coordinate, or may go on: nobody else does (I2, I5).
+    /// A worker begins to coordinate, or may go on: no other does (I2, I5).
     pub fn leading(&mut self, at: Duration, leading: &[String]) -> Result<(), Broken> {
         if leading.len() > 1 {
             return Err(self.broken(at, format!("two coordinators at a time: {leading:?}")));
@@ -82,12 +82,12 @@ impl Check {
         Ok(())
     }
 
-    /// Nobody has coordinated for `without` in a calm, though that should take no longer than `bound`.
+    /// There was no coordinator for `without` in a calm; at most `bound` is allowed.
     pub fn idle(&mut self, at: Duration, without: Duration, bound: Duration) -> Result<(), Broken> {
         let share = u64::try_from(without.as_micros() * 100 / bound.as_micros()).unwrap_or(u64::MAX);
         self.slowest = self.slowest.max(share);
         if without > bound {
-            let what = format!("nobody has coordinated for {without:?}, the bound is {bound:?}");
+            let what = format!("no coordinator for {without:?}, the bound is {bound:?}");
             return Err(self.broken(at, what));
         }
         Ok(())

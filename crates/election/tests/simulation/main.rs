@@ -3,7 +3,7 @@
 //! Three to nine workers run the real machine against a store that is slow, fails, loses replies after a write, lets
 //! requests arrive long after their sender gave up, and lists what was true a while ago. Workers crash, come back
 //! under the same or another id, freeze for longer than a mandate, and have clocks that drift and walls that jump.
-//! Storms of faults alternate with calm. What must hold is in `check_conditions`; two broken variants show that it can fail.
+//! Storms of faults alternate with calm. What must hold is in `check`; two broken variants show that it can fail.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -36,17 +36,17 @@ pub struct Plan {
 
 /// What a worker asks the store for.
 #[derive(Clone, Debug)]
-enum Asked {
+enum StoreRequest {
     /// By its machine, which knows of this process as its own.
     Machine(Effect, Option<String>),
-    Keeper(ProcessLeaseEffect),
+    ProcessLease(ProcessLeaseEffect),
 }
 
-/// What a worker is told.
+/// An answer for a worker.
 #[derive(Debug)]
-enum Told {
+enum StoreAnswer {
     Machine(Input),
-    Keeper(ProcessLeaseInput),
+    ProcessLease(ProcessLeaseInput),
 }
 
 #[derive(Debug)]
@@ -95,14 +95,14 @@ enum Due {
         worker: usize,
         life: u64,
         call: u64,
-        told: Told,
+        answer: StoreAnswer,
     },
     /// A request reaches the store.
     Request {
         worker: usize,
         life: u64,
         call: u64,
-        asked: Asked,
+        asked: StoreRequest,
         reply: Option<Duration>,
         late: bool,
     },
@@ -132,8 +132,8 @@ struct Participant {
     id: String,
     life: u64,
     machine: Option<Machine>,
-    keeper: Option<ProcessLease>,
-    /// By what its keeper says that it holds.
+    process_lease: Option<ProcessLease>,
+    /// The lease that its process has.
     lease: Option<HeldLease>,
     rate: f64,
     offset: Duration,
@@ -195,7 +195,7 @@ impl World {
                 id: format!("w{place}"),
                 life: 0,
                 machine: None,
-                keeper: None,
+                process_lease: None,
                 lease: None,
                 rate,
                 offset: random.up_to(Duration::from_secs(1_000_000)),
@@ -244,7 +244,7 @@ impl World {
         self.plan.settings.heartbeat_interval
     }
 
-    /// How soon after a calm began somebody must coordinate: what was under way in the storm has landed, and then
+    /// How soon after the start of a calm there must be a coordinator: calls of the storm have landed, and then
     /// the last in line needs its time; one that was just restarted also observes first.
     fn bound(&self) -> Duration {
         let settings = &self.plan.settings;
@@ -298,14 +298,14 @@ impl World {
                 if self.workers[worker].woken_at == Some(self.now) {
                     self.workers[worker].woken_at = None;
                 }
-                self.keep(worker, life, ProcessLeaseInput::Tick)?;
+                self.step_process_lease(worker, life, ProcessLeaseInput::Tick)?;
                 self.step(worker, life, Input::Tick)?;
             }
-            Due::Answer { worker, life, call, told } => {
+            Due::Answer { worker, life, call, answer } => {
                 if self.workers[worker].life == life && self.workers[worker].open.remove(&call).is_some() {
-                    match told {
-                        Told::Machine(input) => self.step(worker, life, input)?,
-                        Told::Keeper(input) => self.keep(worker, life, input)?,
+                    match answer {
+                        StoreAnswer::Machine(input) => self.step(worker, life, input)?,
+                        StoreAnswer::ProcessLease(input) => self.step_process_lease(worker, life, input)?,
                     }
                 }
             }
@@ -319,10 +319,12 @@ impl World {
                         self.after(wait, Due::Request { worker, life, call, asked, reply, late });
                         return Ok(());
                     }
-                    Err(None) => Some(Told::Machine(Input::SwapAnswered(SwapAnswer::Conflict))),
+                    Err(None) => Some(StoreAnswer::Machine(Input::SwapAnswered(SwapAnswer::Conflict))),
                 };
                 match (reply, answer) {
-                    (Some(delay), Some(told)) => self.after(delay, Due::Answer { worker, life, call, told }),
+                    (Some(delay), Some(answer)) => {
+                        self.after(delay, Due::Answer { worker, life, call, answer })
+                    }
                     (None, Some(_)) => self.lost_replies += 1,
                     _ => {}
                 }
@@ -346,7 +348,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether somebody coordinates; in a calm somebody must.
+    /// Checks that there is a coordinator in a calm.
     fn look(&mut self) -> Result<(), Broken> {
         if !self.leading().is_empty() || self.stormy {
             self.last_led = self.now;
@@ -429,7 +431,7 @@ impl World {
 
     fn crash(&mut self, worker: usize) {
         self.workers[worker].machine = None;
-        self.workers[worker].keeper = None;
+        self.workers[worker].process_lease = None;
         self.workers[worker].lease = None;
         self.workers[worker].leadership = None;
         self.workers[worker].life = 0;
@@ -457,13 +459,13 @@ impl World {
         let machine = Machine::new(self.plan.settings.clone(), participant.id.clone(), seed);
         if self.random.chance(self.plan.sharing) {
             let seed = [self.random.next() | 1, self.random.next()];
-            participant.keeper =
+            participant.process_lease =
                 Some(ProcessLease::new(self.plan.settings.clone(), participant.id.clone(), seed));
             participant.machine = Some(machine.with_process_lease());
         } else {
             participant.machine = Some(machine);
         }
-        self.keep(worker, self.lives, ProcessLeaseInput::Tick)?;
+        self.step_process_lease(worker, self.lives, ProcessLeaseInput::Tick)?;
         self.step(worker, self.lives, Input::Tick)
     }
 
@@ -475,7 +477,7 @@ impl World {
         for due in std::mem::take(&mut self.workers[worker].held) {
             self.handle(due)?;
         }
-        self.keep(worker, life, ProcessLeaseInput::Tick)?;
+        self.step_process_lease(worker, life, ProcessLeaseInput::Tick)?;
         self.step(worker, life, Input::Tick)
     }
 
@@ -510,21 +512,26 @@ impl World {
         Ok(())
     }
 
-    /// Lets the keeper of a worker's process take something in.
-    fn keep(&mut self, worker: usize, life: u64, input: ProcessLeaseInput) -> Result<(), Broken> {
+    /// Steps the process lease of a worker.
+    fn step_process_lease(
+        &mut self,
+        worker: usize,
+        life: u64,
+        input: ProcessLeaseInput,
+    ) -> Result<(), Broken> {
         let now = self.local(worker);
         let participant = &mut self.workers[worker];
         if participant.life != life || participant.paused {
             return Ok(());
         }
-        let Some(keeper) = &mut participant.keeper else { return Ok(()) };
-        for effect in keeper.step(now, input) {
+        let Some(process_lease) = &mut participant.process_lease else { return Ok(()) };
+        for effect in process_lease.step(now, input) {
             match effect {
                 ProcessLeaseEffect::LeaseChanged(held) => {
                     self.workers[worker].lease.clone_from(&held);
                     self.step(worker, life, Input::LeaseChanged(held))?;
                 }
-                effect => self.send(worker, Asked::Keeper(effect)),
+                effect => self.send(worker, StoreRequest::ProcessLease(effect)),
             }
         }
         self.wake(worker);
@@ -534,8 +541,8 @@ impl World {
     fn wake(&mut self, worker: usize) {
         let participant = &self.workers[worker];
         let Some(machine) = &participant.machine else { return };
-        let keeper = participant.keeper.as_ref().map_or(Duration::MAX, ProcessLease::wake_at);
-        let wait = machine.wake_at().min(keeper).saturating_sub(self.local(worker).mono);
+        let process_lease = participant.process_lease.as_ref().map_or(Duration::MAX, ProcessLease::wake_at);
+        let wait = machine.wake_at().min(process_lease).saturating_sub(self.local(worker).mono);
         if wait > self.heartbeat() * 1000 {
             return;
         }
@@ -555,11 +562,11 @@ impl World {
             | Effect::ReadHighestEpoch
             | Effect::WriteHeartbeat(_) => {
                 let own = self.workers[worker].lease.as_ref().map(|held| held.process.clone());
-                self.send(worker, Asked::Machine(effect, own));
+                self.send(worker, StoreRequest::Machine(effect, own));
             }
             Effect::Remove(_) => {
                 let wait = self.random.up_to(self.plan.settings.call_timeout / 4);
-                let asked = Asked::Machine(effect, None);
+                let asked = StoreRequest::Machine(effect, None);
                 let due = Due::Request { worker, life: 0, call: 0, asked, reply: None, late: false };
                 self.after(wait, due);
             }
@@ -590,25 +597,31 @@ impl World {
     }
 
     /// Sends a request on its way to the store, and sees to it that its sender hears something in time.
-    fn send(&mut self, worker: usize, asked: Asked) {
+    fn send(&mut self, worker: usize, asked: StoreRequest) {
         let timeout = self.plan.settings.call_timeout;
         self.calls += 1;
         let (call, life) = (self.calls, self.workers[worker].life);
         self.workers[worker].open.insert(call, ());
         let late = || "late".to_owned();
-        let told = match &asked {
-            Asked::Keeper(ProcessLeaseEffect::Read(_)) => Told::Keeper(ProcessLeaseInput::Read(Err(late()))),
-            Asked::Keeper(_) => Told::Keeper(ProcessLeaseInput::SwapAnswered(SwapAnswer::Unknown(late()))),
-            Asked::Machine(Effect::Read, _) => Told::Machine(Input::Read(Err(late()))),
-            Asked::Machine(Effect::Swap(..), _) => {
-                Told::Machine(Input::SwapAnswered(SwapAnswer::Unknown(late())))
+        let answer = match &asked {
+            StoreRequest::ProcessLease(ProcessLeaseEffect::Read(_)) => {
+                StoreAnswer::ProcessLease(ProcessLeaseInput::Read(Err(late())))
             }
-            Asked::Machine(Effect::List, _) => Told::Machine(Input::Listed(Err(late()))),
-            Asked::Machine(Effect::ReadHighestEpoch, _) => Told::Machine(Input::HighestEpoch(Err(late()))),
-            Asked::Machine(..) => Told::Machine(Input::HeartbeatWritten(Err(late()))),
+            StoreRequest::ProcessLease(_) => {
+                StoreAnswer::ProcessLease(ProcessLeaseInput::SwapAnswered(SwapAnswer::Unknown(late())))
+            }
+            StoreRequest::Machine(Effect::Read, _) => StoreAnswer::Machine(Input::Read(Err(late()))),
+            StoreRequest::Machine(Effect::Swap(..), _) => {
+                StoreAnswer::Machine(Input::SwapAnswered(SwapAnswer::Unknown(late())))
+            }
+            StoreRequest::Machine(Effect::List, _) => StoreAnswer::Machine(Input::Listed(Err(late()))),
+            StoreRequest::Machine(Effect::ReadHighestEpoch, _) => {
+                StoreAnswer::Machine(Input::HighestEpoch(Err(late())))
+            }
+            StoreRequest::Machine(..) => StoreAnswer::Machine(Input::HeartbeatWritten(Err(late()))),
         };
         let patience = timeout.div_f64(self.workers[worker].rate);
-        self.after(patience, Due::Answer { worker, life, call, told });
+        self.after(patience, Due::Answer { worker, life, call, answer });
         let quick = timeout / 10;
         let (there, back) = (self.random.up_to(quick), self.random.up_to(quick));
         if !self.stormy {
@@ -621,7 +634,7 @@ impl World {
         let (there, reply, late) = match self.random.between(0, 99) {
             // The reply is lost.
             0..5 => (there, None, false),
-            // The request arrives when nobody waits for it any more.
+            // The request arrives after its caller has timed out.
             5..10 => (timeout + self.random.up_to(timeout * 2), Some(back), true),
             // A slow store.
             10..20 => (self.random.up_to(timeout), Some(self.random.up_to(timeout)), false),
@@ -633,10 +646,12 @@ impl World {
     /// The first of the two writes of a claim that takes a term from a process: returns what there is to do if there is
     /// no such write, or else what is left to do, which is nothing if it was refused.
     #[expect(clippy::result_large_err, reason = "both ways are usual")]
-    fn fence(&mut self, asked: Asked) -> Result<Asked, Option<Asked>> {
-        let Asked::Machine(Effect::Swap(Some(expected), record), own) = asked else { return Ok(asked) };
+    fn fence(&mut self, asked: StoreRequest) -> Result<StoreRequest, Option<StoreRequest>> {
+        let StoreRequest::Machine(Effect::Swap(Some(expected), record), own) = asked else {
+            return Ok(asked);
+        };
         let (version, process) = store_calls::split_version(&expected);
-        let rest = Asked::Machine(Effect::Swap(Some(version), record.clone()), own);
+        let rest = StoreRequest::Machine(Effect::Swap(Some(version), record.clone()), own);
         let taken = process.filter(|(id, _)| record.process.as_deref() != Some(id));
         let Some((id, seen)) = taken.filter(|_| self.plan.fences) else { return Ok(rest) };
         let current = self.store.processes.get(id).map(|(version, _)| version.to_string());
@@ -650,15 +665,19 @@ impl World {
     }
 
     /// What the store does with a request.
-    fn serve(&mut self, asked: Asked, late: bool) -> Result<Option<Told>, Broken> {
+    fn serve(&mut self, asked: StoreRequest, late: bool) -> Result<Option<StoreAnswer>, Broken> {
         self.late_requests += u64::from(late);
         match asked {
-            Asked::Machine(effect, own) => Ok(self.serve_machine(effect, own, late)?.map(Told::Machine)),
-            Asked::Keeper(effect) => Ok(self.serve_keeper(effect).map(Told::Keeper)),
+            StoreRequest::Machine(effect, own) => {
+                Ok(self.serve_machine(effect, own, late)?.map(StoreAnswer::Machine))
+            }
+            StoreRequest::ProcessLease(effect) => {
+                Ok(self.serve_process_lease(effect).map(StoreAnswer::ProcessLease))
+            }
         }
     }
 
-    fn serve_keeper(&mut self, effect: ProcessLeaseEffect) -> Option<ProcessLeaseInput> {
+    fn serve_process_lease(&mut self, effect: ProcessLeaseEffect) -> Option<ProcessLeaseInput> {
         let store = &mut self.store;
         let id = |key: &str| key.trim_start_matches("processes/").to_owned();
         match effect {
