@@ -1,5 +1,6 @@
 """GET /api/v1/dlq"""
 
+import time
 from urllib.parse import quote
 
 import pytest
@@ -69,6 +70,76 @@ def test_dead_letters_are_filtered_by_group_partition_and_time(server, queue):
     recent = {"from": "2020-01-01T00:00:00Z", "to": "2999-01-01T00:00:00Z"}
     assert letters(server, queue=queue, **recent)["total"] == 3
     assert letters(server, queue=queue, **{"from": "2999-01-01T00:00:00Z"})["total"] == 0
+
+
+def bulk(server, action, **body):
+    answer = server.post(f"/api/v1/dlq:{action}", body)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def test_dead_letters_are_grouped_by_error(server, queue):
+    for number in range(3):
+        give_up(server, queue, number, error="refused")
+    give_up(server, queue, "odd", partition="q", group="g", error="timed out")
+    answer = server.get(f"/api/v1/dlq/errors?queue={queue}").json
+    assert [(row["error"], row["count"]) for row in answer["errors"]] == [("refused", 3), ("timed out", 1)]
+    assert (answer["counted"], answer["nextCursor"]) == (4, None)
+    first, second = answer["errors"]
+    assert first["firstFailedAt"] <= first["lastFailedAt"] <= second["lastFailedAt"]
+    expected = {"queue": queue, "partition": "q", "transactionId": "q-odd-g", "consumerGroup": "g"}
+    assert expected.items() <= second["sample"].items()
+    narrowed = server.get(f"/api/v1/dlq/errors?queue={queue}&errorContains=out").json
+    assert [row["count"] for row in narrowed["errors"]] == [1]
+    assert "queue" in server.get("/api/v1/dlq/errors?queu=x").error
+
+
+def test_dead_letters_are_replayed_by_filter(server, queue):
+    for number in range(4):
+        give_up(server, queue, number, error=f"error {number % 2}")
+    chosen = {"queue": queue, "error": "error 1"}
+    assert bulk(server, "replay", filter=chosen, dryRun=True) | {"nextCursor": 0} == {
+        "dryRun": True, "matched": 2, "replayed": 0, "duplicates": 0, "stopped": None, "nextCursor": 0,
+    }
+    assert letters(server, queue=queue)["total"] == 4
+    first = bulk(server, "replay", filter=chosen, limit=1)
+    assert (first["replayed"], first["nextCursor"] is None) == (1, False)
+    rest = bulk(server, "replay", filter=chosen, cursor=first["nextCursor"])
+    assert (rest["replayed"], rest["nextCursor"]) == (1, None)
+    assert [message["data"] for message in server.pop(queue, batch=10)] == [1, 3]
+    assert letters(server, queue=queue)["total"] == 2
+
+
+def test_a_replay_keeps_to_its_rate(server, queue):
+    for number in range(6):
+        give_up(server, queue, number)
+    started = time.monotonic()
+    done = bulk(server, "replay", filter={"queue": queue}, ratePerSec=1)
+    assert (done["replayed"], done["nextCursor"] is None) == (5, False)
+    assert time.monotonic() - started >= 4
+
+
+def test_dead_letters_are_purged_by_filter(server, queue):
+    for number in range(4):
+        give_up(server, queue, number, error=f"error {number % 2}")
+    assert bulk(server, "purge", filter={"queue": queue, "errorContains": "r 0"})["purged"] == 2
+    assert [letter["errorMessage"] for letter in letters(server, queue=queue)["messages"]] == ["error 1"] * 2
+    assert bulk(server, "purge", filter={"queue": queue}, dryRun=True)["matched"] == 2
+    assert bulk(server, "purge", filter={"queue": queue})["purged"] == 2
+    assert letters(server, queue=queue)["total"] == 0
+    assert server.pop(queue, batch=10) == []
+
+
+@pytest.mark.parametrize("action", ["replay", "purge"])
+def test_all_dead_letters_are_meant_only_by_all(server, queue, action):
+    give_up(server, queue, 1)
+    for body in ({}, {"filter": {}}, {"filter": {"queue": queue}, "all": True}, {"filter": {"queu": queue}}):
+        assert server.post(f"/api/v1/dlq:{action}", body).status == 400, body
+    for wrong in ({"ratePerSec": 0}, {"cursor": "x"}):
+        assert server.post(f"/api/v1/dlq:{action}", {"filter": {"queue": queue}, **wrong}).status == 400
+    assert letters(server, queue=queue)["total"] == 1
+    assert bulk(server, action, all=True)["matched"] >= 1
+    assert letters(server, queue=queue)["total"] == 0
 
 
 def test_a_queue_without_dead_letters_has_none(server, queue):

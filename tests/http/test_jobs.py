@@ -227,6 +227,8 @@ def test_dead_letters_are_replayed_by_filter_and_rate(server, queue, worker):
         report(server, leased, "failed")
     replay = lambda **fields: server.post(f"{API}/dead-letters:replay", fields)  # noqa: E731
     assert replay(filter={"state": "completed"}).status == 422
+    for nothing in ({}, {"filter": {}}, {"filter": {"queue": queue}, "all": True}):
+        assert replay(**nothing).status == 422, "all dead letters are meant only by all"
     assert replay(filter={"queue": queue}, ratePerSec=0).status == 422
     assert ok(replay(filter={"tag": f"{queue}-0"}))["replayed"] == 2
     assert [job(server, id)["state"] for id in jobs] == ["dispatched", "failed", "dispatched", "failed"]

@@ -113,7 +113,8 @@ def test_a_cleared_queue_is_empty_and_goes_on(server, queue):
     assert server.delete(f"/api/v1/queues/{queue}/clear?partition=a").status == 200
     messages = server.pop(queue, batch=10, partitions=10)
     assert [message["data"] for message in messages] == ["b"]
-    assert server.delete(f"/api/v1/queues/{queue}/clear").status == 200
+    cleared = server.delete(f"/api/v1/queues/{queue}/clear").json
+    assert (cleared["cleared"], cleared["partitionsCleared"], cleared["nextCursor"]) == (True, 2, None)
     assert server.pop(queue, batch=10, partitions=10, consumerGroup="g") == []
     server.push(queue, "c", partition="a")
     assert [message["data"] for message in server.pop(queue, batch=10, partitions=10)] == ["c"]

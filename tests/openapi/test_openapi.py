@@ -264,6 +264,9 @@ KNOWING = [
     ),
     ("DELETE", "/api/v1/shards/{service}", "/api/v1/shards/{q}", None),
     ("POST", "/api/v1/jobs:bulk", "/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "{q}"}}),
+    ("GET", "/api/v1/dlq/errors", "/api/v1/dlq/errors?queue={q}", None),
+    ("POST", "/api/v1/dlq:replay", "/api/v1/dlq:replay", {"filter": {"queue": "{q}"}, "ratePerSec": 100}),
+    ("POST", "/api/v1/dlq:purge", "/api/v1/dlq:purge", {"filter": {"queue": "{q}"}, "dryRun": True}),
     ("DELETE", "/api/v1/queues/{queue}/clear", "/api/v1/queues/{q}/clear?partition=Default", None),
     ("DELETE", "/api/v1/workers/{worker}", "/api/v1/workers/{w}", None),
 ]

@@ -25,7 +25,7 @@ def said(page, server, directory):
 @pytest.mark.parametrize(
     "name, routes",
     [
-        ("queues", ["push", "pop", "/ack ", "ack/batch", "extend", "configure", "dlq", "retry", "transaction", "seek"]),
+        ("queues", ["push", "pop", "/ack ", "ack/batch", "extend", "configure", "dlq", "retry", "dlq/errors", "dlq:replay", "dlq:purge", "transaction", "seek"]),
         ("records", ["kv", "locks", "timers", "transaction", "fetch", "fetch/offsets", "partitions/changed", "depth"]),
         ("examples", ["messages", "positions", "traces", "streams", "workers", "schedules", "shards", "elections", "analytics"]),
         ("jobs", ["jobs", "workers", "lease", "executions:report"]),

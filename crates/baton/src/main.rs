@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use commands::{
-    cluster, completions, data, elect, elections, job, migrate, nodes, pop, push, queues, schedule, serve,
-    shards, tail, token as token_command, worker, workers,
+    cluster, completions, data, dead_letters, elect, elections, job, migrate, nodes, pop, purge, push,
+    queues, schedule, serve, shards, tail, token as token_command, worker, workers,
 };
 
 #[global_allocator]
@@ -59,6 +59,10 @@ enum Command {
     Tail(tail::Args),
     /// List queues, or show one.
     Queues(queues::Args),
+    /// Show what messages died of, push dead letters again, remove them.
+    DeadLetters(dead_letters::Args),
+    /// Delete all messages of a queue.
+    Purge(purge::Args),
     /// Enqueue jobs, look at them, call them off, try them again.
     Job(job::Args),
     /// Make jobs come by themselves.
@@ -119,6 +123,8 @@ fn run(command: Command) -> anyhow::Result<()> {
             Command::Pop(args) => pop::run(args).await,
             Command::Tail(args) => tail::run(args).await,
             Command::Queues(args) => queues::run(args).await,
+            Command::DeadLetters(args) => dead_letters::run(args).await,
+            Command::Purge(args) => purge::run(args).await,
             Command::Job(args) => job::run(args).await,
             Command::Schedule(args) => schedule::run(args).await,
             Command::Worker(args) => worker::run(args).await,

@@ -3,6 +3,7 @@
 use baton_types::Timestamp;
 use bytes::Bytes;
 use http::Method;
+use serde_json::{Map, Value};
 
 use crate::path::Path;
 use crate::{Client, DeadLetter, DeadLetterPage, Error, Queue, Replay};
@@ -90,6 +91,25 @@ impl DeadLetters {
 }
 
 impl Client {
+    /// Groups dead letters by their error, in the members that the server answers; `nextCursor` is where the next call goes on.
+    pub async fn dead_letter_errors(
+        &self,
+        filter: &Map<String, Value>,
+        cursor: Option<&str>,
+    ) -> Result<Value, Error> {
+        let mut path = Path::new("/api/v1/dlq/errors").maybe("cursor", cursor);
+        for (name, value) in filter {
+            path = path.maybe(name, value.as_str());
+        }
+        self.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
+    }
+
+    /// Has many dead letters pushed again (`replay`) or removed (`purge`), as `body` says.
+    pub async fn change_dead_letters(&self, action: &str, body: &Value) -> Result<Value, Error> {
+        let path = Path::new("/api/v1/dlq:").plain(action).build()?;
+        self.post(path, body, "").await?.read()
+    }
+
     /// Puts a dead letter back at the end of its partition.
     pub async fn replay(&self, letter: &DeadLetter) -> Result<Replay, Error> {
         let path = Path::new("/api/v1/messages")

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_types::wire::{ConfigureRequest, ConfigureResponse, DeleteResponse};
+use baton_types::wire::{ConfigureRequest, ConfigureResponse, DeleteResponse, PurgeResponse};
 use bytes::Bytes;
 use http::Method;
 use http::uri::PathAndQuery;
@@ -87,6 +87,26 @@ impl Queue {
     pub async fn delete(&self) -> Result<bool, Error> {
         let answer = self.client.call(Method::DELETE, self.resource()?, Bytes::new(), &self.name).await?;
         Ok(answer.read::<DeleteResponse>()?.existed)
+    }
+
+    /// Deletes all messages of the queue, or of the handle's partition. Options, groups and dead letters stay. Returns how
+    /// many partitions were emptied.
+    pub async fn purge(&self) -> Result<u64, Error> {
+        let (mut partitions, mut cursor) = (0, None::<String>);
+        loop {
+            let path = Path::new("/api/v1/queues")
+                .segment(&self.name)
+                .plain("/clear")
+                .maybe("partition", self.partition_name())
+                .maybe("cursor", cursor.as_deref());
+            let answer = self.client.call(Method::DELETE, path.build()?, Bytes::new(), &self.name).await?;
+            let cleared: PurgeResponse = answer.read()?;
+            partitions += cleared.partitions_cleared;
+            cursor = cleared.next_cursor;
+            if cursor.is_none() {
+                return Ok(partitions);
+            }
+        }
     }
 
     /// The queue with its partitions and how many messages they hold.

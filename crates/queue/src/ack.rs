@@ -223,7 +223,15 @@ fn prepare_place(
         }
     }
     if verdicts.is_empty() {
-        return Ok(None);
+        // Messages of a batch may be deleted under its lease. When none is left, an ack of the holder ends it.
+        let Some(lease) = live.filter(|lease| lease.end <= cursor.next) else { return Ok(None) };
+        let held = LeaseClaim::Held(lease.id);
+        if !indexes.iter().any(|index| acks[*index].item.lease == held && results[*index].noop) {
+            return Ok(None);
+        }
+        indexes.iter().for_each(|index| results[*index].lease_released = results[*index].error.is_none());
+        let cursor = Cursor { lease: None, available_at: tx.now(), attempts: 0, ..cursor };
+        return Ok(Some(Change { group, partition: partition.id, cursor, letters: Vec::new() }));
     }
     let next = cursor.next;
     let decision = decide(&queue, group.conflation, cursor, live.is_some(), &verdicts, tx.now());

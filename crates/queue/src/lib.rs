@@ -36,7 +36,10 @@ mod waiting;
 mod withdrawn;
 
 pub use ack::{AckItem, Acked, LeaseClaim};
-pub use broker::{Broker, Causes, FetchEntry, Fetched, Given, Marks, Numbers, Options, Spool, TracedMessage};
+pub use broker::{
+    Broker, Causes, Cleared, FetchEntry, Fetched, Given, LetterError, LetterErrors, LetterFilter,
+    LetterPlace, LetterProgress, LetterSample, Marks, Numbers, Options, Spool, TracedMessage,
+};
 pub use error::Error;
 pub use group::{GroupOverview, GroupPartition, LeaseView, Position};
 pub use inspect::{

@@ -393,7 +393,7 @@ async fn the_id_of_a_deleted_message_is_accepted_again() {
     }
     // Emptying a queue deletes all that is in it.
     assert!(!bench.push_as("q", "b").await);
-    bench.broker.clear_queue("q", None).await.unwrap();
+    bench.broker.clear_queue("q", None, None).await.unwrap();
     assert!(!bench.push_as("q", "b").await);
     assert!(bench.push_as("q", "b").await);
 }

@@ -20,7 +20,6 @@ mod http1;
 mod ignored;
 mod json;
 mod lag;
-mod media;
 mod members;
 pub mod metrics;
 mod names;

@@ -15,8 +15,7 @@ use crate::auth::{self, Admission, Auth, Identity};
 use crate::call::{Answer, Call, Handler};
 use crate::cluster::Origin;
 use crate::error::{Error, Kind};
-use crate::http1::Head;
-use crate::media;
+use crate::http1::{self, Head};
 use crate::reply::Reply;
 use crate::routes::{self, Access, Found, Route};
 
@@ -129,7 +128,7 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
         Some(Admission::Unknown(token)) => Caller::Unknown(route.access, token),
         Some(Admission::Refused(error)) => return Err(error.into_reply()),
     };
-    media::check(head).map_err(Error::into_reply)?;
+    http1::media::check(head).map_err(Error::into_reply)?;
     let parameters = segments.decoded().map_err(Error::into_reply)?;
     let (query, wants_events) = (head.query.to_owned(), head.wants_events);
     let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());

@@ -587,12 +587,11 @@ impl Tx for EmbeddedTx<'_> {
         if !self.letters_of(queue) {
             return Ok(Vec::new());
         }
+        // Their keys are in the order of the newest first.
         let after = after.map(letter_time_key);
         let table = &self.writer.shared.tables.letter_times;
         let (found, gate) =
-            self.writer
-                .letter_times
-                .scan(table, &number_key(queue.0), after.as_deref(), limit, |_, _| true)?;
+            self.writer.letter_times.scan_back(table, &number_key(queue.0), after.as_deref(), limit)?;
         self.gate = self.gate.max(gate);
         let read = |(key, time): (Vec<u8>, Bytes)| read_letter_time(&key, time);
         Ok(found.into_iter().map(read).collect::<Option<_>>().ok_or_else(|| corrupt("dead letter"))?)

@@ -299,7 +299,8 @@ pub trait Tx {
     ) -> Result<Vec<DeadLetter>, Stop>;
 
     /// Keys of up to `limit` dead letters of a queue after the key `after`, each with the moment when the message was given
-    /// up. No payload is read. They come by partition; the order within one is the backend's own.
+    /// up. No payload is read. They come by partition, the oldest message of each first. The order
+    /// of partitions is the backend's own.
     fn dead_letter_keys(
         &mut self,
         queue: QueueId,

@@ -531,6 +531,18 @@ pub struct ConfigureResponse {
     pub options: serde_json::Map<String, Value>,
 }
 
+/// The answer to the deletion of a queue's messages.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PurgeResponse {
+    /// Partitions that are empty now.
+    #[serde(default)]
+    pub partitions_cleared: u64,
+    /// Where the next call goes on; `None` when all are empty.
+    #[serde(default)]
+    pub next_cursor: Option<String>,
+}
+
 /// The answer to the deletion of a queue.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeleteResponse {

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod completions;
 pub mod data;
+pub mod dead_letters;
 pub mod elect;
 pub mod elections;
 pub mod job;
@@ -10,6 +11,7 @@ pub mod migrate;
 pub mod nodes;
 pub mod pop;
 mod process_group;
+pub mod purge;
 pub mod push;
 pub mod queues;
 pub mod schedule;

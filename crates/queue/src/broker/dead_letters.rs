@@ -8,14 +8,14 @@ use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 
 use super::queues::FEW;
 use super::{Broker, PAGE};
-use crate::push::{self, PushBatch};
+use crate::push::{self, PushBatch, Pushed};
 use crate::seal::{Owner, Sealer};
 use crate::{DeadLetterFilter, DeadLetterPage, Error, ListedLetter, Replayed};
 
 /// Letters of a queue that are looked at for their causes: the newest.
 const LOOKED_AT: usize = 500;
 /// Letters whose payloads are read in one decision.
-const READ_AT_ONCE: usize = 16;
+pub(super) const READ_AT_ONCE: usize = 16;
 
 /// What the newest dead letters have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -184,44 +184,74 @@ fn replay(
     let Some(row) = tx.partition_by_id(partition)? else { return Ok(Ok(None)) };
     let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Ok(None)) };
     let Some(letter) = find_letter(tx, &queue, partition, transaction_id)? else { return Ok(Ok(None)) };
-    let original = MessageId::new(letter.created_at, partition, letter.key.offset);
-    let fresh_id = format!("dlq:{original}");
-    let mut batch = PushBatch::default();
-    let message = NewMessage {
-        transaction_id: Some(&fresh_id),
-        trace_id: letter.trace_id,
-        producer: letter.producer.as_deref(),
-        payload: &letter.payload,
-    };
-    // A letter from before the queue was encrypted is sealed now; one that is sealed stays as it is.
-    let mut space = Vec::new();
-    let message = match queue.spec.options.encryption_enabled {
-        true => match sealer.sealed(&queue.spec.name, &message, &mut space) {
-            Ok(sealed) => sealed,
-            Err(error) => return Ok(Err(error)),
-        },
-        false => message,
-    };
-    if let Err(error) = batch.add(&queue.spec.name, &row.name, &message) {
-        return Ok(Err(error));
-    }
-    let pushed = match push::push(tx, &batch)? {
+    let letters = [(letter, row.name)];
+    let pushed = match push_again(tx, sealer, &queue, &letters)? {
         Ok(pushed) => pushed[0],
         Err(error) => return Ok(Err(error)),
     };
-    if !pushed.duplicate {
-        tx.remove_dead_letter(&letter.key);
-    }
+    let [(letter, partition_name)] = letters;
     Ok(Ok(Some(Replayed {
         queue: queue.spec.name.clone(),
         partition,
-        partition_name: row.name,
+        partition_name,
+        original: original(&letter),
+        transaction_id: fresh_id(&letter),
         group: letter.key.group,
-        original,
         original_transaction_id: letter.transaction_id,
-        transaction_id: fresh_id,
         message: pushed.id,
         offset: pushed.offset,
         duplicate: pushed.duplicate,
     })))
+}
+
+/// The id of the message that a letter stands for.
+fn original(letter: &DeadLetter) -> MessageId {
+    MessageId::new(letter.created_at, letter.key.partition, letter.key.offset)
+}
+
+/// The transaction id under which a letter is pushed again, so that this happens once.
+fn fresh_id(letter: &DeadLetter) -> String {
+    format!("dlq:{}", original(letter))
+}
+
+/// Appends copies of dead letters of a queue to their partitions, whose names come with them, and removes the letters, in
+/// one decision. A letter whose message was pushed again before stays.
+pub(super) fn push_again(
+    tx: &mut dyn Tx,
+    sealer: &Sealer,
+    queue: &Queue,
+    letters: &[(DeadLetter, Arc<str>)],
+) -> Result<Result<Vec<Pushed>, Error>, Stop> {
+    let mut batch = PushBatch::default();
+    for (letter, partition) in letters {
+        let fresh_id = fresh_id(letter);
+        let message = NewMessage {
+            transaction_id: Some(&fresh_id),
+            trace_id: letter.trace_id,
+            producer: letter.producer.as_deref(),
+            payload: &letter.payload,
+        };
+        // A letter from before the queue was encrypted is sealed now; one that is sealed stays as it is.
+        let mut space = Vec::new();
+        let message = match queue.spec.options.encryption_enabled {
+            true => match sealer.sealed(&queue.spec.name, &message, &mut space) {
+                Ok(sealed) => sealed,
+                Err(error) => return Ok(Err(error)),
+            },
+            false => message,
+        };
+        if let Err(error) = batch.add(&queue.spec.name, partition, &message) {
+            return Ok(Err(error));
+        }
+    }
+    let pushed = match push::push(tx, &batch)? {
+        Ok(pushed) => pushed,
+        Err(error) => return Ok(Err(error)),
+    };
+    for ((letter, _), pushed) in letters.iter().zip(&pushed) {
+        if !pushed.duplicate {
+            tx.remove_dead_letter(&letter.key);
+        }
+    }
+    Ok(Ok(pushed))
 }

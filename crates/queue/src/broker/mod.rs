@@ -5,6 +5,7 @@
 
 mod dead_letters;
 mod groups;
+mod letters_in_bulk;
 mod maintenance;
 mod messages;
 mod numbers;
@@ -29,10 +30,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use self::dead_letters::Causes;
+pub use self::letters_in_bulk::{
+    LetterError, LetterErrors, LetterFilter, LetterPlace, LetterProgress, LetterSample,
+};
 use self::maintenance::Keeper;
 use self::outage::Outage;
 pub use self::outage::Spool;
 pub use self::pops::Given;
+pub use self::queues::Cleared;
 pub use self::reads::{FetchEntry, Fetched, Marks};
 pub use self::trace::TracedMessage;
 use crate::Error;

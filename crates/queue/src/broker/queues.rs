@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use baton_store::{Partition, Queue, Stop, Tx, look_at_all};
+use baton_types::PartitionId;
 
 use super::{Broker, PAGE};
 use crate::inspect;
@@ -16,6 +17,18 @@ use crate::{Error, PartitionSummary, QueueSummary};
 const QUEUES_AT_ONCE: usize = 100;
 /// Rows of a queue that are looked at together with those of others; a queue that has more is listed page by page.
 pub(super) const FEW: usize = PAGE / QUEUES_AT_ONCE;
+
+/// Pages of partitions that one call empties.
+const CLEARED_PAGES_MAX: usize = 100;
+
+/// What emptying a queue came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Partitions that are empty now.
+    pub partitions: u64,
+    /// The partition after which the next call goes on; `None` when the queue is empty.
+    pub next: Option<PartitionId>,
+}
 
 impl Broker {
     /// The queues of this name and with these labels, as far as those are given; in the order of their creation.
@@ -145,41 +158,57 @@ impl Broker {
         Ok(removed.is_some())
     }
 
-    /// Deletes all messages of a queue or of one of its partitions; `None` when there is no such queue, else how
-    /// many partitions were emptied.
-    pub async fn clear_queue(&self, name: &str, partition: Option<&str>) -> Result<Option<u64>, Error> {
+    /// Deletes all messages of a queue, after the partition `after`, or of one of its partitions; `None` when there is no such
+    /// queue. Options, groups and dead letters stay.
+    pub async fn clear_queue(
+        &self,
+        name: &str,
+        partition: Option<&str>,
+        mut after: Option<PartitionId>,
+    ) -> Result<Option<Cleared>, Error> {
         let Some(queue) = self.matching_queues(Some(name.into()), None, None).await?.pop() else {
             return Ok(None);
         };
         self.give_up_spooled(name, partition).await?;
-        let (mut cleared, mut after) = (0, None);
-        loop {
+        let mut cleared = Cleared::default();
+        for _ in 0..CLEARED_PAGES_MAX {
             let (id, only) = (queue.id, partition.map(String::from));
             let (count, last) = self
                 .run(move |tx| {
-                    let page = tx.partitions(id, after, PAGE)?;
                     let Some(queue) = tx.queue_by_id(id)? else { return Ok((0, None)) };
-                    let wanted =
-                        |partition: &&Partition| only.as_deref().is_none_or(|only| *partition.name == *only);
-                    let (mut count, mut withdrawals) = (0, Vec::new());
-                    look_at_all(page.iter().filter(wanted), |partition| {
-                        withdrawals.extend(Withdrawal::of_all(tx, &queue, partition.id, partition.tail)?);
-                        Ok(())
-                    })?;
-                    look_at_all(page.iter().filter(wanted), |partition| {
-                        tx.trim(partition.id, partition.tail)?;
-                        count += 1;
-                        Ok(())
-                    })?;
-                    withdrawals.into_iter().try_for_each(|withdrawal| withdrawal.write(tx))?;
-                    Ok((count, page.last().map(|partition| partition.id)))
+                    match &only {
+                        Some(only) => {
+                            let found = tx.partition(id, only)?;
+                            empty(tx, &queue, found.as_slice()).map(|count| (count, None))
+                        }
+                        None => {
+                            let page = tx.partitions(id, after, PAGE)?;
+                            let last =
+                                page.last().filter(|_| page.len() == PAGE).map(|partition| partition.id);
+                            empty(tx, &queue, &page).map(|count| (count, last))
+                        }
+                    }
                 })
                 .await?;
-            cleared += count;
-            match last {
-                Some(last) => after = Some(last),
-                None => return Ok(Some(cleared)),
+            cleared.partitions += count;
+            after = last;
+            if after.is_none() {
+                break;
             }
         }
+        cleared.next = after;
+        Ok(Some(cleared))
     }
+}
+
+/// Deletes the messages of partitions, whose transaction ids are then accepted again.
+fn empty(tx: &mut dyn Tx, queue: &Queue, partitions: &[Partition]) -> Result<u64, Stop> {
+    let mut withdrawals = Vec::new();
+    look_at_all(partitions, |partition| {
+        withdrawals.extend(Withdrawal::of_all(tx, queue, partition.id, partition.tail)?);
+        Ok(())
+    })?;
+    look_at_all(partitions, |partition| tx.trim(partition.id, partition.tail))?;
+    withdrawals.into_iter().try_for_each(|withdrawal| withdrawal.write(tx))?;
+    Ok(partitions.len() as u64)
 }

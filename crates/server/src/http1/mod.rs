@@ -12,6 +12,7 @@ mod buffer;
 mod chunked;
 mod connection;
 mod head;
+pub mod media;
 mod outlet;
 mod stream;
 mod wire;

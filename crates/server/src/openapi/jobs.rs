@@ -189,7 +189,9 @@ fn dead_letters() -> Vec<Operation> {
     vec![
         get("/api/v1/dead-letters").query([limit(), cursor()]).answers(200, "A page.", page()),
         post("/api/v1/dead-letters:replay")
-            .body_or_none(shape(json!({"filter?": filter(), "limit?": "whole", "ratePerSec?": "number"})))
+            .body(shape(json!({
+                "filter?": filter(), "all?": "flag", "limit?": "whole", "ratePerSec?": "number",
+            })))
             .answers_error(StatusCode::NOT_FOUND)
             .answers(200, "How many.", shape(json!({"replayed": "whole", "more": "flag"}))),
         post("/api/v1/dead-letters/:job/replay").answers(

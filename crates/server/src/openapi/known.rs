@@ -23,6 +23,8 @@ use crate::unknown;
 pub const OWN: &[&str] = &[
     "/api/v1/cluster",
     "/api/v1/dead-letters",
+    "/api/v1/dlq/",
+    "/api/v1/dlq:",
     "/api/v1/election",
     "/api/v1/events",
     "/api/v1/executions",

@@ -61,7 +61,56 @@ pub(super) fn operations() -> Vec<Operation> {
                 }],
                 "total": "whole", "pagination": "@Page",
             }))),
+        get("/api/v1/dlq/errors")
+            .query([
+                text("queue", "Only of this queue."),
+                text("partition", "Only of this partition."),
+                text("consumerGroup", "Only what this group gave up on."),
+                moment("from", "Not older than this."),
+                moment("to", "Not younger than this."),
+                text("error", "Only with exactly this error."),
+                text("errorContains", "Only with an error that contains this text."),
+                text("cursor", "Go on where an earlier call ended; its counts are to be added."),
+            ])
+            .answers(200, "The errors of up to 10,000 letters, the most frequent first.", shape(json!({
+                "errors": [{
+                    "error": "text?", "count": "whole", "firstFailedAt": "time", "lastFailedAt": "time",
+                    "sample": {
+                        "queue": "text", "partition": "text", "partitionId": "text", "transactionId": "text",
+                        "consumerGroup": "text",
+                    },
+                }],
+                "counted": "whole", "nextCursor": "text?",
+            }))),
+        post("/api/v1/dlq:replay").body(bulk(true)).answers(
+            200,
+            "How many wait again; the rest begins at the cursor.",
+            shape(json!({
+                "dryRun": "flag", "matched": "whole", "replayed": "whole", "duplicates": "whole",
+                "stopped": "text?", "nextCursor": "text?",
+            })),
+        ),
+        post("/api/v1/dlq:purge").body(bulk(false)).answers(
+            200,
+            "How many are gone; the rest begins at the cursor.",
+            shape(json!({"dryRun": "flag", "matched": "whole", "purged": "whole", "nextCursor": "text?"})),
+        ),
     ]
+}
+
+/// The body of a call that changes many letters.
+fn bulk(paced: bool) -> Value {
+    let mut members = json!({
+        "filter?": {
+            "queue?": "text?", "partition?": "text?", "consumerGroup?": "text?", "from?": "time?", "to?": "time?",
+            "error?": "text?", "errorContains?": "text?",
+        },
+        "all?": "flag", "dryRun?": "flag", "limit?": "whole", "cursor?": "text?",
+    });
+    if paced {
+        members["ratePerSec?"] = "number".into();
+    }
+    shape(members)
 }
 
 fn detail() -> Value {

@@ -59,12 +59,17 @@ pub(super) fn operations() -> Vec<Operation> {
             .query([needed_text("queue", "The queue.")])
             .answers(200, "The partitions.", shape(json!({"queue": "text", "partitions": ["@Partition"]})))
             .answers_error(StatusCode::NOT_FOUND),
-        delete("/api/v1/queues/:queue/clear").query([text("partition", "Only this partition.")]).answers(
+        delete("/api/v1/queues/:queue/clear")
+            .query([
+                text("partition", "Only this partition."),
+                text("cursor", "Go on where an earlier call ended."),
+            ])
+            .answers(
             200,
-            "It is empty.",
+            "It is empty, or, if there is a cursor, empty up to there.",
             shape(json!({
-                "success": true, "cleared": true, "queue": "text", "partition": "text?",
-                "partitionsCleared": "whole",
+                "success": true, "cleared": "flag", "queue": "text", "partition": "text?",
+                "partitionsCleared": "whole", "nextCursor": "text?",
             })),
         ),
     ]

@@ -16,6 +16,7 @@ mod idempotency;
 mod jobs;
 mod kv;
 mod lease;
+mod letters_in_bulk;
 mod locks;
 mod messages;
 mod metrics;
@@ -143,6 +144,9 @@ pub const ROUTES: &[Route] = &[
     route(DELETE, "/api/v1/messages/:partition/:transaction", Access::Write, "Delete a message for all groups.", messages::delete),
     route(POST, "/api/v1/messages/:partition/:transaction/retry", Access::Write, "Push a dead letter again.", messages::retry),
     route(GET, "/api/v1/dlq", Access::Read, "List dead letters, newest first.", dead_letters::list),
+    route(GET, "/api/v1/dlq/errors", Access::Read, "Group dead letters by their error.", letters_in_bulk::errors).at(Pace::Long),
+    route(POST, "/api/v1/dlq:replay", Access::Write, "Push the dead letters that a filter describes again.", letters_in_bulk::replay).at(Pace::Long),
+    route(POST, "/api/v1/dlq:purge", Access::Admin, "Remove the dead letters that a filter describes.", letters_in_bulk::purge).at(Pace::Long),
     route(GET, "/api/v1/consumer-groups", Access::Read, "List consumer groups, one entry per queue.", groups::list),
     route(GET, "/api/v1/consumer-groups/lagging", Access::Read, "Partitions where a group is behind.", groups::lagging),
     route(GET, "/api/v1/consumer-groups/:group", Access::Read, "One group, partition by partition.", groups::one),
@@ -159,7 +163,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/tasks", Access::Read, "List tasks.", resources::tasks),
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
-    route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear),
+    route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear).at(Pace::Long),
     route(GET, "/api/v1/elections", Access::Read, "List election groups and who coordinates them.", elections::list),
     route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for news with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look).at(Pace::Asked(Duration::from_millis(elections::WAIT_MAX_MS))),
     route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_queue::{Counts, PartitionSummary, QueueSummary, Tally};
-use baton_types::Timestamp;
+use baton_types::{PartitionId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
@@ -147,15 +147,18 @@ pub(super) fn delete(call: Call) -> Answer {
 /// Deletes all messages of a queue or partition.
 pub(super) fn clear(call: Call) -> Answer {
     Box::pin(async move {
-        let partition = call.query()?.owned("partition");
-        let cleared = call.broker().clear_queue(call.parameter(0), partition.as_deref()).await?;
+        let query = call.query()?;
+        let partition = query.owned("partition");
+        let cursor = query.number("cursor", 0, u64::MAX)?.map(PartitionId);
+        let cleared = call.broker().clear_queue(call.parameter(0), partition.as_deref(), cursor).await?;
         let cleared = cleared.ok_or_else(queue_not_found)?;
         Reply::ok(&json!({
             "success": true,
-            "cleared": true,
+            "cleared": cleared.next.is_none(),
             "queue": call.parameter(0),
             "partition": partition,
-            "partitionsCleared": cleared,
+            "partitionsCleared": cleared.partitions,
+            "nextCursor": cleared.next.map(|partition| partition.to_string()),
         }))
     })
 }

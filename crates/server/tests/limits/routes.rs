@@ -63,6 +63,10 @@ async fn messages(server: &Bench, with: Filling) -> Value {
     let error = with.bytes(limits::ERROR_TEXT_BYTES_MAX);
     server.call("POST", &format!("{}/dlq", place(0)), &json!({"error": error})).await;
     server.call("POST", &format!("{}/retry", place(0)), &json!({})).await;
+    let letters =
+        json!({"queue": queue, "partition": partition, "consumerGroup": with.name(24), "error": error});
+    server.call("POST", "/api/v1/dlq:replay", &json!({"filter": letters, "limit": 1000})).await;
+    server.call("POST", "/api/v1/dlq:purge", &json!({"filter": letters, "limit": 10_000})).await;
     server.call("DELETE", &place(1), &Value::Null).await;
     let entry = json!({"queue": queue, "partition": partition, "offset": 0, "timestamp": 0});
     server.call("POST", "/api/v1/fetch", &json!({"entries": [entry], "maxWaitMs": 0})).await;

@@ -99,7 +99,7 @@ pub(super) struct RawFilter {
 impl RawFilter {
     /// The filter of a call that changes what it describes. One that describes everything must say `all`, so that a
     /// filter that was left out or misspelt changes nothing.
-    fn checked_or_all(self, all: bool) -> Result<Filter, Error> {
+    pub(super) fn checked_or_all(self, all: bool) -> Result<Filter, Error> {
         let filter = self.checked()?;
         match (filter == Filter::default(), all) {
             (true, false) => Err(Error::unprocessable("give a filter, or \"all\": true to mean every job")),

@@ -39,6 +39,7 @@ pub(in crate::routes) fn replay(call: Call) -> Answer {
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct Replay {
     filter: RawFilter,
+    all: bool,
     limit: Option<usize>,
     rate_per_sec: Option<f64>,
 }
@@ -46,10 +47,10 @@ struct Replay {
 /// Gives those that a filter describes another try, perhaps so many a second.
 pub(in crate::routes) fn replay_many(mut call: Call) -> Answer {
     Box::pin(async move {
-        let expected = "{\"filter\": {...}, \"limit\": number, \"ratePerSec\": number}";
+        let expected = "{\"filter\": {...} or \"all\": true, \"limit\": number, \"ratePerSec\": number}";
         let wish: Replay = parsed(&mut call, expected)?;
         let limit = wish.limit.unwrap_or(REPLAYED_MAX).clamp(1, REPLAYED_MAX);
-        let mut filter = wish.filter.checked()?;
+        let mut filter = wish.filter.checked_or_all(wish.all)?;
         let is_dead = |state: &State| matches!(state, State::Failed | State::TimedOut);
         if !filter.states.iter().all(is_dead) {
             return Err(Error::unprocessable("the state of a dead letter is failed or timed_out"));
