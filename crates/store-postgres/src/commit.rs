@@ -27,7 +27,7 @@ const UPDATE_SERVER: &str = "UPDATE servers SET moment = $4, seen_at = clock_tim
             AND ($6::bigint IS NULL OR $6 = (SELECT number FROM versions WHERE name = 'structure'))
             AND ($7::bigint IS NULL OR $7 = (SELECT number FROM versions WHERE name = 'records'))
             AND ($8::bigint IS NULL OR $8 = (SELECT sum(commits_made) FROM servers))
-        THEN $3 ELSE 1 / (commits_made - commits_made) END
+        THEN $3 ELSE conflict('commits') END
     WHERE id = $1 RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 /// Fails when another server has changed the catalog since it was read, or holds the lock to change it. `SKIP
@@ -36,19 +36,19 @@ const CHANGE_CATALOG: &str = "WITH free AS (
         SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR UPDATE SKIP LOCKED),
     changed AS (
         UPDATE versions SET number = $2 FROM free WHERE name = 'structure' AND number = $1 RETURNING 1)
-    SELECT 1 / count(*) FROM changed";
+    SELECT CASE count(*) WHEN 0 THEN conflict('catalog') END FROM changed";
 
 /// Validates the catalog of a batch that only relies on it, and locks it until the commit.
-const LOCK_CATALOG: &str = "SELECT 1 / count(*) FROM (
+const LOCK_CATALOG: &str = "SELECT CASE count(*) WHEN 0 THEN conflict('catalog') END FROM (
         SELECT 1 FROM versions WHERE name = 'structure' AND number = $1 FOR SHARE SKIP LOCKED) kept";
 
 /// Fails when a queue has other partitions than those that were read. A new group gets a slot in each
 /// partition, and a new partition a slot for each group. Drop this check and two servers that do both at
 /// once leave a partition without a slot for the group. From the change of the catalog until the commit no
 /// partition can be created.
-const CHECK_PARTITION_COUNTS: &str = "SELECT 1 / min((w.count = (
-        SELECT count(*) FROM partitions p WHERE p.queue_id = w.queue_id))::integer)
-    FROM unnest($1::bigint[], $2::bigint[]) w (queue_id, count)";
+const CHECK_PARTITION_COUNTS: &str = "SELECT conflict('partitions of a queue')
+    FROM unnest($1::bigint[], $2::bigint[]) w (queue_id, count)
+    WHERE w.count <> (SELECT count(*) FROM partitions p WHERE p.queue_id = w.queue_id)";
 
 /// Fails when another server has changed records since they were read, or holds the lock to change them.
 /// `SKIP LOCKED` never waits: the holder may be waiting for rows that this batch has locked, and will change
@@ -57,7 +57,7 @@ const CHANGE_RECORDS: &str = "WITH free AS (
         SELECT 1 FROM versions WHERE name = 'records' AND number = $1 FOR UPDATE SKIP LOCKED),
     changed AS (
         UPDATE versions SET number = $2 FROM free WHERE name = 'records' AND number = $1 RETURNING 1)
-    SELECT 1 / count(*) FROM changed";
+    SELECT CASE count(*) WHEN 0 THEN conflict('records') END FROM changed";
 
 const UPSERT_QUEUES: &str = "INSERT INTO queues (id, name, body)
     SELECT id, name, body::jsonb FROM unnest($1::bigint[], $2::text[], $3::text[]) w (id, name, body)
@@ -96,14 +96,15 @@ const INSERT_PARTITIONS: &str = "INSERT INTO partitions
 const UPDATE_PARTITIONS: &str =
     "UPDATE partitions p SET start = w.start, tail = w.tail, first_at = w.first_at, last_at = w.last_at,
         deleted = w.deleted, deleted_count = w.deleted_count,
-        version = CASE WHEN p.version = w.version THEN $9 ELSE sqrt(-1 - w.version)::bigint END
+        version = CASE WHEN p.version = w.version THEN $9 ELSE partition_conflict(w.id) END
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[], $7::bigint[],
         $8::bigint[]) w (id, start, tail, first_at, last_at, deleted, deleted_count, version)
     WHERE p.id = w.id";
 
 /// Validates the partitions that were read and not changed, and locks them until the commit. `SKIP LOCKED`
 /// never waits: a server that waits here would take locks out of lock order.
-const LOCK_READ_PARTITIONS: &str = "SELECT sqrt(count(*) - cardinality($1)) FROM (
+const LOCK_READ_PARTITIONS: &str =
+    "SELECT CASE WHEN count(*) < cardinality($1) THEN partition_conflict(min($1[1])) END FROM (
         SELECT 1 FROM unnest($1::bigint[], $2::bigint[]) w (id, version)
         JOIN partitions p ON p.id = w.id AND p.version = w.version FOR UPDATE OF p SKIP LOCKED) kept";
 

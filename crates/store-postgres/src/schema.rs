@@ -29,7 +29,7 @@ use crate::client::connection::{PgConnection, param, quoted, statement};
 use crate::client::error::DatabaseError;
 
 /// The version that this server writes.
-pub const VERSION: i32 = 3;
+pub const VERSION: i32 = 4;
 /// The oldest version that can read what this server writes.
 pub const OLDEST_READER: i32 = 3;
 
@@ -37,7 +37,7 @@ pub const OLDEST_READER: i32 = 3;
 const LOCK_WAIT: Duration = Duration::from_secs(60);
 
 /// Step `n` leads from version `n` to `n + 1`.
-const STEPS: [&str; 3] = [CREATE_TABLES, ADD_PARTITION_VERSIONS, SHORTEN_NUMBERS];
+const STEPS: [&str; 4] = [CREATE_TABLES, ADD_PARTITION_VERSIONS, SHORTEN_NUMBERS, ADD_CONFLICT_CONDITIONS];
 
 const CREATE_TABLES: &str = "
 CREATE TABLE versions (name text PRIMARY KEY, number bigint NOT NULL) WITH (fillfactor = 50);
@@ -149,6 +149,21 @@ UPDATE partitions SET version = version >> 10;
 UPDATE records SET version = version >> 10;
 UPDATE slots SET line = line >> 10, body = CASE WHEN get_byte(body, 0) & 4 = 0 THEN body ELSE overlay(body
     PLACING int8send(('x' || encode(substring(body FROM 34 FOR 8), 'hex'))::bit(64)::bigint >> 10) FROM 34 FOR 8) END;
+";
+
+/// Adds the conditions that a failed validation raises. Each has a code of its own and says in PostgreSQL's log
+/// what happened; an operator can filter the log by them.
+const ADD_CONFLICT_CONDITIONS: &str = "
+CREATE FUNCTION conflict(what text) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'baton: another server changed the % first; this transaction is repeated', what
+        USING ERRCODE = 'BT001';
+END $$;
+CREATE FUNCTION partition_conflict(id bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'baton: another server changed partition % first; this transaction is repeated', id
+        USING ERRCODE = 'BT002';
+END $$;
 ";
 
 /// The version of a schema relative to this server.

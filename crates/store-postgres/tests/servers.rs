@@ -475,6 +475,25 @@ async fn what_was_removed_and_trimmed_is_cleared_away() {
     }
 }
 
+/// PostgreSQL's log shows a conflict between servers by its name, not as a mistake in a formula.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_conflict_between_servers_has_a_code_and_a_text_of_its_own() {
+    let (url, database) = database().await;
+    let store = open(&url).await;
+    let raised = sql(
+        &database,
+        "CREATE FUNCTION raised() RETURNS text LANGUAGE plpgsql SET search_path = baton AS $$
+        BEGIN PERFORM conflict('records'); EXCEPTION WHEN SQLSTATE 'BT001' THEN RETURN SQLERRM; END $$;
+        SELECT raised()",
+    )
+    .await;
+    assert!(
+        raised.ends_with("baton: another server changed the records first; this transaction is repeated"),
+        "{raised}"
+    );
+    store.close().await.unwrap();
+}
+
 /// What a schema of the version before held, with numbers that no double can hold, goes on as it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_of_an_older_schema_keep_their_order_and_become_exact_as_doubles() {
@@ -498,7 +517,7 @@ async fn numbers_of_an_older_schema_keep_their_order_and_become_exact_as_doubles
             overlay(body PLACING int8send(('x' || encode(substring(body FROM 34 FOR 8), 'hex'))::bit(64)::bigint
                 << 10 | 7) FROM 34 FOR 8) END;
         ALTER TABLE servers RENAME COLUMN commits_made TO committed;
-        DELETE FROM migrations WHERE version = 3; COMMIT",
+        DROP FUNCTION conflict, partition_conflict; DELETE FROM migrations WHERE version >= 3; COMMIT",
     )
     .await;
     assert_eq!(check(&Options::new(&url)).await.unwrap(), SchemaStatus::Behind);

@@ -5,10 +5,10 @@ use std::{fmt, io};
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend::ErrorResponseBody;
 
-/// A validation of the catalog, the records or the commit count failed (`1 / 0` in a statement).
-const DIVISION_BY_ZERO: &str = "22012";
-/// A validation of partition versions failed (`sqrt` of a negative number in a statement).
-const INVALID_ARGUMENT_FOR_POWER: &str = "2201F";
+/// A validation of the catalog, the records or the commit count failed (the schema's `conflict`).
+const CONFLICT: &str = "BT001";
+/// A validation of partition versions failed (the schema's `partition_conflict`).
+const PARTITION_CONFLICT: &str = "BT002";
 const UNIQUE_VIOLATION: &str = "23505";
 const SERIALIZATION_FAILURE: &str = "40001";
 const DEADLOCK_DETECTED: &str = "40P01";
@@ -47,7 +47,7 @@ impl DatabaseError {
 
     /// Whether another server changed a partition of the read set.
     pub fn is_version_conflict(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if code == INVALID_ARGUMENT_FOR_POWER)
+        matches!(self, Self::Refused { code, .. } if code == PARTITION_CONFLICT)
     }
 
     /// Whether the database ended the transaction to resolve a deadlock.
@@ -63,8 +63,8 @@ impl DatabaseError {
     /// Whether a retry of the transaction may succeed.
     pub fn is_retryable(&self) -> bool {
         let passing = [
-            DIVISION_BY_ZERO,
-            INVALID_ARGUMENT_FOR_POWER,
+            CONFLICT,
+            PARTITION_CONFLICT,
             UNIQUE_VIOLATION,
             SERIALIZATION_FAILURE,
             DEADLOCK_DETECTED,
