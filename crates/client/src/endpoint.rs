@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use http::header::{CONTENT_TYPE, HOST};
 use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Uri};
@@ -63,17 +63,17 @@ impl Endpoint {
 /// Whom to trust, read when the first address asks for it.
 struct Authorities<'a> {
     ca: Option<&'a Path>,
-    loaded: Option<Trust>,
+    loaded: Option<TlsClient>,
 }
 
 impl Authorities<'_> {
-    fn load(&mut self) -> Result<Trust, Error> {
+    fn load(&mut self) -> Result<TlsClient, Error> {
         if let Some(trust) = &self.loaded {
             return Ok(trust.clone());
         }
         let trust = match self.ca {
-            Some(file) => Trust::file(file),
-            None => Trust::system(),
+            Some(file) => TlsClient::with_roots_from(file),
+            None => TlsClient::with_system_roots(),
         };
         let trust = trust.map_err(|error| Error::Invalid(error.to_string()))?;
         Ok(self.loaded.insert(trust).clone())
@@ -188,7 +188,7 @@ mod tests {
         let before = order(&endpoints, "orders");
         endpoints.failed(endpoints.in_order("orders")[0]);
         assert_ne!(order(&endpoints, "orders"), before);
-        baton_env::pause(Duration::from_millis(25));
+        baton_env::sleep_blocking(Duration::from_millis(25));
         assert_eq!(order(&endpoints, "orders"), before);
     }
 

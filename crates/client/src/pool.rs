@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{Request, response};
@@ -36,7 +36,7 @@ pub(crate) struct Pool {
     host: String,
     port: u16,
     /// Whom to trust, for a server that speaks TLS.
-    trust: Option<Trust>,
+    trust: Option<TlsClient>,
     /// The one used last is used first, so that those that are not needed grow old. Held for moments, never across an
     /// await.
     idle: Mutex<Vec<Idle>>,
@@ -61,7 +61,7 @@ pub(crate) struct Broken {
 }
 
 impl Pool {
-    pub fn new(authority: &Authority, trust: Option<Trust>, idle_max: usize) -> Self {
+    pub fn new(authority: &Authority, trust: Option<TlsClient>, idle_max: usize) -> Self {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let default_port = if trust.is_some() { DEFAULT_PORTS.0 } else { DEFAULT_PORTS.1 };
         let port = authority.port_u16().unwrap_or(default_port);

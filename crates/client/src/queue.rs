@@ -80,7 +80,7 @@ impl Queue {
         let answer = self.client.post(path, &request, &self.name).await?;
         let response: ConfigureResponse = answer.read()?;
         // Laid over the defaults instead of parsed: a newer server may know more options than this client.
-        QueueOptions::default().merged(&response.options).map_err(|e| answer.odd(e.to_string()))
+        QueueOptions::default().with_changes(&response.options).map_err(|e| answer.odd(e.to_string()))
     }
 
     /// Deletes the queue with all its messages. Returns whether it existed.

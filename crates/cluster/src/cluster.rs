@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use baton_types::{GroupId, PartitionId, QueueId};
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc};
@@ -52,7 +52,7 @@ pub struct Options {
     /// How long connecting to another server may take.
     pub connect_timeout: Duration,
     /// Which servers to believe that speak TLS.
-    pub trust: Option<Trust>,
+    pub trust: Option<TlsClient>,
 }
 
 /// Something to tell other servers.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::Full;
@@ -37,7 +37,7 @@ pub enum Failure {
 pub struct Pool {
     host: String,
     port: u16,
-    trust: Option<Trust>,
+    trust: Option<TlsClient>,
     connect_timeout: Duration,
     /// The one used last is used first. Held for moments, never across an await.
     idle: Mutex<Vec<(Sender, Stopwatch)>>,
@@ -45,7 +45,7 @@ pub struct Pool {
 
 impl Pool {
     /// Connections to the server at `url`; `None` when that is no address. `trust` is for one that speaks TLS.
-    pub fn new(url: &str, trust: Option<&Trust>, connect_timeout: Duration) -> Option<Self> {
+    pub fn new(url: &str, trust: Option<&TlsClient>, connect_timeout: Duration) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let (port, trust) = match uri.scheme_str()? {
             "http" => (80, None),

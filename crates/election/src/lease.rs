@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use baton_store::lease::{self, Acquired};
-use baton_store::{Record, Stop, Tx};
+use baton_store::lease::{self, Acquisition};
+use baton_store::{Record, Tx, TxError};
 use baton_types::Timestamp;
 use bytes::Bytes;
 
@@ -85,35 +85,35 @@ fn process_lease_key(id: &str) -> String {
     format!("{PREFIX}held/{}", process_key(id))
 }
 
-fn decode<T: serde::de::DeserializeOwned>(what: &str, record: &Record) -> Result<T, Stop> {
+fn decode<T: serde::de::DeserializeOwned>(what: &str, record: &Record) -> Result<T, TxError> {
     let decoded = serde_json::from_slice(&record.value);
     Ok(decoded.map_err(|e| baton_store::Error::Corrupt(format!("the record of {what:?}: {e}")))?)
 }
 
-fn encode<T: serde::Serialize>(record: &T) -> Result<Bytes, Stop> {
+fn encode<T: serde::Serialize>(record: &T) -> Result<Bytes, TxError> {
     let encoded = serde_json::to_vec(record);
     Ok(encoded.map_err(|e| baton_store::Error::Corrupt(e.to_string()))?.into())
 }
 
 /// The record of a group as it is, with its version.
-pub fn read_epoch(tx: &mut dyn Tx, name: &str) -> Result<Option<(u64, EpochRecord)>, Stop> {
+pub fn read_epoch(tx: &mut dyn Tx, name: &str) -> Result<Option<(u64, EpochRecord)>, TxError> {
     let found = tx.record(&record_key(name))?;
     found.map(|record| Ok((record.version, decode(name, &record)?))).transpose()
 }
 
 /// The record of a process as it is, with its version.
-pub fn read_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, Stop> {
+pub fn read_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, TxError> {
     let found = tx.record(&format!("{PREFIX}{}", process_key(id)))?;
     found.map(|record| Ok((record.version, decode(id, &record)?))).transpose()
 }
 
 /// The same, but `None` if it was fenced.
-fn read_unfenced_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, Stop> {
+fn read_unfenced_process(tx: &mut dyn Tx, id: &str) -> Result<Option<(u64, ProcessRecord)>, TxError> {
     Ok(read_process(tx, id)?.filter(|(_, process)| !process.fenced))
 }
 
 /// Reads the state of the lease `name`; `None` if it never had a holder.
-pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Stop> {
+pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, TxError> {
     let Some((mut version, mut epoch)) = read_epoch(tx, name)? else { return Ok(None) };
     let (key, owner) = lease_of(name, &epoch);
     if let Some(id) = epoch.process.clone().filter(|_| !epoch.released) {
@@ -125,7 +125,7 @@ pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Sto
             None => epoch.released = true,
         }
     }
-    let until = match lease::last(tx, &key)?.filter(|holder| holder.owner == owner) {
+    let until = match lease::last_holder(tx, &key)?.filter(|holder| holder.owner == owner) {
         Some(holder) => holder.until,
         // The process record is missing, since an unknown time.
         None if epoch.released => Timestamp::from_micros(0),
@@ -138,22 +138,24 @@ pub fn read_state(tx: &mut dyn Tx, name: &str) -> Result<Option<LeaseState>, Sto
 }
 
 /// Grants the lease of the term that a record names; returns its expiry.
-fn grant(tx: &mut dyn Tx, name: &str, epoch: &EpochRecord) -> Result<Timestamp, Stop> {
+fn grant(tx: &mut dyn Tx, name: &str, epoch: &EpochRecord) -> Result<Timestamp, TxError> {
     let (key, owner) = lease_of(name, epoch);
     let life = Duration::from_millis(epoch.lease_ms);
-    let mut held = lease::hold(tx, &key, &owner, life)?;
-    if let Acquired::Held(_) = held {
+    let mut held = lease::acquire_with_history(tx, &key, &owner, life)?;
+    if let Acquisition::HeldByOther(_) = held {
         // The record decides: it names another holder than the lease.
-        lease::end(tx, &key)?;
-        held = lease::hold(tx, &key, &owner, life)?;
+        lease::end_with_history(tx, &key)?;
+        held = lease::acquire_with_history(tx, &key, &owner, life)?;
     }
     match held {
-        Acquired::Taken(holder) | Acquired::Already(holder) | Acquired::Held(holder) => Ok(holder.until),
+        Acquisition::Granted(holder)
+        | Acquisition::AlreadyHeld(holder)
+        | Acquisition::HeldByOther(holder) => Ok(holder.until),
     }
 }
 
 /// Takes the lease if it is free or already the claimant's own; returns its state.
-pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>) -> Result<LeaseState, Stop> {
+pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>) -> Result<LeaseState, TxError> {
     let before = read_state(tx, name)?;
     if let Some(state) = &before {
         if state.is_held_by(holder) {
@@ -191,14 +193,14 @@ pub fn acquire(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>) -> Result<Lea
 }
 
 /// Ends the lease of a process for good.
-fn fence_process(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
-    lease::end(tx, &process_lease_key(id))?;
+fn fence_process(tx: &mut dyn Tx, id: &str) -> Result<(), TxError> {
+    lease::end_with_history(tx, &process_lease_key(id))?;
     tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(&ProcessRecord::fenced_record(id))?, None)?;
     Ok(())
 }
 
 /// Renews the lease if `holder` holds it under `token`; returns its state either way.
-pub fn renew(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>, token: u64) -> Result<LeaseState, Stop> {
+pub fn renew(tx: &mut dyn Tx, name: &str, holder: &Claimant<'_>, token: u64) -> Result<LeaseState, TxError> {
     let state = read_state_or_free(tx, name)?;
     if !state.is_held_by(holder) || state.epoch.epoch_number != token {
         return Ok(state);
@@ -215,7 +217,7 @@ pub fn release(
     name: &str,
     holder: &Claimant<'_>,
     next: Option<String>,
-) -> Result<LeaseState, Stop> {
+) -> Result<LeaseState, TxError> {
     let state = read_state_or_free(tx, name)?;
     if !state.is_held_by(holder) {
         return Ok(state);
@@ -231,7 +233,7 @@ pub fn release(
 
 /// Asks the holder to release the lease, with `next` as the preferred successor. The holder releases it itself, when
 /// its work has ended.
-pub fn request_step_down(tx: &mut dyn Tx, name: &str, next: Option<String>) -> Result<LeaseState, Stop> {
+pub fn request_step_down(tx: &mut dyn Tx, name: &str, next: Option<String>) -> Result<LeaseState, TxError> {
     let state = read_state_or_free(tx, name)?;
     if state.is_free() {
         return Ok(state);
@@ -244,7 +246,7 @@ pub fn request_step_down(tx: &mut dyn Tx, name: &str, next: Option<String>) -> R
 }
 
 /// Whether `token` is that of the present holder. Check it in the same transaction as what it protects.
-pub fn is_current_token(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, Stop> {
+pub fn is_current_token(tx: &mut dyn Tx, name: &str, token: u64) -> Result<bool, TxError> {
     Ok(read_state(tx, name)?.is_some_and(|state| !state.is_free() && state.epoch.epoch_number == token))
 }
 
@@ -255,7 +257,7 @@ pub fn swap_epoch(
     name: &str,
     expected: Option<u64>,
     epoch: EpochRecord,
-) -> Result<Option<u64>, Stop> {
+) -> Result<Option<u64>, TxError> {
     let before = read_epoch(tx, name)?;
     if before.as_ref().map(|(version, _)| *version) != expected {
         return Ok(None);
@@ -276,7 +278,7 @@ fn replace_epoch(
     name: &str,
     before: Option<EpochRecord>,
     epoch: EpochRecord,
-) -> Result<Option<u64>, Stop> {
+) -> Result<Option<u64>, TxError> {
     let mut asks = false;
     if let Some(before) = before {
         let same_term = before.nonce == epoch.nonce && before.epoch_number == epoch.epoch_number;
@@ -302,7 +304,7 @@ pub fn swap_process(
     id: &str,
     expected: Option<u64>,
     process: &ProcessRecord,
-) -> Result<Option<u64>, Stop> {
+) -> Result<Option<u64>, TxError> {
     let before = read_process(tx, id)?;
     if before.as_ref().map(|(version, _)| *version) != expected {
         return Ok(None);
@@ -310,22 +312,22 @@ pub fn swap_process(
     if before.is_some_and(|(_, before)| before.fenced) {
         return Ok(None);
     }
-    lease::end(tx, &process_lease_key(id))?;
+    lease::end_with_history(tx, &process_lease_key(id))?;
     if !process.fenced {
-        lease::hold(tx, &process_lease_key(id), id, Duration::from_millis(process.lease_ms))?;
+        lease::acquire_with_history(tx, &process_lease_key(id), id, Duration::from_millis(process.lease_ms))?;
     }
     tx.put_record(&format!("{PREFIX}{}", process_key(id)), encode(process)?, None).map(Some)
 }
 
 /// Removes the records of processes that have long been silent; returns how many of at most `max` are left.
-pub fn remove_silent_processes(tx: &mut dyn Tx, max: usize) -> Result<usize, Stop> {
+pub fn remove_silent_processes(tx: &mut dyn Tx, max: usize) -> Result<usize, TxError> {
     let prefix = format!("{PREFIX}{PROCESSES_PREFIX}");
     let found = tx.records(&prefix, None, max)?;
     let (mut left, now) = (found.len(), tx.now());
     for (key, record) in found {
         let id = key.strip_prefix(&prefix).unwrap_or(&key);
         let process: ProcessRecord = decode(id, &record)?;
-        let held = lease::last(tx, &process_lease_key(id))?;
+        let held = lease::last_holder(tx, &process_lease_key(id))?;
         let until = held.map_or(Timestamp::from_micros(0), |holder| holder.until);
         if now.since(until) > Duration::from_millis(process.lease_ms) * REMOVE_AFTER_LEASES {
             remove_process(tx, id);
@@ -347,7 +349,7 @@ pub fn remove_group(tx: &mut dyn Tx, name: &str) {
     tx.remove_record(&record_key(name));
 }
 
-fn read_state_or_free(tx: &mut dyn Tx, name: &str) -> Result<LeaseState, Stop> {
+fn read_state_or_free(tx: &mut dyn Tx, name: &str) -> Result<LeaseState, TxError> {
     let no_holder = || EpochRecord {
         epoch_number: 0,
         coordinator_id: String::new(),
@@ -370,15 +372,15 @@ fn read_state_or_free(tx: &mut dyn Tx, name: &str) -> Result<LeaseState, Stop> {
 }
 
 /// Writes the record, which restarts or ends the lease.
-fn write_epoch(tx: &mut dyn Tx, name: &str, epoch: EpochRecord) -> Result<LeaseState, Stop> {
+fn write_epoch(tx: &mut dyn Tx, name: &str, epoch: EpochRecord) -> Result<LeaseState, TxError> {
     let now = tx.now();
     let held = match epoch.process.as_ref().filter(|_| !epoch.released) {
         // The process renews its own lease.
-        Some(id) => lease::last(tx, &process_lease_key(id))?.map_or(now, |holder| holder.until),
+        Some(id) => lease::last_holder(tx, &process_lease_key(id))?.map_or(now, |holder| holder.until),
         None => grant(tx, name, &epoch)?,
     };
     if epoch.released {
-        lease::end(tx, &lease_of(name, &epoch).0)?;
+        lease::end_with_history(tx, &lease_of(name, &epoch).0)?;
     }
     let version = tx.put_record(&record_key(name), encode(&epoch)?, None)?;
     let left = if epoch.released { Duration::ZERO } else { held.since(now) };
@@ -420,7 +422,7 @@ mod tests {
 
         async fn run<R: Send + 'static>(
             &self,
-            decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+            decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
         ) -> R {
             baton_store::run(&self.store as &dyn Store, decide).await.unwrap()
         }

@@ -189,17 +189,17 @@ pub fn random_u64() -> u64 {
 
 /// A few random bytes. The system is asked for many at a time: asking takes longer than what most ids are made for.
 fn random<const N: usize>() -> [u8; N] {
-    thread_local!(static SUPPLY: RefCell<Supply> = const { RefCell::new(Supply { bytes: [0; 512], left: 0 }) });
-    SUPPLY.with_borrow_mut(Supply::take)
+    thread_local!(static SUPPLY: RefCell<RandomBuffer> = const { RefCell::new(RandomBuffer { bytes: [0; 512], left: 0 }) });
+    SUPPLY.with_borrow_mut(RandomBuffer::take)
 }
 
 /// Random bytes that nobody has been given yet.
-struct Supply {
+struct RandomBuffer {
     bytes: [u8; 512],
     left: usize,
 }
 
-impl Supply {
+impl RandomBuffer {
     fn take<const N: usize>(&mut self) -> [u8; N] {
         if self.left < N {
             random_bytes(&mut self.bytes);
@@ -229,9 +229,9 @@ pub async fn sleep(duration: Duration) {
 
 /// An alarm that can be set again and again without a new allocation, for code that polls by hand.
 #[derive(Debug)]
-pub struct Deadline(Pin<Box<tokio::time::Sleep>>);
+pub struct ResettableSleep(Pin<Box<tokio::time::Sleep>>);
 
-impl Deadline {
+impl ResettableSleep {
     /// An alarm that rings after `duration`.
     pub fn after(duration: Duration) -> Self {
         Self(Box::pin(tokio::time::sleep(duration)))
@@ -249,7 +249,7 @@ impl Deadline {
 }
 
 /// Lets the current thread rest. For back-off between tries; to wait for an event, wait for the event.
-pub fn pause(duration: Duration) {
+pub fn sleep_blocking(duration: Duration) {
     std::thread::sleep(duration);
 }
 
@@ -286,7 +286,7 @@ mod tests {
     fn no_random_byte_is_given_twice() {
         let given: HashSet<[u8; 10]> = (0..10_000).map(|_| random()).collect();
         assert_eq!(given.len(), 10_000);
-        let mut supply = Supply { bytes: [1; 512], left: 512 };
+        let mut supply = RandomBuffer { bytes: [1; 512], left: 512 };
         let _: [u8; 100] = supply.take();
         assert_eq!((supply.left, &supply.bytes[412..]), (412, [0; 100].as_slice()));
         let _: [u8; 500] = supply.take();

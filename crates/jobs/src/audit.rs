@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use baton_store::Stop;
+use baton_store::TxError;
 use baton_types::PartitionId;
 
 use crate::book::{Book, Halt, each};
@@ -145,7 +145,9 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
         let id = JobId::new(slot.created_at, *place);
         let in_line = slot.permit.is_some_and(|permit| permit.in_line);
         match book.spec(*place) {
-            Err(Halt::Stop(Stop::Failed(error))) => wrong.push(format!("{id} has no specification: {error}")),
+            Err(Halt::Stop(TxError::Failed(error))) => {
+                wrong.push(format!("{id} has no specification: {error}"))
+            }
             other => drop(other?),
         }
         if slot.state == State::Pending && slot.blockers == 0 && !slot.is_doomed && !in_line {

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use baton_store::{Stop, Tx};
+use baton_store::{Tx, TxError};
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ impl Availability {
     }
 
     /// Writes it down for the next leader.
-    pub fn keep(&self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    pub fn keep(&self, tx: &mut dyn Tx) -> Result<(), TxError> {
         tx.put_record(key::AVAILABILITY, serde_json::to_vec(self).unwrap_or_default().into(), None).map(drop)
     }
 }

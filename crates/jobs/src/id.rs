@@ -45,12 +45,12 @@ impl JobId {
 
     /// Where it is, if such a job can be at all.
     pub fn place(self) -> Option<Place> {
-        self.0.place().map(|(partition, offset)| Place { partition, offset })
+        self.0.position().map(|(partition, offset)| Place { partition, offset })
     }
 
     /// The id that a UUID is, which may be no job's.
     pub(crate) const fn of_uuid(id: uuid::Uuid) -> Self {
-        Self(MessageId::of_uuid(id))
+        Self(MessageId::from_uuid(id))
     }
 
     /// The id as the UUID that it is.

@@ -1,6 +1,6 @@
 //! Idempotency keys: a repeated call that makes jobs gets the first answer.
 
-use baton_store::{IdempotencyKey, Repeat};
+use baton_store::{IdempotencyKey, RequestMatch};
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub fn once(
     let Some(key) = key else { return rule(book) };
     let place = key::idempotent(&key.key);
     if let Some(record) = book.record(&place)? {
-        let Repeat::Same(answer) = key.compare(&record) else {
+        let RequestMatch::Same(answer) = key.compare(&record) else {
             let message =
                 "this idempotency key came with another request before; use a new key for a new request";
             return Err(Error::conflict(KEY_REUSED, message).into());
@@ -46,7 +46,7 @@ pub fn once(
     let kept: Vec<_> =
         answer.iter().map(|one| Answered(one.job_id, one.state, one.deduplicated, one.run_at)).collect();
     let until = book.now().after(IDEMPOTENT_FOR);
-    book.put(place, key.record(&serde_json::to_vec(&kept).unwrap_or_default()), Some(until));
+    book.put(place, key.encode_record(&serde_json::to_vec(&kept).unwrap_or_default()), Some(until));
     Ok(answer)
 }
 

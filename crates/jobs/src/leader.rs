@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use baton_store::lease::{self, Acquired, Holder};
-use baton_store::{Stop, Tx};
+use baton_store::lease::{self, Acquisition, Holder};
+use baton_store::{Tx, TxError};
 use baton_types::Timestamp;
 use serde_json::json;
 
@@ -27,8 +27,8 @@ pub struct Term {
 
 impl Term {
     /// Whether this is the term that counts; asked in the decision that acts on it.
-    pub fn guard(&self, tx: &mut dyn Tx) -> Result<bool, Stop> {
-        lease::fence(tx, key::LEADER, self.token)
+    pub fn guard(&self, tx: &mut dyn Tx) -> Result<bool, TxError> {
+        lease::is_held_under(tx, key::LEADER, self.token)
     }
 }
 
@@ -40,7 +40,7 @@ pub fn take(
     sole: bool,
     life: Duration,
     known: Option<(u64, Availability)>,
-) -> Result<Option<Term>, Stop> {
+) -> Result<Option<Term>, TxError> {
     // Without a leader no job is deleted.
     tx.use_reserve();
     let (last, log) = (term(tx)?, Log::open(tx)?);
@@ -48,30 +48,30 @@ pub fn take(
         lease::release(tx, key::LEADER, holder.token)?;
     }
     Ok(match lease::acquire(tx, key::LEADER, node, life)? {
-        Acquired::Taken(holder) => {
+        Acquisition::Granted(holder) => {
             let number = last + 1;
             tx.put_record(key::TERM, number.to_string().into(), None)?;
             log.write(tx, vec![("leader", json!({"node": node, "term": number}))])?;
             Some(Term { number, token: holder.token, since: holder.since })
         }
-        Acquired::Already(holder) => {
+        Acquisition::AlreadyHeld(holder) => {
             if let Some((_, availability)) = known.filter(|(number, _)| *number == last) {
                 availability.keep(tx)?;
             }
             Some(Term { number: last, token: holder.token, since: holder.since })
         }
-        Acquired::Held(_) => None,
+        Acquisition::HeldByOther(_) => None,
     })
 }
 
 /// The number of the last term.
-pub fn term(tx: &mut dyn Tx) -> Result<u64, Stop> {
+pub fn term(tx: &mut dyn Tx) -> Result<u64, TxError> {
     let record = tx.record(key::TERM)?;
     Ok(record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok()).unwrap_or(0))
 }
 
 /// Gives the lease back, so that another node need not wait for its end.
-pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Result<(), Stop> {
+pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Result<(), TxError> {
     if let Some(availability) = known
         && term.guard(tx)?
     {
@@ -81,6 +81,6 @@ pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Resu
 }
 
 /// Who leads, and under which token.
-pub fn look(tx: &mut dyn Tx) -> Result<Option<Holder>, Stop> {
+pub fn look(tx: &mut dyn Tx) -> Result<Option<Holder>, TxError> {
     lease::holder(tx, key::LEADER)
 }

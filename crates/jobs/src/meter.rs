@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use baton_store::{Distribution, Histogram, MICROS};
+use baton_store::{DURATION_BOUNDS, Distribution, Histogram};
 
 use crate::book::Counts;
 use crate::cluster::Reason;
@@ -100,9 +100,9 @@ impl Default for Meter {
             rebalanced: AtomicU64::default(),
             misfires: AtomicU64::default(),
             overlapped: AtomicU64::default(),
-            lateness: Histogram::new(MICROS),
-            pickup: Histogram::new(MICROS),
-            run: Histogram::new(MICROS),
+            lateness: Histogram::new(DURATION_BOUNDS),
+            pickup: Histogram::new(DURATION_BOUNDS),
+            run: Histogram::new(DURATION_BOUNDS),
         }
     }
 }
@@ -189,9 +189,9 @@ impl Meter {
             rebalanced: get(&self.rebalanced),
             misfires: get(&self.misfires),
             overlapped: get(&self.overlapped),
-            lateness: self.lateness.read(),
-            pickup: self.pickup.read(),
-            run: self.run.read(),
+            lateness: self.lateness.snapshot(),
+            pickup: self.pickup.snapshot(),
+            run: self.run.snapshot(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Error as StoreError, QueueSpec, Stop, Tx};
+use baton_store::{Error as StoreError, QueueSpec, Tx, TxError};
 use baton_types::{PartitionId, QueueId, QueueOptions, Timestamp};
 use serde::Serialize;
 use xxhash_rust::xxh3::xxh3_64;
@@ -30,7 +30,7 @@ fn read_number(value: &[u8]) -> Result<PartitionId, StoreError> {
 }
 
 /// The number of the hidden queue, which is created if it is not there.
-pub fn hidden(tx: &mut dyn Tx) -> Result<QueueId, Stop> {
+pub fn hidden(tx: &mut dyn Tx) -> Result<QueueId, TxError> {
     if let Some(hidden) = tx.queue(HIDDEN)? {
         return Ok(hidden.id);
     }
@@ -40,7 +40,7 @@ pub fn hidden(tx: &mut dyn Tx) -> Result<QueueId, Stop> {
 }
 
 /// Creates a queue that is not there; tells its number.
-pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>, Stop> {
+pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>, TxError> {
     if let Some(record) = tx.record(&key::queue(name))? {
         return Ok(Ok(read_number(&record.value)?));
     }
@@ -168,7 +168,7 @@ pub fn set(
 }
 
 /// Gives up history that is older than any job that could show it.
-pub fn trim_history(tx: &mut dyn Tx, partition: PartitionId, before: Timestamp) -> Result<(), Stop> {
+pub fn trim_history(tx: &mut dyn Tx, partition: PartitionId, before: Timestamp) -> Result<(), TxError> {
     let Some(record) = tx.record(&key::head(partition))? else { return Ok(()) };
     let history = Head::decode(&record.value)?.history;
     let start = tx.offset_at(history, before)?;

@@ -14,7 +14,8 @@ use baton_env::{Clock, ManualClock};
 use baton_jobs::schedule::ScheduleSpec;
 use baton_jobs::{Error, Jobs, NewJob, NewWorker, Options, Outcome, Report, Reported, State};
 use baton_store::{
-    BoxFuture, Error as StoreError, IdempotencyKey, Listener, Operation, Segment, Statistics, Stop, Store, Tx,
+    BoxFuture, Error as StoreError, IdempotencyKey, Listener, Operation, Segment, Statistics, Store, Tx,
+    TxError,
 };
 use baton_store_embedded::EmbeddedStore;
 use baton_types::{Offset, PartitionId, Timestamp};
@@ -89,7 +90,7 @@ impl Faulty {
 struct Denied(Box<dyn Operation>);
 
 impl Operation for Denied {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         self.0.apply(tx)
     }
 
@@ -132,8 +133,8 @@ impl Store for Faulty {
         self.inner.read(partition, from, to, bytes_max)
     }
 
-    fn listen(&self, listener: Listener) {
-        self.inner.listen(listener);
+    fn set_listener(&self, listener: Listener) {
+        self.inner.set_listener(listener);
     }
 
     fn now(&self) -> Timestamp {

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use baton_store::{
-    Cursor, DeadLetter, DeadLetterKey, Durability, Group, MessageView, Partition, Queue, Stop, Tx,
-    look_at_all,
+    Cursor, DeadLetter, DeadLetterKey, Durability, Group, Partition, Queue, StoredMessage, Tx, TxError,
+    collect_misses,
 };
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp, limits};
@@ -124,7 +124,7 @@ struct Change {
 }
 
 /// Decides all acks of a call against the tables without writing.
-pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved], repeated: RepeatedAck) -> Result<Prepared, Stop> {
+pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved], repeated: RepeatedAck) -> Result<Prepared, TxError> {
     let mut results: Vec<Acked> = vec![Acked::default(); acks.len()];
     let mut places: BTreeMap<(PartitionId, &str), Vec<usize>> = BTreeMap::new();
     for (index, ack) in acks.iter().enumerate() {
@@ -134,7 +134,7 @@ pub fn prepare(tx: &mut dyn Tx, acks: &[Resolved], repeated: RepeatedAck) -> Res
         }
     }
     let mut changes = Vec::new();
-    look_at_all(places, |((partition, group), indexes)| {
+    collect_misses(places, |((partition, group), indexes)| {
         changes.extend(prepare_place(tx, acks, repeated, partition, group, &indexes, &mut results)?);
         Ok(())
     })?;
@@ -163,7 +163,7 @@ fn prepare_place(
     group: &str,
     indexes: &[usize],
     results: &mut [Acked],
-) -> Result<Option<Change>, Stop> {
+) -> Result<Option<Change>, TxError> {
     let mut refuse = |error| indexes.iter().for_each(|index| results[*index].error = Some(error));
     let Some(partition) = tx.partition_by_id(partition)? else {
         refuse(NOT_FOUND);
@@ -239,7 +239,7 @@ fn prepare_place(
     let by_server: BTreeSet<_> =
         chosen.iter().filter(|(index, _)| acks[*index].by_server).map(|(_, offset)| *offset).collect();
     let keeps = |offset: &Offset| queue.spec.options.keeps_dead_letters() || by_server.contains(offset);
-    look_at_all(decision.dead.iter().filter(|(offset, ..)| keeps(offset)), |(offset, error, retries)| {
+    collect_misses(decision.dead.iter().filter(|(offset, ..)| keeps(offset)), |(offset, error, retries)| {
         if let Some(message) = tx.message(partition.id, *offset)? {
             letters.push(letter(&queue, &partition, &group, &message, error.as_deref(), *retries, tx.now()));
         }
@@ -291,11 +291,11 @@ fn decide(
     let of = |wanted: AckStatus| verdicts.iter().filter(move |(_, verdict)| verdict.status == wanted);
     let retries = cursor.retries.get_or_insert_default();
     let mut dead: Vec<(Offset, Option<String>, u32)> = of(AckStatus::Dlq)
-        .map(|(offset, verdict)| (*offset, verdict.error.map(String::from), retries.of(*offset)))
+        .map(|(offset, verdict)| (*offset, verdict.error.map(String::from), retries.count(*offset)))
         .collect();
     let mut charged = Vec::new();
     for (offset, verdict) in of(AckStatus::Failed) {
-        let spent = retries.of(*offset);
+        let spent = retries.count(*offset);
         if spent < options.retry_limit {
             charged.push(*offset);
         } else {
@@ -337,7 +337,7 @@ pub fn letter(
     queue: &Queue,
     partition: &Partition,
     group: &Group,
-    message: &MessageView,
+    message: &StoredMessage,
     error: Option<&str>,
     retries: u32,
     now: Timestamp,

@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Cursor, Durability, Group, GroupSpec, Partition, Queue, Start, Stop, Tx, look_at_all};
+use baton_store::{
+    Cursor, Durability, Group, GroupSpec, GroupStart, Partition, Queue, Tx, TxError, collect_misses,
+};
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 
 use crate::pop::current_cursor;
@@ -22,10 +24,10 @@ pub enum Position {
 }
 
 impl Position {
-    fn start(self, now: Timestamp) -> Start {
+    fn start(self, now: Timestamp) -> GroupStart {
         match self {
-            Self::End => Start::At(now),
-            Self::After(at) => Start::At(Timestamp::from_micros(at.micros().saturating_add(1))),
+            Self::End => GroupStart::At(now),
+            Self::After(at) => GroupStart::At(Timestamp::from_micros(at.micros().saturating_add(1))),
         }
     }
 }
@@ -121,7 +123,7 @@ pub fn describe(
     queue: &Queue,
     group: &Group,
     partition: &Partition,
-) -> Result<Option<GroupPartition>, Stop> {
+) -> Result<Option<GroupPartition>, TxError> {
     let has_cursor = tx.cursor(group.id, partition.id)?.is_some();
     let cursor = current_cursor(tx, group, partition)?;
     let finished = cursor.finished.as_ref().map_or(0, |finished| finished.len());
@@ -162,16 +164,16 @@ pub fn summarise(
     partitions: &[GroupPartition],
 ) -> GroupOverview {
     let (mode, timestamp) = match group.start {
-        Start::Oldest => ("all", None),
-        Start::At(at) if at == group.subscribed_at => ("new", Some(at)),
-        Start::At(at) => ("timestamp", Some(at)),
+        GroupStart::Oldest => ("all", None),
+        GroupStart::At(at) if at == group.subscribed_at => ("new", Some(at)),
+        GroupStart::At(at) => ("timestamp", Some(at)),
     };
     GroupOverview {
         name: group.name.clone(),
         queue: queue.spec.name.clone(),
         members: match group.start {
-            Start::Oldest => partitions.iter().filter(|p| p.last_pop_at.is_some()).count() as u64,
-            Start::At(_) => partition_count,
+            GroupStart::Oldest => partitions.iter().filter(|p| p.last_pop_at.is_some()).count() as u64,
+            GroupStart::At(_) => partition_count,
         },
         leases: partitions.iter().filter(|p| p.lease.is_some()).count() as u64,
         partitions_with_lag: partitions.iter().filter(|p| p.lag > 0).count() as u64,
@@ -196,7 +198,7 @@ pub fn describe_few(
     queue: &Queue,
     few: usize,
     wanted: impl Fn(&Group) -> bool,
-) -> Result<Option<Described>, Stop> {
+) -> Result<Option<Described>, TxError> {
     let mut groups = tx.groups(queue.id)?;
     groups.retain(|group| wanted(group));
     if groups.is_empty() {
@@ -207,9 +209,9 @@ pub fn describe_few(
         return Ok(None);
     }
     let mut found = Vec::with_capacity(groups.len());
-    look_at_all(groups, |group| {
+    collect_misses(groups, |group| {
         let (backlog, mut partitions) = (tx.backlog(group.id), Vec::new());
-        look_at_all(&page, |partition| {
+        collect_misses(&page, |partition| {
             partitions.extend(describe(tx, queue, &group, partition)?);
             Ok(())
         })?;
@@ -230,14 +232,14 @@ pub fn delete(tx: &mut dyn Tx, group: &Group, keep_subscription: bool) {
 }
 
 /// Lets a group begin anew at `start`, in every partition.
-pub fn restart(tx: &mut dyn Tx, group: &Group, start: Start) {
+pub fn restart(tx: &mut dyn Tx, group: &Group, start: GroupStart) {
     let (subscribed_at, conflation) = (group.subscribed_at, group.conflation);
     let spec = GroupSpec { name: &group.name, start, subscribed_at, conflation };
     tx.put_group(group.queue, &spec);
 }
 
 /// Moves a group in every partition of a queue.
-pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<u64, Stop> {
+pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<u64, TxError> {
     let (now, group) = (tx.now(), tx.group(queue.id, name)?);
     tx.admit_update()?;
     let start = to.start(now);
@@ -258,7 +260,7 @@ pub fn seek_partition(
     name: &str,
     partition: &Partition,
     to: Position,
-) -> Result<Option<Timestamp>, Stop> {
+) -> Result<Option<Timestamp>, TxError> {
     let next = match to {
         Position::End => partition.tail,
         Position::After(at) => {
@@ -283,13 +285,13 @@ pub fn place(
     name: &str,
     partition: &Partition,
     next: Offset,
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     tx.admit_update()?;
     let now = tx.now();
     let group = match tx.group(queue.id, name)? {
         Some(group) => group,
         None => {
-            let (start, conflation) = (Start::Oldest, false);
+            let (start, conflation) = (GroupStart::Oldest, false);
             tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation })
         }
     };

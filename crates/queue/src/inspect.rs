@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, DeadLetterKey, Group, MessageView, Partition, Queue, Stop, Tx, look_at_all};
+use baton_store::{
+    DeadLetter, DeadLetterKey, Group, Partition, Queue, StoredMessage, Tx, TxError, collect_misses,
+};
 use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::group::LeaseView;
@@ -49,7 +51,7 @@ pub struct MessageFilter {
 #[derive(Clone, Debug)]
 pub struct MessageSummary {
     /// The message.
-    pub message: MessageView,
+    pub message: StoredMessage,
     /// Its queue.
     pub queue: Arc<Queue>,
     /// Its partition's name.
@@ -208,13 +210,13 @@ pub struct QueueSummary {
 }
 
 /// The group whose progress counts for a queue's numbers.
-pub fn counting_group(tx: &mut dyn Tx, queue: &Queue) -> Result<Option<Arc<Group>>, Stop> {
+pub fn counting_group(tx: &mut dyn Tx, queue: &Queue) -> Result<Option<Arc<Group>>, TxError> {
     let (mut chosen, mut most) = (None, 0);
     let groups = tx.groups(queue.id)?;
     if let Some(group) = groups.iter().find(|group| *group.name == *QUEUE_MODE) {
         return Ok(Some(group.clone()));
     }
-    look_at_all(groups, |group| {
+    collect_misses(groups, |group| {
         let backlog = tx.backlog(group.id)?;
         if chosen.is_none() || backlog > most {
             (chosen, most) = (Some(group), backlog);
@@ -229,7 +231,7 @@ pub fn summarise(
     tx: &mut dyn Tx,
     group: Option<&Group>,
     partition: &Partition,
-) -> Result<PartitionSummary, Stop> {
+) -> Result<PartitionSummary, TxError> {
     let deleted = partition.deleted.len();
     let total = partition.tail.since(partition.start) - deleted;
     let mut counts = Counts { total, pending: total, ..Counts::default() };
@@ -264,7 +266,11 @@ impl QueueSummary {
 }
 
 /// A queue in numbers; `None` when it has more than `few` partitions or dead letters.
-pub fn summarise_few(tx: &mut dyn Tx, queue: &Arc<Queue>, few: usize) -> Result<Option<QueueSummary>, Stop> {
+pub fn summarise_few(
+    tx: &mut dyn Tx,
+    queue: &Arc<Queue>,
+    few: usize,
+) -> Result<Option<QueueSummary>, TxError> {
     let page = tx.partitions(queue.id, None, few + 1);
     let letters = tx.dead_letter_keys(queue.id, None, few + 1);
     let (page, letters) = (page?, letters?);
@@ -273,7 +279,7 @@ pub fn summarise_few(tx: &mut dyn Tx, queue: &Arc<Queue>, few: usize) -> Result<
     }
     let group = counting_group(tx, queue)?;
     let mut partitions = Vec::with_capacity(page.len());
-    look_at_all(&page, |partition| {
+    collect_misses(&page, |partition| {
         partitions.push(summarise(tx, group.as_deref(), partition)?);
         Ok(())
     })?;
@@ -320,9 +326,9 @@ impl View {
 }
 
 impl Views {
-    pub fn of(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Self, Stop> {
+    pub fn of(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Self, TxError> {
         let mut views = Vec::new();
-        look_at_all(tx.groups(queue.id)?, |group| {
+        collect_misses(tx.groups(queue.id)?, |group| {
             let cursor = current_cursor(tx, &group, partition)?;
             let lease = LeaseView::of(&group, &cursor, tx.now());
             views.push(View {
@@ -341,7 +347,7 @@ impl Views {
         &self,
         queue: &Arc<Queue>,
         partition_name: &Arc<str>,
-        message: MessageView,
+        message: StoredMessage,
         is_dead: bool,
     ) -> MessageSummary {
         let offset = message.offset;

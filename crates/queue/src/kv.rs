@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use baton_store::lease::Holder;
-use baton_store::{Error, Record, Stop, Tx, expiry, look_at_all};
+use baton_store::{Error, Record, Tx, TxError, collect_misses, expiry};
 use baton_types::{Timestamp, limits};
 use bytes::{BufMut, Bytes};
 
@@ -216,9 +216,9 @@ enum Plan {
 pub struct Prepared(Vec<Plan>);
 
 /// Judges a call without writing. The inner error is the required step that was lost.
-pub fn prepare(tx: &mut dyn Tx, steps: &[Step]) -> Result<Result<Prepared, Precondition>, Stop> {
+pub fn prepare(tx: &mut dyn Tx, steps: &[Step]) -> Result<Result<Prepared, Precondition>, TxError> {
     let mut plans = Vec::with_capacity(steps.len());
-    look_at_all(steps, |step| {
+    collect_misses(steps, |step| {
         plans.push(plan(tx, &step.operation)?);
         Ok(())
     })?;
@@ -230,17 +230,17 @@ pub fn prepare(tx: &mut dyn Tx, steps: &[Step]) -> Result<Result<Prepared, Preco
     }
     if plans.iter().any(|plan| matches!(plan, Plan::Put { .. } | Plan::Delete(_))) {
         // What is read after the writes is looked at now, so that it is at hand then.
-        look_at_all(steps, |step| {
+        collect_misses(steps, |step| {
             read(tx, &step.operation, &mut limits::KV_READ_BYTES_MAX.clone()).map(drop)
         })?;
         if plans.iter().any(|plan| matches!(plan, Plan::Put { .. })) {
-            tx.admit(0)?;
+            tx.admit_bytes(0)?;
         }
     }
     Ok(Ok(Prepared(plans)))
 }
 
-fn plan(tx: &mut dyn Tx, operation: &Operation) -> Result<Plan, Stop> {
+fn plan(tx: &mut dyn Tx, operation: &Operation) -> Result<Plan, TxError> {
     let now = tx.now();
     let (place, expect) = match operation {
         Operation::Get(_) | Operation::GetMany { .. } | Operation::GetPrefix { .. } => return Ok(Plan::Read),
@@ -283,7 +283,7 @@ fn plan(tx: &mut dyn Tx, operation: &Operation) -> Result<Plan, Stop> {
 }
 
 /// Writes a checked call, then reads what it asked for.
-pub fn write(tx: &mut dyn Tx, steps: &[Step], prepared: Prepared) -> Result<Vec<Outcome>, Stop> {
+pub fn write(tx: &mut dyn Tx, steps: &[Step], prepared: Prepared) -> Result<Vec<Outcome>, TxError> {
     let mut outcomes = Vec::with_capacity(steps.len());
     for (step, plan) in steps.iter().zip(prepared.0) {
         let record = step.operation.written().map(Place::record).unwrap_or_default();
@@ -314,7 +314,7 @@ pub fn write(tx: &mut dyn Tx, steps: &[Step], prepared: Prepared) -> Result<Vec<
 }
 
 /// A whole call in one decision.
-pub fn run(tx: &mut dyn Tx, steps: &[Step]) -> Result<Result<Vec<Outcome>, Precondition>, Stop> {
+pub fn run(tx: &mut dyn Tx, steps: &[Step]) -> Result<Result<Vec<Outcome>, Precondition>, TxError> {
     match prepare(tx, steps)? {
         Ok(prepared) => write(tx, steps, prepared).map(Ok),
         Err(lost) => Ok(Err(lost)),
@@ -331,7 +331,7 @@ fn seen(row: Option<&Row>) -> (Option<Bytes>, u64) {
 }
 
 /// The answer to a read; `None` for an operation that is none. `budget` is how many bytes it may still hold.
-fn read(tx: &mut dyn Tx, operation: &Operation, budget: &mut usize) -> Result<Option<Outcome>, Stop> {
+fn read(tx: &mut dyn Tx, operation: &Operation, budget: &mut usize) -> Result<Option<Outcome>, TxError> {
     Ok(Some(match operation {
         Operation::Get(place) => {
             let found = tx.record(&place.record())?;
@@ -341,7 +341,7 @@ fn read(tx: &mut dyn Tx, operation: &Operation, budget: &mut usize) -> Result<Op
         }
         Operation::GetMany { namespace, keys } => {
             let (mut rows, mut missing, mut truncated) = (Vec::new(), Vec::new(), false);
-            look_at_all(keys, |key| {
+            collect_misses(keys, |key| {
                 match tx.record(&record_key(namespace, key))? {
                     Some(record) if take(budget, &record) => rows.push(row(namespace, key, &record)?),
                     Some(_) => truncated = true,
@@ -372,7 +372,7 @@ fn page(
     limit: usize,
     keys_only: bool,
     budget: &mut usize,
-) -> Result<(Vec<Row>, bool), Stop> {
+) -> Result<(Vec<Row>, bool), TxError> {
     let all = record_key(namespace, "");
     let prefix = record_key(namespace, prefix);
     let mut after = after.map(|after| record_key(namespace, after));
@@ -414,12 +414,12 @@ fn stored(now: Timestamp, value: &[u8]) -> Bytes {
 
 /// The version that a caller expects: that of a permit is its token.
 fn version_of(namespace: &str, record: &Record) -> Result<u64, Error> {
-    if namespace == LOCKS { Ok(Holder::of(record)?.token) } else { Ok(record.version) }
+    if namespace == LOCKS { Ok(Holder::from_record(record)?.token) } else { Ok(record.version) }
 }
 
 fn row(namespace: &str, key: &str, record: &Record) -> Result<Row, Error> {
     let (updated_at, value) = if namespace == LOCKS {
-        (Holder::of(record)?.renewed_at, record.value.clone())
+        (Holder::from_record(record)?.renewed_at, record.value.clone())
     } else {
         let at =
             record.value.first_chunk::<8>().ok_or_else(|| Error::Corrupt("a record is too short".into()))?;

@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use baton_store::lease::{self, Acquired, Holder};
-use baton_store::{Stop, Tx};
+use baton_store::lease::{self, Acquisition, Holder};
+use baton_store::{Tx, TxError};
 use baton_types::limits::LOCK_PERMITS_MAX;
 
 use crate::kv::{LOCKS, Place};
@@ -93,30 +93,30 @@ pub fn place(name: &str, slot: u32) -> Place {
 }
 
 /// Does each operation; every one must be on another lock.
-pub fn run(tx: &mut dyn Tx, operations: &[Operation]) -> Result<Vec<Outcome>, Stop> {
+pub fn run(tx: &mut dyn Tx, operations: &[Operation]) -> Result<Vec<Outcome>, TxError> {
     let mut held = Vec::with_capacity(operations.len());
     for operation in operations {
         held.push(permits(tx, &operation.name)?);
     }
     if operations.iter().any(|operation| matches!(operation.action, Action::Acquire { .. })) {
-        tx.admit(0)?;
+        tx.admit_bytes(0)?;
     }
     operations.iter().zip(held).map(|(operation, held)| act(tx, operation, held)).collect()
 }
 
 /// The permits of a lock that are held, by slot.
-fn permits(tx: &mut dyn Tx, name: &str) -> Result<Vec<Permit>, Stop> {
+fn permits(tx: &mut dyn Tx, name: &str) -> Result<Vec<Permit>, TxError> {
     let prefix = Place { namespace: LOCKS.into(), key: format!("{name}#") }.record();
     let mut permits = Vec::new();
     for (key, record) in tx.records(&prefix, None, LOCK_PERMITS_MAX as usize)? {
         let Some(slot) = key.strip_prefix(&prefix).and_then(|slot| slot.parse().ok()) else { continue };
-        permits.push(Permit { slot, holder: Holder::of(&record)? });
+        permits.push(Permit { slot, holder: Holder::from_record(&record)? });
     }
     permits.sort_unstable_by_key(|permit| permit.slot);
     Ok(permits)
 }
 
-fn act(tx: &mut dyn Tx, operation: &Operation, held: Vec<Permit>) -> Result<Outcome, Stop> {
+fn act(tx: &mut dyn Tx, operation: &Operation, held: Vec<Permit>) -> Result<Outcome, TxError> {
     let name = &operation.name;
     let key = |slot| place(name, slot).record();
     // Without a slot the permit is the one with the token, or the one of the owner.
@@ -131,13 +131,13 @@ fn act(tx: &mut dyn Tx, operation: &Operation, held: Vec<Permit>) -> Result<Outc
         Action::Acquire { owner, life, permits } => match free(&held, owner, *permits) {
             None => Outcome::Held(held),
             Some(slot) => match lease::acquire(tx, &key(slot), owner, *life)? {
-                Acquired::Taken(holder) => {
+                Acquisition::Granted(holder) => {
                     Outcome::Acquired { permit: Permit { slot, holder }, already: false }
                 }
-                Acquired::Already(holder) => {
+                Acquisition::AlreadyHeld(holder) => {
                     Outcome::Acquired { permit: Permit { slot, holder }, already: true }
                 }
-                Acquired::Held(_) => Outcome::Held(held),
+                Acquisition::HeldByOther(_) => Outcome::Held(held),
             },
         },
         Action::Renew { token, slot: given, owner, life } => {

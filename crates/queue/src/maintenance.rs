@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use baton_store::{Partition, Queue, QueueSpec, Segment, Stop, Tx, look_at_all};
+use baton_store::{Partition, Queue, QueueSpec, Segment, Tx, TxError, collect_misses};
 use baton_types::{Offset, PartitionId, QueueOptions};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -88,13 +88,13 @@ pub enum Detour {
 }
 
 /// The stored modes.
-pub fn stored(tx: &mut dyn Tx) -> Result<Maintenance, Stop> {
+pub fn stored(tx: &mut dyn Tx) -> Result<Maintenance, TxError> {
     let Some(record) = tx.record(RECORD)? else { return Ok(Maintenance::default()) };
     serde_json::from_slice(&record.value)
-        .map_err(|e| Stop::Failed(baton_store::Error::Corrupt(format!("the record {RECORD}: {e}"))))
+        .map_err(|e| TxError::Failed(baton_store::Error::Corrupt(format!("the record {RECORD}: {e}"))))
 }
 
-fn store(tx: &mut dyn Tx, modes: Maintenance) -> Result<(), Stop> {
+fn store(tx: &mut dyn Tx, modes: Maintenance) -> Result<(), TxError> {
     if modes == Maintenance::default() {
         tx.remove_record(RECORD);
         return Ok(());
@@ -104,7 +104,7 @@ fn store(tx: &mut dyn Tx, modes: Maintenance) -> Result<(), Stop> {
 }
 
 /// Switches pushes to the spool, or back; then what is spooled has to be drained.
-pub fn spool_pushes(tx: &mut dyn Tx, on: bool) -> Result<Maintenance, Stop> {
+pub fn spool_pushes(tx: &mut dyn Tx, on: bool) -> Result<Maintenance, TxError> {
     let old = stored(tx)?;
     let push = match (on, old.push) {
         (true, _) => PushMode::Spooled,
@@ -119,7 +119,7 @@ pub fn spool_pushes(tx: &mut dyn Tx, on: bool) -> Result<Maintenance, Stop> {
 }
 
 /// Switches pops off, or on again.
-pub fn stop_pops(tx: &mut dyn Tx, on: bool) -> Result<Maintenance, Stop> {
+pub fn stop_pops(tx: &mut dyn Tx, on: bool) -> Result<Maintenance, TxError> {
     let old = stored(tx)?;
     let modes = Maintenance { pops_stopped: on, ..old };
     if modes != old {
@@ -129,9 +129,9 @@ pub fn stop_pops(tx: &mut dyn Tx, on: bool) -> Result<Maintenance, Stop> {
 }
 
 /// How many messages wait in the spool.
-pub fn spooled(tx: &mut dyn Tx) -> Result<u64, Stop> {
+pub fn spooled(tx: &mut dyn Tx) -> Result<u64, TxError> {
     match tx.queue(SPOOL)? {
-        Some(spool) => tx.kept(spool.id),
+        Some(spool) => tx.message_count(spool.id),
         None => Ok(0),
     }
 }
@@ -146,7 +146,7 @@ pub enum Place {
 }
 
 /// The mode that a push has to heed; the usual one when it has not.
-pub fn heeded(tx: &mut dyn Tx, detour: &Detour) -> Result<PushMode, Stop> {
+pub fn heeded(tx: &mut dyn Tx, detour: &Detour) -> Result<PushMode, TxError> {
     let (hint, always) = match detour {
         Detour::Never => return Ok(PushMode::Direct),
         Detour::Behind(hint) => (hint, false),
@@ -162,7 +162,12 @@ pub fn heeded(tx: &mut dyn Tx, detour: &Detour) -> Result<PushMode, Stop> {
 }
 
 /// Where messages for a partition have to wait under a mode.
-pub fn detour(tx: &mut dyn Tx, mode: PushMode, queue: &str, partition: &str) -> Result<Option<Place>, Stop> {
+pub fn detour(
+    tx: &mut dyn Tx,
+    mode: PushMode,
+    queue: &str,
+    partition: &str,
+) -> Result<Option<Place>, TxError> {
     if mode == PushMode::Direct {
         return Ok(None);
     }
@@ -184,7 +189,7 @@ pub fn ensure_place(
     place: Place,
     queue: &str,
     partition: &str,
-) -> Result<PartitionId, Stop> {
+) -> Result<PartitionId, TxError> {
     match place {
         Place::At(id) => Ok(id),
         Place::New => {
@@ -194,7 +199,7 @@ pub fn ensure_place(
     }
 }
 
-fn ensure_spool(tx: &mut dyn Tx) -> Result<Arc<Queue>, Stop> {
+fn ensure_spool(tx: &mut dyn Tx) -> Result<Arc<Queue>, TxError> {
     if let Some(spool) = tx.queue(SPOOL)? {
         return Ok(spool);
     }
@@ -221,14 +226,14 @@ pub fn give_up(
     partition: Option<&str>,
     after: Option<PartitionId>,
     limit: usize,
-) -> Result<Option<PartitionId>, Stop> {
+) -> Result<Option<PartitionId>, TxError> {
     let Some(spool) = tx.queue(SPOOL)? else { return Ok(None) };
     let page = tx.partitions(spool.id, after, limit)?;
     let is_meant = |row: &&Partition| {
         meant_for(&row.name)
             .is_some_and(|(to, name)| to == queue && partition.is_none_or(|partition| partition == name))
     };
-    look_at_all(page.iter().filter(is_meant), |row| tx.trim(row.id, row.tail))?;
+    collect_misses(page.iter().filter(is_meant), |row| tx.trim(row.id, row.tail))?;
     Ok(page.last().map(|row| row.id))
 }
 
@@ -307,7 +312,7 @@ pub fn room(refused: &Error, len: usize) -> Option<usize> {
 }
 
 /// Pushes a run and gives it up in the spool.
-pub fn drain(tx: &mut dyn Tx, run: &Run) -> Result<Drained, Stop> {
+pub fn drain(tx: &mut dyn Tx, run: &Run) -> Result<Drained, TxError> {
     let row = tx.partition_by_id(run.partition)?;
     if stored(tx)?.push != PushMode::Draining || row.is_none_or(|row| row.start != run.from) {
         return Ok(Drained::Stale);
@@ -322,7 +327,7 @@ pub fn drain(tx: &mut dyn Tx, run: &Run) -> Result<Drained, Stop> {
 }
 
 /// Ends the draining when nothing is left; the modes as they are then.
-pub fn end_draining(tx: &mut dyn Tx) -> Result<Maintenance, Stop> {
+pub fn end_draining(tx: &mut dyn Tx) -> Result<Maintenance, TxError> {
     let modes = stored(tx)?;
     if modes.push != PushMode::Draining || spooled(tx)? > 0 {
         return Ok(modes);

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use baton_store::{Distribution, Histogram, MICROS};
+use baton_store::{DURATION_BOUNDS, Distribution, Histogram};
 use baton_types::Timestamp;
 use rustc_hash::FxHashMap;
 
@@ -188,7 +188,7 @@ impl Default for Meters {
         Self {
             all: Meter::default(),
             queues: RwLock::default(),
-            durations: std::array::from_fn(|_| Histogram::new(MICROS)),
+            durations: std::array::from_fn(|_| Histogram::new(DURATION_BOUNDS)),
             timers: AtomicU64::new(0),
         }
     }
@@ -241,7 +241,7 @@ impl Meters {
 
     /// How long calls of a kind took, in microseconds.
     pub fn durations(&self, kind: Kind) -> Distribution {
-        self.durations[kind as usize].read()
+        self.durations[kind as usize].snapshot()
     }
 
     /// Begins the longest waiting time anew, for it is told by the minute.

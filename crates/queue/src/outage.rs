@@ -6,7 +6,7 @@
 //! killed or the outcome of a commit is unknown. Always: what this server has answered for a partition arrives in the
 //! order of the answers. Not promised: the order between servers while the store is away, for none hears of another.
 
-use baton_store::{Error, Partition, Stop, Tx};
+use baton_store::{Error, Partition, Tx, TxError};
 use baton_types::{Offset, PartitionId};
 use bytes::Bytes;
 
@@ -21,10 +21,10 @@ const ARRIVED: &str = "system/spool/";
 pub const PAGE: usize = 1_000;
 
 /// The name of a spool, which nothing else has; `fresh` if it has none yet.
-pub fn name(tx: &mut dyn Tx, fresh: &str) -> Result<String, Stop> {
+pub fn name(tx: &mut dyn Tx, fresh: &str) -> Result<String, TxError> {
     match tx.record(NAME)? {
         Some(record) => String::from_utf8(record.value.to_vec())
-            .map_err(|_| Stop::Failed(Error::Corrupt(format!("the record {NAME}")))),
+            .map_err(|_| TxError::Failed(Error::Corrupt(format!("the record {NAME}")))),
         None => {
             tx.put_record(NAME, Bytes::from(fresh.to_owned()), None)?;
             Ok(fresh.to_owned())
@@ -33,7 +33,7 @@ pub fn name(tx: &mut dyn Tx, fresh: &str) -> Result<String, Stop> {
 }
 
 /// Lets all messages wait in the spool.
-pub fn wait(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, Stop> {
+pub fn wait(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, TxError> {
     push::spool_all(tx, batch)
 }
 
@@ -42,13 +42,13 @@ pub fn waiting(
     tx: &mut dyn Tx,
     after: Option<PartitionId>,
     limit: usize,
-) -> Result<Option<Vec<Partition>>, Stop> {
+) -> Result<Option<Vec<Partition>>, TxError> {
     let Some(spool) = tx.queue(SPOOL)? else { return Ok(None) };
     Ok(Some(tx.partitions(spool.id, after, limit)?).filter(|page| !page.is_empty()))
 }
 
 /// Takes the spool itself away when nothing waits in it.
-pub fn end(tx: &mut dyn Tx) -> Result<(), Stop> {
+pub fn end(tx: &mut dyn Tx) -> Result<(), TxError> {
     if let Some(spool) = tx.queue(SPOOL)?
         && maintenance::spooled(tx)? == 0
     {
@@ -58,7 +58,7 @@ pub fn end(tx: &mut dyn Tx) -> Result<(), Stop> {
 }
 
 /// Gives up what has arrived.
-pub fn give_up(tx: &mut dyn Tx, partition: PartitionId, to: Offset) -> Result<(), Stop> {
+pub fn give_up(tx: &mut dyn Tx, partition: PartitionId, to: Offset) -> Result<(), TxError> {
     tx.trim(partition, to)
 }
 
@@ -67,16 +67,16 @@ fn key(spool: &str, partition: PartitionId) -> String {
 }
 
 /// How far a partition of a spool has arrived.
-pub fn arrived(tx: &mut dyn Tx, spool: &str, partition: PartitionId) -> Result<Offset, Stop> {
+pub fn arrived(tx: &mut dyn Tx, spool: &str, partition: PartitionId) -> Result<Offset, TxError> {
     let Some(record) = tx.record(&key(spool, partition))? else { return Ok(Offset(0)) };
     let number = std::str::from_utf8(&record.value).ok().and_then(|text| text.parse().ok());
     number
         .map(Offset)
-        .ok_or_else(|| Stop::Failed(Error::Corrupt(format!("the record {}", key(spool, partition)))))
+        .ok_or_else(|| TxError::Failed(Error::Corrupt(format!("the record {}", key(spool, partition)))))
 }
 
 /// Pushes a run where it is meant to go, and notes that it is there.
-pub fn arrive(tx: &mut dyn Tx, spool: &str, run: &Run, detour: &Detour) -> Result<Drained, Stop> {
+pub fn arrive(tx: &mut dyn Tx, spool: &str, run: &Run, detour: &Detour) -> Result<Drained, TxError> {
     if arrived(tx, spool, run.partition)? > run.from {
         return Ok(Drained::Stale);
     }
@@ -94,7 +94,7 @@ pub fn arrive(tx: &mut dyn Tx, spool: &str, run: &Run, detour: &Detour) -> Resul
 }
 
 /// Forgets how far a spool had arrived, once nothing of it is left; tells whether there may be more to forget.
-pub fn forget(tx: &mut dyn Tx, spool: &str) -> Result<bool, Stop> {
+pub fn forget(tx: &mut dyn Tx, spool: &str) -> Result<bool, TxError> {
     let found = tx.records(&format!("{ARRIVED}{spool}/"), None, PAGE)?;
     for (key, _) in &found {
         tx.remove_record(key);

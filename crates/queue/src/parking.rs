@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use baton_env::{Clock, fresh_lease};
-use baton_store::{Error as StoreError, Event, Operation, Stop, Store, Tx, home_of};
+use baton_store::{Error as StoreError, Event, Operation, Store, Tx, TxError, home_of};
 use baton_types::{LeaseId, QueueId};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,7 @@ impl Drop for Granted {
 pub struct GiveBack(pub LeaseId);
 
 impl Operation for GiveBack {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         pop::give_back(tx, self.0)
     }
 
@@ -128,7 +128,7 @@ impl Parking {
             relay: OnceLock::new(),
         });
         let weak: Weak<Self> = Arc::downgrade(&this);
-        store.listen(Arc::new(move |event| {
+        store.set_listener(Arc::new(move |event| {
             if let Some(parking) = weak.upgrade() {
                 parking.hear(event);
                 parking.tell(News::Happened(event));
@@ -268,7 +268,7 @@ impl Parking {
     fn look(self: &Arc<Self>) {
         let queries: Vec<_> = {
             let mut waiters = self.lock();
-            let due = waiters.take_due(self.clock.elapsed(), self.store.unheard());
+            let due = waiters.take_due(self.clock.elapsed(), self.store.catalog_version());
             due.into_iter().map(|query| Look::new(self, query, &waiters)).collect()
         };
         for query in queries {
@@ -381,10 +381,10 @@ impl Look {
 }
 
 impl Operation for Look {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         // What an earlier run granted was never kept, and may have the lease that this one takes.
         self.found.drain(..).for_each(|mut found| found.granted.accept());
-        self.unheard = self.parking.store.unheard();
+        self.unheard = self.parking.store.catalog_version();
         for (id, request) in &self.asked {
             let lease = request.attempt.unwrap_or_else(fresh_lease);
             let decided = pop::pop(tx, request, lease)?;
@@ -465,7 +465,7 @@ impl ImmediatePop {
 }
 
 impl Operation for ImmediatePop {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         if let Some(mut undone) = self.granted.take() {
             undone.accept();
         }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Cursor, Durability, Group, GroupSpec, Lease, MessageView, OffsetRanges, Partition, Queue, Start,
-    look_at_all,
+    Cursor, Durability, Group, GroupSpec, GroupStart, Lease, OffsetRanges, Partition, Queue, StoredMessage,
+    collect_misses,
 };
-use baton_store::{Error, Stop, Tx};
+use baton_store::{Error, Tx, TxError};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
 use crate::maintenance::is_hidden;
@@ -120,7 +120,7 @@ pub struct Claim {
     /// How many times the group has been given these, this time included.
     pub attempt: u32,
     /// The messages.
-    pub messages: Vec<MessageView>,
+    pub messages: Vec<StoredMessage>,
 }
 
 /// What a decision to pop came to, before any payload is read.
@@ -153,7 +153,7 @@ pub struct Range {
 }
 
 /// Decides a pop.
-pub fn pop(tx: &mut dyn Tx, request: &PopRequest, lease: LeaseId) -> Result<Decided, Stop> {
+pub fn pop(tx: &mut dyn Tx, request: &PopRequest, lease: LeaseId) -> Result<Decided, TxError> {
     let mut decided = Decided { at: tx.now(), ..Decided::default() };
     let mut left = Budget { messages: request.batch.into(), partitions: request.partitions as usize };
     match &request.target {
@@ -170,7 +170,7 @@ pub fn pop(tx: &mut dyn Tx, request: &PopRequest, lease: LeaseId) -> Result<Deci
         Target::Labels { namespace, task } => {
             // So many at once that few rounds are needed, and so few that what is not wanted is seldom looked at.
             for queues in labelled(tx, namespace.as_deref(), task.as_deref())?.chunks(QUEUES) {
-                look_at_all(queues, |queue| pop_any(tx, request, lease, queue, &mut left, &mut decided))?;
+                collect_misses(queues, |queue| pop_any(tx, request, lease, queue, &mut left, &mut decided))?;
             }
         }
     }
@@ -190,7 +190,7 @@ impl Budget {
 }
 
 /// Creates the queue that a pop names, if its group is to be known there from its first pop on.
-pub fn create_queue(tx: &mut dyn Tx, request: &PopRequest) -> Result<(), Stop> {
+pub fn create_queue(tx: &mut dyn Tx, request: &PopRequest) -> Result<(), TxError> {
     match request.target.queue().filter(|_| request.group != QUEUE_MODE || request.wait.is_some()) {
         Some(name) if tx.queue(name)?.is_none() => {
             room::for_queues(tx, 1)?;
@@ -201,7 +201,11 @@ pub fn create_queue(tx: &mut dyn Tx, request: &PopRequest) -> Result<(), Stop> {
 }
 
 /// Queues with these labels, those of the highest priority first, equals in turn.
-fn labelled(tx: &mut dyn Tx, namespace: Option<&str>, task: Option<&str>) -> Result<Vec<Arc<Queue>>, Stop> {
+fn labelled(
+    tx: &mut dyn Tx,
+    namespace: Option<&str>,
+    task: Option<&str>,
+) -> Result<Vec<Arc<Queue>>, TxError> {
     let matches = |queue: &Arc<Queue>| {
         !is_hidden(&queue.spec.name)
             && namespace.is_none_or(|label| *queue.spec.namespace == *label)
@@ -217,17 +221,17 @@ fn labelled(tx: &mut dyn Tx, namespace: Option<&str>, task: Option<&str>) -> Res
 }
 
 /// The group, recorded on its first contact with the queue.
-fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc<Group>, Stop> {
+fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc<Group>, TxError> {
     if let Some(group) = tx.group(queue.id, &request.group)? {
         return Ok(group);
     }
     room::for_groups(tx, queue, 1)?;
     let now = tx.now();
     let start = match request.subscription {
-        _ if request.group == QUEUE_MODE => Start::Oldest,
-        Subscription::All => Start::Oldest,
-        Subscription::New => Start::At(now),
-        Subscription::From(at) => Start::At(at),
+        _ if request.group == QUEUE_MODE => GroupStart::Oldest,
+        Subscription::All => GroupStart::Oldest,
+        Subscription::New => GroupStart::At(now),
+        Subscription::From(at) => GroupStart::At(at),
     };
     let (name, conflation) = (&*request.group, request.conflation);
     tx.admit_update()?;
@@ -241,7 +245,7 @@ fn pop_any(
     queue: &Queue,
     left: &mut Budget,
     decided: &mut Decided,
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     if left.is_spent() {
         return Ok(());
     }
@@ -249,9 +253,9 @@ fn pop_any(
     decided.conflation = group.conflation;
     let mut seen = HashSet::new();
     while !left.is_spent() {
-        let candidates = tx.candidates(group.id, left.partitions.min(CANDIDATES))?;
+        let candidates = tx.ready_partitions(group.id, left.partitions.min(CANDIDATES))?;
         let mut fresh = false;
-        look_at_all(candidates, |id| {
+        collect_misses(candidates, |id| {
             if left.is_spent() || !seen.insert(id) {
                 return Ok(());
             }
@@ -265,7 +269,7 @@ fn pop_any(
             break;
         }
     }
-    let due = tx.next_available(group.id)?;
+    let due = tx.next_ready_at(group.id)?;
     note_due(tx, due, decided);
     decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     Ok(())
@@ -279,7 +283,7 @@ fn pop_one(
     name: &str,
     left: &mut Budget,
     decided: &mut Decided,
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     let group = subscribe(tx, queue, request)?;
     decided.conflation = group.conflation;
     decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
@@ -321,7 +325,7 @@ fn claim(
     partition: &Partition,
     left: &mut Budget,
     decided: &mut Decided,
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     let now = tx.now();
     let mut cursor = current_cursor(tx, group, partition)?;
     cursor.lease = None;
@@ -373,7 +377,7 @@ fn claim(
 }
 
 /// The group's cursor, or where it begins.
-pub fn current_cursor(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Cursor, Stop> {
+pub fn current_cursor(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Cursor, TxError> {
     let mut cursor = match tx.cursor(group.id, partition.id)? {
         Some(cursor) => cursor,
         None => Cursor { next: beginning(tx, group, partition)?, ..Cursor::default() },
@@ -385,16 +389,21 @@ pub fn current_cursor(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> 
 }
 
 /// Where the group begins in a partition that it has never read.
-pub fn beginning(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Offset, Stop> {
+pub fn beginning(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Offset, TxError> {
     match group.start {
-        Start::Oldest => Ok(partition.start),
-        Start::At(at) => tx.offset_at(partition.id, at),
+        GroupStart::Oldest => Ok(partition.start),
+        GroupStart::At(at) => tx.offset_at(partition.id, at),
     }
 }
 
 /// Moves the cursor over everything that is not to be delivered any more.
-fn pass_over(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, cursor: &mut Cursor) -> Result<(), Stop> {
-    if let Some(life) = queue.spec.options.visible_for() {
+fn pass_over(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    partition: &Partition,
+    cursor: &mut Cursor,
+) -> Result<(), TxError> {
+    if let Some(life) = queue.spec.options.deliverable_for() {
         let oldest = tx.offset_at(partition.id, tx.now().before(life))?;
         if cursor.next < oldest {
             skip_to(cursor, oldest);
@@ -438,7 +447,12 @@ enum Visible {
 }
 
 /// How far messages can be delivered now.
-fn visible_end(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, next: Offset) -> Result<Visible, Stop> {
+fn visible_end(
+    tx: &mut dyn Tx,
+    queue: &Queue,
+    partition: &Partition,
+    next: Offset,
+) -> Result<Visible, TxError> {
     let (now, options) = (tx.now(), &queue.spec.options);
     if next >= partition.tail || (options.window_buffer == 0 && options.delayed_processing == 0) {
         return Ok(Visible::Until(partition.tail));
@@ -446,7 +460,7 @@ fn visible_end(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, next: Offs
     let head = match tx.message(partition.id, next) {
         Ok(Some(head)) => head,
         // A damaged message is offered, so that whoever reads it is told; other partitions go on.
-        Ok(None) | Err(Stop::Failed(Error::Corrupt(_))) => return Ok(Visible::Until(partition.tail)),
+        Ok(None) | Err(TxError::Failed(Error::Corrupt(_))) => return Ok(Visible::Until(partition.tail)),
         Err(stop) => return Err(stop),
     };
     if options.window_buffer > 0 {
@@ -469,7 +483,7 @@ fn visible_end(tx: &mut dyn Tx, queue: &Queue, partition: &Partition, next: Offs
 }
 
 /// Gives back, uncharged, everything that is held under a lease.
-pub fn give_back(tx: &mut dyn Tx, lease: LeaseId) -> Result<(), Stop> {
+pub fn give_back(tx: &mut dyn Tx, lease: LeaseId) -> Result<(), TxError> {
     for Held { group, partition, mut cursor } in held(tx, lease)? {
         release(tx, &mut cursor);
         tx.put_cursor(group, partition, cursor, Durability::Soon);
@@ -478,7 +492,7 @@ pub fn give_back(tx: &mut dyn Tx, lease: LeaseId) -> Result<(), Stop> {
 }
 
 /// Gives back, uncharged, what is held under a lease from these places on.
-pub fn cut_short(tx: &mut dyn Tx, lease: LeaseId, ends: &[(PartitionId, Offset)]) -> Result<(), Stop> {
+pub fn cut_short(tx: &mut dyn Tx, lease: LeaseId, ends: &[(PartitionId, Offset)]) -> Result<(), TxError> {
     for Held { group, partition, mut cursor } in held(tx, lease)? {
         let Some((_, end)) = ends.iter().find(|(cut, _)| *cut == partition) else { continue };
         match &mut cursor.lease {
@@ -495,7 +509,7 @@ pub fn finish_before(
     tx: &mut dyn Tx,
     lease: LeaseId,
     ends: &[(PartitionId, Offset)],
-) -> Result<HashSet<PartitionId>, Stop> {
+) -> Result<HashSet<PartitionId>, TxError> {
     let (now, mut finished) = (tx.now(), HashSet::new());
     for Held { group, partition, mut cursor } in held(tx, lease)? {
         let is_live = cursor.lease.as_ref().is_some_and(|held| held.until > now);
@@ -524,9 +538,9 @@ struct Held {
 }
 
 /// The cursors that are held under a lease.
-fn held(tx: &mut dyn Tx, lease: LeaseId) -> Result<Vec<Held>, Stop> {
+fn held(tx: &mut dyn Tx, lease: LeaseId) -> Result<Vec<Held>, TxError> {
     let mut found = Vec::new();
-    look_at_all(tx.leased(lease)?, |(group, partition)| {
+    collect_misses(tx.leased_partitions(lease)?, |(group, partition)| {
         found.extend(tx.cursor(group, partition)?.map(|cursor| Held { group, partition, cursor }));
         Ok(())
     })?;
@@ -540,7 +554,7 @@ fn release(tx: &dyn Tx, cursor: &mut Cursor) {
 }
 
 /// Lets a lease run for `by` from now on if that is longer; how many were extended, and when the first ends.
-pub fn extend(tx: &mut dyn Tx, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Stop> {
+pub fn extend(tx: &mut dyn Tx, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), TxError> {
     let (now, mut extended, mut first) = (tx.now(), 0, None);
     for Held { group, partition, mut cursor } in held(tx, lease)? {
         let Some(held) = cursor.lease.as_mut().filter(|held| held.until > now) else { continue };

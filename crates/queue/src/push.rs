@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Block, MessageView, NewMessage, Partition, Queue, QueueSpec, RememberedId, Stop, Tx, home_of, look_at_all,
+    MessageBlock, NewMessage, Partition, Queue, QueueSpec, RememberedId, StoredMessage, Tx, TxError,
+    collect_misses, home_of,
 };
 use baton_types::{IdHash, MessageId, Offset, PartitionId, QueueOptions, Timestamp, limits};
 use bytes::Bytes;
@@ -39,7 +40,7 @@ pub struct PushBatch {
 struct Part {
     queue: Arc<str>,
     partition: Arc<str>,
-    block: Block,
+    block: MessageBlock,
 }
 
 /// What became of one pushed message.
@@ -86,7 +87,7 @@ impl PushBatch {
         &mut self,
         queue: &str,
         partition: &str,
-        message: &MessageView,
+        message: &StoredMessage,
     ) -> Result<(), Error> {
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let (id, producer) = (message.transaction_id.as_ref().map(text), message.producer.as_ref().map(text));
@@ -119,7 +120,7 @@ impl PushBatch {
             let from = &other.parts[part];
             let to = self.part(&from.queue, &from.partition);
             self.places.push((to, self.parts[to].block.len()));
-            self.parts[to].block.push_from(&from.block, index);
+            self.parts[to].block.copy_message(&from.block, index);
         }
     }
 
@@ -127,7 +128,7 @@ impl PushBatch {
     pub fn sealed(&self, sealer: &Sealer, wanted: impl Fn(&str) -> bool) -> Result<Self, Error> {
         let mut parts = Vec::with_capacity(self.parts.len());
         for part in &self.parts {
-            let mut block = Block::default();
+            let mut block = MessageBlock::default();
             if wanted(&part.queue) {
                 for message in part.block.messages() {
                     block.push(&sealer.sealed(&part.queue, &message, &mut Vec::new())?);
@@ -198,7 +199,7 @@ impl PushBatch {
                 Entry::Vacant(free) => _ = free.insert(part),
             }
         }
-        self.parts.push(Part { queue, partition, block: Block::default() });
+        self.parts.push(Part { queue, partition, block: MessageBlock::default() });
         part
     }
 }
@@ -254,12 +255,12 @@ impl Prepared {
 }
 
 /// Checks a push against the tables without writing.
-pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Error>, Stop> {
-    tx.admit(batch.bytes_len())?;
+pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Error>, TxError> {
+    tx.admit_bytes(batch.bytes_len())?;
     let mode = maintenance::heeded(tx, &batch.detour)?;
     let mut plans = Vec::with_capacity(batch.parts.len());
     let mut unsealed = None;
-    look_at_all(&batch.parts, |part| {
+    collect_misses(&batch.parts, |part| {
         let queue = tx.queue(&part.queue)?;
         let detour = maintenance::detour(tx, mode, &part.queue, &part.partition)?;
         if let Some(queue) = &queue
@@ -275,7 +276,7 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
         return Ok(Err(Error::Unsealed(queue)));
     }
     find_partitions(tx, batch, &mut plans)?;
-    look_at_all(batch.parts.iter().zip(&mut plans), |(part, plan)| match (&plan.queue, plan.partition) {
+    collect_misses(batch.parts.iter().zip(&mut plans), |(part, plan)| match (&plan.queue, plan.partition) {
         (Some(queue), Some(partition)) => {
             find_stored(tx, &queue.spec.options, partition, &part.block, &mut plan.repeats)
         }
@@ -286,17 +287,17 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
     }
     match find_room(tx, batch, &plans) {
         // Others that are decided together with it go on.
-        Err(Stop::Failed(full @ baton_store::Error::LimitReached(_))) => return Ok(Err(full.into())),
+        Err(TxError::Failed(full @ baton_store::Error::LimitReached(_))) => return Ok(Err(full.into())),
         room => room?,
     }
     Ok(Ok(Prepared(plans)))
 }
 
 /// Looks up the partitions that exist, neighbours of one queue together.
-fn find_partitions(tx: &mut dyn Tx, batch: &PushBatch, plans: &mut [Plan]) -> Result<(), Stop> {
+fn find_partitions(tx: &mut dyn Tx, batch: &PushBatch, plans: &mut [Plan]) -> Result<(), TxError> {
     let id = |plan: &Plan| plan.queue.as_ref().map(|queue| queue.id);
     let mut parts = batch.parts.iter();
-    look_at_all(plans.chunk_by_mut(|one, other| id(one) == id(other)), |run| {
+    collect_misses(plans.chunk_by_mut(|one, other| id(one) == id(other)), |run| {
         let names: Vec<_> = parts.by_ref().take(run.len()).map(|part| &*part.partition).collect();
         let Some(queue) = run.first().and_then(id) else { return Ok(()) };
         for (plan, partition) in run.iter_mut().zip(tx.partition_ids(queue, &names)?) {
@@ -307,7 +308,7 @@ fn find_partitions(tx: &mut dyn Tx, batch: &PushBatch, plans: &mut [Plan]) -> Re
 }
 
 /// Messages whose id stands earlier in the same block.
-fn repeats_within(block: &Block) -> FxHashMap<usize, Repeat> {
+fn repeats_within(block: &MessageBlock) -> FxHashMap<usize, Repeat> {
     let mut repeats = FxHashMap::default();
     if block.len() < 2 {
         return repeats;
@@ -328,19 +329,19 @@ fn find_stored(
     tx: &mut dyn Tx,
     options: &QueueOptions,
     partition: PartitionId,
-    block: &Block,
+    block: &MessageBlock,
     repeats: &mut FxHashMap<usize, Repeat>,
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     if options.dedup_window_seconds == 0 {
         return Ok(());
     }
-    let remembered = tx.remembered_all(partition, block)?;
+    let remembered = tx.find_all_remembered(partition, block)?;
     if remembered.is_empty() {
         return Ok(());
     }
     let Some(row) = tx.partition_by_id(partition)? else { return Ok(()) };
     let oldest = tx.now().before(window(options));
-    look_at_all(remembered, |(index, known)| {
+    collect_misses(remembered, |(index, known)| {
         let Some(id) = block.transaction_id(index) else { return Ok(()) };
         if let Some(original) = find_original(tx, &row, id, known, oldest)? {
             repeats.insert(index, Repeat::Stored(known.offset, original));
@@ -357,21 +358,21 @@ fn find_original(
     id: &[u8],
     RememberedId { offset, created_at }: RememberedId,
     oldest: Timestamp,
-) -> Result<Option<MessageId>, Stop> {
+) -> Result<Option<MessageId>, TxError> {
     if offset >= row.start {
-        let same = |message: &MessageView| {
+        let same = |message: &StoredMessage| {
             message.created_at >= oldest && message.transaction_id.as_deref() == Some(id)
         };
         let message = if row.deleted.contains(offset) { None } else { tx.message(row.id, offset)? };
         return Ok(message.filter(same).map(|message| message.id()));
     }
     let Some(created_at) = created_at.filter(|at| *at >= oldest) else { return Ok(None) };
-    let is_withdrawn = withdrawn::is_withdrawn(tx, row.id, IdHash::of(id), offset)?;
+    let is_withdrawn = withdrawn::is_withdrawn(tx, row.id, IdHash::new(id), offset)?;
     Ok((!is_withdrawn).then(|| MessageId::new(created_at, row.id, offset)))
 }
 
 /// Says no when there would be more queues or partitions than there may be.
-fn find_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<(), Stop> {
+fn find_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<(), TxError> {
     let mut fresh: FxHashMap<&str, (u64, Option<&Queue>)> = FxHashMap::default();
     for (part, plan) in batch.parts.iter().zip(plans) {
         if plan.partition.is_none() && plan.detour.is_none() {
@@ -379,11 +380,11 @@ fn find_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<(), S
         }
     }
     room::for_queues(tx, fresh.values().filter(|(_, queue)| queue.is_none()).count() as u64)?;
-    look_at_all(fresh, |(name, (partitions, queue))| room::for_partitions(tx, queue, name, partitions))
+    collect_misses(fresh, |(name, (partitions, queue))| room::for_partitions(tx, queue, name, partitions))
 }
 
 /// The queue that would hold more than it may, if there is one.
-fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Option<Error>, Stop> {
+fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Option<Error>, TxError> {
     let mut growth: FxHashMap<&str, (u64, &Arc<Queue>)> = FxHashMap::default();
     for (part, plan) in batch.parts.iter().zip(plans) {
         let Some(queue) = plan.queue.as_ref().filter(|queue| queue.spec.options.max_size > 0) else {
@@ -392,7 +393,7 @@ fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Optio
         growth.entry(&part.queue).or_insert((0, queue)).0 += (part.block.len() - plan.repeats.len()) as u64;
     }
     let mut full: Option<Error> = None;
-    look_at_all(growth.into_values(), |(fresh, queue)| {
+    collect_misses(growth.into_values(), |(fresh, queue)| {
         let (size, max) = (unfinished(tx, queue)?, queue.spec.options.max_size);
         if fresh > 0 && size + fresh > max {
             let name = &queue.spec.name;
@@ -415,13 +416,13 @@ fn nth_new(batch: &PushBatch, plans: &[Plan], queue: &str, stored: u64) -> usize
 }
 
 /// Messages that the group furthest behind has not finished; all that are kept when there is no group.
-fn unfinished(tx: &mut dyn Tx, queue: &Queue) -> Result<u64, Stop> {
+fn unfinished(tx: &mut dyn Tx, queue: &Queue) -> Result<u64, TxError> {
     let mut most = None;
-    look_at_all(tx.groups(queue.id)?, |group| {
+    collect_misses(tx.groups(queue.id)?, |group| {
         most = most.max(Some(tx.backlog(group.id)?));
         Ok(())
     })?;
-    most.map_or_else(|| tx.kept(queue.id), Ok)
+    most.map_or_else(|| tx.message_count(queue.id), Ok)
 }
 
 fn window(options: &QueueOptions) -> Duration {
@@ -450,7 +451,7 @@ impl Results {
 }
 
 /// Writes a checked push and tells what became of each message.
-pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<Vec<Pushed>, Stop> {
+pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<Vec<Pushed>, TxError> {
     let mut results = Results::for_batch(batch);
     for (part, plan) in batch.parts.iter().zip(&prepared.0) {
         results.begin_part();
@@ -475,8 +476,8 @@ pub fn write(tx: &mut dyn Tx, batch: &PushBatch, prepared: &Prepared) -> Result<
 }
 
 /// Lets all messages of a push wait.
-pub fn spool_all(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, Stop> {
-    tx.admit(batch.bytes_len())?;
+pub fn spool_all(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, TxError> {
+    tx.admit_bytes(batch.bytes_len())?;
     let mut places = Vec::with_capacity(batch.parts.len());
     for part in &batch.parts {
         let place = maintenance::detour(tx, PushMode::Spooled, &part.queue, &part.partition)?;
@@ -491,7 +492,7 @@ pub fn spool_all(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Vec<Pushed>, Stop
 }
 
 /// Lets all messages of a part wait; whether some repeat others is seen when they are pushed.
-fn spool(tx: &mut dyn Tx, place: Place, part: &Part, results: &mut Results) -> Result<(), Stop> {
+fn spool(tx: &mut dyn Tx, place: Place, part: &Part, results: &mut Results) -> Result<(), TxError> {
     let partition = maintenance::ensure_place(tx, place, &part.queue, &part.partition)?;
     let appended = tx.append(partition, &part.block, Duration::ZERO);
     let pushed = |index: u64| {
@@ -507,7 +508,7 @@ fn append(
     tx: &mut dyn Tx,
     queue: &Queue,
     partition: PartitionId,
-    block: &Block,
+    block: &MessageBlock,
     repeats: &FxHashMap<usize, Repeat>,
     results: &mut Results,
 ) {
@@ -540,7 +541,7 @@ fn append(
 }
 
 /// The queue of that name, created with defaults and with labels from its dotted name when missing.
-pub fn ensure_queue(tx: &mut dyn Tx, name: &str) -> Result<Arc<Queue>, Stop> {
+pub fn ensure_queue(tx: &mut dyn Tx, name: &str) -> Result<Arc<Queue>, TxError> {
     if let Some(queue) = tx.queue(name)? {
         return Ok(queue);
     }
@@ -551,7 +552,7 @@ pub fn ensure_queue(tx: &mut dyn Tx, name: &str) -> Result<Arc<Queue>, Stop> {
 }
 
 /// A whole push in one decision.
-pub fn push(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Vec<Pushed>, Error>, Stop> {
+pub fn push(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Vec<Pushed>, Error>, TxError> {
     match prepare(tx, batch)? {
         Ok(prepared) => write(tx, batch, &prepared).map(Ok),
         Err(error) => Ok(Err(error)),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_store::{Error as StoreError, MessageView, Store, home_of, run};
+use baton_store::{Error as StoreError, Store, StoredMessage, home_of, run};
 use baton_types::{IdHash, LeaseId, MessageId, Offset, PartitionId, limits, transaction_hash};
 use rustc_hash::FxHashMap;
 
@@ -49,7 +49,7 @@ struct Delivered {
 
 impl Deliveries {
     /// Remembers what was delivered of one partition.
-    pub fn add(&self, lease: LeaseId, queue: &str, partition: PartitionId, messages: &[MessageView]) {
+    pub fn add(&self, lease: LeaseId, queue: &str, partition: PartitionId, messages: &[StoredMessage]) {
         let mut delivered: Vec<_> = messages.iter().map(|message| (hash(message), message.offset)).collect();
         delivered.sort_unstable();
         let mut inner = self.lock();
@@ -137,7 +137,7 @@ impl Inner {
     }
 }
 
-fn hash(message: &MessageView) -> u64 {
+fn hash(message: &StoredMessage) -> u64 {
     match &message.transaction_id {
         Some(id) => transaction_hash(id),
         None => message.id().as_transaction_hash(),
@@ -149,7 +149,7 @@ pub async fn find_stored(
     store: &Arc<dyn Store>,
     partition: PartitionId,
     transaction_id: &str,
-) -> Result<Option<MessageView>, Error> {
+) -> Result<Option<StoredMessage>, Error> {
     if let Some(found) = find_indexed(store, partition, transaction_id).await? {
         return Ok(Some(found));
     }
@@ -157,7 +157,7 @@ pub async fn find_stored(
     let from = row.start.max(Offset(row.tail.0.saturating_sub(SCAN_MAX)));
     let mut found = None;
     scan(store, partition, (from, row.tail), usize::MAX, |message| {
-        if message.is_known_as(transaction_id) {
+        if message.has_transaction_id(transaction_id) {
             found = Some(message);
         }
     })
@@ -170,24 +170,24 @@ pub async fn find_indexed(
     store: &Arc<dyn Store>,
     partition: PartitionId,
     transaction_id: &str,
-) -> Result<Option<MessageView>, Error> {
-    if let Some((named, offset)) = transaction_id.parse::<MessageId>().ok().and_then(MessageId::place)
+) -> Result<Option<StoredMessage>, Error> {
+    if let Some((named, offset)) = transaction_id.parse::<MessageId>().ok().and_then(MessageId::position)
         && named == partition
     {
         let found = read_one(store, partition, offset).await?;
-        if let Some(message) = found.filter(|message| message.is_known_as(transaction_id)) {
+        if let Some(message) = found.filter(|message| message.has_transaction_id(transaction_id)) {
             return Ok(Some(message));
         }
     }
     let text = transaction_id.to_string();
     let found = run(&**store, move |tx| {
         let Some(row) = tx.partition_by_id(partition)? else { return Ok(None) };
-        let Some(known) = tx.remembered(partition, IdHash::of(text.as_bytes()))? else {
+        let Some(known) = tx.find_remembered(partition, IdHash::new(text.as_bytes()))? else {
             return Ok(None);
         };
         let offset = known.offset;
         let message = tx.message(partition, offset)?;
-        Ok(message.filter(|message| offset >= row.start && message.is_known_as(&text)))
+        Ok(message.filter(|message| offset >= row.start && message.has_transaction_id(&text)))
     });
     Ok(found.await?)
 }
@@ -225,7 +225,7 @@ pub async fn find_held(
         }
         scan(store, partition, held.around, HELD_BYTES_MAX, |message| {
             for index in by_hash.get(&hash(&message)).into_iter().flatten() {
-                if message.is_known_as(&acks[*index].item.transaction_id) {
+                if message.has_transaction_id(&acks[*index].item.transaction_id) {
                     acks[*index].offset = Some(message.offset);
                 }
             }
@@ -270,7 +270,7 @@ pub async fn read_one(
     store: &Arc<dyn Store>,
     partition: PartitionId,
     offset: Offset,
-) -> Result<Option<MessageView>, Error> {
+) -> Result<Option<StoredMessage>, Error> {
     let segments = store.read(partition, offset, offset.plus(1), 0).await?;
     match segments.first() {
         Some(segment) => Ok(segment.message(offset).map_err(baton_store::Error::from)?),
@@ -284,7 +284,7 @@ async fn scan(
     partition: PartitionId,
     (start, end): (Offset, Offset),
     bytes_max: usize,
-    mut each: impl FnMut(MessageView),
+    mut each: impl FnMut(StoredMessage),
 ) -> Result<(), Error> {
     let (mut from, mut bytes) = (start, 0);
     while from < end && bytes < bytes_max {
@@ -309,7 +309,7 @@ mod tests {
     #[test]
     fn one_lease_that_stays_does_not_keep_those_that_go() {
         let (deliveries, partition) = (Deliveries::default(), PartitionId(1));
-        let message = MessageView {
+        let message = StoredMessage {
             partition,
             offset: Offset(0),
             created_at: baton_types::Timestamp::MIN,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Partition, Queue, Start, Stop, Store, Tx, look_at_all, run};
+use baton_store::{GroupStart, Partition, Queue, Store, Tx, TxError, collect_misses, run};
 use baton_types::{Offset, PartitionId, QueueId};
 
 /// Partitions looked at in one decision.
@@ -17,7 +17,7 @@ pub async fn sweep(store: &dyn Store) -> Result<u64, baton_store::Error> {
     let queues = run(store, |tx| {
         let forgetful = |queue: &&Arc<Queue>| {
             let options = &queue.spec.options;
-            options.visible_for().is_some() || options.kept_when_completed_for().is_some()
+            options.deliverable_for().is_some() || options.completed_retention().is_some()
         };
         Ok(tx.queues()?.iter().filter(forgetful).cloned().collect::<Vec<_>>())
     })
@@ -49,11 +49,11 @@ fn sweep_page(
     tx: &mut dyn Tx,
     queue: QueueId,
     after: Option<PartitionId>,
-) -> Result<(u64, Option<PartitionId>), Stop> {
+) -> Result<(u64, Option<PartitionId>), TxError> {
     let Some(queue) = tx.queue_by_id(queue)? else { return Ok((0, None)) };
     let page = tx.partitions(queue.id, after, PAGE)?;
     let mut trims = Vec::new();
-    look_at_all(page.iter().filter(|partition| partition.start < partition.tail), |partition| {
+    collect_misses(page.iter().filter(|partition| partition.start < partition.tail), |partition| {
         let start = first_kept(tx, &queue, partition)?;
         if start > partition.start {
             trims.push((partition.id, start, start.since(partition.start)));
@@ -61,7 +61,7 @@ fn sweep_page(
         Ok(())
     })?;
     let mut gone = 0;
-    look_at_all(trims, |(partition, start, count)| {
+    collect_misses(trims, |(partition, start, count)| {
         tx.trim(partition, start)?;
         gone += count;
         Ok(())
@@ -70,15 +70,13 @@ fn sweep_page(
 }
 
 /// The rule: the first message of a partition that is kept.
-fn first_kept(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Offset, Stop> {
+fn first_kept(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Offset, TxError> {
     let (now, options) = (tx.now(), &queue.spec.options);
     let mut first = partition.start;
-    if let Some(life) = options.visible_for().filter(|life| partition.first_at < now.before(*life)) {
+    if let Some(life) = options.deliverable_for().filter(|life| partition.first_at < now.before(*life)) {
         first = first.max(tx.offset_at(partition.id, now.before(life))?);
     }
-    if let Some(life) =
-        options.kept_when_completed_for().filter(|life| partition.first_at < now.before(*life))
-    {
+    if let Some(life) = options.completed_retention().filter(|life| partition.first_at < now.before(*life)) {
         let old = tx.offset_at(partition.id, now.before(life))?;
         if let Some(finished) = finished_by_all(tx, queue, partition)? {
             first = first.max(old.min(finished));
@@ -88,13 +86,13 @@ fn first_kept(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<O
 }
 
 /// The first message that some group has not finished; `None` when nobody reads the queue.
-fn finished_by_all(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Option<Offset>, Stop> {
+fn finished_by_all(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Option<Offset>, TxError> {
     let mut lowest = None;
-    look_at_all(tx.groups(queue.id)?, |group| {
+    collect_misses(tx.groups(queue.id)?, |group| {
         let next = match (tx.cursor(group.id, partition.id)?, group.start) {
             (Some(cursor), _) => cursor.next,
-            (None, Start::Oldest) => partition.start,
-            (None, Start::At(at)) => tx.offset_at(partition.id, at)?,
+            (None, GroupStart::Oldest) => partition.start,
+            (None, GroupStart::At(at)) => tx.offset_at(partition.id, at)?,
         };
         lowest = Some(lowest.map_or(next, |other: Offset| other.min(next)));
         Ok(())

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use baton_store::{MessageView, NewMessage};
+use baton_store::{NewMessage, StoredMessage};
 use bytes::Bytes;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::{digest, hkdf};
@@ -292,7 +292,7 @@ impl Opener<'_> {
     }
 
     /// Opens a message of a queue where it stands, or says why it cannot be read.
-    pub fn open_message(&mut self, queue: &str, message: &mut MessageView) -> Result<(), String> {
+    pub fn open_message(&mut self, queue: &str, message: &mut StoredMessage) -> Result<(), String> {
         if is_sealed(&message.payload) {
             message.payload = self.open(Owner::Queue(queue), &message.payload)?;
         }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use baton_store::{Stop, Store, Tx, run};
+use baton_store::{Store, Tx, TxError, run};
 use baton_types::Timestamp;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -188,7 +188,7 @@ fn key(minute: &Minute) -> String {
 }
 
 /// Adds a minute to what is kept, and removes what is too old.
-fn write(tx: &mut dyn Tx, minute: &Minute) -> Result<(), Stop> {
+fn write(tx: &mut dyn Tx, minute: &Minute) -> Result<(), TxError> {
     let key = key(minute);
     let mut whole = minute.clone();
     if let Some(earlier) = tx.record(&key)?.and_then(|record| read(&key, &record.value)) {

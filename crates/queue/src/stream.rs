@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Cursor, Durability, Group, Stop, Tx};
+use baton_store::{Cursor, Durability, Group, Tx, TxError};
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 use bytes::{BufMut, Bytes};
@@ -86,25 +86,25 @@ fn partition_prefix(state: u64, partition: PartitionId) -> String {
     format!("{}{:016x}/", state_prefix(state), partition.0)
 }
 
-fn damaged(key: &str, problem: &impl std::fmt::Display) -> Stop {
-    Stop::Failed(baton_store::Error::Corrupt(format!("the record {key}: {problem}")))
+fn damaged(key: &str, problem: &impl std::fmt::Display) -> TxError {
+    TxError::Failed(baton_store::Error::Corrupt(format!("the record {key}: {problem}")))
 }
 
-fn named(tx: &mut dyn Tx, name: &str) -> Result<Option<Query>, Stop> {
+fn named(tx: &mut dyn Tx, name: &str) -> Result<Option<Query>, TxError> {
     let key = query_key(name);
     let Some(record) = tx.record(&key)? else { return Ok(None) };
     serde_json::from_slice(&record.value).map(Some).map_err(|e| damaged(&key, &e))
 }
 
 /// The number of the present state of a query.
-fn state_of(tx: &mut dyn Tx, id: &str) -> Result<Option<u64>, Stop> {
+fn state_of(tx: &mut dyn Tx, id: &str) -> Result<Option<u64>, TxError> {
     let Some(record) = tx.record(&id_key(id))? else { return Ok(None) };
     let name = String::from_utf8(record.value.to_vec()).map_err(|e| damaged(&id_key(id), &e))?;
     Ok(named(tx, &name)?.filter(|query| query.id == id).map(|query| query.state))
 }
 
 /// Registers a query, or finds it registered.
-pub fn register(tx: &mut dyn Tx, new: &NewQuery) -> Result<Registered, Stop> {
+pub fn register(tx: &mut dyn Tx, new: &NewQuery) -> Result<Registered, TxError> {
     let old = named(tx, &new.name)?;
     let is_other = old.as_ref().is_some_and(|old| old.config_hash != new.config_hash);
     let (id, fresh) = match &old {
@@ -143,7 +143,7 @@ pub fn forget_source(
     queue: &str,
     after: Option<&str>,
     limit: usize,
-) -> Result<Option<String>, Stop> {
+) -> Result<Option<String>, TxError> {
     let page = tx.records("stream/q/", after, limit)?;
     let last = page.last().map(|(key, _)| key.clone());
     for (key, record) in page {
@@ -164,7 +164,7 @@ fn cleared_key(state: u64) -> String {
 }
 
 /// Clears away values that a reset has left; whether there may be more.
-pub fn clear(tx: &mut dyn Tx) -> Result<bool, Stop> {
+pub fn clear(tx: &mut dyn Tx) -> Result<bool, TxError> {
     let Some((key, _)) = tx.records("stream/x/", None, 1)?.pop() else { return Ok(false) };
     let state = key.rsplit('/').next().and_then(|text| u64::from_str_radix(text, 16).ok());
     let state = state.ok_or_else(|| damaged(&key, &"not a number"))?;
@@ -187,7 +187,7 @@ pub struct StateRow {
     pub updated_at: Timestamp,
 }
 
-fn state_row(key: &str, mut value: Bytes) -> Result<StateRow, Stop> {
+fn state_row(key: &str, mut value: Bytes) -> Result<StateRow, TxError> {
     let moment = value.get(..MOMENT_BYTES).and_then(|bytes| bytes.try_into().ok());
     let moment = i64::from_le_bytes(moment.ok_or_else(|| damaged(key, &"too short"))?);
     let value = value.split_off(MOMENT_BYTES);
@@ -211,7 +211,7 @@ pub fn state(
     wanted: &Wanted,
     after: Option<&str>,
     limit: usize,
-) -> Result<Vec<StateRow>, Stop> {
+) -> Result<Vec<StateRow>, TxError> {
     let Some(state) = state_of(tx, query)? else { return Ok(Vec::new()) };
     let all = partition_prefix(state, partition);
     match wanted {
@@ -317,7 +317,7 @@ pub fn cycle(
     cycle: &Cycle,
     pushes: &PushBatch,
     offset: Option<Offset>,
-) -> Result<Result<Cycled, Error>, Stop> {
+) -> Result<Result<Cycled, Error>, TxError> {
     let partition = tx.partition_by_id(cycle.partition)?;
     let queue = match &partition {
         Some(partition) => tx.queue_by_id(partition.queue)?.map(|queue| queue.spec.name.clone()),
@@ -360,7 +360,7 @@ pub fn cycle(
 /// A value that a cycle emits and removes, though it is not there any more. A cycle that acks is told apart from others
 /// by its lease. One that only flushes has nothing but the state that it has read: when that is gone, another flush or
 /// cycle has emitted it, and emitting it again would be once too often.
-fn gone(tx: &mut dyn Tx, cycle: &Cycle, pushes: &PushBatch, prefix: &str) -> Result<Option<String>, Stop> {
+fn gone(tx: &mut dyn Tx, cycle: &Cycle, pushes: &PushBatch, prefix: &str) -> Result<Option<String>, TxError> {
     if cycle.ack.is_some() || pushes.is_empty() {
         return Ok(None);
     }
@@ -379,7 +379,7 @@ fn gone(tx: &mut dyn Tx, cycle: &Cycle, pushes: &PushBatch, prefix: &str) -> Res
     Ok(None)
 }
 
-fn write_changes(tx: &mut dyn Tx, prefix: &str, changes: &[StateChange]) -> Result<(), Stop> {
+fn write_changes(tx: &mut dyn Tx, prefix: &str, changes: &[StateChange]) -> Result<(), TxError> {
     for change in changes {
         match change {
             StateChange::Put { key, value } => {
@@ -399,7 +399,7 @@ fn prepare_ack(
     cycle: &Cycle,
     ack: &CycleAck,
     offset: Option<Offset>,
-) -> Result<Result<Finish, &'static str>, Stop> {
+) -> Result<Result<Finish, &'static str>, TxError> {
     if ack.status == AckStatus::Completed {
         return prepare_prefix(tx, cycle, ack, offset);
     }
@@ -428,7 +428,7 @@ fn prepare_prefix(
     cycle: &Cycle,
     ack: &CycleAck,
     offset: Option<Offset>,
-) -> Result<Result<Finish, &'static str>, Stop> {
+) -> Result<Result<Finish, &'static str>, TxError> {
     let Some(partition) = tx.partition_by_id(cycle.partition)? else { return Ok(Err(NOT_FOUND)) };
     let Some(group) = tx.group(partition.queue, &cycle.group)? else { return Ok(Err(BAD_LEASE)) };
     let mut cursor = current_cursor(tx, &group, &partition)?;

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Error, NewMessage, Record, Stop, Tx, look_at_all};
+use baton_store::{Error, NewMessage, Record, Tx, TxError, collect_misses};
 use baton_types::Timestamp;
 use baton_types::limits::RECORD_BYTES_MAX;
 use bytes::{Buf, BufMut, Bytes};
@@ -169,13 +169,13 @@ pub fn prepare(
     tx: &mut dyn Tx,
     operations: &[Operation],
     sealer: &Sealer,
-) -> Result<Result<Prepared, (usize, crate::Error)>, Stop> {
+) -> Result<Result<Prepared, (usize, crate::Error)>, TxError> {
     if operations.iter().any(|operation| matches!(operation, Operation::Schedule { .. })) {
-        tx.admit(0)?;
+        tx.admit_bytes(0)?;
     }
     let mut timers = Vec::with_capacity(operations.len());
     let (mut unsealed, now) = (None, tx.now());
-    look_at_all(operations.iter().enumerate(), |(number, operation)| {
+    collect_misses(operations.iter().enumerate(), |(number, operation)| {
         let (queue, key) = operation.place();
         let Operation::Schedule { partition, transaction_id, payload, producer, delay, .. } = operation
         else {
@@ -220,7 +220,7 @@ fn sealed(
     queue: &str,
     payload: &Bytes,
     sealer: &Sealer,
-) -> Result<Result<Bytes, crate::Error>, Stop> {
+) -> Result<Result<Bytes, crate::Error>, TxError> {
     let is_secret = tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled);
     Ok(if is_secret && !is_sealed(payload) {
         sealer.seal(Owner::Queue(queue), payload).map(Bytes::from)
@@ -230,7 +230,7 @@ fn sealed(
 }
 
 /// Sets and removes timers; each operation must be on another one.
-pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> Result<Vec<Outcome>, Stop> {
+pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> Result<Vec<Outcome>, TxError> {
     let mut outcomes = Vec::with_capacity(operations.len());
     for (operation, (old, set)) in operations.iter().zip(prepared.0) {
         if let Some(old) = &old {
@@ -254,7 +254,7 @@ pub fn write(tx: &mut dyn Tx, operations: &[Operation], prepared: Prepared) -> R
 }
 
 /// One timer.
-pub fn find(tx: &mut dyn Tx, queue: &str, key: &str) -> Result<Option<Timer>, Stop> {
+pub fn find(tx: &mut dyn Tx, queue: &str, key: &str) -> Result<Option<Timer>, TxError> {
     Ok(tx.record(&timer_key(queue, key))?.map(|record| decode(&record)).transpose()?)
 }
 
@@ -266,7 +266,7 @@ pub fn list(
     prefix: &str,
     after: Option<&str>,
     limit: usize,
-) -> Result<(Vec<Timer>, bool), Stop> {
+) -> Result<(Vec<Timer>, bool), TxError> {
     let mut after = after.map(|after| timer_key(queue, after));
     let (mut timers, mut bytes) = (Vec::new(), 0);
     loop {
@@ -287,12 +287,12 @@ pub fn list(
 }
 
 /// Pushes the messages of timers that are due, and removes the timers.
-pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, Stop> {
+pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, TxError> {
     let now = tx.now();
     let (mut due, mut bytes, mut next) = (Vec::new(), 0, None);
     let entries = tx.records(DUE, None, FIRED_MAX + 1)?;
     for entries in entries.chunks(READ_AT_ONCE) {
-        look_at_all(entries, |(entry, _)| {
+        collect_misses(entries, |(entry, _)| {
             let (at, queue, key) = read_due(entry)?;
             if next.is_some() || at > now || due.len() == FIRED_MAX || bytes > READ_BYTES_MAX {
                 next.get_or_insert(at.since(now));
@@ -353,7 +353,11 @@ fn postponed(timer: &Timer, now: Timestamp, mut error: String) -> Timer {
 }
 
 /// Pushes the messages of timers, all or none; how many timers that were.
-fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<PushCount, crate::Error>, Stop> {
+fn push_all(
+    tx: &mut dyn Tx,
+    timers: &[&Timer],
+    way: &Way,
+) -> Result<Result<PushCount, crate::Error>, TxError> {
     let mut batch = PushBatch::default();
     batch.detour = way.detour.clone();
     for timer in timers {
@@ -374,7 +378,7 @@ fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<Push
     Ok(push::push(tx, &batch)?.map(|pushed| batch.counted(&pushed)))
 }
 
-fn put(tx: &mut dyn Tx, timer: &Timer, record: Bytes) -> Result<(), Stop> {
+fn put(tx: &mut dyn Tx, timer: &Timer, record: Bytes) -> Result<(), TxError> {
     tx.put_record(&timer_key(&timer.queue, &timer.key), record, None)?;
     tx.put_record(&due_key(timer.deliver_at, &timer.queue, &timer.key), Bytes::new(), None)?;
     Ok(())

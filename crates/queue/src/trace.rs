@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use baton_store::{Stop, Tx};
+use baton_store::{Tx, TxError};
 use baton_types::{Offset, PartitionId, QueueId, Timestamp, transaction_hash};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -147,12 +147,12 @@ fn name_key(name: &str, moment: u64) -> String {
     format!("{}{:016x}", name_prefix(name), u64::MAX - moment)
 }
 
-fn read<'a, T: Deserialize<'a>>(key: &str, value: &'a [u8]) -> Result<T, Stop> {
+fn read<'a, T: Deserialize<'a>>(key: &str, value: &'a [u8]) -> Result<T, TxError> {
     serde_json::from_slice(value)
-        .map_err(|e| Stop::Failed(baton_store::Error::Corrupt(format!("the record {key}: {e}"))))
+        .map_err(|e| TxError::Failed(baton_store::Error::Corrupt(format!("the record {key}: {e}"))))
 }
 
-fn put(tx: &mut dyn Tx, key: &str, value: &impl Serialize) -> Result<(), Stop> {
+fn put(tx: &mut dyn Tx, key: &str, value: &impl Serialize) -> Result<(), TxError> {
     let value = serde_json::to_vec(value).unwrap_or_default();
     tx.put_record(key, Bytes::from(value), None).map(drop)
 }
@@ -164,8 +164,8 @@ pub fn record(
     new: &NewTrace,
     offset: Offset,
     life: Duration,
-) -> Result<Result<(), Error>, Stop> {
-    tx.admit(new.data.get().len())?;
+) -> Result<Result<(), Error>, TxError> {
+    tx.admit_bytes(new.data.get().len())?;
     let now = tx.now();
     let Some(row) = tx.partition_by_id(new.partition)? else { return Ok(Err(not_found())) };
     let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Err(not_found())) };
@@ -222,7 +222,7 @@ fn not_found() -> Error {
     Error::NotFound("Message not found".into())
 }
 
-fn name_count(tx: &mut dyn Tx, name: &str) -> Result<NameCount, Stop> {
+fn name_count(tx: &mut dyn Tx, name: &str) -> Result<NameCount, TxError> {
     let key = count_key(name);
     match tx.record(&key)? {
         Some(record) => read(&key, &record.value),
@@ -236,7 +236,7 @@ pub fn of_message(
     queue: QueueId,
     partition: PartitionId,
     transaction_id: &str,
-) -> Result<Vec<Trace>, Stop> {
+) -> Result<Vec<Trace>, TxError> {
     let prefix = message_prefix(queue, partition, transaction_id);
     let mut traces = Vec::new();
     // Two messages can share a hash; there is room for the traces of a few of them.
@@ -250,7 +250,12 @@ pub fn of_message(
 }
 
 /// Traces with a name, the newest first, and how many there are.
-pub fn of_name(tx: &mut dyn Tx, name: &str, offset: usize, limit: usize) -> Result<(Vec<Trace>, u64), Stop> {
+pub fn of_name(
+    tx: &mut dyn Tx,
+    name: &str,
+    offset: usize,
+    limit: usize,
+) -> Result<(Vec<Trace>, u64), TxError> {
     let total = name_count(tx, name)?.traces;
     let mut traces = Vec::new();
     for (key, pointer) in tx.records(&name_prefix(name), None, offset + limit)?.into_iter().skip(offset) {
@@ -263,14 +268,14 @@ pub fn of_name(tx: &mut dyn Tx, name: &str, offset: usize, limit: usize) -> Resu
 }
 
 /// Up to `limit` names after `after`.
-pub fn names(tx: &mut dyn Tx, after: Option<&str>, limit: usize) -> Result<Vec<NameCount>, Stop> {
+pub fn names(tx: &mut dyn Tx, after: Option<&str>, limit: usize) -> Result<Vec<NameCount>, TxError> {
     let after = after.map(count_key);
     let found = tx.records("trace/c/", after.as_deref(), limit)?;
     found.iter().map(|(key, record)| read(key, &record.value)).collect()
 }
 
 /// Forgets traces whose time is over; whether there may be more of them.
-pub fn expire(tx: &mut dyn Tx) -> Result<bool, Stop> {
+pub fn expire(tx: &mut dyn Tx) -> Result<bool, TxError> {
     let (now, mut due) = (due_key(tx.now(), 0), Vec::new());
     for (key, record) in tx.records("trace/t/", None, FORGOTTEN_AT_ONCE)? {
         if key < now {
@@ -287,7 +292,7 @@ pub fn expire(tx: &mut dyn Tx) -> Result<bool, Stop> {
 }
 
 /// Forgets traces of a queue that has gone; whether there may be more of them.
-pub fn forget_queue(tx: &mut dyn Tx, queue: QueueId) -> Result<bool, Stop> {
+pub fn forget_queue(tx: &mut dyn Tx, queue: QueueId) -> Result<bool, TxError> {
     // What says when they are due stays behind, and is removed then.
     let found = tx.records(&queue_prefix(queue), None, FORGOTTEN_AT_ONCE)?;
     let more = found.len() == FORGOTTEN_AT_ONCE;
@@ -304,7 +309,7 @@ struct Forgotten {
 
 impl Forgotten {
     /// Finds all that belongs to the traces under `keys`.
-    fn prepare(tx: &mut dyn Tx, keys: Vec<String>) -> Result<Self, Stop> {
+    fn prepare(tx: &mut dyn Tx, keys: Vec<String>) -> Result<Self, TxError> {
         let (mut forgotten, mut remaining) = (Self::default(), BTreeMap::new());
         for key in keys {
             let Some(record) = tx.record(&key)? else { continue };
@@ -332,7 +337,7 @@ impl Forgotten {
         Ok(forgotten)
     }
 
-    fn write(self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn write(self, tx: &mut dyn Tx) -> Result<(), TxError> {
         self.keys.iter().for_each(|key| tx.remove_record(key));
         for (name, count) in &self.counts {
             if count.traces == 0 {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use baton_store::{Earlier, IdempotencyKey, Stop, Tx, look_at_all};
+use baton_store::{IdempotencyKey, PriorCall, Tx, TxError, collect_misses};
 use baton_types::{LeaseId, Offset, QueueId};
 use bytes::Bytes;
 
@@ -29,13 +29,13 @@ pub enum Step {
 /// Something else that is to happen in the same commit, by rules that are not known here.
 pub trait Rider: std::fmt::Debug + Send + Sync {
     /// Reads what it needs, without writing; or refuses, which undoes everything. May be run several times.
-    fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<Box<dyn Ridden>, Refusal>, Stop>;
+    fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<Box<dyn Ridden>, Refusal>, TxError>;
 }
 
 /// What a rider will write.
 pub trait Ridden {
     /// Writes it.
-    fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), Stop>;
+    fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), TxError>;
 }
 
 /// Why a rider refused.
@@ -201,19 +201,19 @@ pub fn transact(
     ready: &Ready,
     pushes: &PushBatch,
     sealer: &Sealer,
-) -> Result<Result<TransactionResult, Error>, Stop> {
+) -> Result<Result<TransactionResult, Error>, TxError> {
     if let Some(repeatable) = &ready.repeatable {
-        match repeatable.key.earlier(tx, ANSWERS)? {
-            Earlier::None => {}
-            Earlier::Answered(answer) => {
+        match repeatable.key.find_prior_call(tx, ANSWERS)? {
+            PriorCall::None => {}
+            PriorCall::Answered(answer) => {
                 let answer = Some(answer);
                 return Ok(Ok(TransactionResult { answer, repeated: true, ..TransactionResult::default() }));
             }
-            Earlier::Different => return Ok(Err(Error::KeyReused)),
+            PriorCall::Different => return Ok(Err(Error::KeyReused)),
         }
     }
     let mut lost = None;
-    look_at_all(ready.required_leases.iter().enumerate(), |(index, lease)| {
+    collect_misses(ready.required_leases.iter().enumerate(), |(index, lease)| {
         if !is_live(tx, *lease)? {
             lost.get_or_insert(index);
         }
@@ -269,7 +269,7 @@ pub fn transact(
             let fresh = new_groups.entry(queue.id).or_default();
             fresh.insert(&position.group);
             match room::for_groups(tx, &queue, fresh.len() as u64) {
-                Err(Stop::Failed(full @ baton_store::Error::LimitReached(_))) => {
+                Err(TxError::Failed(full @ baton_store::Error::LimitReached(_))) => {
                     return Ok(Ok(TransactionResult::not_done("limit_reached", full.to_string()).at(index)));
                 }
                 room => room?,
@@ -324,16 +324,16 @@ pub fn transact(
     let mut done = TransactionResult { results, kv, timers, ..TransactionResult::default() };
     if let Some(repeatable) = &ready.repeatable {
         let answer = (repeatable.write)(&done);
-        repeatable.key.keep(tx, ANSWERS, &answer)?;
+        repeatable.key.store_answer(tx, ANSWERS, &answer)?;
         done.answer = Some(answer.into());
     }
     Ok(Ok(done))
 }
 
-fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, Stop> {
+fn is_live(tx: &mut dyn Tx, lease: Option<LeaseId>) -> Result<bool, TxError> {
     let Some(lease) = lease else { return Ok(false) };
     let now = tx.now();
-    for (group, partition) in tx.leased(lease)? {
+    for (group, partition) in tx.leased_partitions(lease)? {
         let cursor = tx.cursor(group, partition)?;
         if cursor.and_then(|cursor| cursor.lease).is_some_and(|held| held.id == lease && held.until > now) {
             return Ok(true);

@@ -4,7 +4,7 @@
 //! once the key is back. Always: also where the queue keeps no dead letters, for nothing may be lost because a
 //! setting was. Start at [`bury`].
 
-use baton_store::{Stop, Tx};
+use baton_store::{Tx, TxError};
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId};
 
@@ -24,7 +24,7 @@ pub fn bury(
     group: &str,
     lease: Option<LeaseId>,
     messages: &[Unreadable],
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     let Some(lease) = lease else { return bury_finished(tx, group, messages) };
     let acks: Vec<_> = messages
         .iter()
@@ -47,7 +47,7 @@ pub fn bury(
     Ok(())
 }
 
-fn bury_finished(tx: &mut dyn Tx, group: &str, messages: &[Unreadable]) -> Result<(), Stop> {
+fn bury_finished(tx: &mut dyn Tx, group: &str, messages: &[Unreadable]) -> Result<(), TxError> {
     let mut letters = Vec::new();
     for dead in messages {
         let Some(partition) = tx.partition_by_id(dead.partition)? else { continue };

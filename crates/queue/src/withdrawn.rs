@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use baton_store::{Queue, Record, Stop, Tx, expiry};
+use baton_store::{Queue, Record, Tx, TxError, expiry};
 use baton_types::{IdHash, Offset, PartitionId};
 use bytes::Bytes;
 
@@ -30,8 +30,8 @@ impl Withdrawal {
         partition: PartitionId,
         transaction_id: &[u8],
         end: Offset,
-    ) -> Result<Option<Self>, Stop> {
-        Self::of(tx, queue, id_key(partition, IdHash::of(transaction_id)), end)
+    ) -> Result<Option<Self>, TxError> {
+        Self::of(tx, queue, id_key(partition, IdHash::new(transaction_id)), end)
     }
 
     /// Of the ids of all messages before `end`.
@@ -40,11 +40,11 @@ impl Withdrawal {
         queue: &Queue,
         partition: PartitionId,
         end: Offset,
-    ) -> Result<Option<Self>, Stop> {
+    ) -> Result<Option<Self>, TxError> {
         Self::of(tx, queue, partition_key(partition), end)
     }
 
-    fn of(tx: &mut dyn Tx, queue: &Queue, key: String, end: Offset) -> Result<Option<Self>, Stop> {
+    fn of(tx: &mut dyn Tx, queue: &Queue, key: String, end: Offset) -> Result<Option<Self>, TxError> {
         let window = Duration::from_secs(queue.spec.options.dedup_window_seconds.into());
         if window.is_zero() {
             return Ok(None);
@@ -53,7 +53,7 @@ impl Withdrawal {
         Ok(Some(Self { key, old, end, life: window.saturating_mul(WINDOWS_MAX) }))
     }
 
-    pub fn write(self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    pub fn write(self, tx: &mut dyn Tx) -> Result<(), TxError> {
         let until = tx.now().after(self.life);
         let value = Bytes::copy_from_slice(&self.end.0.to_le_bytes());
         expiry::put(tx, &self.key, self.old.as_ref(), value, Some(until)).map(drop)
@@ -66,7 +66,7 @@ pub fn is_withdrawn(
     partition: PartitionId,
     id: IdHash,
     offset: Offset,
-) -> Result<bool, Stop> {
+) -> Result<bool, TxError> {
     let (of_id, of_all) = (tx.record(&id_key(partition, id))?, tx.record(&partition_key(partition))?);
     Ok([of_id, of_all].into_iter().flatten().any(|record| end_of(&record) > offset))
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use baton_queue::{
     Broker, Error, Options, PopRequest, Position, PushBatch, Step, Subscription, Target, Transaction, timer,
 };
-use baton_store::{Bounds, NewMessage, Store};
+use baton_store::{NewMessage, Store, StoreLimits};
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
 use baton_testing_postgres::Postgres;
 use serde_json::Map;
 
-const BOUNDS: Bounds = Bounds { queues: 3, partitions: 4, groups: 2 };
+const BOUNDS: StoreLimits = StoreLimits { queues: 3, partitions: 4, groups: 2 };
 
 struct Bench {
     broker: Broker,

@@ -140,7 +140,7 @@ impl Bench {
     async fn consume(&self, queue: &str, group: &str, dead: usize) {
         let Some(popped) = self.pop(queue, group).await else { return };
         let messages = popped.claims.iter().flat_map(|claim| &claim.messages).enumerate();
-        let item = |(number, message): (usize, &baton_store::MessageView)| AckItem {
+        let item = |(number, message): (usize, &baton_store::StoredMessage)| AckItem {
             partition: Some(message.partition),
             transaction_id: message.transaction_text(),
             group: group.into(),

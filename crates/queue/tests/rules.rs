@@ -97,7 +97,7 @@ fn texts(popped: &Popped) -> Vec<String> {
 
 fn items(popped: &Popped, group: &str, status: AckStatus) -> Vec<AckItem> {
     let messages = popped.claims.iter().flat_map(|claim| &claim.messages);
-    let item = |message: &baton_store::MessageView| AckItem {
+    let item = |message: &baton_store::StoredMessage| AckItem {
         partition: Some(message.partition),
         transaction_id: message.transaction_text(),
         group: group.into(),

@@ -297,7 +297,7 @@ impl Worker {
 
     async fn beat(&mut self, message: &str, counts: &Counts) {
         let first = BEAT.mul_f64((baton_env::random_u64() % 1000) as f64 / 1000.0);
-        let mut due = baton_env::Deadline::after(first);
+        let mut due = baton_env::ResettableSleep::after(first);
         loop {
             tokio::select! {
                 () = std::future::poll_fn(|cx| due.poll(cx)) => {

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use baton_env::{BootClock, Clock};
-use baton_store::{Error, Stop, Store, Tx};
+use baton_store::{Error, Store, Tx, TxError};
 use baton_types::Timestamp;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tokio::sync::{Notify, mpsc, watch};
@@ -368,7 +368,7 @@ impl ServiceCounters {
 }
 
 impl DecisionInput {
-    fn decide(&self, tx: &mut dyn Tx) -> Result<Decision, Stop> {
+    fn decide(&self, tx: &mut dyn Tx) -> Result<Decision, TxError> {
         let before = service_record::load(tx, &self.name, &self.cached)?;
         let shared = self.now.is_none();
         let now = self.now.unwrap_or_else(|| tx.now());

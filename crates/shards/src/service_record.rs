@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Error, Stop, Tx};
+use baton_store::{Error, Tx, TxError};
 use baton_types::Timestamp;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -83,14 +83,14 @@ fn part_key(name: &str, part: usize) -> String {
 }
 
 /// The names of all services.
-pub fn service_names(tx: &mut dyn Tx) -> Result<Vec<String>, Stop> {
+pub fn service_names(tx: &mut dyn Tx) -> Result<Vec<String>, TxError> {
     let heads = tx.records(HEADS, None, SERVICES_MAX)?;
     let name = |value: &[u8]| serde_json::from_slice::<Head>(value).ok().map(|head| head.name);
     Ok(heads.iter().filter_map(|(_, record)| name(&record.value)).collect())
 }
 
 /// Reads a service; `cached` is the last copy that was read.
-pub fn load(tx: &mut dyn Tx, name: &str, cached: &StoredService) -> Result<StoredService, Stop> {
+pub fn load(tx: &mut dyn Tx, name: &str, cached: &StoredService) -> Result<StoredService, TxError> {
     let Some(head) = tx.record(&head_key(name))? else {
         // The tokens of a service that is created again must be above all tokens it had before.
         let service = Service { generation: highest_deleted(tx)?, ..Service::default() };
@@ -106,17 +106,17 @@ pub fn load(tx: &mut dyn Tx, name: &str, cached: &StoredService) -> Result<Store
         match tx.record(&part_key(name, part)) {
             Ok(Some(record)) => bytes.extend_from_slice(&record.value),
             Ok(None) => return Err(corrupt("a part is missing").into()),
-            Err(Stop::Load) => missing = true,
+            Err(TxError::RowsMissing) => missing = true,
             Err(stop) => return Err(stop),
         }
     }
     if missing {
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     Ok(StoredService { service: Arc::new(decode(&bytes)?), version: head.version, parts })
 }
 
-fn highest_deleted(tx: &mut dyn Tx) -> Result<u64, Stop> {
+fn highest_deleted(tx: &mut dyn Tx) -> Result<u64, TxError> {
     let Some(record) = tx.record(DELETED)? else { return Ok(0) };
     Ok(serde_json::from_slice(&record.value).map_err(corrupt)?)
 }
@@ -126,7 +126,7 @@ fn corrupt(problem: impl std::fmt::Display) -> Error {
 }
 
 /// Whether another service may be stored.
-pub fn has_room_for_service(tx: &mut dyn Tx) -> Result<bool, Stop> {
+pub fn has_room_for_service(tx: &mut dyn Tx) -> Result<bool, TxError> {
     Ok(tx.records(HEADS, None, SERVICES_MAX)?.len() < SERVICES_MAX)
 }
 
@@ -136,7 +136,7 @@ pub fn save(
     name: &str,
     service: Arc<Service>,
     before: &StoredService,
-) -> Result<StoredService, Stop> {
+) -> Result<StoredService, TxError> {
     let bytes = Bytes::from(encode(&service));
     let parts = bytes.len().div_ceil(PART_BYTES_MAX);
     let head = serde_json::to_vec(&Head { name: name.to_owned(), parts }).map_err(corrupt)?;
@@ -157,7 +157,7 @@ pub fn delete(
     name: &str,
     service: Arc<Service>,
     before: &StoredService,
-) -> Result<StoredService, Stop> {
+) -> Result<StoredService, TxError> {
     let generation = highest_deleted(tx)?.max(service.generation);
     let (_, heartbeats) = read_heartbeats(tx, name, Duration::ZERO)?;
     tx.put_record(DELETED, serde_json::to_vec(&generation).map_err(corrupt)?.into(), None)?;
@@ -179,7 +179,7 @@ pub fn write_heartbeats(
     server: u64,
     slot: u64,
     workers: &[u32],
-) -> Result<(), Stop> {
+) -> Result<(), TxError> {
     let key = format!("{HEARTBEATS}{}/{server:016x}/{:03}", escaped(name), slot % HEARTBEAT_SLOTS);
     tx.put_record(&key, encode_heartbeats(tx.now(), workers).into(), None)?;
     Ok(())
@@ -190,7 +190,7 @@ pub fn read_heartbeats(
     tx: &mut dyn Tx,
     name: &str,
     max_age: Duration,
-) -> Result<(FxHashMap<u32, Timestamp>, Vec<String>), Stop> {
+) -> Result<(FxHashMap<u32, Timestamp>, Vec<String>), TxError> {
     let prefix = format!("{HEARTBEATS}{}/", escaped(name));
     let (mut heard, mut old, mut after) = (FxHashMap::default(), Vec::new(), None::<String>);
     let oldest = tx.now().before(max_age);

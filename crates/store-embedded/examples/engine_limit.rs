@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_store::{
-    Block, BoxFuture, Cursor, Durability, Error, GroupSpec, NewMessage, QueueSpec, Start, Store, Tx, begin,
-    run,
+    BoxFuture, Cursor, Durability, Error, GroupSpec, GroupStart, MessageBlock, NewMessage, QueueSpec, Store,
+    Tx, run, submit,
 };
 use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{Offset, PartitionId, QueueId, QueueOptions};
@@ -97,9 +97,9 @@ async fn queue(store: &dyn Store, partitions: u64) -> (QueueId, Vec<PartitionId>
 }
 
 /// Messages of one push, with ids that no other push has.
-fn block(messages: usize, push: u64, named: bool) -> Block {
+fn block(messages: usize, push: u64, named: bool) -> MessageBlock {
     let payload = [b'x'; PAYLOAD_BYTES];
-    let mut block = Block::default();
+    let mut block = MessageBlock::default();
     for index in 0..messages {
         let id = format!("{push:012x}-{index:08x}");
         block.push(&NewMessage {
@@ -112,11 +112,15 @@ fn block(messages: usize, push: u64, named: bool) -> Block {
 }
 
 /// What a push does: is there room, is any of it a duplicate, append.
-fn push(tx: &mut dyn Tx, to: &[(PartitionId, Block)], named: bool) -> Result<(), baton_store::Stop> {
-    tx.admit(0)?;
+fn push(
+    tx: &mut dyn Tx,
+    to: &[(PartitionId, MessageBlock)],
+    named: bool,
+) -> Result<(), baton_store::TxError> {
+    tx.admit_bytes(0)?;
     if named {
         for (partition, block) in to {
-            assert_eq!(tx.remembered_all(*partition, block)?, []);
+            assert_eq!(tx.find_all_remembered(*partition, block)?, []);
         }
     }
     for (partition, block) in to {
@@ -125,7 +129,7 @@ fn push(tx: &mut dyn Tx, to: &[(PartitionId, Block)], named: bool) -> Result<(),
     Ok(())
 }
 
-type Push = Vec<(PartitionId, Block)>;
+type Push = Vec<(PartitionId, MessageBlock)>;
 
 /// Runs all pushes with a few of them under way at a time.
 async fn push_all(store: &dyn Store, pushes: Vec<Push>, named: bool) -> Duration {
@@ -136,7 +140,7 @@ async fn push_all(store: &dyn Store, pushes: Vec<Push>, named: bool) -> Duration
         if under_way.len() == in_flight {
             under_way.pop_front().unwrap().await.unwrap();
         }
-        under_way.push_back(Box::pin(begin(store, move |tx| push(tx, &to, named))));
+        under_way.push_back(Box::pin(submit(store, move |tx| push(tx, &to, named))));
     }
     for answer in under_way {
         answer.await.unwrap();
@@ -271,7 +275,7 @@ async fn partitions() {
             queue,
             tx.put_group(
                 queue,
-                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+                &GroupSpec { name: "g", start: GroupStart::Oldest, subscribed_at, conflation: false },
             )
             .id,
         ))
@@ -388,7 +392,7 @@ async fn restart() {
         let opened = watch.elapsed();
         let kept = run(&store, |tx| {
             let queue = tx.queue("q")?.ok_or(Error::Corrupt("no queue".into()))?;
-            tx.kept(queue.id)
+            tx.message_count(queue.id)
         });
         let kept = kept.await.unwrap();
         assert!(kept >= MESSAGES);

@@ -8,7 +8,7 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 use std::thread::Thread;
 use std::time::Duration;
 
-use baton_store::{Event, Histogram, Listener, MICROS, SIZES, Statistics};
+use baton_store::{COUNT_BOUNDS, DURATION_BOUNDS, Event, Histogram, Listener, Statistics};
 use baton_types::Timestamp;
 
 use crate::store::Options;
@@ -46,9 +46,9 @@ impl Context {
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             undone: AtomicU64::new(0),
-            commit_micros: Histogram::new(MICROS),
+            commit_micros: Histogram::new(DURATION_BOUNDS),
             usual_micros: AtomicU64::new(0),
-            commit_operations: Histogram::new(SIZES),
+            commit_operations: Histogram::new(COUNT_BOUNDS),
             recovery: OnceLock::new(),
         }
     }
@@ -130,8 +130,8 @@ impl Context {
             syncs: load(&self.syncs),
             operations: load(&self.operations),
             undone: load(&self.undone),
-            commit_micros: self.commit_micros.read(),
-            commit_operations: self.commit_operations.read(),
+            commit_micros: self.commit_micros.snapshot(),
+            commit_operations: self.commit_operations.snapshot(),
             ..Statistics::default()
         }
     }

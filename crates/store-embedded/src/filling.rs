@@ -10,7 +10,7 @@
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 
-use baton_store::{Block, Segment, SegmentHeader};
+use baton_store::{MessageBlock, Segment, SegmentHeader};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -21,7 +21,7 @@ use crate::tables::{SEGMENT_KEY_BYTES, segment_key};
 /// Segments share a buffer of about this size, which is freed when none of them is needed any more.
 const BUFFER_BYTES: usize = 256 << 10;
 /// What stands before the messages of a run.
-const ROOM: usize = SEGMENT_KEY_BYTES + Segment::BODY_AT;
+const ROOM: usize = SEGMENT_KEY_BYTES + Segment::BODY_OFFSET;
 
 /// The runs of messages that have come.
 #[derive(Default)]
@@ -136,7 +136,13 @@ impl Filling {
     }
 
     /// Adds messages; `first` and `created_at` count where they begin a segment.
-    pub fn add(&mut self, partition: PartitionId, first: Offset, created_at: Timestamp, block: &Block) {
+    pub fn add(
+        &mut self,
+        partition: PartitionId,
+        first: Offset,
+        created_at: Timestamp,
+        block: &MessageBlock,
+    ) {
         let count = u32::try_from(block.len()).unwrap_or(u32::MAX);
         match self.open.entry(partition) {
             Entry::Occupied(entry) => {
@@ -283,8 +289,8 @@ mod tests {
 
     use super::*;
 
-    fn block(payloads: &[&str]) -> Block {
-        let mut block = Block::default();
+    fn block(payloads: &[&str]) -> MessageBlock {
+        let mut block = MessageBlock::default();
         for payload in payloads {
             block.push(&NewMessage { payload: payload.as_bytes(), ..NewMessage::default() });
         }

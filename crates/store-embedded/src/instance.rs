@@ -158,7 +158,7 @@ impl Instance {
     /// Finishes what was taken in, ends the threads, and settles what they leave.
     pub fn end(&self) -> Result<(), Error> {
         while let Err(mpsc::error::TrySendError::Full(_)) = self.take_in(Input::Close) {
-            baton_env::pause(BUSY_FOR);
+            baton_env::sleep_blocking(BUSY_FOR);
         }
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.end(threads)

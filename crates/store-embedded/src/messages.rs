@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Cache, Error, MessageView, Segment};
+use baton_store::{Error, Segment, SegmentCache, StoredMessage};
 use baton_types::{Offset, PartitionId, Timestamp};
 use fjall::{Guard, UserKey};
 
@@ -12,7 +12,7 @@ use crate::tables::{engine_error, pair_key, read_segment_key, segment_key};
 
 /// The committed segments.
 pub struct Messages {
-    pub cache: Cache,
+    pub cache: SegmentCache,
     /// Where they are.
     pub index: Index,
     pub log: Arc<Files>,
@@ -74,7 +74,7 @@ impl Messages {
     }
 
     /// One message.
-    pub fn message(&self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Error> {
+    pub fn message(&self, partition: PartitionId, offset: Offset) -> Result<Option<StoredMessage>, Error> {
         let segment = match self.cache.get(partition, offset) {
             Some(segment) => Some(segment),
             None => self.read(partition, offset, offset.plus(1), 0)?.into_iter().next(),

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Thread;
 use std::time::Duration;
 
-use baton_store::{Error, Operation, Stop, Tx};
+use baton_store::{Error, Operation, Tx, TxError};
 use baton_types::{Offset, PartitionId};
 use bytes::{Buf, Bytes};
 use fjall::PersistMode;
@@ -125,7 +125,7 @@ pub fn checkpoint(shared: &Shared, end: Position) -> Result<(), Error> {
         table.rotate_memtable().map_err(engine_error)?;
     }
     while tables().any(|table| table.sealed_memtable_count() > 0) {
-        baton_env::pause(FLUSHED_CHECK_EVERY);
+        baton_env::sleep_blocking(FLUSHED_CHECK_EVERY);
         // Fails if the engine has given up writing.
         shared.db.persist(PersistMode::Buffer).map_err(engine_error)?;
         if let Some(error) = shared.failure() {
@@ -192,7 +192,7 @@ fn move_out(shared: &Shared, file: u64, intake: &WeakSender<Input>, decider: &Th
 struct Done(SyncSender<Result<(), Error>>);
 
 impl Operation for Done {
-    fn apply(&mut self, _: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, _: &mut dyn Tx) -> Result<(), TxError> {
         Ok(())
     }
 

@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn an_id_is_found_by_all_its_bits() {
-        let (at, id) = (Timestamp::from_micros(1_794_767_647_638_000), IdHash::of(b"a"));
+        let (at, id) = (Timestamp::from_micros(1_794_767_647_638_000), IdHash::new(b"a"));
         let entry = Entry::new(9, id.check, Offset((1 << 40) + 5), Some(at));
         let known = RememberedId { offset: Offset((1 << 40) + 5), created_at: Some(at) };
         assert_eq!(entry.found(), known);
@@ -428,7 +428,7 @@ mod tests {
         let now = Timestamp::from_micros(1_000_000_000);
         {
             let db = Database::builder(directory.path().join("engine")).open().unwrap();
-            for (end, hash) in [(1_060, IdHash::of(b"a").hash), (900, IdHash::of(b"old").hash)] {
+            for (end, hash) in [(1_060, IdHash::new(b"a").hash), (900, IdHash::new(b"old").hash)] {
                 let slice = db.keyspace(&format!("transactions-{end}-0"), Default::default).unwrap();
                 let value = [&7u64.to_le_bytes()[..], &3u64.to_le_bytes(), &2u32.to_le_bytes()].concat();
                 let value = [&value[..], &0u64.to_le_bytes(), &hash.to_le_bytes()].concat();
@@ -441,7 +441,7 @@ mod tests {
             let mut known = Remembered::load(files, now, 100).unwrap();
             known.adopt_legacy(&db, now).unwrap();
             assert_eq!(db.list_keyspace_names().len(), 0);
-            let found = known.get(now, P, IdHash::of(b"a"));
+            let found = known.get(now, P, IdHash::new(b"a"));
             assert_eq!(found, Some(RememberedId { offset: Offset(4), created_at: None }), "opened {opened}");
             assert_eq!(known.len(), 1, "what may be forgotten is not taken over");
         }
@@ -455,9 +455,9 @@ mod tests {
         let mut known = Remembered::load(files.clone(), now, 100).unwrap();
         for first in 0..500 {
             let run = IdRun { partition: P, first: Offset(first), created_at: Some(now) };
-            known.insert(now, WINDOW, run, [Some(IdHash::of(&first.to_le_bytes()))].into_iter());
+            known.insert(now, WINDOW, run, [Some(IdHash::new(&first.to_le_bytes()))].into_iter());
             append_to_files(known.pack().iter()).unwrap();
-            assert!(known.get(now, P, IdHash::of(&first.to_le_bytes())).is_some());
+            assert!(known.get(now, P, IdHash::new(&first.to_le_bytes())).is_some());
             now = now.after(Duration::from_secs(10));
             known.forget(now).unwrap();
             assert!(files.all().len() <= 4 && known.len() <= 12);

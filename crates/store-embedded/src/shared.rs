@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use baton_store::{Cache, Error, Operation};
+use baton_store::{Error, Operation, SegmentCache};
 use fjall::Database;
 
 use crate::context::Context;
@@ -67,8 +67,11 @@ impl Shared {
         remembered: &Remembered,
         time: Arc<StoreClock>,
     ) -> Self {
-        let messages =
-            Messages { cache: Cache::new(context.options.cache_bytes), index, log: log.files().clone() };
+        let messages = Messages {
+            cache: SegmentCache::new(context.options.cache_bytes),
+            index,
+            log: log.files().clone(),
+        };
         Self {
             db,
             tables,

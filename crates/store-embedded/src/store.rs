@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{BootClock, Clock};
-use baton_store::{Bounds, BoxFuture, Error, Listener, Operation, Segment, Statistics, Store};
+use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Store, StoreLimits};
 use baton_types::{Offset, PartitionId, Timestamp};
 
 use crate::context::Context;
@@ -30,7 +30,7 @@ pub struct Options {
     /// Rows that tell where messages are, kept in memory before many are written at once, about 48 bytes each.
     pub index_rows: usize,
     /// How many queues, partitions and groups there may be.
-    pub bounds: Bounds,
+    pub bounds: StoreLimits,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Whether the machine's clock counts, however far it is from the time that is stored.
@@ -47,7 +47,7 @@ impl Options {
             log_file_bytes: 32 << 20,
             remembered_max: 20_000_000,
             index_rows: 128 << 10,
-            bounds: Bounds::default(),
+            bounds: StoreLimits::default(),
             clock: Arc::new(BootClock::default()),
             resets_clock: false,
         }
@@ -87,7 +87,7 @@ impl Store for EmbeddedStore {
         to: Offset,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>> {
-        if let Some(found) = self.at_hand(partition, from, to, bytes_max) {
+        if let Some(found) = self.read_cached(partition, from, to, bytes_max) {
             return Box::pin(std::future::ready(Ok(found)));
         }
         let instance = match self.recovery.instance() {
@@ -105,7 +105,7 @@ impl Store for EmbeddedStore {
         Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
     }
 
-    fn at_hand(
+    fn read_cached(
         &self,
         partition: PartitionId,
         from: Offset,
@@ -115,11 +115,11 @@ impl Store for EmbeddedStore {
         self.recovery.instance().ok()?.shared.messages.cache.read(partition, from, to, bytes_max)
     }
 
-    fn listen(&self, listener: Listener) {
+    fn set_listener(&self, listener: Listener) {
         self.recovery.context.listen(listener);
     }
 
-    fn unheard(&self) -> Option<u64> {
+    fn catalog_version(&self) -> Option<u64> {
         Some(self.recovery.context.structure())
     }
 
@@ -144,7 +144,7 @@ impl Store for EmbeddedStore {
         self.recovery.failure()
     }
 
-    fn away(&self) -> Option<String> {
+    fn outage(&self) -> Option<String> {
         self.recovery.away()
     }
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Appended, Block, Bounds, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec,
-    MessageView, Partition, Queue, QueueSpec, Record, RememberedId, Segment, SegmentHeader, Start, Stop, Tx,
+    Appended, Cursor, DeadLetter, DeadLetterKey, Durability, Error, Group, GroupSpec, GroupStart,
+    MessageBlock, Partition, Queue, QueueSpec, Record, RememberedId, Segment, SegmentHeader, StoreLimits,
+    StoredMessage, Tx, TxError,
 };
 use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp, limits};
 use bytes::{Buf, BufMut, Bytes};
@@ -122,12 +123,12 @@ impl Tx for EmbeddedTx<'_> {
         self.writer.counters.next_token(&mut self.writer.tokens)
     }
 
-    fn admit(&self, _bytes: usize) -> Result<(), Stop> {
+    fn admit_bytes(&self, _bytes: usize) -> Result<(), TxError> {
         self.writer.shared.check_space();
         Ok(self.writer.shared.space.admit()?)
     }
 
-    fn admit_update(&self) -> Result<(), Stop> {
+    fn admit_update(&self) -> Result<(), TxError> {
         if self.wrote || self.uses_reserve {
             return Ok(());
         }
@@ -139,14 +140,14 @@ impl Tx for EmbeddedTx<'_> {
         self.uses_reserve = true;
     }
 
-    fn record(&mut self, key: &str) -> Result<Option<Record>, Stop> {
+    fn record(&mut self, key: &str) -> Result<Option<Record>, TxError> {
         let (value, gate) = self.writer.records.get(&self.writer.shared.tables.records, key.as_bytes())?;
         self.gate = self.gate.max(gate);
         let record = value.map(read_record).transpose()?;
         Ok(record.filter(|record| record.expires_at.is_none_or(|at| at > self.now())))
     }
 
-    fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, Stop> {
+    fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, TxError> {
         if value.len() > limits::RECORD_BYTES_MAX {
             return Err(Error::TooLarge { bytes: value.len(), max: limits::RECORD_BYTES_MAX }.into());
         }
@@ -169,7 +170,7 @@ impl Tx for EmbeddedTx<'_> {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<(String, Record)>, Stop> {
+    ) -> Result<Vec<(String, Record)>, TxError> {
         let now = self.now();
         let live = |_: &[u8], value: &Bytes| {
             read_record(value.clone()).is_ok_and(|record| record.expires_at.is_none_or(|at| at > now))
@@ -185,31 +186,31 @@ impl Tx for EmbeddedTx<'_> {
         Ok(found.into_iter().map(read).collect::<Result<_, Error>>()?)
     }
 
-    fn bounds(&self) -> Bounds {
+    fn limits(&self) -> StoreLimits {
         self.writer.shared.context.options.bounds
     }
 
-    fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
+    fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, TxError> {
         self.see_structure();
         Ok(self.writer.hot.queue(name))
     }
 
-    fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, Stop> {
+    fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, TxError> {
         self.see_structure();
         Ok(self.writer.hot.queue_by_id(id))
     }
 
-    fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
+    fn queues(&mut self) -> Result<Vec<Arc<Queue>>, TxError> {
         self.see_structure();
         Ok(self.writer.hot.queues())
     }
 
-    fn queue_count(&mut self) -> Result<u64, Stop> {
+    fn queue_count(&mut self) -> Result<u64, TxError> {
         self.see_structure();
         Ok(self.writer.hot.queue_count())
     }
 
-    fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
+    fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, TxError> {
         self.admit_update()?;
         let queue = match self.writer.hot.queue(&spec.name) {
             Some(old) => Queue { spec, ..(*old).clone() },
@@ -234,7 +235,7 @@ impl Tx for EmbeddedTx<'_> {
         for partition in &partitions {
             // What is not written yet need not be.
             self.writer.dirty_partitions.remove(partition);
-            shared.messages.cache.forget(*partition, Offset(u64::MAX));
+            shared.messages.cache.remove_before(*partition, Offset(u64::MAX));
         }
         let hot = &self.writer.hot;
         self.writer.filling.retain(|partition| hot.has_partition(partition));
@@ -243,13 +244,13 @@ impl Tx for EmbeddedTx<'_> {
         self.writer.leftovers.queues.push(id);
     }
 
-    fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
+    fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, TxError> {
         self.see_structure();
         let id = self.writer.hot.partition_id(queue, name);
         id.map_or(Ok(None), |id| self.partition_by_id(id))
     }
 
-    fn partition_id(&mut self, queue: QueueId, name: &str) -> Result<Option<PartitionId>, Stop> {
+    fn partition_id(&mut self, queue: QueueId, name: &str) -> Result<Option<PartitionId>, TxError> {
         self.see_structure();
         let id = self.writer.hot.partition_id(queue, name);
         if let Some(id) = id {
@@ -258,14 +259,14 @@ impl Tx for EmbeddedTx<'_> {
         Ok(id)
     }
 
-    fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, Stop> {
+    fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, TxError> {
         self.see_structure();
         let found = self.writer.hot.partition_ids(queue, names);
         found.iter().flatten().for_each(|id| self.see(*id));
         Ok(found)
     }
 
-    fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
+    fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, TxError> {
         self.see(id);
         Ok(self.writer.hot.partition(id))
     }
@@ -275,20 +276,20 @@ impl Tx for EmbeddedTx<'_> {
         queue: QueueId,
         after: Option<PartitionId>,
         limit: usize,
-    ) -> Result<Vec<Partition>, Stop> {
+    ) -> Result<Vec<Partition>, TxError> {
         self.see_all();
         let members = self.writer.hot.members(queue, after, limit);
         Ok(members.into_iter().filter_map(|id| self.writer.hot.partition(id)).collect())
     }
 
-    fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+    fn partition_count(&mut self, queue: QueueId) -> Result<u64, TxError> {
         self.see_all();
         Ok(self.writer.hot.partition_count(queue))
     }
 
-    fn has_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, Stop> {
+    fn has_partition_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, TxError> {
         self.see_all();
-        Ok(self.writer.hot.partition_count(queue).saturating_add(partitions) <= self.bounds().partitions)
+        Ok(self.writer.hot.partition_count(queue).saturating_add(partitions) <= self.limits().partitions)
     }
 
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId {
@@ -309,7 +310,7 @@ impl Tx for EmbeddedTx<'_> {
         id
     }
 
-    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended {
+    fn append(&mut self, partition: PartitionId, block: &MessageBlock, remember: Duration) -> Appended {
         let (now, seq, count) = (self.now(), self.writer.group.seq, block.len() as u64);
         let writer = &mut *self.writer;
         let created_at = writer.filling.created_at(partition).unwrap_or(now);
@@ -327,21 +328,25 @@ impl Tx for EmbeddedTx<'_> {
         Appended { first, created_at }
     }
 
-    fn remembered(&mut self, partition: PartitionId, id: IdHash) -> Result<Option<RememberedId>, Stop> {
+    fn find_remembered(
+        &mut self,
+        partition: PartitionId,
+        id: IdHash,
+    ) -> Result<Option<RememberedId>, TxError> {
         self.see(partition);
         Ok(self.writer.remembered.get(self.now(), partition, id))
     }
 
-    fn remembered_all(
+    fn find_all_remembered(
         &mut self,
         partition: PartitionId,
-        block: &Block,
-    ) -> Result<Vec<(usize, RememberedId)>, Stop> {
+        block: &MessageBlock,
+    ) -> Result<Vec<(usize, RememberedId)>, TxError> {
         self.see(partition);
         Ok(self.writer.remembered.get_all(self.now(), partition, block.hashes()))
     }
 
-    fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop> {
+    fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<StoredMessage>, TxError> {
         self.see(partition);
         if self.writer.hot.start(partition).is_none_or(|start| offset < start) {
             return Ok(None);
@@ -357,7 +362,7 @@ impl Tx for EmbeddedTx<'_> {
         }
     }
 
-    fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, Stop> {
+    fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, TxError> {
         self.see(partition);
         let Some(row) = self.writer.hot.partition(partition) else { return Ok(Offset(0)) };
         if row.last_at < at || row.start == row.tail {
@@ -387,7 +392,7 @@ impl Tx for EmbeddedTx<'_> {
         self.change(partition);
     }
 
-    fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), Stop> {
+    fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), TxError> {
         let Some(row) = self.writer.hot.partition(partition) else { return Ok(()) };
         let start = start.min(row.tail);
         if start <= row.start {
@@ -414,28 +419,28 @@ impl Tx for EmbeddedTx<'_> {
         }
         // What is not written yet need not be.
         self.writer.filling.trim(partition, start);
-        shared.messages.cache.forget(partition, start);
+        shared.messages.cache.remove_before(partition, start);
         self.writer.hot.trim(partition, start, found.kept_at.or(kept_young_at).unwrap_or(row.first_at));
         self.change(partition);
         Ok(())
     }
 
-    fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, Stop> {
+    fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, TxError> {
         self.see_structure();
         Ok(self.writer.hot.group(queue, name))
     }
 
-    fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, Stop> {
+    fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, TxError> {
         self.see_structure();
         Ok(self.writer.hot.group_by_id(id))
     }
 
-    fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
+    fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, TxError> {
         self.see_structure();
         Ok(self.writer.hot.groups(queue))
     }
 
-    fn group_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+    fn group_count(&mut self, queue: QueueId) -> Result<u64, TxError> {
         self.see_structure();
         Ok(self.writer.hot.group_count(queue))
     }
@@ -464,7 +469,7 @@ impl Tx for EmbeddedTx<'_> {
         group
     }
 
-    fn set_start(&mut self, id: GroupId, start: Start) {
+    fn set_group_start(&mut self, id: GroupId, start: GroupStart) {
         self.close_open_segments();
         let Some(old) = self.writer.hot.group_by_id(id) else { return };
         let group = Arc::new(Group { start, ..(*old).clone() });
@@ -484,7 +489,7 @@ impl Tx for EmbeddedTx<'_> {
         self.writer.leftovers.groups.push(id);
     }
 
-    fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, Stop> {
+    fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, TxError> {
         self.see(partition);
         self.see_structure();
         Ok(self.writer.hot.cursor(group, partition))
@@ -502,17 +507,17 @@ impl Tx for EmbeddedTx<'_> {
         }
     }
 
-    fn candidates(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, Stop> {
+    fn ready_partitions(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, TxError> {
         let now = self.now();
         Ok(self.writer.hot.candidates(group, now, limit))
     }
 
-    fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop> {
+    fn next_ready_at(&mut self, group: GroupId) -> Result<Option<Timestamp>, TxError> {
         let now = self.now();
         Ok(self.writer.hot.next_available(group, now))
     }
 
-    fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {
+    fn leased_partitions(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, TxError> {
         let held = self.writer.hot.leased(lease);
         if held.is_empty() {
             self.see_all();
@@ -520,12 +525,12 @@ impl Tx for EmbeddedTx<'_> {
         Ok(held)
     }
 
-    fn backlog(&mut self, group: GroupId) -> Result<u64, Stop> {
+    fn backlog(&mut self, group: GroupId) -> Result<u64, TxError> {
         self.see_all();
         Ok(self.writer.hot.backlog(group))
     }
 
-    fn kept(&mut self, queue: QueueId) -> Result<u64, Stop> {
+    fn message_count(&mut self, queue: QueueId) -> Result<u64, TxError> {
         self.see_all();
         Ok(self.writer.hot.kept(queue))
     }
@@ -538,7 +543,7 @@ impl Tx for EmbeddedTx<'_> {
         self.writer.letter_times.put(seq, letter_time_key(&letter.key), Some(time));
     }
 
-    fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
+    fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, TxError> {
         if !self.letters_of(key.queue) {
             return Ok(None);
         }
@@ -566,7 +571,7 @@ impl Tx for EmbeddedTx<'_> {
         queue: QueueId,
         after: Option<&DeadLetter>,
         limit: usize,
-    ) -> Result<Vec<DeadLetter>, Stop> {
+    ) -> Result<Vec<DeadLetter>, TxError> {
         if !self.letters_of(queue) {
             return Ok(Vec::new());
         }
@@ -583,7 +588,7 @@ impl Tx for EmbeddedTx<'_> {
         queue: QueueId,
         after: Option<&DeadLetterKey>,
         limit: usize,
-    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
+    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, TxError> {
         if !self.letters_of(queue) {
             return Ok(Vec::new());
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use baton_env::Clock;
-use baton_store::{Error, Event, Operation, Segment, Stop};
+use baton_store::{Error, Event, Operation, Segment, TxError};
 use baton_types::{GroupId, Offset, PartitionId, Timestamp};
 use fjall::{Keyspace, UserKey, UserValue};
 use rustc_hash::FxHashSet;
@@ -346,8 +346,8 @@ impl Writer {
                 return self.group.waiting.push(operation);
             }
             Ok(Ok(())) => return self.shared.finish_when_durable(gate, operation),
-            Ok(Err(Stop::Failed(error))) => error,
-            Ok(Err(Stop::Load)) => Error::Closed("a row is missing in memory".into()),
+            Ok(Err(TxError::Failed(error))) => error,
+            Ok(Err(TxError::RowsMissing)) => Error::Closed("a row is missing in memory".into()),
             Err(_) => Error::Closed("a decision has panicked".into()),
         };
         if wrote || panicked {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use baton_store::{Block, Error, Event, NewMessage, Operation, QueueSpec, Stop, Store, Tx, begin, run};
+use baton_store::{
+    Error, Event, MessageBlock, NewMessage, Operation, QueueSpec, Store, Tx, TxError, run, submit,
+};
 use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{Offset, PartitionId, QueueOptions};
 use tokio::sync::mpsc;
@@ -32,8 +34,8 @@ async fn store_with_partition(directory: &tempfile::TempDir) -> (Arc<dyn Store>,
     (store, partition)
 }
 
-fn append(tx: &mut dyn Tx, partition: PartitionId) -> Result<(), Stop> {
-    let mut block = Block::default();
+fn append(tx: &mut dyn Tx, partition: PartitionId) -> Result<(), TxError> {
+    let mut block = MessageBlock::default();
     block.push(&NewMessage { payload: b"1", ..NewMessage::default() });
     tx.append(partition, &block, Duration::ZERO);
     Ok(())
@@ -46,12 +48,12 @@ async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_
     let (asked, mut answers) = mpsc::channel(MANY);
     let (weak, followers) = (Arc::downgrade(&store), Arc::new(AtomicUsize::new(FEW)));
     let wanted = followers.clone();
-    store.listen(Arc::new(move |event| {
+    store.set_listener(Arc::new(move |event| {
         let (Event::Appended { partition, .. }, Some(store)) = (event, weak.upgrade()) else { return };
         for _ in 0..wanted.load(Ordering::Relaxed) {
             let decided_at = Arc::new(Mutex::new(0));
             let (noted, weak) = (decided_at.clone(), weak.clone());
-            let answer = begin(&*store, move |tx| {
+            let answer = submit(&*store, move |tx| {
                 *noted.lock().unwrap() = weak.upgrade().unwrap().statistics().syncs;
                 Ok(tx.partition_by_id(partition)?.unwrap().tail)
             });
@@ -82,7 +84,7 @@ struct Witness {
 }
 
 impl Operation for Witness {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         append(tx, self.partition)
     }
 

@@ -438,7 +438,7 @@ fn write_segments(batch: &mut BatchState, statements: &mut Vec<Statement>) -> Ve
     for (partition, mut open) in open {
         Segment::seal(&open.header, &mut open.bytes);
         let encoded = Bytes::from(open.bytes);
-        segments.push(Segment::new(partition, open.header, encoded.slice(Segment::BODY_AT..)));
+        segments.push(Segment::new(partition, open.header, encoded.slice(Segment::BODY_OFFSET..)));
         partitions.push(to_bigint(partition.0));
         bases.push(to_bigint(open.header.base.0));
         counts.push(i32::try_from(open.header.count).unwrap_or(i32::MAX));

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use baton_env::{Clock, SlewedClock, Stopwatch};
-use baton_store::{Bounds, Cache, Event, Histogram, Listener, MICROS, SIZES, Statistics};
+use baton_store::{
+    COUNT_BOUNDS, DURATION_BOUNDS, Event, Histogram, Listener, SegmentCache, Statistics, StoreLimits,
+};
 use baton_types::Timestamp;
 use tokio::sync::Notify;
 
@@ -29,7 +31,7 @@ pub const WRITERS_MAX: usize = 8;
 pub struct StoreContext {
     pub address: DatabaseAddress,
     pub schema: String,
-    pub cache: Cache,
+    pub cache: SegmentCache,
     pub partition_limit: PartitionLimit,
     /// Wakes the sweeper after a commit that leaves rows to delete.
     pub sweep: Notify,
@@ -58,8 +60,8 @@ impl StoreContext {
     pub fn new(
         address: DatabaseAddress,
         schema: String,
-        cache: Cache,
-        bounds: Bounds,
+        cache: SegmentCache,
+        bounds: StoreLimits,
         clock: Option<Arc<dyn Clock>>,
     ) -> Self {
         Self {
@@ -83,8 +85,8 @@ impl StoreContext {
             undone: AtomicU64::new(0),
             missing_slots: AtomicU64::new(0),
             remembered: AtomicU64::new(0),
-            commit_micros: Histogram::new(MICROS),
-            commit_operations: Histogram::new(SIZES),
+            commit_micros: Histogram::new(DURATION_BOUNDS),
+            commit_operations: Histogram::new(COUNT_BOUNDS),
         }
     }
 
@@ -201,8 +203,8 @@ impl StoreContext {
             missing_slots: load(&self.missing_slots),
             disk_bytes: 0,
             remembered: load(&self.remembered),
-            commit_micros: self.commit_micros.read(),
-            commit_operations: self.commit_operations.read(),
+            commit_micros: self.commit_micros.snapshot(),
+            commit_operations: self.commit_operations.snapshot(),
         }
     }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_env::{Clock, Stopwatch};
-use baton_store::{Bounds, BoxFuture, Cache, Error, Listener, Operation, Segment, Statistics, Store};
+use baton_store::{
+    BoxFuture, Error, Listener, Operation, Segment, SegmentCache, Statistics, Store, StoreLimits,
+};
 use baton_types::{Offset, PartitionId, Timestamp};
 use tokio::task::JoinHandle;
 
@@ -51,7 +53,7 @@ pub struct Options {
     /// Bytes of recent messages to cache.
     pub cache_bytes: usize,
     /// How many queues, partitions and groups there may be.
-    pub bounds: Bounds,
+    pub bounds: StoreLimits,
     /// Replaces the database's clock in tests.
     pub clock: Option<Arc<dyn Clock>>,
 }
@@ -59,7 +61,7 @@ pub struct Options {
 impl Options {
     /// Default options for a database.
     pub fn new(url: impl Into<String>) -> Self {
-        let bounds = Bounds::default();
+        let bounds = StoreLimits::default();
         Self { url: url.into(), schema: "baton".into(), cache_bytes: 64 << 20, bounds, clock: None }
     }
 
@@ -120,7 +122,8 @@ impl PostgresStore {
         migrate(&options).await?;
         let has_company = has_other_connections(&options).await.map_err(|e| unreachable(&e))?;
         let Options { schema, cache_bytes, bounds, clock, .. } = options;
-        let shared = Arc::new(StoreContext::new(address, schema, Cache::new(cache_bytes), bounds, clock));
+        let shared =
+            Arc::new(StoreContext::new(address, schema, SegmentCache::new(cache_bytes), bounds, clock));
         let lanes = Arc::new(WriterPool::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
         let adapting = tokio::spawn(lanes.clone().adapt_size());
         let sweeping = tokio::spawn(sweeper::run(shared.clone()));
@@ -237,7 +240,7 @@ impl Store for PostgresStore {
         }
     }
 
-    fn listen(&self, listener: Listener) {
+    fn set_listener(&self, listener: Listener) {
         self.shared.set_listener(listener);
     }
 
@@ -254,7 +257,7 @@ impl Store for PostgresStore {
         None
     }
 
-    fn away(&self) -> Option<String> {
+    fn outage(&self) -> Option<String> {
         // The first writer alone can serve everything, so only its outage counts.
         self.shared.outage(0)
     }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use baton_env::{Clock, ManualClock};
-use baton_store::conformance::{BEGIN, Backend, at, block, model, put_group, spec};
+use baton_store::conformance::{Backend, START_TIME, block, cursor_at, model, put_group, queue_spec};
 use baton_store::{
-    BoxFuture, Durability, Error, Listener, Operation, Segment, Start, Statistics, Stop, Store, Tx, run,
+    BoxFuture, Durability, Error, GroupStart, Listener, Operation, Segment, Statistics, Store, Tx, TxError,
+    run,
 };
 use baton_testing_postgres::Postgres;
 use baton_types::{Offset, PartitionId, Timestamp};
@@ -67,8 +68,8 @@ impl Store for TwoServers {
         self.servers[0].read(partition, from, to, bytes_max)
     }
 
-    fn listen(&self, listener: Listener) {
-        self.servers[0].listen(listener);
+    fn set_listener(&self, listener: Listener) {
+        self.servers[0].set_listener(listener);
     }
 
     fn now(&self) -> Timestamp {
@@ -97,7 +98,7 @@ struct CountedOperation {
 }
 
 impl Operation for CountedOperation {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         self.operation.apply(tx)
     }
 
@@ -140,7 +141,7 @@ async fn two_servers_at(clock: Option<Arc<ManualClock>>) -> [PostgresStore; 2] {
 async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
     let [one, other] = two_servers().await;
     let partition = run(&one, |tx| {
-        let queue = tx.put_queue(spec("q"))?.id;
+        let queue = tx.put_queue(queue_spec("q"))?.id;
         Ok(tx.create_partition(queue, "p"))
     });
     let partition = partition.await.unwrap();
@@ -164,20 +165,20 @@ async fn a_push_that_rests_on_a_record_sees_what_another_server_made_of_it() {
 async fn a_message_that_another_server_took_in_is_offered_at_once() {
     let [one, other] = two_servers().await;
     let made = run(&one, |tx| {
-        let queue = tx.put_queue(spec("q"))?.id;
-        Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", Start::Oldest)))
+        let queue = tx.put_queue(queue_spec("q"))?.id;
+        Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", GroupStart::Oldest)))
     });
     let (partition, group) = made.await.unwrap();
     for round in 0..30 {
         for _ in 0..2 {
-            let nothing = run(&one, move |tx| Ok((tx.candidates(group, 1)?, tx.next_available(group)?)));
+            let nothing = run(&one, move |tx| Ok((tx.ready_partitions(group, 1)?, tx.next_ready_at(group)?)));
             assert_eq!(nothing.await.unwrap(), (vec![], None));
         }
         let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
         assert_eq!(push.await.unwrap(), Offset(round));
-        assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
+        assert_eq!(run(&one, move |tx| tx.ready_partitions(group, 1)).await.unwrap(), [partition]);
         let finish = run(&one, move |tx| {
-            tx.put_cursor(group, partition, at(round + 1), Durability::Now);
+            tx.put_cursor(group, partition, cursor_at(round + 1), Durability::Now);
             Ok(())
         });
         finish.await.unwrap();
@@ -187,22 +188,22 @@ async fn a_message_that_another_server_took_in_is_offered_at_once() {
 /// A partition that is fetched because time has passed replaces the cached one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_another_server_took_in_is_offered_also_when_the_line_is_fetched_anew() {
-    let clock = Arc::new(ManualClock::new(BEGIN));
+    let clock = Arc::new(ManualClock::new(START_TIME));
     let [one, other] = two_servers_at(Some(clock.clone())).await;
     let made = run(&one, |tx| {
-        let queue = tx.put_queue(spec("q"))?.id;
+        let queue = tx.put_queue(queue_spec("q"))?.id;
         let partitions = ["p", "r"].map(|name| tx.create_partition(queue, name));
-        Ok((partitions, put_group(tx, queue, "g", Start::Oldest)))
+        Ok((partitions, put_group(tx, queue, "g", GroupStart::Oldest)))
     });
     let ([partition, _], group) = made.await.unwrap();
     for round in 0..30 {
-        assert_eq!(run(&one, move |tx| tx.candidates(group, 2)).await.unwrap(), []);
+        assert_eq!(run(&one, move |tx| tx.ready_partitions(group, 2)).await.unwrap(), []);
         let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
         assert_eq!(push.await.unwrap(), Offset(round));
         clock.advance(Duration::from_secs(1));
-        assert_eq!(run(&one, move |tx| tx.candidates(group, 2)).await.unwrap(), [partition]);
+        assert_eq!(run(&one, move |tx| tx.ready_partitions(group, 2)).await.unwrap(), [partition]);
         let finish = run(&one, move |tx| {
-            tx.put_cursor(group, partition, at(round + 1), Durability::Now);
+            tx.put_cursor(group, partition, cursor_at(round + 1), Durability::Now);
             Ok(())
         });
         finish.await.unwrap();
@@ -215,8 +216,8 @@ async fn a_message_that_another_server_took_in_between_two_fetches_is_offered() 
     let [one, other] = two_servers().await;
     let other = Arc::new(other);
     let made = run(&one, |tx| {
-        let queue = tx.put_queue(spec("q"))?.id;
-        Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", Start::Oldest)))
+        let queue = tx.put_queue(queue_spec("q"))?.id;
+        Ok((tx.create_partition(queue, "p"), put_group(tx, queue, "g", GroupStart::Oldest)))
     });
     let (partition, group) = made.await.unwrap();
     for round in 0..10 {
@@ -225,9 +226,9 @@ async fn a_message_that_another_server_took_in_between_two_fetches_is_offered() 
         let (pushing, runtime) = (other.clone(), tokio::runtime::Handle::current());
         let (mut has_fetched, mut has_pushed) = (false, false);
         let look = run(&one, move |tx| {
-            let Ok(found) = tx.candidates(group, 1) else {
+            let Ok(found) = tx.ready_partitions(group, 1) else {
                 has_fetched = true;
-                return Err(Stop::Load);
+                return Err(TxError::RowsMissing);
             };
             if has_fetched && !has_pushed {
                 has_pushed = true;
@@ -241,9 +242,9 @@ async fn a_message_that_another_server_took_in_between_two_fetches_is_offered() 
             Ok(has_pushed)
         });
         assert!(look.await.unwrap());
-        assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
+        assert_eq!(run(&one, move |tx| tx.ready_partitions(group, 1)).await.unwrap(), [partition]);
         let finish = run(&one, move |tx| {
-            tx.put_cursor(group, partition, at(round + 1), Durability::Now);
+            tx.put_cursor(group, partition, cursor_at(round + 1), Durability::Now);
             Ok(())
         });
         finish.await.unwrap();
@@ -256,14 +257,14 @@ async fn a_group_that_begins_sees_what_another_server_took_in() {
     let [one, other] = two_servers().await;
     for round in 0..20 {
         let made = run(&one, move |tx| {
-            let queue = tx.put_queue(spec(&format!("q{round}")))?.id;
+            let queue = tx.put_queue(queue_spec(&format!("q{round}")))?.id;
             Ok((queue, tx.create_partition(queue, "p")))
         });
         let (queue, partition) = made.await.unwrap();
         let push = run(&other, move |tx| Ok(tx.append(partition, &block(&["text"]), Duration::ZERO).first));
         assert_eq!(push.await.unwrap(), Offset(0));
-        let begin = run(&one, move |tx| Ok(put_group(tx, queue, "g", Start::Oldest)));
+        let begin = run(&one, move |tx| Ok(put_group(tx, queue, "g", GroupStart::Oldest)));
         let group = begin.await.unwrap();
-        assert_eq!(run(&one, move |tx| tx.candidates(group, 1)).await.unwrap(), [partition]);
+        assert_eq!(run(&one, move |tx| tx.ready_partitions(group, 1)).await.unwrap(), [partition]);
     }
 }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    Appended, Block, Bounds, Cache, Cursor, DeadLetter, DeadLetterKey, Durability, Group, GroupSpec,
-    MessageView, Partition, Queue, QueueSpec, Record, RememberedId, Start, Stop, Tx,
+    Appended, Cursor, DeadLetter, DeadLetterKey, Durability, Group, GroupSpec, GroupStart, MessageBlock,
+    Partition, Queue, QueueSpec, Record, RememberedId, SegmentCache, StoreLimits, StoredMessage, Tx, TxError,
 };
 use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
@@ -46,7 +46,7 @@ pub struct PostgresTx<'a> {
     pub batch: &'a mut BatchState,
     pub names: &'a PartitionNames,
     pub dedup_index: &'a DedupIndex,
-    pub cache: &'a Cache,
+    pub cache: &'a SegmentCache,
     pub partition_limit: &'a PartitionLimit,
     /// How many new numbers the decision has taken.
     pub ids_taken: u64,
@@ -90,10 +90,10 @@ impl PostgresTx<'_> {
     }
 
     /// The row of a partition, or `None` if it does not exist.
-    fn read_partition(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
+    fn read_partition(&mut self, id: PartitionId) -> Result<Option<Partition>, TxError> {
         if !self.batch.partitions.contains_key(&id) {
             self.batch.missing.partitions.insert(id);
-            return Err(Stop::Load);
+            return Err(TxError::RowsMissing);
         }
         self.batch.read_partitions.insert(id);
         Ok(self.batch.entry(id).map(|entry| entry.row.clone()))
@@ -110,15 +110,15 @@ impl Tx for PostgresTx<'_> {
         self.batch.clock.next_number().cast_unsigned()
     }
 
-    fn admit(&self, _bytes: usize) -> Result<(), Stop> {
+    fn admit_bytes(&self, _bytes: usize) -> Result<(), TxError> {
         Ok(())
     }
 
-    fn record(&mut self, key: &str) -> Result<Option<Record>, Stop> {
+    fn record(&mut self, key: &str) -> Result<Option<Record>, TxError> {
         record::get(self, key)
     }
 
-    fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, Stop> {
+    fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, TxError> {
         record::put(self, key, value, expires_at)
     }
 
@@ -131,31 +131,31 @@ impl Tx for PostgresTx<'_> {
         prefix: &str,
         after: Option<&str>,
         limit: usize,
-    ) -> Result<Vec<(String, Record)>, Stop> {
+    ) -> Result<Vec<(String, Record)>, TxError> {
         record::page(self, prefix, after, limit)
     }
 
-    fn bounds(&self) -> Bounds {
+    fn limits(&self) -> StoreLimits {
         self.partition_limit.bounds
     }
 
-    fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, Stop> {
+    fn queue(&mut self, name: &str) -> Result<Option<Arc<Queue>>, TxError> {
         Ok(self.batch.catalog.queue(name))
     }
 
-    fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, Stop> {
+    fn queue_by_id(&mut self, id: QueueId) -> Result<Option<Arc<Queue>>, TxError> {
         Ok(self.batch.catalog.queue_by_id(id))
     }
 
-    fn queues(&mut self) -> Result<Vec<Arc<Queue>>, Stop> {
+    fn queues(&mut self) -> Result<Vec<Arc<Queue>>, TxError> {
         Ok(self.batch.catalog.queues())
     }
 
-    fn queue_count(&mut self) -> Result<u64, Stop> {
+    fn queue_count(&mut self) -> Result<u64, TxError> {
         Ok(self.batch.catalog.queue_count())
     }
 
-    fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
+    fn put_queue(&mut self, spec: QueueSpec) -> Result<Arc<Queue>, TxError> {
         queue::put(self, spec)
     }
 
@@ -163,11 +163,11 @@ impl Tx for PostgresTx<'_> {
         queue::remove(self, id)
     }
 
-    fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
+    fn partition(&mut self, queue: QueueId, name: &str) -> Result<Option<Partition>, TxError> {
         partition::find_by_name(self, queue, name)
     }
 
-    fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, Stop> {
+    fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, TxError> {
         self.read_partition(id)
     }
 
@@ -176,15 +176,15 @@ impl Tx for PostgresTx<'_> {
         queue: QueueId,
         after: Option<PartitionId>,
         limit: usize,
-    ) -> Result<Vec<Partition>, Stop> {
+    ) -> Result<Vec<Partition>, TxError> {
         partition::page(self, queue, after, limit)
     }
 
-    fn partition_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+    fn partition_count(&mut self, queue: QueueId) -> Result<u64, TxError> {
         partition::count(self, queue)
     }
 
-    fn has_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, Stop> {
+    fn has_partition_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, TxError> {
         partition::has_room(self, queue, partitions)
     }
 
@@ -192,19 +192,23 @@ impl Tx for PostgresTx<'_> {
         partition::create(self, queue, name)
     }
 
-    fn append(&mut self, partition: PartitionId, block: &Block, remember: Duration) -> Appended {
+    fn append(&mut self, partition: PartitionId, block: &MessageBlock, remember: Duration) -> Appended {
         message::append(self, partition, block, remember)
     }
 
-    fn remembered(&mut self, partition: PartitionId, id: IdHash) -> Result<Option<RememberedId>, Stop> {
+    fn find_remembered(
+        &mut self,
+        partition: PartitionId,
+        id: IdHash,
+    ) -> Result<Option<RememberedId>, TxError> {
         message::remembered(self, partition, id)
     }
 
-    fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<MessageView>, Stop> {
+    fn message(&mut self, partition: PartitionId, offset: Offset) -> Result<Option<StoredMessage>, TxError> {
         message::get(self, partition, offset)
     }
 
-    fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, Stop> {
+    fn offset_at(&mut self, partition: PartitionId, at: Timestamp) -> Result<Offset, TxError> {
         message::offset_at(self, partition, at)
     }
 
@@ -212,23 +216,23 @@ impl Tx for PostgresTx<'_> {
         message::delete(self, partition, offset)
     }
 
-    fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), Stop> {
+    fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), TxError> {
         message::trim(self, partition, start)
     }
 
-    fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, Stop> {
+    fn group(&mut self, queue: QueueId, name: &str) -> Result<Option<Arc<Group>>, TxError> {
         Ok(self.batch.catalog.group(queue, name))
     }
 
-    fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, Stop> {
+    fn group_by_id(&mut self, id: GroupId) -> Result<Option<Arc<Group>>, TxError> {
         Ok(self.batch.catalog.group_by_id(id))
     }
 
-    fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, Stop> {
+    fn groups(&mut self, queue: QueueId) -> Result<Vec<Arc<Group>>, TxError> {
         Ok(self.batch.catalog.groups(queue))
     }
 
-    fn group_count(&mut self, queue: QueueId) -> Result<u64, Stop> {
+    fn group_count(&mut self, queue: QueueId) -> Result<u64, TxError> {
         Ok(self.batch.catalog.group_count(queue))
     }
 
@@ -236,7 +240,7 @@ impl Tx for PostgresTx<'_> {
         group::put(self, queue, spec)
     }
 
-    fn set_start(&mut self, id: GroupId, start: Start) {
+    fn set_group_start(&mut self, id: GroupId, start: GroupStart) {
         group::set_start(self, id, start)
     }
 
@@ -244,7 +248,7 @@ impl Tx for PostgresTx<'_> {
         group::remove(self, id)
     }
 
-    fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, Stop> {
+    fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, TxError> {
         cursor::get(self, group, partition)
     }
 
@@ -252,23 +256,23 @@ impl Tx for PostgresTx<'_> {
         cursor::put(self, group, partition, cursor, durability)
     }
 
-    fn candidates(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, Stop> {
+    fn ready_partitions(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, TxError> {
         cursor::candidates(self, group, limit)
     }
 
-    fn next_available(&mut self, group: GroupId) -> Result<Option<Timestamp>, Stop> {
+    fn next_ready_at(&mut self, group: GroupId) -> Result<Option<Timestamp>, TxError> {
         cursor::next_available(self, group)
     }
 
-    fn leased(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {
+    fn leased_partitions(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, TxError> {
         cursor::leased(self, lease)
     }
 
-    fn backlog(&mut self, group: GroupId) -> Result<u64, Stop> {
+    fn backlog(&mut self, group: GroupId) -> Result<u64, TxError> {
         group::backlog(self, group)
     }
 
-    fn kept(&mut self, queue: QueueId) -> Result<u64, Stop> {
+    fn message_count(&mut self, queue: QueueId) -> Result<u64, TxError> {
         queue::message_count(self, queue)
     }
 
@@ -276,7 +280,7 @@ impl Tx for PostgresTx<'_> {
         dead_letter::put(self, letter)
     }
 
-    fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
+    fn dead_letter(&mut self, key: &DeadLetterKey) -> Result<Option<DeadLetter>, TxError> {
         dead_letter::get(self, key)
     }
 
@@ -289,7 +293,7 @@ impl Tx for PostgresTx<'_> {
         queue: QueueId,
         after: Option<&DeadLetter>,
         limit: usize,
-    ) -> Result<Vec<DeadLetter>, Stop> {
+    ) -> Result<Vec<DeadLetter>, TxError> {
         dead_letter::page(self, queue, after, limit)
     }
 
@@ -298,7 +302,7 @@ impl Tx for PostgresTx<'_> {
         queue: QueueId,
         after: Option<&DeadLetterKey>,
         limit: usize,
-    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
+    ) -> Result<Vec<(DeadLetterKey, Timestamp)>, TxError> {
         dead_letter::keys(self, queue, after, limit)
     }
 }

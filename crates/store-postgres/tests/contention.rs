@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
 use baton_store::{
-    Block, Cursor, Durability, GroupSpec, NewMessage, QueueSpec, Start, Stop, Store, Tx, home_of, run, run_at,
+    Cursor, Durability, GroupSpec, GroupStart, MessageBlock, NewMessage, QueueSpec, Store, Tx, TxError,
+    home_of, run, run_at,
 };
 use baton_store_postgres::{Options, PostgresStore};
 use baton_testing_postgres::Postgres;
@@ -31,18 +32,18 @@ async fn sql(database: &str, statement: &'static str) -> String {
     tokio::task::spawn_blocking(move || Postgres::shared().sql(&database, statement)).await.unwrap()
 }
 
-fn queue(tx: &mut dyn Tx, name: &str) -> Result<QueueId, Stop> {
+fn queue(tx: &mut dyn Tx, name: &str) -> Result<QueueId, TxError> {
     let (namespace, task, options) = ("".into(), "".into(), QueueOptions::default());
     Ok(tx.put_queue(QueueSpec { name: name.into(), namespace, task, options })?.id)
 }
 
 fn group(tx: &mut dyn Tx, queue: QueueId, name: &str) -> GroupId {
     let subscribed_at = tx.now();
-    tx.put_group(queue, &GroupSpec { name, start: Start::Oldest, subscribed_at, conflation: false }).id
+    tx.put_group(queue, &GroupSpec { name, start: GroupStart::Oldest, subscribed_at, conflation: false }).id
 }
 
-fn block(payload: &str) -> Block {
-    let mut block = Block::default();
+fn block(payload: &str) -> MessageBlock {
+    let mut block = MessageBlock::default();
     block.push(&NewMessage { payload: payload.as_bytes(), ..NewMessage::default() });
     block
 }
@@ -117,7 +118,7 @@ async fn a_burst_of_new_groups_on_all_servers_refuses_none() {
             tokio::spawn(async move {
                 run(&*server, move |tx| {
                     let group = group(tx, queue, &name);
-                    Ok((tx.candidates(group, 1)?, tx.next_available(group)?))
+                    Ok((tx.ready_partitions(group, 1)?, tx.next_ready_at(group)?))
                 })
                 .await
             })
@@ -148,7 +149,7 @@ async fn a_pop_ends_on_a_server_that_reads_what_another_wrote_with_a_clock_ahead
     run(&ahead, move |tx| Ok(tx.append(partition, &block("text"), Duration::ZERO))).await.unwrap();
     let found = run(&behind, move |tx| {
         tx.partition_by_id(partition)?;
-        tx.candidates(group, 2)
+        tx.ready_partitions(group, 2)
     });
     assert_eq!(found.await.unwrap(), [partition]);
 }
@@ -174,7 +175,7 @@ async fn race(servers: &[Arc<PostgresStore>], name: String) {
     let queue = run(&*servers[0], move |tx| queue(tx, &name)).await.unwrap();
     let group = run(&*servers[0], move |tx| {
         let group = group(tx, queue, "g");
-        tx.candidates(group, 1)?;
+        tx.ready_partitions(group, 1)?;
         Ok(group)
     });
     let push = async {
@@ -188,7 +189,7 @@ async fn race(servers: &[Arc<PostgresStore>], name: String) {
     };
     let (group, partition) = tokio::join!(group, push);
     let (group, partition) = (group.unwrap(), partition.unwrap());
-    let found = run(&*servers[0], move |tx| tx.candidates(group, 1)).await.unwrap();
+    let found = run(&*servers[0], move |tx| tx.ready_partitions(group, 1)).await.unwrap();
     assert_eq!(found, [partition], "the message is offered");
 }
 
@@ -211,7 +212,7 @@ async fn a_server_that_starts_gives_groups_a_place_where_they_have_messages_and_
     let url = format!("{}/{database}", url.rsplit_once('/').unwrap().0);
     let server = PostgresStore::open(Options::new(&url)).await.unwrap();
     let watch = Stopwatch::start();
-    while run(&server, move |tx| tx.candidates(group, 2)).await.unwrap() != [lost] {
+    while run(&server, move |tx| tx.ready_partitions(group, 2)).await.unwrap() != [lost] {
         assert!(watch.elapsed() < Duration::from_secs(30), "no pop gets the message");
         baton_env::sleep(Duration::from_millis(20)).await;
     }
@@ -292,9 +293,9 @@ async fn servers_that_push_to_many_queues_and_pop_from_them_never_deadlock() {
 }
 
 /// Takes what is ready for a group; tells how much.
-fn take(tx: &mut dyn Tx, group: GroupId) -> Result<u64, Stop> {
-    let Some(id) = tx.candidates(group, 1)?.first().copied() else {
-        tx.next_available(group)?;
+fn take(tx: &mut dyn Tx, group: GroupId) -> Result<u64, TxError> {
+    let Some(id) = tx.ready_partitions(group, 1)?.first().copied() else {
+        tx.next_ready_at(group)?;
         return Ok(0);
     };
     let (Some(row), cursor) = (tx.partition_by_id(id)?, tx.cursor(group, id)?.unwrap_or_default()) else {

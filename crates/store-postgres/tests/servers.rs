@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use baton_env::Stopwatch;
 use baton_store::{
-    Block, Cursor, Durability, Error, GroupSpec, Lease, NewMessage, QueueSpec, Start, Stop, Store, Tx, run,
-    run_at,
+    Cursor, Durability, Error, GroupSpec, GroupStart, Lease, MessageBlock, NewMessage, QueueSpec, Store, Tx,
+    TxError, run, run_at,
 };
 use baton_store_postgres::{Options, PostgresStore, SchemaStatus, check};
 use baton_testing_postgres::Postgres;
@@ -25,8 +25,8 @@ async fn open(url: &str) -> Arc<PostgresStore> {
     Arc::new(PostgresStore::open(Options::new(url)).await.unwrap())
 }
 
-fn block(payload: &str) -> Block {
-    let mut block = Block::default();
+fn block(payload: &str) -> MessageBlock {
+    let mut block = MessageBlock::default();
     block.push(&NewMessage {
         transaction_id: Some(payload),
         payload: payload.as_bytes(),
@@ -36,7 +36,7 @@ fn block(payload: &str) -> Block {
 }
 
 /// The queue with its partitions and group, found or made: all servers do it at once.
-fn lanes(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), Stop> {
+fn lanes(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), TxError> {
     let queue = match tx.queue("q")? {
         Some(queue) => queue,
         None => tx.put_queue(QueueSpec {
@@ -52,7 +52,7 @@ fn lanes(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), Stop> {
             let subscribed_at = tx.now();
             tx.put_group(
                 queue.id,
-                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+                &GroupSpec { name: "g", start: GroupStart::Oldest, subscribed_at, conflation: false },
             )
         }
     };
@@ -76,9 +76,9 @@ fn any_home() -> Option<u64> {
 /// recognised by its transaction id, so repeating it is safe.
 async fn push(store: &dyn Store, partition: PartitionId, payload: String) -> Offset {
     loop {
-        let (block, id) = (block(&payload), IdHash::of(payload.as_bytes()));
+        let (block, id) = (block(&payload), IdHash::new(payload.as_bytes()));
         let pushed = run_at(store, any_home(), move |tx| {
-            if let Some(known) = tx.remembered(partition, id)? {
+            if let Some(known) = tx.find_remembered(partition, id)? {
                 return Ok(known.offset);
             }
             Ok(tx.append(partition, &block, Duration::from_secs(3600)).first)
@@ -92,8 +92,8 @@ async fn push(store: &dyn Store, partition: PartitionId, payload: String) -> Off
 }
 
 /// Takes everything of one partition that is ready, under a lease; tells the token and the range.
-fn claim(tx: &mut dyn Tx, group: GroupId) -> Result<Option<(PartitionId, u64, Offset, Offset)>, Stop> {
-    let Some(id) = tx.candidates(group, 1)?.first().copied() else { return Ok(None) };
+fn claim(tx: &mut dyn Tx, group: GroupId) -> Result<Option<(PartitionId, u64, Offset, Offset)>, TxError> {
+    let Some(id) = tx.ready_partitions(group, 1)?.first().copied() else { return Ok(None) };
     let Some(row) = tx.partition_by_id(id)? else { return Ok(None) };
     let cursor = tx.cursor(group, id)?.unwrap_or_default();
     let (now, token) = (tx.now(), tx.fresh_token());
@@ -106,7 +106,7 @@ fn claim(tx: &mut dyn Tx, group: GroupId) -> Result<Option<(PartitionId, u64, Of
 }
 
 /// Finishes a claim, if its lease is still the live one.
-fn finish(tx: &mut dyn Tx, group: GroupId, id: PartitionId, token: u64, to: Offset) -> Result<bool, Stop> {
+fn finish(tx: &mut dyn Tx, group: GroupId, id: PartitionId, token: u64, to: Offset) -> Result<bool, TxError> {
     let Some(cursor) = tx.cursor(group, id)? else { return Ok(false) };
     if cursor.lease.as_ref().is_none_or(|lease| lease.token != token) {
         return Ok(false);
@@ -378,7 +378,7 @@ async fn a_database_that_crashes_under_load_loses_nothing_acknowledged() {
         }
         let stopped = postgres.clone();
         tokio::task::spawn_blocking(move || stopped.stop()).await.unwrap();
-        assert!(eventually(|| store.away().is_some()).await, "readiness tells the truth");
+        assert!(eventually(|| store.outage().is_some()).await, "readiness tells the truth");
         let resumed = postgres.clone();
         tokio::task::spawn_blocking(move || resumed.resume()).await.unwrap();
     }
@@ -392,7 +392,7 @@ async fn a_database_that_crashes_under_load_loses_nothing_acknowledged() {
         let tail = run(&*store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap().tail;
         assert_eq!(tail, Offset(24 / PARTITIONS * 50), "each once");
     }
-    assert!(eventually(|| store.away().is_none()).await);
+    assert!(eventually(|| store.outage().is_none()).await);
     store.close().await.unwrap();
 }
 

@@ -1,33 +1,33 @@
 //! Records that go away: written with a moment of expiry, and removed from disk some time after it.
 //!
-//! An expired record counts as absent at once ([`Tx::record`] sees to that); what is here only takes the space
+//! An expired record counts as absent at once ([`Tx::encode_record`] sees to that); what is here only takes the space
 //! back. Always: each expiring record has one entry under `DUE`, so a sweep looks at what is due and at nothing
 //! else. A key that is written here must not be written with [`Tx::put_record`] beside it. Start at [`put`].
 
 use baton_types::Timestamp;
 use bytes::Bytes;
 
-use crate::{Record, Stop, Tx};
+use crate::{Record, Tx, TxError};
 
 /// Under this prefix, in the order of time, stand the keys of all records that expire.
-const DUE: &str = "expiry/";
+const DUE_PREFIX: &str = "expiry/";
 
 fn due_key(at: Timestamp, key: &str) -> String {
-    format!("{DUE}{:020}/{key}", at.micros())
+    format!("{DUE_PREFIX}{:020}/{key}", at.micros())
 }
 
-/// Writes a record in place of `old`, which is what [`Tx::record`] said of this key, and tells its version.
+/// Writes a record in place of `old`, which is what [`Tx::encode_record`] said of this key, and tells its version.
 pub fn put(
     tx: &mut dyn Tx,
     key: &str,
     old: Option<&Record>,
     value: Bytes,
     expires_at: Option<Timestamp>,
-) -> Result<u64, Stop> {
+) -> Result<u64, TxError> {
     let version = tx.put_record(key, value, expires_at)?;
     let before = old.and_then(|old| old.expires_at);
     if before != expires_at {
-        forget(tx, key, before);
+        remove_due_entry(tx, key, before);
         if let Some(at) = expires_at {
             tx.put_record(&due_key(at, key), Bytes::new(), None)?;
         }
@@ -35,24 +35,26 @@ pub fn put(
     Ok(version)
 }
 
-/// Removes a record, `old` being what [`Tx::record`] said of it.
+/// Removes a record, `old` being what [`Tx::encode_record`] said of it.
 pub fn remove(tx: &mut dyn Tx, key: &str, old: &Record) {
     tx.remove_record(key);
-    forget(tx, key, old.expires_at);
+    remove_due_entry(tx, key, old.expires_at);
 }
 
-fn forget(tx: &mut dyn Tx, key: &str, expires_at: Option<Timestamp>) {
+fn remove_due_entry(tx: &mut dyn Tx, key: &str, expires_at: Option<Timestamp>) {
     if let Some(at) = expires_at {
         tx.remove_record(&due_key(at, key));
     }
 }
 
 /// Removes up to `limit` records that have expired; tells how many entries were looked at and taken away.
-pub fn sweep(tx: &mut dyn Tx, limit: usize) -> Result<usize, Stop> {
+pub fn sweep(tx: &mut dyn Tx, limit: usize) -> Result<usize, TxError> {
     let now = tx.now();
     let mut due = Vec::new();
-    for (entry, _) in tx.records(DUE, None, limit)? {
-        let Some((at, key)) = entry.strip_prefix(DUE).and_then(|rest| rest.split_once('/')) else { continue };
+    for (entry, _) in tx.records(DUE_PREFIX, None, limit)? {
+        let Some((at, key)) = entry.strip_prefix(DUE_PREFIX).and_then(|rest| rest.split_once('/')) else {
+            continue;
+        };
         if !at.parse().is_ok_and(|micros| Timestamp::from_micros(micros) <= now) {
             break;
         }

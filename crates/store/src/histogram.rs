@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BOUNDED: usize = 16;
 
 /// Upper bounds for durations in microseconds, from 50 µs to 10 s.
-pub const MICROS: [u64; BOUNDED] = [
+pub const DURATION_BOUNDS: [u64; BOUNDED] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000, 10_000_000,
 ];
 
 /// Upper bounds for how many things there are of a kind.
-pub const SIZES: [u64; BOUNDED] =
+pub const COUNT_BOUNDS: [u64; BOUNDED] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 65_536];
 
 /// Counts values by size. Counting takes no lock.
@@ -48,7 +48,7 @@ impl Histogram {
     }
 
     /// What was counted so far.
-    pub fn read(&self) -> Distribution {
+    pub fn snapshot(&self) -> Distribution {
         Distribution {
             bounds: self.bounds,
             counts: std::array::from_fn(|bucket| self.counts[bucket].load(Ordering::Relaxed)),
@@ -70,11 +70,11 @@ mod tests {
 
     #[test]
     fn a_value_falls_into_the_first_bucket_that_holds_it() {
-        let histogram = Histogram::new(SIZES);
+        let histogram = Histogram::new(COUNT_BOUNDS);
         for value in [0, 1, 2, 3, 70_000] {
             histogram.observe(value);
         }
-        let read = histogram.read();
+        let read = histogram.snapshot();
         assert_eq!((read.counts[0], read.counts[1], read.counts[2], read.counts[BOUNDED]), (2, 1, 1, 1));
         assert_eq!((read.count(), read.sum), (5, 70_006));
     }

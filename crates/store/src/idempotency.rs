@@ -2,23 +2,23 @@
 //!
 //! The record under a key holds a hash of the request and the answer, and is written in the same commit as the effects
 //! of the call. Always: only the same request gets the answer; a refused call leaves none, so its repetition is decided
-//! anew. A caller that writes through a [`Tx`] uses [`IdempotencyKey::earlier`] and [`IdempotencyKey::keep`]; one that
-//! keeps the record itself uses [`IdempotencyKey::record`] and [`IdempotencyKey::compare`].
+//! anew. A caller that writes through a [`Tx`] uses [`IdempotencyKey::find_prior_call`] and [`IdempotencyKey::store_answer`]; one that
+//! keeps the record itself uses [`IdempotencyKey::encode_record`] and [`IdempotencyKey::compare`].
 
 use std::time::Duration;
 
 use baton_types::limits::RECORD_BYTES_MAX;
 use bytes::{Buf, Bytes};
 
-use crate::{Error, Stop, Tx, expiry, look_at_all};
+use crate::{Error, Tx, TxError, collect_misses, expiry};
 
-/// How long [`IdempotencyKey::keep`] keeps an answer.
-pub const ANSWER_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
+/// How long [`IdempotencyKey::store_answer`] keeps an answer.
+pub const ANSWER_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// The record's first byte. Records of earlier versions begin with `[` and hold the answer alone.
-const VERSION: u8 = 1;
+const FORMAT_WHOLE: u8 = 1;
 /// The first byte of an answer that takes several records: the number of further ones comes before the rest.
-const IN_PARTS: u8 = 2;
+const FORMAT_IN_PARTS: u8 = 2;
 /// Bytes of an answer in one record, beside the byte, the number and the hash.
 const PART_BYTES: usize = RECORD_BYTES_MAX - 1 - 4 - 16;
 
@@ -32,7 +32,7 @@ pub struct IdempotencyKey {
 
 /// What a record says about a repeated key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat<'a> {
+pub enum RequestMatch<'a> {
     /// The request is the same, and this was its answer.
     Same(&'a [u8]),
     /// The request is another one.
@@ -41,7 +41,7 @@ pub enum Repeat<'a> {
 
 /// The answer to an earlier call under the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Earlier {
+pub enum PriorCall {
     /// There was no such call, or it was refused, or its answer has expired.
     None,
     /// It was the same request; this is its answer.
@@ -66,52 +66,52 @@ impl IdempotencyKey {
     }
 
     /// The record to keep for an answer.
-    pub fn record(&self, answer: &[u8]) -> Vec<u8> {
-        [&[VERSION], self.request.as_slice(), answer].concat()
+    pub fn encode_record(&self, answer: &[u8]) -> Vec<u8> {
+        [&[FORMAT_WHOLE], self.request.as_slice(), answer].concat()
     }
 
     /// Compares the request with the one in a record.
-    pub fn compare<'a>(&self, record: &'a [u8]) -> Repeat<'a> {
+    pub fn compare<'a>(&self, record: &'a [u8]) -> RequestMatch<'a> {
         match record {
-            [VERSION, rest @ ..] => match rest.strip_prefix(&self.request) {
-                Some(answer) => Repeat::Same(answer),
-                None => Repeat::Different,
+            [FORMAT_WHOLE, rest @ ..] => match rest.strip_prefix(&self.request) {
+                Some(answer) => RequestMatch::Same(answer),
+                None => RequestMatch::Different,
             },
-            _ => Repeat::Same(record),
+            _ => RequestMatch::Same(record),
         }
     }
 
     /// The answer to an earlier call under this key. `scope` begins the names of the records. Must come before the
     /// first write of a decision.
-    pub fn earlier(&self, tx: &mut dyn Tx, scope: &str) -> Result<Earlier, Stop> {
+    pub fn find_prior_call(&self, tx: &mut dyn Tx, scope: &str) -> Result<PriorCall, TxError> {
         let name = self.record_name(scope);
-        let Some(first) = tx.record(&name)? else { return Ok(Earlier::None) };
+        let Some(first) = tx.record(&name)? else { return Ok(PriorCall::None) };
         let (mut whole, mut parts) = (first.value.to_vec(), 0);
-        if let [IN_PARTS, rest @ ..] = &first.value[..] {
+        if let [FORMAT_IN_PARTS, rest @ ..] = &first.value[..] {
             let mut rest = rest;
             parts = rest.try_get_u32().map_err(|_| Error::Corrupt("a kept answer is cut short".into()))?;
-            whole = [&[VERSION], rest].concat();
+            whole = [&[FORMAT_WHOLE], rest].concat();
         }
-        look_at_all(1..=parts, |number| {
+        collect_misses(1..=parts, |number| {
             let part = tx.record(&format!("{name}/{number}"))?;
             let part = part.ok_or_else(|| Error::Corrupt("a kept answer is incomplete".into()))?;
             whole.extend_from_slice(&part.value);
             Ok(())
         })?;
         Ok(match self.compare(&whole) {
-            Repeat::Same(answer) => Earlier::Answered(Bytes::copy_from_slice(answer)),
-            Repeat::Different => Earlier::Different,
+            RequestMatch::Same(answer) => PriorCall::Answered(Bytes::copy_from_slice(answer)),
+            RequestMatch::Different => PriorCall::Different,
         })
     }
 
-    /// Keeps the answer, after [`earlier`](Self::earlier) found none.
-    pub fn keep(&self, tx: &mut dyn Tx, scope: &str, answer: &[u8]) -> Result<(), Stop> {
-        let (name, until) = (self.record_name(scope), Some(tx.now().after(ANSWER_KEPT_FOR)));
+    /// Keeps the answer, after [`find_prior_call`](Self::earlier) found none.
+    pub fn store_answer(&self, tx: &mut dyn Tx, scope: &str, answer: &[u8]) -> Result<(), TxError> {
+        let (name, until) = (self.record_name(scope), Some(tx.now().after(ANSWER_RETENTION)));
         let (first, rest) = answer.split_at(answer.len().min(PART_BYTES));
         let parts = rest.chunks(PART_BYTES);
         let value = match u32::try_from(parts.len()).unwrap_or(u32::MAX) {
-            0 => self.record(first),
-            parts => [&[IN_PARTS], parts.to_be_bytes().as_slice(), &self.request, first].concat(),
+            0 => self.encode_record(first),
+            parts => [&[FORMAT_IN_PARTS], parts.to_be_bytes().as_slice(), &self.request, first].concat(),
         };
         expiry::put(tx, &name, None, value.into(), until)?;
         for (number, part) in (1..).zip(parts) {
@@ -133,11 +133,11 @@ mod tests {
     #[test]
     fn only_the_same_request_gets_the_answer() {
         let key = IdempotencyKey::new("k", "jobs", b"{}");
-        let record = key.record(b"answer");
-        assert_eq!(IdempotencyKey::new("k", "jobs", b"{}").compare(&record), Repeat::Same(b"answer"));
-        assert_eq!(IdempotencyKey::new("k", "jobs", b"{ }").compare(&record), Repeat::Different);
-        assert_eq!(IdempotencyKey::new("k", "job", b"s{}").compare(&record), Repeat::Different);
-        assert_eq!(key.compare(b"[]"), Repeat::Same(b"[]"), "a record of an earlier version");
+        let record = key.encode_record(b"answer");
+        assert_eq!(IdempotencyKey::new("k", "jobs", b"{}").compare(&record), RequestMatch::Same(b"answer"));
+        assert_eq!(IdempotencyKey::new("k", "jobs", b"{ }").compare(&record), RequestMatch::Different);
+        assert_eq!(IdempotencyKey::new("k", "job", b"s{}").compare(&record), RequestMatch::Different);
+        assert_eq!(key.compare(b"[]"), RequestMatch::Same(b"[]"), "a record of an earlier version");
         assert_ne!(key.part(1).key, key.key);
     }
 }

@@ -8,7 +8,7 @@
 //! lease; a lease is never shortened but by its end. Not here: waiting for a lease, and how long a holder may trust it
 //! (it counts from before it asked). Start at [`acquire`].
 //!
-//! To do something only as the holder, ask [`fence`] in the decision that does it.
+//! To do something only as the holder, ask [`is_held_under`] in the decision that does it.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use baton_types::Timestamp;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Record, Stop, Tx, expiry};
+use crate::{Error, Record, Tx, TxError, expiry};
 
 /// Who holds a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,10 +38,10 @@ pub struct Holder {
 
 impl Holder {
     /// The holder that a record tells of.
-    pub fn of(record: &Record) -> Result<Self, Error> {
+    pub fn from_record(record: &Record) -> Result<Self, Error> {
         let holder: Self = serde_json::from_slice(&record.value)
             .map_err(|error| Error::Corrupt(format!("a lease cannot be read: {error}")))?;
-        let kept: Kept = serde_json::from_slice(&record.value).unwrap_or_default();
+        let kept: StoredFields = serde_json::from_slice(&record.value).unwrap_or_default();
         let until = kept.until.or(record.expires_at).unwrap_or(Timestamp::MAX);
         Ok(Self { token: kept.token.unwrap_or(record.version), until, ..holder })
     }
@@ -49,7 +49,7 @@ impl Holder {
 
 /// What the record of a lease says besides.
 #[derive(Debug, Default, Deserialize)]
-struct Kept {
+struct StoredFields {
     /// Its end, if the record is kept after that.
     until: Option<Timestamp>,
     /// Its token, if that is older than the record.
@@ -58,7 +58,7 @@ struct Kept {
 
 /// The record of a lease.
 #[derive(Debug, Serialize)]
-struct Keeping<'a> {
+struct LeaseRecord<'a> {
     #[serde(flatten)]
     holder: &'a Holder,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,60 +69,73 @@ struct Keeping<'a> {
 
 /// What became of an attempt to take a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Acquired {
+pub enum Acquisition {
     /// It was free and is now held as told.
-    Taken(Holder),
+    Granted(Holder),
     /// The same owner held it already; it now runs for the time asked, or longer, under the token it has.
-    Already(Holder),
+    AlreadyHeld(Holder),
     /// Somebody else holds it.
-    Held(Holder),
+    HeldByOther(Holder),
 }
 
 /// Who holds the lease, if anybody does.
-pub fn holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, Stop> {
+pub fn holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, TxError> {
     let now = tx.now();
-    Ok(last(tx, key)?.filter(|holder| holder.until > now))
+    Ok(last_holder(tx, key)?.filter(|holder| holder.until > now))
 }
 
 /// Who held the lease last, if its record is kept; perhaps it still does.
-pub fn last(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, Stop> {
-    Ok(tx.record(key)?.map(|record| Holder::of(&record)).transpose()?)
+pub fn last_holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, TxError> {
+    Ok(tx.record(key)?.map(|record| Holder::from_record(&record)).transpose()?)
 }
 
 /// Takes the lease for `owner` unless somebody else holds it. Asking again, for instance because the answer was
 /// lost, is answered with what the first attempt took.
-pub fn acquire(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquired, Stop> {
-    take(tx, key, owner, life, false)
+pub fn acquire(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquisition, TxError> {
+    acquire_record(tx, key, owner, life, false)
 }
 
-/// The same for a lease whose record is kept after it has ended, so that [`last`] tells of it.
-pub fn hold(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquired, Stop> {
-    take(tx, key, owner, life, true)
+/// The same for a lease whose record is kept after it has ended, so that [`last_holder`] tells of it.
+pub fn acquire_with_history(
+    tx: &mut dyn Tx,
+    key: &str,
+    owner: &str,
+    life: Duration,
+) -> Result<Acquisition, TxError> {
+    acquire_record(tx, key, owner, life, true)
 }
 
-fn take(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration, kept: bool) -> Result<Acquired, Stop> {
+fn acquire_record(
+    tx: &mut dyn Tx,
+    key: &str,
+    owner: &str,
+    life: Duration,
+    kept: bool,
+) -> Result<Acquisition, TxError> {
     let old = tx.record(key)?;
     let now = tx.now();
-    match old.as_ref().map(Holder::of).transpose()? {
+    match old.as_ref().map(Holder::from_record).transpose()? {
         Some(holder) if holder.until > now && holder.owner == owner => {
             let token = Some(holder.token);
-            extend(tx, key, old.as_ref(), holder, life, token, kept).map(Acquired::Already)
+            extend(tx, key, old.as_ref(), holder, life, token, kept).map(Acquisition::AlreadyHeld)
         }
-        Some(holder) if holder.until > now => Ok(Acquired::Held(holder)),
+        Some(holder) if holder.until > now => Ok(Acquisition::HeldByOther(holder)),
         _ => {
             let holder =
                 Holder { owner: owner.into(), since: now, renewed_at: now, token: 0, until: now.after(life) };
-            write(tx, key, old.as_ref(), holder, None, kept).map(Acquired::Taken)
+            write_record(tx, key, old.as_ref(), holder, None, kept).map(Acquisition::Granted)
         }
     }
 }
 
 /// Ends a lease whose record is kept, whoever holds it.
-pub fn end(tx: &mut dyn Tx, key: &str) -> Result<(), Stop> {
+pub fn end_with_history(tx: &mut dyn Tx, key: &str) -> Result<(), TxError> {
     let old = tx.record(key)?;
     let now = tx.now();
-    if let Some(holder) = old.as_ref().map(Holder::of).transpose()?.filter(|holder| holder.until > now) {
-        write(tx, key, old.as_ref(), Holder { until: now, ..holder }, None, true)?;
+    if let Some(holder) =
+        old.as_ref().map(Holder::from_record).transpose()?.filter(|holder| holder.until > now)
+    {
+        write_record(tx, key, old.as_ref(), Holder { until: now, ..holder }, None, true)?;
     }
     Ok(())
 }
@@ -135,9 +148,9 @@ pub fn renew(
     token: u64,
     owner: Option<&str>,
     life: Duration,
-) -> Result<Option<Holder>, Stop> {
+) -> Result<Option<Holder>, TxError> {
     let old = tx.record(key)?;
-    let Some(holder) = old.as_ref().map(Holder::of).transpose()? else { return Ok(None) };
+    let Some(holder) = old.as_ref().map(Holder::from_record).transpose()? else { return Ok(None) };
     let is_own_older = token < holder.token && owner == Some(&*holder.owner);
     if holder.token != token && !is_own_older {
         return Ok(None);
@@ -146,9 +159,9 @@ pub fn renew(
 }
 
 /// Ends the lease held under `token`; whether it was.
-pub fn release(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
+pub fn release(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, TxError> {
     let Some(record) = tx.record(key)? else { return Ok(false) };
-    let is_held = Holder::of(&record)?.token == token;
+    let is_held = Holder::from_record(&record)?.token == token;
     if is_held {
         expiry::remove(tx, key, &record);
     }
@@ -156,8 +169,8 @@ pub fn release(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
 }
 
 /// Whether the lease is held under `token` now.
-pub fn fence(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, Stop> {
-    Ok(last(tx, key)?.is_some_and(|holder| holder.token == token))
+pub fn is_held_under(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, TxError> {
+    Ok(last_holder(tx, key)?.is_some_and(|holder| holder.token == token))
 }
 
 fn extend(
@@ -168,22 +181,22 @@ fn extend(
     life: Duration,
     token: Option<u64>,
     kept: bool,
-) -> Result<Holder, Stop> {
+) -> Result<Holder, TxError> {
     let now = tx.now();
     let until = holder.until.max(now.after(life));
-    write(tx, key, old, Holder { renewed_at: now, until, ..holder }, token, kept)
+    write_record(tx, key, old, Holder { renewed_at: now, until, ..holder }, token, kept)
 }
 
 /// Writes a lease, under `token` or else under a new one.
-fn write(
+fn write_record(
     tx: &mut dyn Tx,
     key: &str,
     old: Option<&Record>,
     holder: Holder,
     token: Option<u64>,
     kept: bool,
-) -> Result<Holder, Stop> {
-    let value = encode(&Keeping { holder: &holder, until: kept.then_some(holder.until), token })?;
+) -> Result<Holder, TxError> {
+    let value = encode(&LeaseRecord { holder: &holder, until: kept.then_some(holder.until), token })?;
     let version = if kept {
         tx.put_record(key, value, None)?
     } else {
@@ -192,7 +205,7 @@ fn write(
     Ok(Holder { token: token.unwrap_or(version), ..holder })
 }
 
-fn encode(record: &Keeping<'_>) -> Result<Bytes, Error> {
+fn encode(record: &LeaseRecord<'_>) -> Result<Bytes, Error> {
     let value = serde_json::to_vec(record);
     Ok(value.map_err(|error| Error::Corrupt(format!("a lease cannot be written: {error}")))?.into())
 }

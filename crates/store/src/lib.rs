@@ -12,8 +12,6 @@
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 
-mod bounds;
-mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod error;
@@ -21,21 +19,25 @@ pub mod expiry;
 mod histogram;
 mod idempotency;
 pub mod lease;
-mod offsets;
+mod offset_ranges;
 mod retries;
-mod row;
+mod rows;
 mod segment;
+mod segment_cache;
 mod store;
+mod store_limits;
 mod tx;
 
-pub use bounds::Bounds;
-pub use cache::Cache;
 pub use error::Error;
-pub use histogram::{Distribution, Histogram, MICROS, SIZES};
-pub use idempotency::{ANSWER_KEPT_FOR, Earlier, IdempotencyKey, Repeat};
-pub use offsets::OffsetRanges;
+pub use histogram::{COUNT_BOUNDS, DURATION_BOUNDS, Distribution, Histogram};
+pub use idempotency::{ANSWER_RETENTION, IdempotencyKey, PriorCall, RequestMatch};
+pub use offset_ranges::OffsetRanges;
 pub use retries::Retries;
-pub use row::{Cursor, DeadLetter, DeadLetterKey, Group, Lease, Partition, Queue, QueueSpec, Record, Start};
-pub use segment::{Block, Corrupt, MessageView, NewMessage, Segment, SegmentHeader};
-pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, begin, home_of, run, run_at};
-pub use tx::{Appended, Durability, GroupSpec, RememberedId, Stop, Tx, look_at_all};
+pub use rows::{
+    Cursor, DeadLetter, DeadLetterKey, Group, GroupStart, Lease, Partition, Queue, QueueSpec, Record,
+};
+pub use segment::{CorruptSegment, MessageBlock, NewMessage, Segment, SegmentHeader, StoredMessage};
+pub use segment_cache::SegmentCache;
+pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, home_of, run, run_at, submit};
+pub use store_limits::StoreLimits;
+pub use tx::{Appended, Durability, GroupSpec, RememberedId, Tx, TxError, collect_misses};

@@ -32,7 +32,7 @@ impl Retries {
     }
 
     /// The retries spent on a message.
-    pub fn of(&self, offset: Offset) -> u32 {
+    pub fn count(&self, offset: Offset) -> u32 {
         self.0.binary_search_by_key(&offset.0, |entry| entry.0).map_or(0, |at| self.0[at].1)
     }
 
@@ -49,7 +49,7 @@ impl Retries {
         });
     }
 
-    /// Keeps only the entries of messages for which `keep` says so.
+    /// Keeps only the entries of messages for which `store_answer` says so.
     pub fn retain(&mut self, keep: impl Fn(Offset) -> bool) {
         self.0.retain(|(offset, _)| keep(Offset(*offset)));
     }
@@ -72,7 +72,7 @@ mod tests {
         let mut retries = Retries::from_entries([(9, 2), (4, 1)]);
         retries.spend([Offset(6), Offset(4)]);
         assert_eq!(retries.entries(), [(4, 2), (6, 1), (9, 2)]);
-        assert_eq!((retries.of(Offset(6)), retries.of(Offset(7)), retries.len()), (1, 0, 3));
+        assert_eq!((retries.count(Offset(6)), retries.count(Offset(7)), retries.len()), (1, 0, 3));
         retries.retain(|offset| offset.0 > 4);
         assert_eq!(retries.entries(), [(6, 1), (9, 2)]);
     }

@@ -1,9 +1,9 @@
 //! The codec of a packed run of messages, shared by every backend.
 //!
 //! A push of a hundred messages is one value on disk, not a hundred. A producer's task encodes its messages
-//! into a [`Block`] before the store is asked; the store only joins blocks, puts a header before them and a
+//! into a [`MessageBlock`] before the store is asked; the store only joins blocks, puts a header before them and a
 //! checksum over all. Payloads stay the bytes that came from the socket. Always: what is read back was written
-//! by us, whole, or [`Segment::decode`] says [`Corrupt`]. Deliberately absent: compression (payloads are
+//! by us, whole, or [`Segment::decode`] says [`CorruptSegment`]. Deliberately absent: compression (payloads are
 //! opaque, and a segment is often one small message) and per-message ids (see `MessageId`).
 //!
 //! Layout, little endian: magic `BS`, format 1, flags 0, `count` u32, `base` u64, `created_at` i64 (µs), body
@@ -38,18 +38,18 @@ pub struct NewMessage<'a> {
 
 /// Encoded messages for one partition that have no place yet.
 #[derive(Clone, Debug, Default)]
-pub struct Block {
+pub struct MessageBlock {
     bytes: Vec<u8>,
-    entries: Vec<Entry>,
+    entries: Vec<BlockEntry>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct BlockEntry {
     end: usize,
     hash: Option<IdHash>,
 }
 
-impl Block {
+impl MessageBlock {
     /// Encodes one more message.
     pub fn push(&mut self, message: &NewMessage<'_>) {
         let flags = message.transaction_id.map_or(0, |_| HAS_TRANSACTION)
@@ -58,18 +58,18 @@ impl Block {
         self.make_room(message);
         self.bytes.put_u8(flags);
         if let Some(id) = message.transaction_id {
-            put_short(&mut self.bytes, id.as_bytes());
+            put_short_bytes(&mut self.bytes, id.as_bytes());
         }
         if let Some(trace) = message.trace_id {
             self.bytes.put_slice(trace.as_bytes());
         }
         if let Some(producer) = message.producer {
-            put_short(&mut self.bytes, producer.as_bytes());
+            put_short_bytes(&mut self.bytes, producer.as_bytes());
         }
         self.bytes.put_u32_le(u32::try_from(message.payload.len()).unwrap_or(u32::MAX));
         self.bytes.put_slice(message.payload);
-        let hash = message.transaction_id.map(|id| IdHash::of(id.as_bytes()));
-        self.entries.push(Entry { end: self.bytes.len(), hash });
+        let hash = message.transaction_id.map(|id| IdHash::new(id.as_bytes()));
+        self.entries.push(BlockEntry { end: self.bytes.len(), hash });
     }
 
     /// Makes room for a message, just enough where it is the first: it often stays the only one.
@@ -87,10 +87,10 @@ impl Block {
     }
 
     /// Adds message `index` of another block.
-    pub fn push_from(&mut self, other: &Self, index: usize) {
+    pub fn copy_message(&mut self, other: &Self, index: usize) {
         let entry = other.entries[index];
         self.bytes.extend_from_slice(&other.bytes[other.start_of(index)..entry.end]);
-        self.entries.push(Entry { end: self.bytes.len(), hash: entry.hash });
+        self.entries.push(BlockEntry { end: self.bytes.len(), hash: entry.hash });
     }
 
     /// How many messages it holds.
@@ -132,17 +132,18 @@ impl Block {
         let mut rest = self.bytes.get(self.start_of(index)..self.entries.get(index)?.end)?;
         let (flags, after) = rest.split_first()?;
         rest = after;
-        let transaction_id = if flags & HAS_TRANSACTION != 0 { Some(short_text(&mut rest)?) } else { None };
+        let transaction_id =
+            if flags & HAS_TRANSACTION != 0 { Some(split_short_text(&mut rest)?) } else { None };
         let trace_id =
             if flags & HAS_TRACE != 0 { Uuid::from_slice(rest.split_off(..16)?).ok() } else { None };
-        let producer = if flags & HAS_PRODUCER != 0 { Some(short_text(&mut rest)?) } else { None };
+        let producer = if flags & HAS_PRODUCER != 0 { Some(split_short_text(&mut rest)?) } else { None };
         Some(NewMessage { transaction_id, trace_id, producer, payload: rest.get(4..)? })
     }
 
-    /// The block without the messages for which `keep` says no.
+    /// The block without the messages for which `store_answer` says no.
     pub fn filtered(&self, mut keep: impl FnMut(usize) -> bool) -> Self {
         let mut kept = Self::default();
-        (0..self.len()).filter(|index| keep(*index)).for_each(|index| kept.push_from(self, index));
+        (0..self.len()).filter(|index| keep(*index)).for_each(|index| kept.copy_message(self, index));
         kept
     }
 
@@ -151,14 +152,14 @@ impl Block {
     }
 }
 
-/// Splits off what [`put_short`] has put there.
-fn short_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+/// Splits off what [`put_short_bytes`] has put there.
+fn split_short_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = rest.split_off(..2)?;
     let text = rest.split_off(..usize::from(u16::from_le_bytes([length[0], length[1]])))?;
     std::str::from_utf8(text).ok()
 }
 
-fn put_short(bytes: &mut Vec<u8>, value: &[u8]) {
+fn put_short_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
     let length = value.len().min(usize::from(u16::MAX));
     bytes.put_u16_le(u16::try_from(length).unwrap_or(u16::MAX));
     bytes.put_slice(&value[..length]);
@@ -187,13 +188,13 @@ pub struct Segment {
 /// Bytes that are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a segment of partition {partition} is damaged: {problem}")]
-pub struct Corrupt {
+pub struct CorruptSegment {
     partition: PartitionId,
     problem: &'static str,
 }
 
-impl From<Corrupt> for crate::Error {
-    fn from(corrupt: Corrupt) -> Self {
+impl From<CorruptSegment> for crate::Error {
+    fn from(corrupt: CorruptSegment) -> Self {
         Self::Corrupt(corrupt.to_string())
     }
 }
@@ -205,13 +206,13 @@ impl Segment {
     }
 
     /// The message at `offset`.
-    pub fn message(&self, offset: Offset) -> Result<Option<MessageView>, Corrupt> {
+    pub fn message(&self, offset: Offset) -> Result<Option<StoredMessage>, CorruptSegment> {
         let Some(index) = offset.0.checked_sub(self.header.base.0) else { return Ok(None) };
         self.messages().nth(usize::try_from(index).unwrap_or(usize::MAX)).transpose()
     }
 
     /// Where the encoded messages begin in the bytes of a segment.
-    pub const BODY_AT: usize = HEADER_BYTES;
+    pub const BODY_OFFSET: usize = HEADER_BYTES;
 
     /// The bytes of a segment with encoded messages `body`.
     pub fn encode(header: &SegmentHeader, body: &[u8]) -> Vec<u8> {
@@ -222,7 +223,7 @@ impl Segment {
         bytes
     }
 
-    /// Completes the bytes of a segment whose encoded messages already stand from [`BODY_AT`](Self::BODY_AT) on.
+    /// Completes the bytes of a segment whose encoded messages already stand from [`BODY_OFFSET`](Self::BODY_AT) on.
     ///
     /// # Panics
     ///
@@ -240,8 +241,8 @@ impl Segment {
     }
 
     /// Reads a segment back, or says that it is damaged.
-    pub fn decode(partition: PartitionId, bytes: Bytes) -> Result<Self, Corrupt> {
-        let corrupt = |problem| Corrupt { partition, problem };
+    pub fn decode(partition: PartitionId, bytes: Bytes) -> Result<Self, CorruptSegment> {
+        let corrupt = |problem| CorruptSegment { partition, problem };
         if bytes.len() < HEADER_BYTES {
             return Err(corrupt("it is shorter than its header"));
         }
@@ -287,15 +288,15 @@ impl Segment {
     }
 
     /// Its messages, in order.
-    pub fn messages(&self) -> impl Iterator<Item = Result<MessageView, Corrupt>> + '_ {
+    pub fn messages(&self) -> impl Iterator<Item = Result<StoredMessage, CorruptSegment>> + '_ {
         let mut rest = self.body.clone();
         (0..u64::from(self.header.count)).map(move |index| {
             let fields = split_message(&mut rest)
-                .ok_or(Corrupt { partition: self.partition, problem: "a message is cut short" })?;
+                .ok_or(CorruptSegment { partition: self.partition, problem: "a message is cut short" })?;
             let (transaction_id, trace_id, producer, payload) = fields;
             let offset = self.header.base.plus(index);
             let created_at = self.header.created_at;
-            Ok(MessageView {
+            Ok(StoredMessage {
                 partition: self.partition,
                 offset,
                 created_at,
@@ -308,25 +309,25 @@ impl Segment {
     }
 }
 
-type Fields = (Option<Bytes>, Option<Uuid>, Option<Bytes>, Bytes);
+type MessageFields = (Option<Bytes>, Option<Uuid>, Option<Bytes>, Bytes);
 
-fn split_message(rest: &mut Bytes) -> Option<Fields> {
-    let flags = split(rest, 1)?[0];
-    let transaction_id = if flags & HAS_TRANSACTION != 0 { Some(split_short(rest)?) } else { None };
-    let trace_id = if flags & HAS_TRACE != 0 { Uuid::from_slice(&split(rest, 16)?).ok() } else { None };
-    let producer = if flags & HAS_PRODUCER != 0 { Some(split_short(rest)?) } else { None };
-    let length = split(rest, 4)?;
+fn split_message(rest: &mut Bytes) -> Option<MessageFields> {
+    let flags = split_bytes(rest, 1)?[0];
+    let transaction_id = if flags & HAS_TRANSACTION != 0 { Some(split_short_bytes(rest)?) } else { None };
+    let trace_id = if flags & HAS_TRACE != 0 { Uuid::from_slice(&split_bytes(rest, 16)?).ok() } else { None };
+    let producer = if flags & HAS_PRODUCER != 0 { Some(split_short_bytes(rest)?) } else { None };
+    let length = split_bytes(rest, 4)?;
     let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
-    let payload = split(rest, usize::try_from(length).ok()?)?;
+    let payload = split_bytes(rest, usize::try_from(length).ok()?)?;
     Some((transaction_id, trace_id, producer, payload))
 }
 
-fn split_short(rest: &mut Bytes) -> Option<Bytes> {
-    let length = split(rest, 2)?;
-    split(rest, usize::from(u16::from_le_bytes([length[0], length[1]])))
+fn split_short_bytes(rest: &mut Bytes) -> Option<Bytes> {
+    let length = split_bytes(rest, 2)?;
+    split_bytes(rest, usize::from(u16::from_le_bytes([length[0], length[1]])))
 }
 
-fn split(rest: &mut Bytes, length: usize) -> Option<Bytes> {
+fn split_bytes(rest: &mut Bytes, length: usize) -> Option<Bytes> {
     (length <= rest.len()).then(|| rest.split_to(length))
 }
 
@@ -339,7 +340,7 @@ fn checksum(head: &[u8], body: &[u8]) -> u64 {
 
 /// A stored message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MessageView {
+pub struct StoredMessage {
     /// Its partition.
     pub partition: PartitionId,
     /// Its place.
@@ -356,7 +357,7 @@ pub struct MessageView {
     pub payload: Bytes,
 }
 
-impl MessageView {
+impl StoredMessage {
     /// The server's id of the message.
     pub fn id(&self) -> MessageId {
         MessageId::new(self.created_at, self.partition, self.offset)
@@ -369,7 +370,7 @@ impl MessageView {
     }
 
     /// Whether `transaction_id` is the producer's id of the message or, where it gave none, the server's.
-    pub fn is_known_as(&self, transaction_id: &str) -> bool {
+    pub fn has_transaction_id(&self, transaction_id: &str) -> bool {
         match &self.transaction_id {
             Some(id) => id == transaction_id.as_bytes(),
             None => self.id().to_string() == transaction_id,
@@ -404,8 +405,8 @@ mod tests {
         )
     }
 
-    fn block(messages: &[Parts]) -> Block {
-        let mut block = Block::default();
+    fn block(messages: &[Parts]) -> MessageBlock {
+        let mut block = MessageBlock::default();
         for (transaction_id, trace_id, producer, payload) in messages {
             block.push(&NewMessage {
                 transaction_id: transaction_id.as_deref(),
@@ -417,7 +418,7 @@ mod tests {
         block
     }
 
-    fn encoded(block: &Block) -> Vec<u8> {
+    fn encoded(block: &MessageBlock) -> Vec<u8> {
         let count = u32::try_from(block.len()).unwrap();
         let header = SegmentHeader { base: Offset(90), count, created_at: Timestamp::from_micros(5) };
         Segment::encode(&header, block.bytes())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use baton_types::{GroupId, Offset, PartitionId, QueueId, Timestamp};
 use tokio::sync::oneshot;
 
-use crate::{Distribution, Error, Segment, Stop, Tx};
+use crate::{Distribution, Error, Segment, Tx, TxError};
 
 /// Something that may let a waiting pop go on. A hint: it may come twice, early, or for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 /// A decision on its way through a store.
 pub trait Operation: Send {
     /// Decides. May be run several times; see [`Tx`].
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop>;
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError>;
 
     /// The decision stands and is on its way to disk: does for the answer what can be done before it is there. Nobody
     /// may learn of it yet, and nothing may be submitted. Called at most once, by a store that has nothing better to do.
@@ -91,7 +91,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A backend.
 ///
-/// To be correct, an implementation must run decisions as [`Tx`] says, and [`read`](Store::read) must return
+/// To be correct, an implementation must run decisions as [`Tx`] says, and [`snapshot`](Store::read) must return
 /// every kept message of the range it was asked for, in order, and never anything that was not written.
 pub trait Store: Send + Sync + 'static {
     /// Takes in a decision. At a full intake it is finished at once with [`Error::Busy`].
@@ -108,7 +108,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>>;
 
     /// The same, if it is at hand without reading anything.
-    fn at_hand(
+    fn read_cached(
         &self,
         _partition: PartitionId,
         _from: Offset,
@@ -119,12 +119,12 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Sets who hears of events.
-    fn listen(&self, listener: Listener);
+    fn set_listener(&self, listener: Listener);
 
     /// How often something has changed that a pop may rest on and that no event tells of: queues and groups. While
     /// this stays the same, whoever has heard every event need not look again. `None` where somebody else may change
     /// the store, or where events may get lost.
-    fn unheard(&self) -> Option<u64> {
+    fn catalog_version(&self) -> Option<u64> {
         None
     }
 
@@ -138,7 +138,7 @@ pub trait Store: Send + Sync + 'static {
     fn failure(&self) -> Option<String>;
 
     /// Why the store cannot work just now, though it will again without anyone's help.
-    fn away(&self) -> Option<String> {
+    fn outage(&self) -> Option<String> {
         None
     }
 
@@ -150,26 +150,26 @@ pub trait Store: Send + Sync + 'static {
 pub async fn run<R, F>(store: &dyn Store, decide: F) -> Result<R, Error>
 where
     R: Send + 'static,
-    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
 {
-    begin(store, decide).await
+    submit(store, decide).await
 }
 
 /// The same for a decision that has a [home](Operation::home).
 pub async fn run_at<R, F>(store: &dyn Store, home: Option<u64>, decide: F) -> Result<R, Error>
 where
     R: Send + 'static,
-    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
 {
     begin_at(store, home, decide).await
 }
 
 /// Takes a decision in at once, before the future that waits for its answer is polled. So decisions begun one
 /// after the other are run in that order, perhaps in one commit.
-pub fn begin<R, F>(store: &dyn Store, decide: F) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
+pub fn submit<R, F>(store: &dyn Store, decide: F) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
 where
     R: Send + 'static,
-    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
 {
     begin_at(store, None, decide)
 }
@@ -181,26 +181,26 @@ fn begin_at<R, F>(
 ) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
 where
     R: Send + 'static,
-    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
 {
     let (reply, answer) = oneshot::channel();
-    store.submit(Box::new(Decision { decide, home, answer: None, reply }));
+    store.submit(Box::new(ClosureOperation { decide, home, answer: None, reply }));
     async { answer.await.unwrap_or_else(|_| Err(Error::Closed("the operation was dropped".into()))) }
 }
 
-struct Decision<R, F> {
+struct ClosureOperation<R, F> {
     decide: F,
     home: Option<u64>,
     answer: Option<R>,
     reply: oneshot::Sender<Result<R, Error>>,
 }
 
-impl<R, F> Operation for Decision<R, F>
+impl<R, F> Operation for ClosureOperation<R, F>
 where
     R: Send,
-    F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send,
+    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send,
 {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         self.answer = Some((self.decide)(tx)?);
         Ok(())
     }

@@ -24,10 +24,10 @@ pub struct Postgres {
     port: u16,
     directory: PathBuf,
     /// None for one that others started.
-    guard: Mutex<Option<Guard>>,
+    guard: Mutex<Option<GuardProcess>>,
 }
 
-struct Guard {
+struct GuardProcess {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
@@ -40,7 +40,7 @@ impl Postgres {
     ///
     /// When PostgreSQL is not installed or does not start: the test cannot go on.
     pub fn start() -> Self {
-        let bin = binaries().expect("initdb and postgres are installed (apt-get install postgresql)");
+        let bin = find_binaries().expect("initdb and postgres are installed (apt-get install postgresql)");
         for _ in 0..TRIES {
             if let Some(started) = Self::try_start(&bin, free_port()) {
                 return started;
@@ -53,12 +53,12 @@ impl Postgres {
     /// the port of one in `BATON_TEST_POSTGRES`.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Postgres> = OnceLock::new();
-        SHARED.get_or_init(|| Self::running().unwrap_or_else(Self::start))
+        SHARED.get_or_init(|| Self::from_environment().unwrap_or_else(Self::start))
     }
 
-    fn running() -> Option<Self> {
+    fn from_environment() -> Option<Self> {
         let port = std::env::var("BATON_TEST_POSTGRES").ok()?.parse().ok()?;
-        Some(Self { bin: binaries()?, port, directory: PathBuf::new(), guard: Mutex::new(None) })
+        Some(Self { bin: find_binaries()?, port, directory: PathBuf::new(), guard: Mutex::new(None) })
     }
 
     fn try_start(bin: &Path, port: u16) -> Option<Self> {
@@ -66,13 +66,13 @@ impl Postgres {
         command.arg("-c").arg(include_str!("postgres.sh")).arg("postgres.sh").arg(bin).arg(port.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).current_dir("/tmp").process_group(0);
         // PostgreSQL refuses to run as root.
-        if let Some((user, group)) = other_user() {
+        if let Some((user, group)) = unprivileged_user() {
             command.uid(user).gid(group);
         }
         let mut process = command.spawn().ok()?;
         let (input, output) = (process.stdin.take(), process.stdout.take()?);
-        let mut guard = Guard { process, input, output: BufReader::new(output) };
-        let said = guard.hear();
+        let mut guard = GuardProcess { process, input, output: BufReader::new(output) };
+        let said = guard.read_reply();
         let directory = PathBuf::from(said.strip_prefix("ready ")?);
         Some(Self { bin: bin.into(), port, directory, guard: Mutex::new(Some(guard)) })
     }
@@ -124,26 +124,26 @@ impl Postgres {
 
     /// Ends it at once, as a power cut would.
     pub fn stop(&self) {
-        self.say("stop");
+        self.send_command("stop");
     }
 
     /// Starts it again after [`stop`](Self::stop), at the same address.
     pub fn resume(&self) {
-        self.say("start");
+        self.send_command("start");
     }
 
-    fn say(&self, word: &str) {
+    fn send_command(&self, word: &str) {
         let mut guard = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(guard) = guard.as_mut() else { panic!("one that is shared is not stopped") };
         if let Some(input) = &mut guard.input {
             writeln!(input, "{word}").expect("the guarding script listens");
         }
-        guard.hear();
+        guard.read_reply();
     }
 }
 
-impl Guard {
-    fn hear(&mut self) -> String {
+impl GuardProcess {
+    fn read_reply(&mut self) -> String {
         let mut line = String::new();
         // An ended script is noticed by what is missing in the line.
         let _ = self.output.read_line(&mut line);
@@ -161,7 +161,7 @@ impl Drop for Postgres {
 }
 
 /// The directory with the newest `initdb` and `postgres`.
-fn binaries() -> Option<PathBuf> {
+fn find_binaries() -> Option<PathBuf> {
     let both =
         |directory: &PathBuf| ["initdb", "postgres", "psql"].iter().all(|name| directory.join(name).exists());
     let mut installed: Vec<(u32, PathBuf)> = Vec::new();
@@ -189,7 +189,7 @@ fn free_port() -> u16 {
 }
 
 /// Who is to run it when we are root: the user `postgres`, else `nobody`.
-fn other_user() -> Option<(u32, u32)> {
+fn unprivileged_user() -> Option<(u32, u32)> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let own = std::fs::metadata("/proc/self").ok().map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
     if own != Some(0) {

@@ -5,22 +5,22 @@
 
 use std::path::Path;
 
-use crate::{Error, Trust};
+use crate::{Error, TlsClient};
 
 /// An address without what the client library does not know.
 #[derive(Clone, Debug)]
-pub struct Parts {
+pub struct AddressParts {
     /// The rest of the address.
     pub rest: String,
     /// Which authorities to believe; `None` means a connection in the clear.
-    pub trust: Option<Trust>,
+    pub tls: Option<TlsClient>,
     /// The ways to authenticate that are allowed, separated by commas.
     pub require_auth: Option<String>,
 }
 
 /// Takes `sslmode`, `sslrootcert` and `require_auth` out of `postgres://…` or `host=… user=…`.
-pub fn split(address: &str) -> Result<Parts, Error> {
-    let Texts { rest, mode, authorities, require_auth } = texts(address);
+pub fn split_tls_options(address: &str) -> Result<AddressParts, Error> {
+    let RawParts { rest, mode, root_file: authorities, require_auth } = parse_parts(address);
     let tls = match mode.as_deref() {
         None if authorities.is_some() => Some(authorities),
         None | Some("disable") => None,
@@ -28,24 +28,24 @@ pub fn split(address: &str) -> Result<Parts, Error> {
         Some(other) => return Err(Error::Mode(other.into())),
     };
     let trust = tls.map(|authorities| match authorities {
-        Some(path) => Trust::file(Path::new(&path)),
-        None => Trust::system(),
+        Some(path) => TlsClient::with_roots_from(Path::new(&path)),
+        None => TlsClient::with_system_roots(),
     });
-    Ok(Parts { rest, trust: trust.transpose()?, require_auth })
+    Ok(AddressParts { rest, tls: trust.transpose()?, require_auth })
 }
 
 /// The same as it stands in the address.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Texts {
+struct RawParts {
     rest: String,
     mode: Option<String>,
     /// A file with the authorities to believe.
-    authorities: Option<String>,
+    root_file: Option<String>,
     require_auth: Option<String>,
 }
 
-fn texts(address: &str) -> Texts {
-    let mut texts = Texts::default();
+fn parse_parts(address: &str) -> RawParts {
+    let mut texts = RawParts::default();
     let is_url = address.contains("://");
     let (before, separator, pairs) = match address.split_once('?') {
         Some((before, pairs)) if is_url => (before, '&', pairs),
@@ -56,8 +56,8 @@ fn texts(address: &str) -> Texts {
     for pair in pairs.split(separator).filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("sslmode", value)) => texts.mode = Some(value.into()),
-            Some(("require_auth", value)) => texts.require_auth = Some(decoded(value)),
-            Some(("sslrootcert", value)) => texts.authorities = Some(decoded(value)),
+            Some(("require_auth", value)) => texts.require_auth = Some(percent_decode(value)),
+            Some(("sslrootcert", value)) => texts.root_file = Some(percent_decode(value)),
             _ => others.push(pair),
         }
     }
@@ -71,7 +71,7 @@ fn texts(address: &str) -> Texts {
 }
 
 /// A value with its `%2F` and the like written out.
-fn decoded(value: &str) -> String {
+fn percent_decode(value: &str) -> String {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -89,8 +89,8 @@ mod tests {
 
     fn check(text: &str, rest: &str, mode: Option<&str>, authorities: Option<&str>) {
         let (mode, authorities) = (mode.map(String::from), authorities.map(String::from));
-        let wanted = Texts { rest: rest.into(), mode, authorities, require_auth: None };
-        assert_eq!(texts(text), wanted, "{text}");
+        let wanted = RawParts { rest: rest.into(), mode, root_file: authorities, require_auth: None };
+        assert_eq!(parse_parts(text), wanted, "{text}");
     }
 
     #[test]
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_certificate_is_checked_or_there_is_none() {
-        let mode = |text: &str| split(text).map(|parts| parts.trust.is_some());
+        let mode = |text: &str| split_tls_options(text).map(|parts| parts.tls.is_some());
         assert!(!mode("postgres://u@h/d").unwrap());
         assert!(mode("postgres://u@h/d?sslmode=require").unwrap());
         for bad in ["prefer", "allow", "yes"] {

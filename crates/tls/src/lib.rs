@@ -2,7 +2,7 @@
 //!
 //! One provider of cryptography for all of Baton, and errors that name the file and what to do. Always: only
 //! versions 1.2 and 1.3; a certificate is never taken on trust. Deliberately absent: certificates of clients (callers
-//! show tokens) and a switch that turns checking off. Start at [`Identity`] for a server, [`Trust`] for a client.
+//! show tokens) and a switch that turns checking off. Start at [`Identity`] for a server, [`TlsClient`] for a client.
 
 pub mod database;
 
@@ -54,7 +54,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 /// The certificates in a PEM file.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     let refused = |problem: String| Error::File { path: path.into(), problem };
     let found = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -65,7 +65,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 /// What a server shows: a certificate and its key, which can be read again while it serves.
 #[derive(Clone)]
 pub struct Identity {
-    files: Arc<Files>,
+    files: Arc<IdentityFiles>,
     acceptor: TlsAcceptor,
 }
 
@@ -77,20 +77,20 @@ impl fmt::Debug for Identity {
 
 /// The files, and what they held when they were read last.
 #[derive(Debug)]
-struct Files {
+struct IdentityFiles {
     chain: PathBuf,
     key: PathBuf,
     current: RwLock<Arc<CertifiedKey>>,
 }
 
-impl ResolvesServerCert for Files {
+impl ResolvesServerCert for IdentityFiles {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-fn certified(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
-    let certificates = certificates(chain)?;
+fn load_certified_key(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
+    let certificates = load_certificates(chain)?;
     let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|e| Error::File { path: key.into(), problem: format!("it holds no private key: {e}") })?;
     let certified = CertifiedKey::from_der(certificates, private, &provider()).map_err(|e| {
@@ -103,8 +103,8 @@ fn certified(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Error> {
 impl Identity {
     /// Reads a certificate chain and its private key.
     pub fn load(chain: &Path, key: &Path) -> Result<Self, Error> {
-        let current = RwLock::new(certified(chain, key)?);
-        let files = Arc::new(Files { chain: chain.into(), key: key.into(), current });
+        let current = RwLock::new(load_certified_key(chain, key)?);
+        let files = Arc::new(IdentityFiles { chain: chain.into(), key: key.into(), current });
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_no_client_auth()
@@ -114,7 +114,7 @@ impl Identity {
 
     /// Reads the files again, for connections from now on. What cannot be used changes nothing.
     pub fn reload(&self) -> Result<(), Error> {
-        let fresh = certified(&self.files.chain, &self.files.key)?;
+        let fresh = load_certified_key(&self.files.chain, &self.files.key)?;
         *self.files.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
@@ -127,36 +127,36 @@ impl Identity {
 
 /// Which servers a client believes.
 #[derive(Clone)]
-pub struct Trust(TlsConnector);
+pub struct TlsClient(TlsConnector);
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for TlsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trust")
     }
 }
 
-impl Trust {
+impl TlsClient {
     /// Those that the operating system's authorities vouch for.
-    pub fn system() -> Result<Self, Error> {
+    pub fn with_system_roots() -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
         for error in &found.errors {
             tracing::debug!(%error, "cannot read an authority of the system");
         }
         roots.add_parsable_certificates(found.certs);
-        Self::of(roots)
+        Self::from_roots(roots)
     }
 
     /// Those that the authorities in a PEM file vouch for, and no others.
-    pub fn file(path: &Path) -> Result<Self, Error> {
+    pub fn with_roots_from(path: &Path) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(path)? {
+        for certificate in load_certificates(path)? {
             roots.add(certificate).map_err(|e| Error::File { path: path.into(), problem: e.to_string() })?;
         }
-        Self::of(roots)
+        Self::from_roots(roots)
     }
 
-    fn of(roots: RootCertStore) -> Result<Self, Error> {
+    fn from_roots(roots: RootCertStore) -> Result<Self, Error> {
         let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::Timestamp;
 
-macro_rules! number {
+macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -30,20 +30,20 @@ macro_rules! number {
     };
 }
 
-number! {
+id_type! {
     /// A queue, from its creation to its deletion. A queue created again under the same name has a new one.
     QueueId
 }
-number! {
+id_type! {
     /// A partition of a queue; on the wire its decimal text is `partitionId`.
     PartitionId
 }
-number! {
+id_type! {
     /// One subscription of a consumer group to a queue. Deleting or seeking a group gives it a new one, so
     /// that everything known of the old one is void at once.
     GroupId
 }
-number! {
+id_type! {
     /// A message's place in its partition, counted from 0 without gaps.
     Offset
 }
@@ -102,7 +102,7 @@ impl MessageId {
     }
 
     /// The id that a UUID is, which may be no message's.
-    pub const fn of_uuid(id: Uuid) -> Self {
+    pub const fn from_uuid(id: Uuid) -> Self {
         Self(id)
     }
 
@@ -117,7 +117,7 @@ impl MessageId {
     }
 
     /// Where the message with this id lies, or `None` when no message has such an id.
-    pub fn place(self) -> Option<(PartitionId, Offset)> {
+    pub fn position(self) -> Option<(PartitionId, Offset)> {
         let bits = self.0.as_u128();
         if (bits >> 76) & 0xf != 0x7 || (bits >> 62) & 0b11 != 0b10 {
             return None;
@@ -156,7 +156,7 @@ pub struct IdHash {
 
 impl IdHash {
     /// The hash of a transaction id.
-    pub fn of(transaction_id: &[u8]) -> Self {
+    pub fn new(transaction_id: &[u8]) -> Self {
         let [a, b, c, d, ..] = xxhash_rust::xxh3::xxh3_64_with_seed(transaction_id, CHECK_SEED).to_le_bytes();
         Self { hash: transaction_hash(transaction_id), check: u32::from_le_bytes([a, b, c, d]) }
     }
@@ -180,7 +180,7 @@ mod tests {
         for (p, o) in [(0, 0), (1, 7), (5_000_000_000, 999_999_999_999), ((1 << 34) - 1, (1 << 40) - 1)] {
             let id = MessageId::new(time, PartitionId(p), Offset(o));
             let again: MessageId = id.to_string().parse().unwrap();
-            assert_eq!(again.place(), Some((PartitionId(p), Offset(o))));
+            assert_eq!(again.position(), Some((PartitionId(p), Offset(o))));
             assert_eq!(id.as_transaction_hash(), transaction_hash(id.to_string().as_bytes()));
         }
     }
@@ -197,6 +197,6 @@ mod tests {
     #[test]
     fn a_random_uuid_names_no_place() {
         let id: MessageId = "5a860a5c-7d2e-4c43-9f7c-27bb74a0a2f6".parse().unwrap();
-        assert_eq!(id.place(), None);
+        assert_eq!(id.position(), None);
     }
 }

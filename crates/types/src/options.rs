@@ -80,7 +80,7 @@ pub struct OptionsError {
 impl QueueOptions {
     /// These options with `changes` laid over them: an absent key keeps its value, `null` restores the
     /// default, an unknown key is ignored as every server of this API does.
-    pub fn merged(&self, changes: &Map<String, Value>) -> Result<Self, OptionsError> {
+    pub fn with_changes(&self, changes: &Map<String, Value>) -> Result<Self, OptionsError> {
         let mut merged = to_map(self);
         let defaults = to_map(&Self::default());
         for (name, value) in changes {
@@ -111,7 +111,7 @@ impl QueueOptions {
     }
 
     /// The age from which a message is not delivered any more, consumed or not.
-    pub fn visible_for(&self) -> Option<Duration> {
+    pub fn deliverable_for(&self) -> Option<Duration> {
         let retention = if self.retention_enabled { self.retention_seconds } else { 0 };
         [self.ttl, self.max_wait_time_seconds, retention]
             .into_iter()
@@ -121,7 +121,7 @@ impl QueueOptions {
     }
 
     /// The age from which a message that every group finished is deleted.
-    pub fn kept_when_completed_for(&self) -> Option<Duration> {
+    pub fn completed_retention(&self) -> Option<Duration> {
         (self.retention_enabled && self.completed_retention_seconds > 0)
             .then(|| Duration::from_secs(self.completed_retention_seconds.into()))
     }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     fn merge(options: &QueueOptions, changes: Value) -> Result<QueueOptions, OptionsError> {
-        options.merged(changes.as_object().unwrap())
+        options.with_changes(changes.as_object().unwrap())
     }
 
     #[test]
@@ -165,6 +165,6 @@ mod tests {
             &QueueOptions::default(),
             json!({"ttl": 60, "maxWaitTimeSeconds": 20, "retentionSeconds": 5}),
         );
-        assert_eq!(options.unwrap().visible_for(), Some(Duration::from_secs(20)));
+        assert_eq!(options.unwrap().deliverable_for(), Some(Duration::from_secs(20)));
     }
 }

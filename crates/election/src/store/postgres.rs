@@ -9,8 +9,8 @@ mod tls;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use baton_tls::Trust;
-use baton_tls::database::{self, Parts};
+use baton_tls::TlsClient;
+use baton_tls::database::{self, AddressParts};
 use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode, SslNegotiation};
 use tokio_postgres::{Client, Config, NoTls, Row};
@@ -34,7 +34,7 @@ const CREATION_LOCK: i64 = 0x0062_6174_6f6e_656c;
 pub struct PostgresStore {
     config: Config,
     /// The authorities to trust under TLS; `None` means no TLS.
-    trust: Option<Trust>,
+    trust: Option<TlsClient>,
     /// The proofs of a password that the database may ask for.
     allowed: Allowed,
     /// Replaced when it breaks or when a call on it is cancelled.
@@ -82,7 +82,8 @@ impl Drop for CancelGuard<'_> {
 impl PostgresStore {
     /// Connects to the database that `url` names, and makes the table if it is missing.
     pub async fn connect(url: &str) -> Result<Self, Error> {
-        let Parts { rest, trust, require_auth } = database::split(url).map_err(|e| Error::from_error(&e))?;
+        let AddressParts { rest, tls: trust, require_auth } =
+            database::split_tls_options(url).map_err(|e| Error::from_error(&e))?;
         let mut config: Config = rest.parse().map_err(|e: tokio_postgres::Error| Error::from_error(&e))?;
         let is_local = has_only_sockets(&config);
         let allowed = Allowed::new(require_auth.as_deref(), trust.is_some() || is_local);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Stop, Tx};
+use baton_store::{Tx, TxError};
 use bytes::Bytes;
 
 use super::{BoxFuture, Error, Store, SwapOutcome, Version, VersionedValue};
@@ -24,7 +24,7 @@ impl RecordStore {
 
     async fn run<R: Send + 'static>(
         &self,
-        decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     ) -> Result<R, Error> {
         baton_store::run(&*self.0, decide).await.map_err(|e| Error(e.to_string()))
     }

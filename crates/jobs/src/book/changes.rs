@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Error as StoreError, Record, Stop, Tx, expiry};
+use baton_store::{Error as StoreError, Record, Tx, TxError, expiry};
 use baton_types::limits::RECORD_BYTES_MAX;
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
@@ -43,7 +43,7 @@ impl Changes {
     }
 
     /// Writes everything; tells what it is news of. What is too large for a record is refused before the first write.
-    pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, Stop> {
+    pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, TxError> {
         let mut records: Vec<(String, Bytes)> = Vec::new();
         let mut emptied = Vec::new();
         for (at, page) in self.pages.iter() {

@@ -15,7 +15,7 @@ mod settle;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use baton_store::{Block, Error as StoreError, NewMessage, Record, Stop, Tx};
+use baton_store::{Error as StoreError, MessageBlock, NewMessage, Record, Tx, TxError};
 use baton_types::{Offset, PartitionId, Timestamp};
 use bytes::Bytes;
 
@@ -42,13 +42,13 @@ pub use self::news::{Counts, News};
 #[derive(Debug)]
 pub enum Halt {
     /// The store has to fetch something, or has failed.
-    Stop(Stop),
+    Stop(TxError),
     /// The request was refused.
     Refused(Error),
 }
 
-impl From<Stop> for Halt {
-    fn from(stop: Stop) -> Self {
+impl From<TxError> for Halt {
+    fn from(stop: TxError) -> Self {
         Self::Stop(stop)
     }
 }
@@ -75,13 +75,13 @@ pub fn each<T, R>(
     for item in items {
         match step(item) {
             Ok(answer) => done.push(answer),
-            Err(Halt::Stop(Stop::Load)) => missing = true,
+            Err(Halt::Stop(TxError::RowsMissing)) => missing = true,
             // After a miss nothing that a step says counts.
             Err(_) if missing => {}
             Err(other) => return Err(other),
         }
     }
-    if missing { Err(Halt::Stop(Stop::Load)) } else { Ok(done) }
+    if missing { Err(Halt::Stop(TxError::RowsMissing)) } else { Ok(done) }
 }
 
 struct Page {
@@ -95,7 +95,7 @@ struct Page {
 
 struct Appends {
     first: u64,
-    block: Block,
+    block: MessageBlock,
 }
 
 /// See the module.
@@ -144,7 +144,7 @@ impl<'t> Book<'t> {
 
     /// Says whether `bytes` more can be taken in.
     pub fn admit(&self, bytes: usize) -> Result<(), Halt> {
-        Ok(self.tx.admit(bytes)?)
+        Ok(self.tx.admit_bytes(bytes)?)
     }
 
     // Records.
@@ -169,7 +169,7 @@ impl<'t> Book<'t> {
         for key in keys {
             match self.record(key) {
                 Ok(_) => {}
-                Err(Halt::Stop(Stop::Load)) => missing = Some(Halt::Stop(Stop::Load)),
+                Err(Halt::Stop(TxError::RowsMissing)) => missing = Some(Halt::Stop(TxError::RowsMissing)),
                 Err(other) => return Err(other),
             }
         }
@@ -380,7 +380,7 @@ impl<'t> Book<'t> {
             return Ok(appends.first + appends.block.len() as u64);
         }
         let row = self.tx.partition_by_id(partition)?.ok_or_else(|| no_queue(partition))?;
-        self.appends.insert(partition, Appends { first: row.tail.0, block: Block::default() });
+        self.appends.insert(partition, Appends { first: row.tail.0, block: MessageBlock::default() });
         Ok(row.tail.0)
     }
 
@@ -427,14 +427,14 @@ impl<'t> Book<'t> {
     // The end.
 
     /// Writes everything; tells what it is news of.
-    pub fn commit(mut self) -> Result<News, Stop> {
+    pub fn commit(mut self) -> Result<News, TxError> {
         let trims = self.settled()?;
         let Self { tx, heads, kinds, pages, read, writes, appends, news, .. } = self;
         Changes { heads, kinds, pages, read, writes, appends, trims, news }.write(tx)
     }
 
     /// What is to be written, for a decision that has other things to write, too.
-    pub fn close(mut self) -> Result<Changes, Stop> {
+    pub fn close(mut self) -> Result<Changes, TxError> {
         let trims = self.settled()?;
         let Self { heads, kinds, pages, read, writes, appends, news, .. } = self;
         Ok(Changes { heads, kinds, pages, read, writes, appends, trims, news })

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use baton_store::{Error as StoreError, Stop};
+use baton_store::{Error as StoreError, TxError};
 use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
@@ -44,7 +44,7 @@ impl Summary {
 }
 
 impl Book<'_> {
-    pub(super) fn settled(&mut self) -> Result<Vec<(PartitionId, u64)>, Stop> {
+    pub(super) fn settled(&mut self) -> Result<Vec<(PartitionId, u64)>, TxError> {
         self.journal().and_then(|()| self.settle()).map_err(|halt| match halt {
             Halt::Stop(stop) => stop,
             Halt::Refused(error) => StoreError::Corrupt(error.to_string()).into(),

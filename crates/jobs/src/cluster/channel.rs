@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use baton_store::{Block, NewMessage, Stop, Tx, run};
+use baton_store::{MessageBlock, NewMessage, Tx, TxError, run};
 use baton_types::{PartitionId, QueueId};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ fn is_channel(name: &str) -> bool {
 }
 
 /// Whether somebody watches a channel.
-pub fn is_watched(tx: &mut dyn Tx, prefix: &str) -> Result<bool, Stop> {
+pub fn is_watched(tx: &mut dyn Tx, prefix: &str) -> Result<bool, TxError> {
     let queues = tx.queues()?;
     let channel = |name: &str| name.strip_prefix(prefix)?.strip_prefix('.').map(is_channel);
     Ok(queues.iter().any(|queue| channel(&queue.spec.name) == Some(true)))
@@ -78,18 +78,18 @@ impl Outbox {
     }
 
     /// Looks up where the messages go, before anything of the decision is written; those that nobody watches are dropped.
-    pub fn address(self, tx: &mut dyn Tx, prefix: &str) -> Result<Addressed, Stop> {
+    pub fn address(self, tx: &mut dyn Tx, prefix: &str) -> Result<Addressed, TxError> {
         let (mut messages, mut missing) = (Vec::new(), false);
         for ((channel, partition), list) in self.messages {
             let queue = tx.queue(&format!("{prefix}.{channel}"))?;
             let Some(queue) = queue.filter(|queue| !queue.spec.options.encryption_enabled) else { continue };
             match tx.partition(queue.id, &partition) {
                 Ok(found) => messages.push((queue.id, found.map(|found| found.id), partition, list)),
-                Err(Stop::Load) => missing = true,
+                Err(TxError::RowsMissing) => missing = true,
                 Err(other) => return Err(other),
             }
         }
-        if missing { Err(Stop::Load) } else { Ok(Addressed { messages }) }
+        if missing { Err(TxError::RowsMissing) } else { Ok(Addressed { messages }) }
     }
 }
 
@@ -98,7 +98,7 @@ impl Addressed {
     pub fn write(self, tx: &mut dyn Tx) {
         for (queue, partition, name, messages) in self.messages {
             let partition = partition.unwrap_or_else(|| tx.create_partition(queue, &name));
-            let mut block = Block::default();
+            let mut block = MessageBlock::default();
             for message in messages {
                 let payload = message.to_string();
                 block.push(&NewMessage { payload: payload.as_bytes(), ..NewMessage::default() });
@@ -147,7 +147,7 @@ pub async fn publish(shared: &Shared) -> Result<bool, baton_store::Error> {
     run(&*shared.store, move |tx| publish_in(tx, &node, sole, &prefix)).await
 }
 
-fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Result<bool, Stop> {
+fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Result<bool, TxError> {
     let Some(mut table) = owners(tx, node, sole)? else { return Ok(false) };
     let own: Vec<usize> = table.of(node).collect();
     let Some(start) = own.iter().map(|slice| table.slices[*slice].read).min() else { return Ok(false) };
@@ -186,7 +186,7 @@ fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Res
 }
 
 /// The owners; a node that is alone owns everything.
-fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<Table>, Stop> {
+fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<Table>, TxError> {
     let table = table::load(tx)?;
     if !sole {
         return Ok(table);

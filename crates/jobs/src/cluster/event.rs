@@ -3,7 +3,7 @@
 //! An event is a record, written in the commit in which the thing happens, so events are told in its order and none is
 //! told of what did not happen. Only so many are kept. Start at [`Log`].
 
-use baton_store::{Stop, Tx, run};
+use baton_store::{Tx, TxError, run};
 use serde_json::Value;
 
 use crate::error::Error;
@@ -35,14 +35,14 @@ pub struct Log {
 
 impl Log {
     /// Looks it up.
-    pub fn open(tx: &mut dyn Tx) -> Result<Self, Stop> {
+    pub fn open(tx: &mut dyn Tx) -> Result<Self, TxError> {
         let record = tx.record(key::EVENTS_END)?;
         let next = record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok());
         Ok(Self { next: next.unwrap_or(0), at: tx.now().to_iso_millis() })
     }
 
     /// Writes events; each is a word and its particulars.
-    pub fn write(mut self, tx: &mut dyn Tx, events: Vec<(&'static str, Value)>) -> Result<(), Stop> {
+    pub fn write(mut self, tx: &mut dyn Tx, events: Vec<(&'static str, Value)>) -> Result<(), TxError> {
         if events.is_empty() {
             return Ok(());
         }

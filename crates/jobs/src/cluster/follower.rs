@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Stop, Tx, run};
+use baton_store::{Tx, TxError, run};
 use baton_types::{PartitionId, Timestamp};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -126,7 +126,7 @@ pub async fn keep(shared: Arc<Shared>) {
                 // Without a store nothing can be handed over: the others find out by this node's silence.
                 let store = &shared.store;
                 let since = failing.get_or_insert(before).elapsed();
-                let is_away = store.away().is_some() && since >= AWAY_MAX;
+                let is_away = store.outage().is_some() && since >= AWAY_MAX;
                 if drains && (store.failure().is_some() || is_away || since >= times.ack) {
                     standing.drained.send_replace(true);
                 }
@@ -346,7 +346,7 @@ fn note_claims(shared: &Shared, claimed: &[Claimed]) {
 }
 
 /// Offers what the node has; with a case, it is also marked as left behind.
-fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>, prefix: &str) -> Result<(), Stop> {
+fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>, prefix: &str) -> Result<(), TxError> {
     let now = tx.now();
     let Some(mut table) = table::load(tx)? else { return Ok(()) };
     if left.is_none() || table.slices.iter().any(|slice| *slice.owner == *node && slice.offer.is_none()) {
@@ -379,7 +379,7 @@ async fn stay(shared: &Shared) {
 }
 
 /// Says that the node is gone.
-fn depart(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
+fn depart(tx: &mut dyn Tx, id: &str) -> Result<(), TxError> {
     let log = Log::open(tx)?;
     node::remove(tx, id)?;
     log.write(tx, vec![("node", json!({"node": id, "state": "left"}))])
@@ -403,11 +403,11 @@ pub async fn loads(shared: &Shared) -> Result<Loads, Error> {
             for key in &keys {
                 match tx.record(key) {
                     Ok(record) => heads.push(record),
-                    Err(Stop::Load) => missing = true,
+                    Err(TxError::RowsMissing) => missing = true,
                     Err(other) => return Err(other),
                 }
             }
-            if missing { Err(Stop::Load) } else { Ok(heads) }
+            if missing { Err(TxError::RowsMissing) } else { Ok(heads) }
         })
         .await?;
         for (partition, record) in queues.iter().zip(heads) {

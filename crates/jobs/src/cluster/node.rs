@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Error, Record, Stop, Tx, expiry};
+use baton_store::{Error, Record, Tx, TxError, expiry};
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,7 @@ pub struct Known {
 }
 
 /// All nodes, by id.
-pub fn all(tx: &mut dyn Tx) -> Result<Vec<Known>, Stop> {
+pub fn all(tx: &mut dyn Tx) -> Result<Vec<Known>, TxError> {
     let rows = tx.records(key::NODES, None, NODES_MAX)?;
     let read = |(key, record): (String, Record)| {
         let id = Arc::from(key.strip_prefix(key::NODES).unwrap_or_default());
@@ -88,7 +88,7 @@ pub fn all(tx: &mut dyn Tx) -> Result<Vec<Known>, Stop> {
 }
 
 /// Writes a node in place of the record that told of it.
-pub fn put(tx: &mut dyn Tx, id: &str, node: &Node, old: Option<&Record>) -> Result<(), Stop> {
+pub fn put(tx: &mut dyn Tx, id: &str, node: &Node, old: Option<&Record>) -> Result<(), TxError> {
     let value = serde_json::to_vec(node)
         .map_err(|error| Error::Corrupt(format!("a node cannot be written: {error}")))?;
     // Hours instead of moments, so that a heartbeat moves it in the order of expiry once an hour.
@@ -98,7 +98,7 @@ pub fn put(tx: &mut dyn Tx, id: &str, node: &Node, old: Option<&Record>) -> Resu
 }
 
 /// Forgets a node.
-pub fn remove(tx: &mut dyn Tx, id: &str) -> Result<(), Stop> {
+pub fn remove(tx: &mut dyn Tx, id: &str) -> Result<(), TxError> {
     let key = key::node(id);
     if let Some(old) = tx.record(&key)? {
         expiry::remove(tx, &key, &old);

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{BoxFuture, Stop, Tx, run};
+use baton_store::{BoxFuture, Tx, TxError, run};
 use serde_json::json;
 
 use super::balance::{self, Holding};
@@ -58,7 +58,7 @@ impl Duty for Orphans {
 }
 
 /// Offers what dead nodes own; tells how many slices those are, and when the next node may be found dead.
-pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), Stop> {
+pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), TxError> {
     let (now, nodes) = (tx.now(), node::all(tx)?);
     let table = table::load(tx)?;
     let log = Log::open(tx)?;
@@ -147,7 +147,7 @@ impl Duty for Balance {
 }
 
 /// Offers what should move, unless something moves already; tells how many slices and jobs.
-fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Result<(usize, u64), Stop> {
+fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Result<(usize, u64), TxError> {
     let (now, nodes) = (tx.now(), node::all(tx)?);
     let Some(mut table) = table::load(tx)? else { return Ok((0, 0)) };
     let log = Log::open(tx)?;

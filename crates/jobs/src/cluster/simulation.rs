@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::ManualClock;
-use baton_store::{Stop, Store, Tx, run};
+use baton_store::{Store, Tx, TxError, run};
 use baton_store_embedded::EmbeddedStore;
 use baton_types::Timestamp;
 
@@ -121,7 +121,7 @@ impl World {
 
     async fn decide<R: Send + 'static>(
         &self,
-        rule: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        rule: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     ) -> R {
         run(&*self.store, rule).await.unwrap()
     }

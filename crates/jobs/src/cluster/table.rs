@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Error, Stop, Tx};
+use baton_store::{Error, Tx, TxError};
 use baton_types::Timestamp;
 use serde::Serialize;
 
@@ -277,12 +277,12 @@ impl Table {
 }
 
 /// The table as it is stored, if there is one.
-pub fn load(tx: &mut dyn Tx) -> Result<Option<Table>, Stop> {
+pub fn load(tx: &mut dyn Tx) -> Result<Option<Table>, TxError> {
     Ok(tx.record(key::OWNERS)?.map(|record| Table::decode(&record.value)).transpose()?)
 }
 
 /// Writes it.
-pub fn store(tx: &mut dyn Tx, table: &Table) -> Result<(), Stop> {
+pub fn store(tx: &mut dyn Tx, table: &Table) -> Result<(), TxError> {
     tx.put_record(key::OWNERS, table.encode().into(), None).map(drop)
 }
 

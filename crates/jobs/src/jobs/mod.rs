@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{IdempotencyKey, Stop, Store, Tx, run};
+use baton_store::{IdempotencyKey, Store, Tx, TxError, run};
 use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
@@ -103,7 +103,7 @@ pub struct Refused {
 
 impl Within {
     /// Reads what is needed, without writing; or says why the jobs are refused, and which of them is the culprit.
-    pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Refused>, Stop> {
+    pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Refused>, TxError> {
         let (mut book, mut culprit) = (Book::new(tx, self.policy), None);
         match enqueue::add_until_refused(&mut book, &self.placed, &mut culprit) {
             Ok(enqueued) => Ok(Ok((enqueued, book.close()?))),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use baton_env::Stopwatch;
-use baton_store::{Stop, Store, Tx, run};
+use baton_store::{Store, Tx, TxError, run};
 use baton_types::PartitionId;
 use bytes::Bytes;
 use rustc_hash::FxHashMap;
@@ -135,7 +135,7 @@ impl Shared {
         let (policy, likely) = (self.policy().await, Arc::clone(&self.likely));
         let mut rule = move |book: &mut Book<'_>| {
             let outcome = rule(book);
-            if matches!(outcome, Err(Halt::Stop(Stop::Load))) {
+            if matches!(outcome, Err(Halt::Stop(TxError::RowsMissing))) {
                 // The rule is run again anyway.
                 let _ = book.want(keys(&likely).iter().map(String::as_str));
             }
@@ -250,7 +250,7 @@ pub(crate) fn decide<R>(
     tx: &mut dyn Tx,
     policy: Policy,
     rule: &mut dyn FnMut(&mut Book<'_>) -> Result<R, Halt>,
-) -> Result<Result<(R, News), Error>, Stop> {
+) -> Result<Result<(R, News), Error>, TxError> {
     let mut book = Book::new(tx, policy);
     match rule(&mut book) {
         Ok(answer) => {

@@ -1,6 +1,6 @@
 //! One schedule of the simulation of a cluster, fired by the real rule, and the same rule broken in two.
 
-use baton_store::{Stop, Tx, expiry};
+use baton_store::{Tx, TxError, expiry};
 use baton_types::Timestamp;
 
 use super::{FIRES, SCHEDULES, ScheduleSpec, fire, put};
@@ -14,7 +14,7 @@ const ID: &str = "beat";
 const SPEC: &str =
     r#"{"kind": "interval", "everyMs": 5000, "misfire": "all", "job": {"jobType": "t", "queue": "q"}}"#;
 
-fn stopped(halt: Halt) -> Stop {
+fn stopped(halt: Halt) -> TxError {
     match halt {
         Halt::Stop(stop) => stop,
         Halt::Refused(error) => panic!("{error}"),
@@ -22,7 +22,7 @@ fn stopped(halt: Halt) -> Stop {
 }
 
 /// Creates the schedule and its queue.
-pub(crate) fn begin(tx: &mut dyn Tx) -> Result<(), Stop> {
+pub(crate) fn begin(tx: &mut dyn Tx) -> Result<(), TxError> {
     queue::create(tx, "q")?.unwrap();
     let mut book = Book::new(tx, Policy::default());
     put(&mut book, ID, &ScheduleSpec::parse(SPEC).unwrap(), None).map_err(stopped)?;
@@ -30,7 +30,7 @@ pub(crate) fn begin(tx: &mut dyn Tx) -> Result<(), Stop> {
 }
 
 /// What a fire comes to, if the term counts.
-fn decided(tx: &mut dyn Tx, term: &Term) -> Result<Option<(Vec<Timestamp>, Changes)>, Stop> {
+fn decided(tx: &mut dyn Tx, term: &Term) -> Result<Option<(Vec<Timestamp>, Changes)>, TxError> {
     if !term.guard(tx)? {
         return Ok(None);
     }
@@ -40,14 +40,14 @@ fn decided(tx: &mut dyn Tx, term: &Term) -> Result<Option<(Vec<Timestamp>, Chang
 }
 
 /// Fires; tells the nominal times that jobs were made for.
-pub(crate) fn fire(tx: &mut dyn Tx, term: &Term) -> Result<Vec<Timestamp>, Stop> {
+pub(crate) fn fire(tx: &mut dyn Tx, term: &Term) -> Result<Vec<Timestamp>, TxError> {
     let Some((fired, changes)) = decided(tx, term)? else { return Ok(Vec::new()) };
     changes.write(tx)?;
     Ok(fired)
 }
 
 /// Makes the jobs of a fire and leaves the schedule for another commit.
-pub(crate) fn fire_half(tx: &mut dyn Tx, term: &Term) -> Result<(Vec<Timestamp>, Writes), Stop> {
+pub(crate) fn fire_half(tx: &mut dyn Tx, term: &Term) -> Result<(Vec<Timestamp>, Writes), TxError> {
     let Some((fired, mut changes)) = decided(tx, term)? else { return Ok(Default::default()) };
     let rest = changes.withhold(&[SCHEDULES, FIRES]);
     changes.write(tx)?;
@@ -55,7 +55,7 @@ pub(crate) fn fire_half(tx: &mut dyn Tx, term: &Term) -> Result<(Vec<Timestamp>,
 }
 
 /// The other commit.
-pub(crate) fn fire_rest(tx: &mut dyn Tx, term: &Term, rest: &Writes) -> Result<(), Stop> {
+pub(crate) fn fire_rest(tx: &mut dyn Tx, term: &Term, rest: &Writes) -> Result<(), TxError> {
     if !term.guard(tx)? {
         return Ok(());
     }
@@ -70,7 +70,7 @@ pub(crate) fn fire_rest(tx: &mut dyn Tx, term: &Term, rest: &Writes) -> Result<(
 }
 
 /// The nominal times that the store has jobs for, each as often as it has one.
-pub(crate) fn made(tx: &mut dyn Tx) -> Result<Vec<Timestamp>, Stop> {
+pub(crate) fn made(tx: &mut dyn Tx) -> Result<Vec<Timestamp>, TxError> {
     let mut book = Book::new(tx, Policy::default());
     let found = queue::find(&mut book, "q").map_err(stopped)?;
     let Some(partition) = found else { return Ok(Vec::new()) };

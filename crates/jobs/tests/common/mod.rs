@@ -132,7 +132,7 @@ impl Bench {
     /// Messages kept for jobs.
     pub async fn kept(&self) -> u64 {
         let kept = |tx: &mut dyn baton_store::Tx| match tx.queue(baton_jobs::HIDDEN)? {
-            Some(queue) => tx.kept(queue.id),
+            Some(queue) => tx.message_count(queue.id),
             None => Ok(0),
         };
         baton_store::run(&*self.store, kept).await.unwrap()

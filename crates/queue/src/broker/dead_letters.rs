@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Stop, Tx, look_at_all};
+use baton_store::{DeadLetter, DeadLetterKey, NewMessage, Queue, Tx, TxError, collect_misses};
 use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 
 use super::queues::FEW;
@@ -125,9 +125,9 @@ impl DeadLetterFilter {
 type ReadLetter = Option<(DeadLetter, Arc<str>)>;
 
 /// Dead letters, as far as they are still there, each with the name of its partition.
-fn read_letters(tx: &mut dyn Tx, keys: &[DeadLetterKey]) -> Result<Vec<ReadLetter>, Stop> {
+fn read_letters(tx: &mut dyn Tx, keys: &[DeadLetterKey]) -> Result<Vec<ReadLetter>, TxError> {
     let mut found = Vec::with_capacity(keys.len());
-    look_at_all(keys, |key| {
+    collect_misses(keys, |key| {
         let (letter, partition) = (tx.dead_letter(key), tx.partition_by_id(key.partition));
         let name = partition?.map_or_else(|| "".into(), |partition| partition.name);
         found.push(letter?.map(|letter| (letter, name)));
@@ -142,9 +142,9 @@ pub fn letters_of(
     queue: &Queue,
     partition: PartitionId,
     offset: Offset,
-) -> Result<Vec<DeadLetter>, Stop> {
+) -> Result<Vec<DeadLetter>, TxError> {
     let mut letters = Vec::new();
-    look_at_all(tx.groups(queue.id)?, |group| {
+    collect_misses(tx.groups(queue.id)?, |group| {
         let key = DeadLetterKey { queue: queue.id, partition, offset, group: group.name.clone() };
         letters.extend(tx.dead_letter(&key)?);
         Ok(())
@@ -159,7 +159,7 @@ pub fn find_letter(
     queue: &Queue,
     partition: PartitionId,
     transaction_id: &str,
-) -> Result<Option<DeadLetter>, Stop> {
+) -> Result<Option<DeadLetter>, TxError> {
     let mut after = None;
     loop {
         let page = tx.dead_letters(queue.id, after.as_ref(), PAGE)?;
@@ -180,7 +180,7 @@ fn replay(
     sealer: &Sealer,
     partition: PartitionId,
     transaction_id: &str,
-) -> Result<Result<Option<Replayed>, Error>, Stop> {
+) -> Result<Result<Option<Replayed>, Error>, TxError> {
     let Some(row) = tx.partition_by_id(partition)? else { return Ok(Ok(None)) };
     let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Ok(None)) };
     let Some(letter) = find_letter(tx, &queue, partition, transaction_id)? else { return Ok(Ok(None)) };
@@ -221,7 +221,7 @@ pub(super) fn push_again(
     sealer: &Sealer,
     queue: &Queue,
     letters: &[(DeadLetter, Arc<str>)],
-) -> Result<Result<Vec<Pushed>, Error>, Stop> {
+) -> Result<Result<Vec<Pushed>, Error>, TxError> {
     let mut batch = PushBatch::default();
     for (letter, partition) in letters {
         let fresh_id = fresh_id(letter);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Group, Queue, Start, Tx, look_at_all};
+use baton_store::{Group, GroupStart, Queue, Tx, collect_misses};
 use baton_types::Timestamp;
 
 use super::queues::FEW;
@@ -100,7 +100,7 @@ impl Broker {
                 .run(move |tx| {
                     let partitions = tx.partitions(queue.id, after, PAGE)?;
                     let mut page = Vec::new();
-                    look_at_all(&partitions, |partition| {
+                    collect_misses(&partitions, |partition| {
                         page.extend(group::describe(tx, &queue, &group, partition)?);
                         Ok(())
                     })?;
@@ -124,7 +124,7 @@ impl Broker {
                 .run(move |tx| {
                     let page = tx.partitions(queue, after, PAGE)?;
                     let mut count = 0;
-                    look_at_all(&page, |partition| {
+                    collect_misses(&page, |partition| {
                         let cursor = tx.cursor(group, partition.id)?;
                         count += u64::from(cursor.is_some_and(|c| c.last_pop_at > Timestamp::default()));
                         Ok(())
@@ -172,7 +172,7 @@ impl Broker {
             for queue in tx.queues()? {
                 if let Some(group) = tx.group(queue.id, &name)? {
                     tx.admit_update()?;
-                    tx.set_start(group.id, Start::At(at));
+                    tx.set_group_start(group.id, GroupStart::At(at));
                     changed += 1;
                 }
             }

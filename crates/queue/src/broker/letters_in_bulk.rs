@@ -10,7 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{DeadLetter, DeadLetterKey, Queue, Stop, Tx, look_at_all};
+use baton_store::{DeadLetter, DeadLetterKey, Queue, Tx, TxError, collect_misses};
 use baton_types::{Offset, PartitionId, QueueId, Timestamp};
 
 use super::dead_letters::{READ_AT_ONCE, push_again};
@@ -319,7 +319,7 @@ fn step(
     count: usize,
     reads: bool,
     sealer: &Sealer,
-) -> Result<Result<Step, Error>, Stop> {
+) -> Result<Result<Step, Error>, TxError> {
     let keys = tx.dead_letter_keys(queue.id, after, count)?;
     let mut step =
         Step { looked: keys.len(), last: keys.last().map(|(key, _)| key.clone()), ..Step::default() };
@@ -329,7 +329,7 @@ fn step(
     });
     if reads {
         let mut letters = Vec::with_capacity(step.matched.len());
-        look_at_all(&step.matched, |(key, _)| {
+        collect_misses(&step.matched, |(key, _)| {
             let (letter, partition) = (tx.dead_letter(key), tx.partition_by_id(key.partition));
             let name = partition?.map(|partition| partition.name);
             letters.extend(letter?.zip(name));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_store::{Partition, Stop, Store, Tx, run};
+use baton_store::{Partition, Store, Tx, TxError, run};
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
 
@@ -106,7 +106,7 @@ impl Keeper {
     /// Runs a decision about the modes, and goes by what it says.
     async fn take_over<F>(&self, decide: F) -> Result<Maintenance, Error>
     where
-        F: FnMut(&mut dyn Tx) -> Result<Maintenance, Stop> + Send + 'static,
+        F: FnMut(&mut dyn Tx) -> Result<Maintenance, TxError> + Send + 'static,
     {
         let _turn = self.turn.lock().await;
         let modes = run(&*self.store, decide).await?;

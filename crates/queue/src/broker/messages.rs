@@ -143,7 +143,7 @@ impl Broker {
                 None => find_letter(tx, &queue, partition, &transaction_id)?.into_iter().collect(),
             };
             let deletes = kept.is_some() || !letters.is_empty();
-            let known = if deletes { tx.remembered(partition, IdHash::of(&own_id))? } else { None };
+            let known = if deletes { tx.find_remembered(partition, IdHash::new(&own_id))? } else { None };
             let withdrawal = match known {
                 Some(known) => Withdrawal::of_id(tx, &queue, partition, &own_id, known.offset.plus(1))?,
                 None => None,

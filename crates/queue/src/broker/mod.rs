@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{Clock, Stopwatch, SystemClock};
-use baton_store::{Queue, QueueSpec, Stop, Store, Tx, run_at};
+use baton_store::{Queue, QueueSpec, Store, Tx, TxError, run_at};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
@@ -237,7 +237,7 @@ impl Broker {
     async fn run<R, F>(&self, decide: F) -> Result<R, Error>
     where
         R: Send + 'static,
-        F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     {
         self.run_at(None, decide).await
     }
@@ -245,7 +245,7 @@ impl Broker {
     async fn run_at<R, F>(&self, home: Option<u64>, decide: F) -> Result<R, Error>
     where
         R: Send + 'static,
-        F: FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     {
         Ok(run_at(&*self.shared.store, home, decide).await?)
     }
@@ -274,7 +274,7 @@ impl Broker {
             }
             let old = known.filter(|_| !replace);
             let base = old.as_ref().map_or_else(QueueOptions::default, |old| old.spec.options.clone());
-            let options = match base.merged(&options) {
+            let options = match base.with_changes(&options) {
                 Ok(options) => options,
                 Err(error) => return Ok(Err(Error::Invalid(error.to_string()))),
             };
@@ -329,7 +329,9 @@ impl Broker {
         }
         match self.run_sealed(batch.home(), &mut batch, push::push).await {
             // Nothing was changed. After any other failure that is not certain, and the caller is told.
-            Err(error @ Error::Store(baton_store::Error::Busy(_))) if self.shared.store.away().is_some() => {
+            Err(error @ Error::Store(baton_store::Error::Busy(_)))
+                if self.shared.store.outage().is_some() =>
+            {
                 outage.take_in(self.all_sealed(batch)?).await?.ok_or(error)
             }
             other => other,
@@ -346,7 +348,7 @@ impl Broker {
     ) -> Result<R, Error>
     where
         R: Send + 'static,
-        F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, Stop> + Clone + Send + 'static,
+        F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, TxError> + Clone + Send + 'static,
     {
         for _ in 0..SEALINGS_MAX {
             let (decided, decide) = (Arc::clone(batch), decide.clone());

@@ -140,7 +140,7 @@ impl Outage {
             if !self.note(|waiting| counts.iter().any(|(name, _)| waiting.partitions.contains_key(name))) {
                 return Ok(false);
             }
-            if self.store.away().is_some() {
+            if self.store.outage().is_some() {
                 return Ok(true);
             }
             tokio::select! {
@@ -230,7 +230,7 @@ impl Outage {
     /// Sends on what waits; how many messages.
     async fn send_on(&self) -> Result<u64, Error> {
         let name = self.name().await?;
-        if self.store.away().is_some() || self.count.load(Ordering::Acquire) == 0 {
+        if self.store.outage().is_some() || self.count.load(Ordering::Acquire) == 0 {
             return Ok(0);
         }
         let (mut after, mut moved) = (None, 0);
@@ -240,7 +240,7 @@ impl Outage {
                 // What is wrong with one partition does not hold up the others.
                 match self.send_partition(name, &partition).await {
                     Ok(count) => moved += count,
-                    Err(error) if self.store.away().is_some() => return Err(error),
+                    Err(error) if self.store.outage().is_some() => return Err(error),
                     Err(error) => tracing::warn!(
                         %error,
                         partition = &*partition.name,

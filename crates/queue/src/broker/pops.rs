@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use baton_env::Stopwatch;
-use baton_store::{MessageView, Segment};
+use baton_store::{Segment, StoredMessage};
 use baton_types::{Offset, limits};
 
 use super::{Broker, Shared};
@@ -133,7 +133,7 @@ impl Broker {
         range: &Range,
         bytes_max: usize,
         is_first: bool,
-    ) -> Result<(Vec<MessageView>, Offset), Error> {
+    ) -> Result<(Vec<StoredMessage>, Offset), Error> {
         let segments = self.shared.store.read(range.partition, range.from, range.to, bytes_max).await?;
         let (messages, complete) = wanted(range, &segments, bytes_max, is_first)?;
         let end = messages.last().map_or(range.from, |message| message.offset.plus(1));
@@ -177,13 +177,13 @@ impl Shared {
         let (mut claims, mut bytes, mut opener) = (Vec::new(), 0, self.sealer.opener());
         for range in &granted.decided.claims {
             let bytes_max = HERALDED_BYTES_MAX.saturating_sub(bytes);
-            let segments = self.store.at_hand(range.partition, range.from, range.to, bytes_max)?;
+            let segments = self.store.read_cached(range.partition, range.from, range.to, bytes_max)?;
             let (mut messages, complete) = wanted(range, &segments, bytes_max, bytes == 0).ok()?;
             bytes += answer_bytes(&messages);
             if !complete || messages.is_empty() || bytes > HERALDED_BYTES_MAX {
                 return None;
             }
-            let open = |message: &mut MessageView| opener.open_message(&range.queue, message);
+            let open = |message: &mut StoredMessage| opener.open_message(&range.queue, message);
             messages.iter_mut().try_for_each(open).ok()?;
             claims.push(claim(range, messages));
         }
@@ -238,7 +238,7 @@ fn wanted(
     segments: &[Segment],
     bytes_max: usize,
     is_first: bool,
-) -> Result<(Vec<MessageView>, bool), Error> {
+) -> Result<(Vec<StoredMessage>, bool), Error> {
     let (mut messages, mut bytes) = (Vec::new(), 0);
     for message in segments.iter().flat_map(Segment::messages) {
         let message = message.map_err(baton_store::Error::from)?;
@@ -258,11 +258,11 @@ fn wanted(
     Ok((messages, complete))
 }
 
-fn answer_bytes(messages: &[MessageView]) -> usize {
-    messages.iter().map(MessageView::kept_bytes).sum()
+fn answer_bytes(messages: &[StoredMessage]) -> usize {
+    messages.iter().map(StoredMessage::kept_bytes).sum()
 }
 
-fn claim(range: &Range, messages: Vec<MessageView>) -> Claim {
+fn claim(range: &Range, messages: Vec<StoredMessage>) -> Claim {
     Claim {
         queue: range.queue.clone(),
         partition: range.partition,

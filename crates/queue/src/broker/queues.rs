@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Partition, Queue, Stop, Tx, look_at_all};
+use baton_store::{Partition, Queue, Tx, TxError, collect_misses};
 use baton_types::PartitionId;
 
 use super::{Broker, PAGE};
@@ -80,14 +80,14 @@ impl Broker {
     pub(super) async fn look_at_queues<R, F>(&self, queues: &[Arc<Queue>], look: F) -> Result<Vec<R>, Error>
     where
         R: Send + 'static,
-        F: Fn(&mut dyn Tx, &Arc<Queue>) -> Result<R, Stop> + Clone + Send + 'static,
+        F: Fn(&mut dyn Tx, &Arc<Queue>) -> Result<R, TxError> + Clone + Send + 'static,
     {
         let mut found = Vec::with_capacity(queues.len());
         for queues in queues.chunks(QUEUES_AT_ONCE) {
             let (queues, look) = (queues.to_vec(), look.clone());
             let look_at_some = move |tx: &mut dyn Tx| {
                 let mut found = Vec::with_capacity(queues.len());
-                look_at_all(&queues, |queue| {
+                collect_misses(&queues, |queue| {
                     found.push(look(tx, queue)?);
                     Ok(())
                 })?;
@@ -115,7 +115,7 @@ impl Broker {
             let page = self
                 .run(move |tx| {
                     let mut page = Vec::new();
-                    look_at_all(tx.partitions(queue.id, after, PAGE)?, |partition| {
+                    collect_misses(tx.partitions(queue.id, after, PAGE)?, |partition| {
                         page.push(inspect::summarise(tx, group.as_deref(), &partition)?);
                         Ok(())
                     })?;
@@ -202,13 +202,13 @@ impl Broker {
 }
 
 /// Deletes the messages of partitions, whose transaction ids are then accepted again.
-fn empty(tx: &mut dyn Tx, queue: &Queue, partitions: &[Partition]) -> Result<u64, Stop> {
+fn empty(tx: &mut dyn Tx, queue: &Queue, partitions: &[Partition]) -> Result<u64, TxError> {
     let mut withdrawals = Vec::new();
-    look_at_all(partitions, |partition| {
+    collect_misses(partitions, |partition| {
         withdrawals.extend(Withdrawal::of_all(tx, queue, partition.id, partition.tail)?);
         Ok(())
     })?;
-    look_at_all(partitions, |partition| tx.trim(partition.id, partition.tail))?;
+    collect_misses(partitions, |partition| tx.trim(partition.id, partition.tail))?;
     withdrawals.into_iter().try_for_each(|withdrawal| withdrawal.write(tx))?;
     Ok(partitions.len() as u64)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{MessageView, Partition, Queue, Segment, look_at_all};
+use baton_store::{Partition, Queue, Segment, StoredMessage, collect_misses};
 use baton_types::{Offset, PartitionId, Timestamp, limits};
 
 use super::{Broker, PAGE};
@@ -37,7 +37,7 @@ pub enum Fetched {
     /// The partition as far as it goes.
     Read {
         /// The messages.
-        messages: Vec<MessageView>,
+        messages: Vec<StoredMessage>,
         /// The first offset kept.
         start: Offset,
         /// The offset of the next message.
@@ -106,7 +106,7 @@ impl Broker {
             for entry in entries {
                 let fetched = self.fetch_one(entry, bytes_max.saturating_sub(bytes), bytes == 0).await?;
                 if let Fetched::Read { messages, out_of_range: outside, .. } = &fetched {
-                    bytes += messages.iter().map(MessageView::kept_bytes).sum::<usize>();
+                    bytes += messages.iter().map(StoredMessage::kept_bytes).sum::<usize>();
                     out_of_range |= outside;
                 }
                 found.push(fetched);
@@ -152,7 +152,7 @@ impl Broker {
         from: Offset,
         bytes_max: usize,
         may_exceed: bool,
-    ) -> Result<Vec<MessageView>, Error> {
+    ) -> Result<Vec<StoredMessage>, Error> {
         let (mut messages, mut bytes, mut at) = (Vec::new(), 0, from);
         while at < partition.tail {
             let segments = self
@@ -182,7 +182,7 @@ impl Broker {
     }
 
     /// The same messages of a queue, with payloads as they were pushed.
-    fn opened(&self, queue: &str, mut messages: Vec<MessageView>) -> Result<Vec<MessageView>, Error> {
+    fn opened(&self, queue: &str, mut messages: Vec<StoredMessage>) -> Result<Vec<StoredMessage>, Error> {
         let mut opener = self.shared.sealer.opener();
         messages
             .iter_mut()
@@ -252,7 +252,7 @@ impl Broker {
             let page = self
                 .run(move |tx| {
                     let mut page = Vec::new();
-                    look_at_all(tx.partitions(id, after, PAGE)?, |partition| {
+                    collect_misses(tx.partitions(id, after, PAGE)?, |partition| {
                         page.push(inspect::summarise(tx, group.as_deref(), &partition)?);
                         Ok(())
                     })?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{MessageView, Store, run};
+use baton_store::{Store, StoredMessage, run};
 use baton_types::{PartitionId, QueueId, limits};
 
 use super::{Broker, PAGE};
@@ -22,7 +22,7 @@ pub struct TracedMessage {
     /// The partition's name.
     pub partition: Option<Arc<str>>,
     /// The message, if it is still kept and the answer has room for it.
-    pub message: Option<MessageView>,
+    pub message: Option<StoredMessage>,
 }
 
 impl Broker {

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri, header};
 use http_body_util::{BodyExt, Empty, Limited};
@@ -35,7 +35,7 @@ pub struct Published {
     host: String,
     port: u16,
     /// What to trust, for https.
-    trust: Option<Trust>,
+    trust: Option<TlsClient>,
     timeout: Duration,
     keys: RwLock<Arc<KeySet>>,
     /// When the issuer was last asked. Held while it is asked, so that it is asked once.
@@ -49,7 +49,7 @@ impl Published {
         let host = uri.host().ok_or_else(|| format!("jwt_jwks_url cannot be {url:?}: it names no host"))?;
         let host = host.trim_matches(['[', ']']).to_owned();
         let (trust, port) = match uri.scheme_str() {
-            Some("https") => (Some(Trust::system().map_err(|e| e.to_string())?), 443),
+            Some("https") => (Some(TlsClient::with_system_roots().map_err(|e| e.to_string())?), 443),
             Some("http") if is_loopback(&host) => (None, 80),
             _ => {
                 return Err(format!(

@@ -20,7 +20,7 @@ use baton_cluster::limits::{PEERS_MAX, SERVER_ID_BYTES_MAX, URL_BYTES_MAX};
 use baton_cluster::{Cluster, Gauge, Gossip, Listener, Measured, Message, Notice, Policy, Seal, Waiting};
 use baton_queue::{Broker, News};
 use baton_store::{Event, Store};
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use bytes::Bytes;
 use http::HeaderValue;
 
@@ -87,7 +87,11 @@ pub async fn join(
         return Err(format!("advertise has {} bytes, {URL_BYTES_MAX} are allowed", url.len()));
     }
     let (secret, incarnation) = identity(&**broker.store()).await.map_err(|e| e.to_string())?;
-    let trust = if options.ca.as_os_str().is_empty() { Trust::system() } else { Trust::file(&options.ca) };
+    let trust = if options.ca.as_os_str().is_empty() {
+        TlsClient::with_system_roots()
+    } else {
+        TlsClient::with_roots_from(&options.ca)
+    };
     let trust = trust.inspect_err(|error| tracing::warn!(%error, "no server with TLS can be forwarded to"));
     let wanted = baton_cluster::Options {
         id: node_id.into(),

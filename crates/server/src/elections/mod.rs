@@ -16,7 +16,7 @@ use std::time::Duration;
 use baton_election::lease::{self, Claimant, LeaseState};
 use baton_election::record::{EpochRecord, WorkerRecord, worker_key, workers_prefix};
 use baton_env::Stopwatch;
-use baton_store::{Stop, Store, Tx};
+use baton_store::{Store, Tx, TxError};
 use bytes::Bytes;
 use tokio::sync::watch::Sender;
 
@@ -177,7 +177,7 @@ impl Elections {
 
     async fn run<R: Send + 'static>(
         &self,
-        decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     ) -> Result<R, Refusal> {
         Ok(baton_store::run(&*self.store, decide).await?)
     }
@@ -398,12 +398,12 @@ fn key(key: &str) -> String {
     format!("{}{key}", lease::PREFIX)
 }
 
-fn encode(worker: &WorkerRecord) -> Result<Bytes, Stop> {
+fn encode(worker: &WorkerRecord) -> Result<Bytes, TxError> {
     let value = serde_json::to_vec(worker).map_err(|e| baton_store::Error::Corrupt(e.to_string()))?;
     Ok(value.into())
 }
 
-fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, Stop> {
+fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, TxError> {
     let state = lease::read_state(tx, group)?;
     let record = lease::read_epoch(tx, group)?;
     let found = tx.records(&key(&workers_prefix(group)), None, WORKERS_MAX)?;
@@ -414,12 +414,12 @@ fn look(tx: &mut dyn Tx, group: &str) -> Result<Look, Stop> {
 }
 
 /// Whether a worker of this name takes part.
-fn is_alive(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<bool, Stop> {
+fn is_alive(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<bool, TxError> {
     Ok(tx.record(&key(&worker_key(group, worker)))?.is_some())
 }
 
 /// What is full, if a new group or a new worker would be too many.
-fn admit(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<Option<&'static str>, Stop> {
+fn admit(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<Option<&'static str>, TxError> {
     if tx.record(&key(&worker_key(group, worker)))?.is_some() {
         return Ok(None);
     }
@@ -434,7 +434,7 @@ fn admit(tx: &mut dyn Tx, group: &str, worker: &str) -> Result<Option<&'static s
 }
 
 /// How many workers come before this one.
-fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&LeaseState>) -> Result<u32, Stop> {
+fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&LeaseState>) -> Result<u32, TxError> {
     let gone = state.map_or("", |state| state.epoch.coordinator_id.as_str());
     let prefix = key(&workers_prefix(group));
     let ids = tx.records(&prefix, None, WORKERS_MAX)?;
@@ -449,7 +449,7 @@ fn rank(tx: &mut dyn Tx, group: &str, worker: &str, state: Option<&LeaseState>) 
 }
 
 /// Writes the worker's record, which goes by itself when no other beat follows.
-fn sign(tx: &mut dyn Tx, group: &str, holder: &Claimant<'_>, state: &LeaseState) -> Result<(), Stop> {
+fn sign(tx: &mut dyn Tx, group: &str, holder: &Claimant<'_>, state: &LeaseState) -> Result<(), TxError> {
     let leads = state.is_held_by(holder);
     let wall_ms = u64::try_from(tx.now().micros() / 1000).unwrap_or(0);
     let worker = WorkerRecord {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use baton_env::Deadline;
+use baton_env::ResettableSleep;
 use bytes::Bytes;
 use http::Method;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -181,7 +181,7 @@ impl<'s> Connection<'s> {
         let head = format!("{EVENTS}{server}{}\r\n", manner.sharing.as_deref().unwrap_or_default());
         self.wire.send(head.as_bytes(), &[]).await?;
         let head_only = manner.head_only;
-        let mut end = remaining.map(Deadline::after);
+        let mut end = remaining.map(ResettableSleep::after);
         loop {
             let mut is_over = |cx: &mut Context<'_>| end.as_mut().is_some_and(|end| end.poll(cx).is_ready());
             let next = poll_fn(|cx| match head_only || is_over(cx) || self.has_gone(cx) {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use baton_env::{Deadline, Stopwatch};
+use baton_env::{ResettableSleep, Stopwatch};
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
@@ -73,7 +73,7 @@ pub struct Wire {
     pub buffer: Buffer,
     /// An answer that leaves together with the next.
     held: Vec<u8>,
-    deadline: Deadline,
+    deadline: ResettableSleep,
     /// The phase that the deadline was set for.
     armed: Option<Phase>,
     /// Body bytes since the deadline was set.
@@ -91,7 +91,7 @@ impl Wire {
             stream,
             buffer: Buffer::default(),
             held: Vec::new(),
-            deadline: Deadline::after(IDLE_MAX),
+            deadline: ResettableSleep::after(IDLE_MAX),
             armed: Some(Phase::Idle),
             progress: 0,
             body_since: None,
@@ -248,7 +248,7 @@ impl Wire {
                 if written.is_ready() {
                     return written;
                 }
-                ready!(stuck.get_or_insert_with(|| Deadline::after(WRITE_MAX)).poll(cx));
+                ready!(stuck.get_or_insert_with(|| ResettableSleep::after(WRITE_MAX)).poll(cx));
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes no answer")))
             })
             .await?;

@@ -96,7 +96,7 @@ impl Exposition {
 
 #[cfg(test)]
 mod tests {
-    use baton_store::{Histogram, MICROS};
+    use baton_store::{DURATION_BOUNDS, Histogram};
 
     use super::*;
 
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn the_buckets_of_a_histogram_add_up() {
-        let histogram = Histogram::new(MICROS);
+        let histogram = Histogram::new(DURATION_BOUNDS);
         [10, 60, 99_000_000].into_iter().for_each(|micros| histogram.observe(micros));
         let mut page = Exposition::default();
-        page.histogram("baton_store_commit_seconds", &[], &histogram.read(), 1e6);
+        page.histogram("baton_store_commit_seconds", &[], &histogram.snapshot(), 1e6);
         let text = page.finish();
         assert!(text.contains("baton_store_commit_seconds_bucket{le=\"0.00005\"} 1\n"), "{text}");
         assert!(text.contains("baton_store_commit_seconds_bucket{le=\"10\"} 2\n"), "{text}");

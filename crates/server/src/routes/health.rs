@@ -24,7 +24,7 @@ pub(super) fn ready(call: Call) -> Answer {
 
 fn state(call: &Call, wants_requests: bool) -> Result<Reply, Error> {
     let app = call.app();
-    let failure = app.broker.store().failure().or_else(|| app.broker.store().away());
+    let failure = app.broker.store().failure().or_else(|| app.broker.store().outage());
     let is_stopping = app.is_leaving() || app.is_stopping();
     let healthy = failure.is_none() && !is_stopping;
     let is_draining = app.draining.is_on();

@@ -383,7 +383,7 @@ mod tests {
                 options: baton_types::QueueOptions::default(),
             },
         };
-        let message = baton_store::MessageView {
+        let message = baton_store::StoredMessage {
             partition: PartitionId(4),
             offset: baton_types::Offset(2),
             created_at: Timestamp::default(),

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use baton_queue::{Claim, Given, PopRequest, Popped, Subscription, Target};
-use baton_store::MessageView;
+use baton_store::StoredMessage;
 use baton_types::limits::{LEASE_MAX, POP_BATCH_MAX, POP_PARTITIONS_MAX, POP_WAIT_MAX};
 use baton_types::{LeaseId, QUEUE_MODE, Timestamp};
 use http::StatusCode;
@@ -289,7 +289,7 @@ struct MessageWriter {
 
 impl MessageWriter {
     /// Writes a message that was given `attempt` times, and the members that it shares with others of its `place`.
-    fn write(&mut self, out: &mut Vec<u8>, message: &MessageView, attempt: u32, place: &[u8]) {
+    fn write(&mut self, out: &mut Vec<u8>, message: &StoredMessage, attempt: u32, place: &[u8]) {
         if self.begun {
             out.push(b',');
         }
@@ -392,7 +392,7 @@ mod tests {
         assert!(request(&format!("consumerGroup={}", "g".repeat(256))).is_err());
     }
 
-    fn claim(partition: u64, messages: Vec<MessageView>) -> Claim {
+    fn claim(partition: u64, messages: Vec<StoredMessage>) -> Claim {
         Claim {
             queue: "q".into(),
             partition: PartitionId(partition),
@@ -402,8 +402,8 @@ mod tests {
         }
     }
 
-    fn message(partition: u64, offset: u64, payload: &'static str) -> MessageView {
-        MessageView {
+    fn message(partition: u64, offset: u64, payload: &'static str) -> StoredMessage {
+        StoredMessage {
             partition: PartitionId(partition),
             offset: Offset(offset),
             created_at: Timestamp::from_micros(1_794_767_647_638_487),

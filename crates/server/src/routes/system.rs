@@ -99,7 +99,7 @@ pub(super) fn set_pop_maintenance(mut call: Call) -> Answer {
 pub(super) fn buffers(call: Call) -> Answer {
     Box::pin(async move {
         let (broker, store) = (call.broker(), call.broker().store());
-        let healthy = store.failure().is_none() && store.away().is_none();
+        let healthy = store.failure().is_none() && store.outage().is_none();
         // What waits here is known also while the store cannot be asked.
         let spooled = if healthy { broker.maintenance().await?.1 } else { 0 };
         let pending = spooled + broker.waiting_locally();

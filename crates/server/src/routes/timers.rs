@@ -298,7 +298,8 @@ pub(super) fn write(out: &mut Vec<u8>, named: &Named, outcome: &Outcome) {
 /// An id that stays the same for as long as the timer keeps its transaction id. It is not the id of the message, which is
 /// the place that the message gets when it is pushed.
 fn message_id(timer: &Timer) -> Uuid {
-    let id = IdHash::of(format!("{}\0{}\0{}", timer.queue, timer.partition, timer.transaction_id).as_bytes());
+    let id =
+        IdHash::new(format!("{}\0{}\0{}", timer.queue, timer.partition, timer.transaction_id).as_bytes());
     let bits = (u128::from(id.hash) << 64) | (u128::from(id.check) << 32) | u128::from(id.check);
     uuid::Builder::from_custom_bytes(bits.to_be_bytes()).into_uuid()
 }

@@ -93,7 +93,7 @@ impl Bench {
     }
 
     pub fn check_store(&self, shown: &str) {
-        assert_eq!((self.store.failure(), self.store.away()), (None, None), "{shown}");
+        assert_eq!((self.store.failure(), self.store.outage()), (None, None), "{shown}");
         assert_eq!(self.store.statistics().undone, 0, "{shown}");
     }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use baton_store::{Cursor, Group, Start};
+use baton_store::{Cursor, Group, GroupStart};
 use baton_types::{Offset, PartitionId, Timestamp};
 
 use super::PartitionState;
@@ -37,9 +37,9 @@ pub struct Slot {
 impl Slot {
     /// The first message that the group may not have finished, if there is one. For a group that begins in the
     /// middle of a partition without a cursor, that is the oldest kept.
-    fn first_unfinished(&self, start: Start, partition: &PartitionState) -> Option<Offset> {
+    fn first_unfinished(&self, start: GroupStart, partition: &PartitionState) -> Option<Offset> {
         let known = self.written || self.placed;
-        if !known && matches!(start, Start::At(at) if partition.last_at < at) {
+        if !known && matches!(start, GroupStart::At(at) if partition.last_at < at) {
             return None;
         }
         let place = if known { self.cursor.next } else { Offset(0) };
@@ -48,14 +48,14 @@ impl Slot {
 
     /// Whether there is a message that the group has not finished. It may be a deleted one, which the group
     /// must still move over.
-    pub fn has_work(&self, start: Start, partition: &PartitionState) -> bool {
+    pub fn has_work(&self, start: GroupStart, partition: &PartitionState) -> bool {
         let Some(from) = self.first_unfinished(start, partition) else { return false };
         let finished = self.cursor.finished.as_deref().map_or(0, |finished| finished.len_from(from));
         partition.tail.since(from) > finished
     }
 
     /// Messages of the partition that the group has not finished and that are not deleted.
-    pub fn unfinished(&self, start: Start, partition: &PartitionState) -> u64 {
+    pub fn unfinished(&self, start: GroupStart, partition: &PartitionState) -> u64 {
         let Some(from) = self.first_unfinished(start, partition) else { return 0 };
         let done = match (self.cursor.finished.as_deref(), partition.deleted.as_deref()) {
             (None, None) => 0,
@@ -122,7 +122,7 @@ impl GroupState {
         let slot = self.slots.get(&id);
         let (has_slot, is_known) = (slot.is_some(), slot.is_some_and(|slot| slot.written || slot.placed));
         let mut place = None;
-        if let Start::At(at) = self.row.start
+        if let GroupStart::At(at) = self.row.start
             && !is_known
         {
             if partition.last_at < at {
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    fn group(hot: &mut Hot, id: u64, start: Start) -> GroupId {
+    fn group(hot: &mut Hot, id: u64, start: GroupStart) -> GroupId {
         let (id, name) = (GroupId(id), id.to_string().into());
         let subscribed_at = Timestamp::from_micros(10);
         let row = Group { id, queue: QUEUE, name, start, subscribed_at, conflation: false };
@@ -277,8 +277,8 @@ mod tests {
         hot.put_queue(Arc::new(Queue { id: QUEUE, created_at, spec }));
         partitions(&mut hot, 0..1000);
         append(&mut hot, 0..1000, 5);
-        let all = group(&mut hot, 1, Start::Oldest);
-        let new = group(&mut hot, 2, Start::At(Timestamp::from_micros(10)));
+        let all = group(&mut hot, 1, GroupStart::Oldest);
+        let new = group(&mut hot, 2, GroupStart::At(Timestamp::from_micros(10)));
         let slots = |hot: &Hot, group: GroupId| hot.groups[&group].slots.len();
         let now = Timestamp::from_micros(20);
         assert_eq!((hot.backlog(all), hot.backlog(new)), (2000, 0));

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use baton_store::{Cursor, Event, Group, OffsetRanges, Partition, Queue, Start};
+use baton_store::{Cursor, Event, Group, GroupStart, OffsetRanges, Partition, Queue};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use bytes::Bytes;
 use hashbrown::HashTable;
@@ -365,8 +365,8 @@ impl Hot {
         let replaced = queue.groups.insert(row.name.clone(), row.id);
         let mut group = GroupState::new(row.clone());
         match row.start {
-            Start::Oldest => group.backlog = queue.kept,
-            Start::At(_) => group.restart(&queue.members, &self.partitions, now),
+            GroupStart::Oldest => group.backlog = queue.kept,
+            GroupStart::At(_) => group.restart(&queue.members, &self.partitions, now),
         }
         if let Some(replaced) = replaced {
             self.drop_group(replaced);
@@ -421,7 +421,7 @@ impl Hot {
         let slot = group.slots.get(&partition)?;
         match group.row.start {
             _ if slot.written => Some(cursor_value(&slot.cursor)),
-            Start::At(at) if slot.placed => Some(place_value(slot.cursor.next, at)),
+            GroupStart::At(at) if slot.placed => Some(place_value(slot.cursor.next, at)),
             _ => None,
         }
     }
@@ -435,13 +435,14 @@ impl Hot {
         now: Timestamp,
     ) {
         let Some(partition) = self.partitions.get(&id) else { return };
-        let Some(group) = self.groups.get_mut(&group).filter(|group| group.row.start == Start::At(at)) else {
+        let Some(group) = self.groups.get_mut(&group).filter(|group| group.row.start == GroupStart::At(at))
+        else {
             return;
         };
         let slot = group.slots.get_or_insert(id, Slot::default());
-        group.backlog = group.backlog.saturating_sub(slot.unfinished(Start::At(at), partition));
+        group.backlog = group.backlog.saturating_sub(slot.unfinished(GroupStart::At(at), partition));
         (slot.placed, slot.cursor.next) = (true, next);
-        group.backlog += slot.unfinished(Start::At(at), partition);
+        group.backlog += slot.unfinished(GroupStart::At(at), partition);
         group.place(id, partition, now);
     }
 

@@ -205,7 +205,7 @@ fn take_u32(rest: &mut Bytes) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use baton_store::{Block, NewMessage, SegmentHeader};
+    use baton_store::{MessageBlock, NewMessage, SegmentHeader};
     use baton_types::{Offset, Timestamp};
 
     use super::*;
@@ -227,7 +227,7 @@ mod tests {
         for (partition, base, payload) in [(1, 0, "x"), (2, 9, "yz")] {
             let (base, created_at) = (Offset(base), Timestamp::from_micros(7));
             let key = segment_key(PartitionId(partition), base, created_at);
-            let mut block = Block::default();
+            let mut block = MessageBlock::default();
             block.push(&NewMessage { payload: payload.as_bytes(), ..NewMessage::default() });
             let segment = Segment::encode(&SegmentHeader { base, count: 1, created_at }, block.bytes());
             segments.add(key, [&key[..], &segment].concat().into());

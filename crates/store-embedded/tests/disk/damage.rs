@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{BootClock, Clock, ManualClock};
-use baton_store::{Cursor, Durability, Error, GroupSpec, Start, Store, run};
+use baton_store::{Cursor, Durability, Error, GroupSpec, GroupStart, Store, run};
 use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{GroupId, Offset, PartitionId};
 
@@ -98,7 +98,7 @@ async fn furnish(directory: &Path) -> (Vec<PartitionId>, GroupId, Contents) {
         Ok(tx
             .put_group(
                 queue,
-                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+                &GroupSpec { name: "g", start: GroupStart::Oldest, subscribed_at, conflation: false },
             )
             .id)
     })

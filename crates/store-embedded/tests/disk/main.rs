@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use baton_env::ManualClock;
 use baton_store::{
-    Block, Cursor, Durability, Error, GroupSpec, NewMessage, QueueSpec, Start, Store, begin, run,
+    Cursor, Durability, Error, GroupSpec, GroupStart, MessageBlock, NewMessage, QueueSpec, Store, run, submit,
 };
 use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{Offset, PartitionId, QueueId, QueueOptions, Timestamp};
@@ -40,8 +40,8 @@ async fn lane(store: &dyn Store, partitions: u64) -> (QueueId, Vec<PartitionId>)
 }
 
 /// Messages that differ from each other and from every other block's.
-fn block(messages: usize, bytes: usize, salt: u64) -> Block {
-    let mut block = Block::default();
+fn block(messages: usize, bytes: usize, salt: u64) -> MessageBlock {
+    let mut block = MessageBlock::default();
     for index in 0..messages {
         let mut payload = format!("{salt}/{index}/").into_bytes();
         payload.resize(bytes, b'a' + u8::try_from(salt % 26).unwrap());
@@ -50,7 +50,7 @@ fn block(messages: usize, bytes: usize, salt: u64) -> Block {
     block
 }
 
-async fn push(store: &dyn Store, partition: PartitionId, block: Block) -> Result<Offset, Error> {
+async fn push(store: &dyn Store, partition: PartitionId, block: MessageBlock) -> Result<Offset, Error> {
     run(store, move |tx| Ok(tx.append(partition, &block, Duration::ZERO).first)).await
 }
 
@@ -109,11 +109,11 @@ async fn half_a_decision_is_never_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path()).unwrap();
     run(&store, |tx| tx.put_record("before", "v".into(), None)).await.unwrap();
-    let half = begin(&store, |tx| -> Result<(), _> {
+    let half = submit(&store, |tx| -> Result<(), _> {
         tx.put_record("half", "v".into(), None)?;
         Err(Error::Busy(Duration::ZERO).into())
     });
-    let after = begin(&store, |tx| tx.put_record("after", "v".into(), None));
+    let after = submit(&store, |tx| tx.put_record("after", "v".into(), None));
     assert!(half.await.is_err());
     assert!(after.await.is_ok());
     assert_eq!(store.failure(), None);
@@ -137,7 +137,7 @@ async fn what_was_answered_is_kept_whoever_has_committed_it() {
         let push = |(index, id): (u64, &PartitionId)| {
             let bytes = if (round + index) % PARTITIONS == 0 && round % 2 == 0 { 200_000 } else { 10 };
             let (id, block) = (*id, block(1, bytes, round));
-            begin(&store, move |tx| Ok(tx.append(id, &block, Duration::ZERO).first))
+            submit(&store, move |tx| Ok(tx.append(id, &block, Duration::ZERO).first))
         };
         let pushes: Vec<_> = (0..).zip(&partitions).map(push).collect();
         for push in pushes {
@@ -176,7 +176,7 @@ async fn a_store_with_many_partitions_opens_quickly() {
         let group = tx
             .put_group(
                 queue,
-                &GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false },
+                &GroupSpec { name: "g", start: GroupStart::Oldest, subscribed_at, conflation: false },
             )
             .id;
         let one = block(1, 100, 0);
@@ -216,7 +216,7 @@ async fn tails_that_were_moved_together_are_found_again() {
             let ids = partitions.clone();
             run(store, move |tx| {
                 let rows: Result<Vec<_>, _> = ids.iter().map(|id| tx.partition_by_id(*id)).collect();
-                Ok((rows?, tx.kept(queue)?))
+                Ok((rows?, tx.message_count(queue)?))
             })
             .await
             .unwrap()
@@ -287,7 +287,7 @@ async fn a_start_asks_about_a_clock_that_is_far_from_the_stored_time() {
     assert!(now(&store).await >= begin.after(7 * day));
     run(&store, move |tx| {
         let subscribed_at = tx.now();
-        let spec = GroupSpec { name: "g", start: Start::Oldest, subscribed_at, conflation: false };
+        let spec = GroupSpec { name: "g", start: GroupStart::Oldest, subscribed_at, conflation: false };
         let group = tx.put_group(queue, &spec).id;
         let cursor = Cursor { available_at: tx.now().after(Duration::from_secs(60)), ..Cursor::default() };
         tx.put_cursor(group, id, cursor, Durability::Now);

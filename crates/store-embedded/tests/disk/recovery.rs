@@ -44,7 +44,7 @@ async fn until(store: &dyn Store, condition: impl Fn(&dyn Store) -> bool) {
         }
         sleep(Duration::from_millis(50)).await;
     }
-    panic!("away: {:?}, failure: {:?}", store.away(), store.failure());
+    panic!("away: {:?}, failure: {:?}", store.outage(), store.failure());
 }
 
 /// Pushes messages until `condition` holds; says which were accepted.
@@ -65,7 +65,7 @@ async fn push_until(
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("away: {:?}, failure: {:?}", store.away(), store.failure());
+    panic!("away: {:?}, failure: {:?}", store.outage(), store.failure());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,16 +75,16 @@ async fn an_engine_that_failed_in_the_background_is_opened_again() {
     let (_, partitions) = lane(&store, 1).await;
     let mut accepted =
         push_until(&store, partitions[0], 0..200, |store| store.statistics().commits > 50).await;
-    let (before, commits) = (store.unheard(), store.statistics().commits);
+    let (before, commits) = (store.catalog_version(), store.statistics().commits);
     let fault = Fault::begin(directory.path());
     assert!(store.checkpoint().is_err());
-    accepted += push_until(&store, partitions[0], 200..900, |store| store.away().is_some()).await;
+    accepted += push_until(&store, partitions[0], 200..900, |store| store.outage().is_some()).await;
     assert_eq!(store.failure(), None, "it is not over");
     let refused = push(&store, partitions[0], block(1, 100, 900)).await;
     assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
     fault.end();
-    until(&store, |store| store.away().is_none()).await;
-    assert!(store.unheard() > before, "waiting pops look again");
+    until(&store, |store| store.outage().is_none()).await;
+    assert!(store.catalog_version() > before, "waiting pops look again");
     assert!(store.statistics().commits > commits);
     let read = store.read(partitions[0], Offset(0), Offset(10_000), usize::MAX).await.unwrap();
     assert_eq!(read.iter().map(|segment| segment.messages().count() as u64).sum::<u64>(), accepted);
@@ -108,7 +108,7 @@ async fn a_store_that_cannot_be_opened_again_can_be_closed() {
     let (_, partitions) = lane(&store, 1).await;
     let fault = Fault::begin(directory.path());
     assert!(store.checkpoint().is_err());
-    push_until(&store, partitions[0], 0..900, |store| store.away().is_some()).await;
+    push_until(&store, partitions[0], 0..900, |store| store.outage().is_some()).await;
     assert!(store.close().await.is_err());
     drop(store);
     fault.end();

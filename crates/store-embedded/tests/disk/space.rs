@@ -137,7 +137,7 @@ async fn below_the_floor_messages_are_refused_and_the_rest_goes_on() {
     let options = Options { min_free_disk: u64::MAX, ..Options::new(directory.path()) };
     let store = EmbeddedStore::open(options).unwrap();
     let (_, partitions) = lane(&store, 1).await;
-    let refused = run(&store, |tx| tx.admit(1)).await;
+    let refused = run(&store, |tx| tx.admit_bytes(1)).await;
     assert!(matches!(refused, Err(Error::DiskFull { floor: u64::MAX })), "{refused:?}");
     push(&store, partitions[0], block(1, 10, 0)).await.unwrap();
     run(&store, move |tx| tx.trim(partitions[0], Offset(1))).await.unwrap();
@@ -145,7 +145,7 @@ async fn below_the_floor_messages_are_refused_and_the_rest_goes_on() {
     store.close().await.unwrap();
     drop(store);
     let store = open(directory.path()).unwrap();
-    run(&store, |tx| tx.admit(1)).await.unwrap();
+    run(&store, |tx| tx.admit_bytes(1)).await.unwrap();
 }
 
 /// A small disk never holds as much garbage as is worth while elsewhere.

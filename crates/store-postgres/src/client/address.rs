@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use baton_store::Error;
-use baton_tls::Trust;
-use baton_tls::database::{self, Parts};
+use baton_tls::TlsClient;
+use baton_tls::database::{self, AddressParts};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
@@ -17,7 +17,7 @@ use tokio_postgres::config::Host;
 pub struct DatabaseAddress {
     pub config: Config,
     /// The trusted certificates for TLS; `None` means no TLS.
-    pub trust: Option<Trust>,
+    pub tls: Option<TlsClient>,
     /// The allowed authentication methods; `None` allows all but a password in clear text.
     require_auth: Option<Vec<String>>,
 }
@@ -30,8 +30,8 @@ pub const CLEAR_TEXT: &str = "password";
 impl DatabaseAddress {
     /// Parses `postgres://…` or `host=… user=…`, with `sslmode` and `sslrootcert` as libpq defines them.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let Parts { rest, trust, require_auth } =
-            database::split(text).map_err(|e| Error::Unusable(e.to_string()))?;
+        let AddressParts { rest, tls: trust, require_auth } =
+            database::split_tls_options(text).map_err(|e| Error::Unusable(e.to_string()))?;
         let mut config = Config::from_str(&rest).map_err(|e| {
             let why = std::error::Error::source(&e)
                 .map_or_else(|| e.to_string(), |source| format!("{e}: {source}"));
@@ -49,7 +49,7 @@ impl DatabaseAddress {
             let known = AUTH_METHODS.join(", ");
             return Err(Error::Unusable(format!("require_auth {unknown:?} is not supported: give {known}")));
         }
-        Ok(Self { config, trust, require_auth })
+        Ok(Self { config, tls: trust, require_auth })
     }
 
     /// Whether the database may ask for this method. `is_private` says that no third machine can read the
@@ -69,7 +69,7 @@ impl DatabaseAddress {
             Host::Tcp(name) => Some(name.as_str()),
             Host::Unix(_) => None,
         });
-        if self.trust.is_some() { None } else { hosts.find(|host| !is_local(host)) }
+        if self.tls.is_some() { None } else { hosts.find(|host| !is_local(host)) }
     }
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use baton_tls::Trust;
+use baton_tls::TlsClient;
 use bytes::BytesMut;
 use fallible_iterator::FallibleIterator;
 use postgres_protocol::authentication::md5_hash;
@@ -78,7 +78,7 @@ impl PgTransport {
         let stream: Box<dyn ByteStream> = match host {
             Host::Tcp(host) => {
                 let stream = connect_tcp(host, port).await?;
-                match (&address.trust, name) {
+                match (&address.tls, name) {
                     (None, _) => Box::new(stream),
                     (Some(trust), Some(Host::Tcp(name))) => start_tls(stream, trust, name).await?,
                     (Some(_), _) => {
@@ -88,14 +88,14 @@ impl PgTransport {
                     }
                 }
             }
-            Host::Unix(_) if address.trust.is_some() => {
+            Host::Unix(_) if address.tls.is_some() => {
                 return Err(DatabaseError::ConnectionLost(
                     "a Unix socket needs no TLS: give no sslmode".into(),
                 ));
             }
             Host::Unix(directory) => Box::new(connect_unix(directory, port).await?),
         };
-        let is_private = address.trust.is_some() || matches!(host, Host::Unix(_));
+        let is_private = address.tls.is_some() || matches!(host, Host::Unix(_));
         let mut transport = Self { stream, incoming: BytesMut::new(), outgoing: BytesMut::new() };
         transport.authenticate(address, is_private).await?;
         transport.check_session_attributes(address.config.get_target_session_attrs()).await?;
@@ -308,7 +308,7 @@ async fn connect_unix(directory: &Path, port: u16) -> Result<UnixStream, Databas
 /// Requests TLS and does the handshake.
 async fn start_tls(
     mut stream: TcpStream,
-    trust: &Trust,
+    trust: &TlsClient,
     host: &str,
 ) -> Result<Box<dyn ByteStream>, DatabaseError> {
     let mut request = BytesMut::new();

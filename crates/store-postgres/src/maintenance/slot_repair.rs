@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_store::{Cursor, Durability, Error, Operation, Start, Stop, Tx, look_at_all};
+use baton_store::{Cursor, Durability, Error, GroupStart, Operation, Tx, TxError, collect_misses};
 use baton_types::{GroupId, PartitionId};
 use tokio::sync::oneshot;
 
@@ -82,7 +82,7 @@ struct AddMissingSlots {
 }
 
 impl Operation for AddMissingSlots {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         self.added = add_missing_slots(tx, &self.missing)?;
         Ok(())
     }
@@ -94,15 +94,15 @@ impl Operation for AddMissingSlots {
 }
 
 /// Adds a cursor where a group has messages and no slot. Returns how many it added.
-fn add_missing_slots(tx: &mut dyn Tx, missing: &[(PartitionId, GroupId)]) -> Result<u64, Stop> {
+fn add_missing_slots(tx: &mut dyn Tx, missing: &[(PartitionId, GroupId)]) -> Result<u64, TxError> {
     let mut begun = Vec::new();
-    look_at_all(missing, |(partition, group)| {
+    collect_misses(missing, |(partition, group)| {
         let (Some(row), Some(group)) = (tx.partition_by_id(*partition)?, tx.group_by_id(*group)?) else {
             return Ok(());
         };
         let next = match group.start {
-            Start::Oldest => row.start,
-            Start::At(at) => tx.offset_at(row.id, at)?,
+            GroupStart::Oldest => row.start,
+            GroupStart::At(at) => tx.offset_at(row.id, at)?,
         };
         if next < row.tail && tx.cursor(group.id, row.id)?.is_none() {
             begun.push((group.id, row.id, Cursor { next, available_at: tx.now(), ..Cursor::default() }));

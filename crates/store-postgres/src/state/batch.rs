@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use baton_store::{
-    DeadLetter, DeadLetterKey, Event, Partition, Record, RememberedId, Segment, SegmentHeader, Start,
+    DeadLetter, DeadLetterKey, Event, GroupStart, Partition, Record, RememberedId, Segment, SegmentHeader,
 };
 use baton_types::{GroupId, IdHash, LeaseId, Offset, PartitionId, QueueId, Timestamp};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -434,7 +434,7 @@ impl BatchState {
     pub fn ready_at_after_change(
         &mut self,
         slot: &GroupSlot,
-        start: Start,
+        start: GroupStart,
         row: &Partition,
         turn: bool,
     ) -> Option<i64> {

@@ -4,7 +4,7 @@
 //! has work: the time from which the partition may be offered. One index over `ready_at` (column `line`)
 //! therefore answers what is ready, in which order, and when the next partition becomes ready.
 
-use baton_store::{Cursor, Error, Lease, OffsetRanges, Partition, Retries, Start};
+use baton_store::{Cursor, Error, GroupStart, Lease, OffsetRanges, Partition, Retries};
 use baton_types::{LeaseId, Offset, Timestamp};
 use bytes::{Buf, BufMut, Bytes};
 use uuid::Uuid;
@@ -29,9 +29,9 @@ pub struct GroupSlot {
 impl GroupSlot {
     /// The first message that the group may not have finished. For a group without a cursor that begins in
     /// the middle of the partition, this is the oldest kept message.
-    fn first_unfinished(&self, start: Start, partition: &Partition) -> Option<Offset> {
+    fn first_unfinished(&self, start: GroupStart, partition: &Partition) -> Option<Offset> {
         let known = self.is_written || self.is_placed;
-        if !known && matches!(start, Start::At(at) if partition.last_at < at) {
+        if !known && matches!(start, GroupStart::At(at) if partition.last_at < at) {
             return None;
         }
         let next = if known { self.cursor.next } else { Offset(0) };
@@ -40,14 +40,14 @@ impl GroupSlot {
 
     /// Whether the group has an unfinished message. A deleted message counts: the cursor must still move past
     /// it.
-    pub fn has_work(&self, start: Start, partition: &Partition) -> bool {
+    pub fn has_work(&self, start: GroupStart, partition: &Partition) -> bool {
         let Some(from) = self.first_unfinished(start, partition) else { return false };
         let finished = self.cursor.finished.as_deref().map_or(0, |finished| finished.len_from(from));
         partition.tail.since(from) > finished
     }
 
     /// Counts the messages that the group has not finished and that are not deleted.
-    pub fn unfinished_count(&self, start: Start, partition: &Partition) -> u64 {
+    pub fn unfinished_count(&self, start: GroupStart, partition: &Partition) -> u64 {
         let Some(from) = self.first_unfinished(start, partition) else { return 0 };
         partition.tail.since(from).saturating_sub(self.finished_from(from, partition))
     }

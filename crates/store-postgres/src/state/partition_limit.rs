@@ -7,7 +7,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use baton_store::Bounds;
+use baton_store::StoreLimits;
 use baton_types::QueueId;
 use rustc_hash::FxHashMap;
 
@@ -21,7 +21,7 @@ const COUNTED_QUEUES_MAX: usize = 100_000;
 /// The limit, and the counts of partitions per queue.
 #[derive(Debug)]
 pub struct PartitionLimit {
-    pub bounds: Bounds,
+    pub bounds: StoreLimits,
     counts: Mutex<FxHashMap<QueueId, PartitionCount>>,
 }
 
@@ -32,7 +32,7 @@ struct PartitionCount {
 }
 
 impl PartitionLimit {
-    pub fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: StoreLimits) -> Self {
         Self { bounds, counts: Mutex::default() }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::ManualClock;
-use baton_store::conformance::{BEGIN, at, block, put_group, spec};
-use baton_store::{Cursor, Durability, Error, Operation, Start, Stop, Store, Tx, run};
+use baton_store::conformance::{START_TIME, block, cursor_at, put_group, queue_spec};
+use baton_store::{Cursor, Durability, Error, GroupStart, Operation, Store, Tx, TxError, run};
 use baton_testing_postgres::Postgres;
 use baton_types::PartitionId;
 use tokio::sync::oneshot;
@@ -26,7 +26,7 @@ struct ContendedPartition {
 impl ContendedPartition {
     async fn new() -> Self {
         let url = tokio::task::spawn_blocking(|| Postgres::shared().database()).await.unwrap();
-        let options = Options { clock: Some(Arc::new(ManualClock::new(BEGIN))), ..Options::new(url) };
+        let options = Options { clock: Some(Arc::new(ManualClock::new(START_TIME))), ..Options::new(url) };
         let one = PostgresStore::open(options.clone()).await.unwrap();
         let other = PostgresStore::open(options.clone()).await.unwrap();
         let connection =
@@ -34,7 +34,7 @@ impl ContendedPartition {
                 .await
                 .unwrap();
         let made = run(&one, |tx| {
-            let queue = tx.put_queue(spec("meeting"))?.id;
+            let queue = tx.put_queue(queue_spec("meeting"))?.id;
             Ok(tx.create_partition(queue, "p"))
         });
         let partition = made.await.unwrap();
@@ -55,13 +55,13 @@ impl ContendedPartition {
 async fn what_is_ready_and_held_by_others_is_waited_for_though_more_is_ready_in_a_moment() {
     let meeting = ContendedPartition::new().await;
     let made = run(&meeting.one, |tx| {
-        let queue = tx.put_queue(spec("q"))?.id;
-        let group = put_group(tx, queue, "g", Start::Oldest);
+        let queue = tx.put_queue(queue_spec("q"))?.id;
+        let group = put_group(tx, queue, "g", GroupStart::Oldest);
         let [ready, later] = ["ready", "later"].map(|name| tx.create_partition(queue, name));
         tx.append(ready, &block(&["text"]), Duration::ZERO);
         tx.append(later, &block(&["text"]), Duration::ZERO);
         let available_at = tx.now().after(Duration::from_millis(50));
-        tx.put_cursor(group, later, Cursor { available_at, ..at(0) }, Durability::Now);
+        tx.put_cursor(group, later, Cursor { available_at, ..cursor_at(0) }, Durability::Now);
         Ok((ready, group))
     });
     let (ready, group) = made.await.unwrap();
@@ -69,7 +69,7 @@ async fn what_is_ready_and_held_by_others_is_waited_for_though_more_is_ready_in_
     meeting.connection.run_script("BEGIN").await.unwrap();
     meeting.connection.run(vec![statement(hold, vec![param(to_bigint(ready.0))])]).await.unwrap();
     meeting.provoke_conflict().await;
-    let mut looking = std::pin::pin!(run(&meeting.one, move |tx| tx.candidates(group, 1)));
+    let mut looking = std::pin::pin!(run(&meeting.one, move |tx| tx.ready_partitions(group, 1)));
     // Wait until the pop waits for the lock.
     let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
     let found = loop {
@@ -96,7 +96,7 @@ struct ReadThenTryLock {
 }
 
 impl Operation for ReadThenTryLock {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         tx.partition_by_id(self.partition).map(drop)
     }
 

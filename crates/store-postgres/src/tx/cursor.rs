@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use baton_store::{Cursor, Durability, Event, Stop};
+use baton_store::{Cursor, Durability, Event, TxError};
 use baton_types::{GroupId, LeaseId, PartitionId, Timestamp};
 
 use super::{PostgresTx, SPARE_ROWS};
@@ -10,7 +10,11 @@ use crate::state::batch::{PartitionEntry, ReadyIndex};
 use crate::state::group_slot::GroupSlot;
 use crate::state::hybrid_clock::to_number;
 
-pub fn get(tx: &mut PostgresTx<'_>, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, Stop> {
+pub fn get(
+    tx: &mut PostgresTx<'_>,
+    group: GroupId,
+    partition: PartitionId,
+) -> Result<Option<Cursor>, TxError> {
     if tx.batch.catalog.group_by_id(group).is_none() || tx.read_partition(partition)?.is_none() {
         return Ok(None);
     }
@@ -20,7 +24,7 @@ pub fn get(tx: &mut PostgresTx<'_>, group: GroupId, partition: PartitionId) -> R
         None if entry.has_all_slots => Ok(None),
         None => {
             tx.batch.missing.partitions.insert(partition);
-            Err(Stop::Load)
+            Err(TxError::RowsMissing)
         }
     }
 }
@@ -51,7 +55,11 @@ pub fn put(
     tx.batch.put_slot(partition, group, slot);
 }
 
-pub fn candidates(tx: &mut PostgresTx<'_>, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, Stop> {
+pub fn candidates(
+    tx: &mut PostgresTx<'_>,
+    group: GroupId,
+    limit: usize,
+) -> Result<Vec<PartitionId>, TxError> {
     if tx.batch.catalog.group_by_id(group).is_none() || limit == 0 {
         return Ok(Vec::new());
     }
@@ -69,14 +77,14 @@ pub fn candidates(tx: &mut PostgresTx<'_>, group: GroupId, limit: usize) -> Resu
         let ready = tx.batch.missing.ready.entry(group).or_insert(asked);
         *ready += limit;
         tx.batch.missing.upcoming.entry(group).or_insert(SPARE_ROWS);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     tx.batch.read_partitions.extend(&found);
     tx.batch.reads_ready_index |= is_carried && found.len() < limit;
     Ok(found)
 }
 
-pub fn next_available(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<Option<Timestamp>, Stop> {
+pub fn next_available(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<Option<Timestamp>, TxError> {
     if tx.batch.catalog.group_by_id(group).is_none() {
         return Ok(None);
     }
@@ -87,14 +95,14 @@ pub fn next_available(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<Option<
     let index = tx.batch.ready_indexes.get(&group);
     let Some(later) = index.and_then(|index| index.upcoming.as_ref()) else {
         tx.batch.missing.upcoming.entry(group).or_insert(SPARE_ROWS);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     };
     tx.batch.reads_ready_index |= index.is_some_and(|index| index.is_cached);
     let stored = later.entries.iter().find(|(key, id)| *key > until && !here(id));
     if stored.is_none() && !later.is_complete {
         let asked = later.entries.len() * 2;
         tx.batch.missing.upcoming.insert(group, asked);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     let now = tx.batch.now;
     let waits = |id: &PartitionId| {
@@ -106,17 +114,17 @@ pub fn next_available(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<Option<
     Ok(stored.map(|(key, _)| Timestamp::from_micros(*key)).into_iter().chain(here).min())
 }
 
-pub fn leased(tx: &mut PostgresTx<'_>, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, Stop> {
+pub fn leased(tx: &mut PostgresTx<'_>, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, TxError> {
     let Some(stored) = tx.batch.leases.get(&lease).cloned() else {
         tx.batch.missing.leases.insert(lease);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     };
     let mut all = true;
     for partition in &stored {
         all &= tx.batch.prepare_to_change(*partition);
     }
     if !all {
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     let mut held = Vec::new();
     let changed = tx.batch.writes.partitions.iter().copied();

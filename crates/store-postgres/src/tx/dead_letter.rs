@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use baton_store::{DeadLetter, DeadLetterKey, Durability, Stop};
+use baton_store::{DeadLetter, DeadLetterKey, Durability, TxError};
 use baton_types::{QueueId, Timestamp};
 
 use super::{PostgresTx, SPARE_ROWS};
@@ -13,7 +13,7 @@ pub fn put(tx: &mut PostgresTx<'_>, letter: DeadLetter) {
     tx.batch.put_dead_letter(letter.key.clone(), Some(letter));
 }
 
-pub fn get(tx: &mut PostgresTx<'_>, key: &DeadLetterKey) -> Result<Option<DeadLetter>, Stop> {
+pub fn get(tx: &mut PostgresTx<'_>, key: &DeadLetterKey) -> Result<Option<DeadLetter>, TxError> {
     if !tx.batch.catalog.has_queue(key.queue) {
         return Ok(None);
     }
@@ -21,7 +21,7 @@ pub fn get(tx: &mut PostgresTx<'_>, key: &DeadLetterKey) -> Result<Option<DeadLe
         Some(letter) => Ok(letter.clone()),
         None => {
             tx.batch.missing.dead_letters.insert(key.clone());
-            Err(Stop::Load)
+            Err(TxError::RowsMissing)
         }
     }
 }
@@ -36,7 +36,7 @@ pub fn page(
     queue: QueueId,
     after: Option<&DeadLetter>,
     limit: usize,
-) -> Result<Vec<DeadLetter>, Stop> {
+) -> Result<Vec<DeadLetter>, TxError> {
     if !tx.batch.catalog.has_queue(queue) {
         return Ok(Vec::new());
     }
@@ -59,7 +59,7 @@ pub fn page(
     }
     let missing = tx.batch.missing.dead_letter_pages.entry(key).or_default();
     *missing = asked.max(*missing);
-    Err(Stop::Load)
+    Err(TxError::RowsMissing)
 }
 
 pub fn keys(
@@ -67,7 +67,7 @@ pub fn keys(
     queue: QueueId,
     after: Option<&DeadLetterKey>,
     limit: usize,
-) -> Result<Vec<(DeadLetterKey, Timestamp)>, Stop> {
+) -> Result<Vec<(DeadLetterKey, Timestamp)>, TxError> {
     if !tx.batch.catalog.has_queue(queue) {
         return Ok(Vec::new());
     }
@@ -92,5 +92,5 @@ pub fn keys(
     }
     let missing = tx.batch.missing.dead_letter_key_pages.entry(place).or_default();
     *missing = asked.max(*missing);
-    Err(Stop::Load)
+    Err(TxError::RowsMissing)
 }

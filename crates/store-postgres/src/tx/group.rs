@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use baton_store::{Durability, Group, GroupSpec, Start, Stop};
+use baton_store::{Durability, Group, GroupSpec, GroupStart, TxError};
 use baton_types::{GroupId, PartitionId, QueueId};
 
 use super::PostgresTx;
@@ -36,7 +36,7 @@ pub fn put(tx: &mut PostgresTx<'_>, queue: QueueId, spec: &GroupSpec<'_>) -> Arc
     group
 }
 
-pub fn set_start(tx: &mut PostgresTx<'_>, id: GroupId, start: Start) {
+pub fn set_start(tx: &mut PostgresTx<'_>, id: GroupId, start: GroupStart) {
     tx.mark_write(Durability::Now);
     let Some(old) = tx.batch.catalog.group_by_id(id) else { return };
     tx.require_whole_queue(old.queue);
@@ -55,7 +55,7 @@ pub fn remove(tx: &mut PostgresTx<'_>, id: GroupId) {
     tx.batch.push_undo(move |batch| drop(batch.catalog.put_group(group)));
 }
 
-pub fn backlog(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<u64, Stop> {
+pub fn backlog(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<u64, TxError> {
     let Some(row) = tx.batch.catalog.group_by_id(group) else { return Ok(0) };
     let unfinished = |entry: &PartitionEntry| {
         entry.slots.get(&group).map_or(0, |slot| slot.unfinished_count(row.start, &entry.row))
@@ -65,7 +65,7 @@ pub fn backlog(tx: &mut PostgresTx<'_>, group: GroupId) -> Result<u64, Stop> {
     }
     let Some(stored) = tx.batch.backlogs.get(&group).copied() else {
         tx.batch.missing.backlogs.insert(group);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     };
     let (mut more, mut less) = (0, 0);
     for entry in tx.batch.changed_partitions_of(row.queue) {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use baton_store::{
-    Appended, Block, Durability, Error, Event, MessageView, RememberedId, Segment, SegmentHeader, Start,
-    Stop, Tx,
+    Appended, Durability, Error, Event, GroupStart, MessageBlock, RememberedId, Segment, SegmentHeader,
+    StoredMessage, Tx, TxError,
 };
 use baton_types::{IdHash, Offset, PartitionId, Timestamp};
 use bytes::Bytes;
@@ -16,7 +16,7 @@ use crate::state::dedup::{DedupId, DedupRun};
 pub fn append(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
-    block: &Block,
+    block: &MessageBlock,
     remember: Duration,
 ) -> Appended {
     let now = tx.now();
@@ -36,7 +36,7 @@ pub fn append(
         let old = tx.batch.entry(partition).and_then(|entry| entry.slots.get(&group.id)).cloned();
         let existed = old.is_some();
         let mut slot = old.clone().unwrap_or_default();
-        if let Start::At(at) = group.start
+        if let GroupStart::At(at) = group.start
             && !slot.is_written
             && !slot.is_placed
         {
@@ -56,7 +56,7 @@ pub fn append(
     let queue = row.queue;
     tx.batch.replace_row(row);
     let header = SegmentHeader { base: first, count: 0, created_at };
-    let fresh = || OpenSegment { header, bytes: vec![0; Segment::BODY_AT] };
+    let fresh = || OpenSegment { header, bytes: vec![0; Segment::BODY_OFFSET] };
     let is_new = !tx.batch.open_segments.contains_key(&partition);
     let open = tx.batch.open_segments.entry(partition).or_insert_with(fresh);
     let (had, length) = (open.header.count, open.bytes.len());
@@ -80,7 +80,7 @@ pub fn remembered(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
     id: IdHash,
-) -> Result<Option<RememberedId>, Stop> {
+) -> Result<Option<RememberedId>, TxError> {
     if tx.read_partition(partition)?.is_none() {
         return Ok(None);
     }
@@ -93,7 +93,7 @@ pub fn remembered(
         && let Some(from) = tx.dedup_index.unknown_from(partition, entry.original.tail)
     {
         tx.batch.missing.dedup_ids.insert(partition, from);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     Ok(tx.dedup_index.find(partition, id, tx.batch.now))
 }
@@ -102,7 +102,7 @@ pub fn get(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
     offset: Offset,
-) -> Result<Option<MessageView>, Stop> {
+) -> Result<Option<StoredMessage>, TxError> {
     let Some(row) = tx.read_partition(partition)? else { return Ok(None) };
     if offset < row.start || offset >= row.tail {
         return Ok(None);
@@ -113,7 +113,7 @@ pub fn get(
     }
 }
 
-pub fn offset_at(tx: &mut PostgresTx<'_>, partition: PartitionId, at: Timestamp) -> Result<Offset, Stop> {
+pub fn offset_at(tx: &mut PostgresTx<'_>, partition: PartitionId, at: Timestamp) -> Result<Offset, TxError> {
     let Some(row) = tx.read_partition(partition)? else { return Ok(Offset(0)) };
     if row.last_at < at || row.start == row.tail {
         return Ok(row.tail);
@@ -150,14 +150,14 @@ pub fn delete(tx: &mut PostgresTx<'_>, partition: PartitionId, offset: Offset) {
     }
 }
 
-pub fn trim(tx: &mut PostgresTx<'_>, partition: PartitionId, start: Offset) -> Result<(), Stop> {
+pub fn trim(tx: &mut PostgresTx<'_>, partition: PartitionId, start: Offset) -> Result<(), TxError> {
     let Some(mut row) = tx.read_partition(partition)? else { return Ok(()) };
     let start = start.min(row.tail);
     if start <= row.start {
         return Ok(());
     }
     if !tx.batch.prepare_to_change(partition) {
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     let first_at = if start == row.tail { None } else { segment_time(tx, partition, start)? };
     tx.mark_write(Durability::Now);
@@ -181,24 +181,24 @@ fn offset_at_in_database(
     from: Offset,
     to: Offset,
     at: Timestamp,
-) -> Result<Offset, Stop> {
+) -> Result<Offset, TxError> {
     let known = tx.batch.time_lookups.get(&partition).into_iter().flatten();
     let found = known.rev().find(|moment| moment.after < at && at <= moment.until);
     if let Some(moment) = found {
         return Ok(moment.offset.clamp(from, to));
     }
     tx.batch.missing.times.insert((partition, from, to, at));
-    Err(Stop::Load)
+    Err(TxError::RowsMissing)
 }
 
 fn find_segment(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
     offset: Offset,
-) -> Result<Option<Segment>, Stop> {
+) -> Result<Option<Segment>, TxError> {
     let young = tx.batch.unwritten_segments(partition).find(|o| o.header.base <= offset && offset < o.end());
     if let Some(open) = young {
-        let body = Bytes::copy_from_slice(&open.bytes[Segment::BODY_AT..]);
+        let body = Bytes::copy_from_slice(&open.bytes[Segment::BODY_OFFSET..]);
         return Ok(Some(Segment::new(partition, open.header, body)));
     }
     if let Some(segment) = tx.cache.get(partition, offset) {
@@ -212,7 +212,7 @@ fn find_segment(
         return Ok(None);
     }
     tx.batch.missing.segments.insert((partition, offset));
-    Err(Stop::Load)
+    Err(TxError::RowsMissing)
 }
 
 /// When the segment around an offset was stored.
@@ -220,7 +220,7 @@ fn segment_time(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
     offset: Offset,
-) -> Result<Option<Timestamp>, Stop> {
+) -> Result<Option<Timestamp>, TxError> {
     let young = tx.batch.unwritten_segments(partition).find(|o| o.header.base <= offset && offset < o.end());
     if let Some(open) = young {
         return Ok(Some(open.header.created_at));
@@ -229,7 +229,7 @@ fn segment_time(
         Some(time) => Ok(*time),
         None => {
             tx.batch.missing.segment_times.insert((partition, offset));
-            Err(Stop::Load)
+            Err(TxError::RowsMissing)
         }
     }
 }
@@ -239,7 +239,7 @@ fn remember_ids(
     tx: &mut PostgresTx<'_>,
     partition: PartitionId,
     Appended { first, created_at }: Appended,
-    block: &Block,
+    block: &MessageBlock,
     window: Duration,
 ) {
     let until = tx.batch.now.after(window);

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use baton_store::{Durability, Partition, Stop, Tx};
+use baton_store::{Durability, Partition, Tx, TxError};
 use baton_types::{Offset, PartitionId, QueueId, Timestamp};
 
 use super::PostgresTx;
 use crate::state::batch::PartitionEntry;
 
-pub fn find_by_name(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> Result<Option<Partition>, Stop> {
+pub fn find_by_name(
+    tx: &mut PostgresTx<'_>,
+    queue: QueueId,
+    name: &str,
+) -> Result<Option<Partition>, TxError> {
     if !tx.batch.catalog.has_queue(queue) {
         return Ok(None);
     }
@@ -26,7 +30,7 @@ pub fn find_by_name(tx: &mut PostgresTx<'_>, queue: QueueId, name: &str) -> Resu
         None if tx.batch.whole_queues.contains(&queue) => Ok(None),
         None => {
             tx.batch.missing.names.insert(key);
-            Err(Stop::Load)
+            Err(TxError::RowsMissing)
         }
     }
 }
@@ -36,7 +40,7 @@ pub fn page(
     queue: QueueId,
     after: Option<PartitionId>,
     limit: usize,
-) -> Result<Vec<Partition>, Stop> {
+) -> Result<Vec<Partition>, TxError> {
     if !tx.batch.catalog.has_queue(queue) {
         return Ok(Vec::new());
     }
@@ -48,7 +52,7 @@ pub fn page(
         page.iter().copied().chain(fresh).collect()
     } else {
         tx.batch.missing.partition_pages.insert((queue, after, limit));
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     };
     ids.sort_unstable();
     ids.retain(|id| after.is_none_or(|after| *id > after));
@@ -57,7 +61,7 @@ pub fn page(
     Ok(ids.into_iter().filter_map(|id| tx.batch.entry(id).map(|entry| entry.row.clone())).collect())
 }
 
-pub fn count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
+pub fn count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, TxError> {
     if !tx.batch.catalog.has_queue(queue) {
         return Ok(0);
     }
@@ -66,12 +70,12 @@ pub fn count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
     }
     let Some(stored) = tx.batch.partition_counts.get(&queue).copied() else {
         tx.batch.missing.partition_counts.insert(queue);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     };
     Ok(stored + tx.batch.changed_partitions_of(queue).filter(|entry| entry.is_new).count() as u64)
 }
 
-pub fn has_room(tx: &mut PostgresTx<'_>, queue: QueueId, more: u64) -> Result<bool, Stop> {
+pub fn has_room(tx: &mut PostgresTx<'_>, queue: QueueId, more: u64) -> Result<bool, TxError> {
     let is_counted = tx.batch.whole_queues.contains(&queue) || tx.batch.partition_counts.contains_key(&queue);
     if let Some(has_room) = tx.partition_limit.has_room(queue, more).filter(|_| !is_counted) {
         return Ok(has_room);

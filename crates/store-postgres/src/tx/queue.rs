@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use baton_store::{Durability, Queue, QueueSpec, Stop, Tx};
+use baton_store::{Durability, Queue, QueueSpec, Tx, TxError};
 use baton_types::{PartitionId, QueueId};
 
 use super::PostgresTx;
 use crate::state::batch;
 
-pub fn put(tx: &mut PostgresTx<'_>, spec: QueueSpec) -> Result<Arc<Queue>, Stop> {
+pub fn put(tx: &mut PostgresTx<'_>, spec: QueueSpec) -> Result<Arc<Queue>, TxError> {
     let old = tx.batch.catalog.queue(&spec.name);
     let queue = Arc::new(match &old {
         Some(old) => Queue { spec, ..(**old).clone() },
@@ -46,7 +46,7 @@ pub fn remove(tx: &mut PostgresTx<'_>, id: QueueId) {
     });
 }
 
-pub fn message_count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Stop> {
+pub fn message_count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, TxError> {
     if !tx.batch.catalog.has_queue(queue) {
         return Ok(0);
     }
@@ -55,7 +55,7 @@ pub fn message_count(tx: &mut PostgresTx<'_>, queue: QueueId) -> Result<u64, Sto
     }
     let Some(stored) = tx.batch.message_counts.get(&queue).copied() else {
         tx.batch.missing.message_counts.insert(queue);
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     };
     let now: u64 = tx.batch.changed_partitions_of(queue).map(|entry| batch::message_count(&entry.row)).sum();
     let stored_before = tx.batch.changed_partitions_of(queue).filter(|entry| !entry.is_new);

@@ -1,18 +1,18 @@
 //! Records, by key and in pages by prefix.
 
-use baton_store::{Durability, Error, Record, Stop, Tx};
+use baton_store::{Durability, Error, Record, Tx, TxError};
 use baton_types::{Timestamp, limits};
 use bytes::Bytes;
 
 use super::{PostgresTx, SPARE_ROWS, unwind_for_missing_row};
 
-pub fn get(tx: &mut PostgresTx<'_>, key: &str) -> Result<Option<Record>, Stop> {
+pub fn get(tx: &mut PostgresTx<'_>, key: &str) -> Result<Option<Record>, TxError> {
     tx.batch.reads_records = true;
     match tx.batch.records.get(key) {
         Some(record) => Ok(record.clone().filter(|record| is_live(tx, record))),
         None => {
             tx.batch.missing.records.insert(key.into());
-            Err(Stop::Load)
+            Err(TxError::RowsMissing)
         }
     }
 }
@@ -22,12 +22,12 @@ pub fn put(
     key: &str,
     value: Bytes,
     expires_at: Option<Timestamp>,
-) -> Result<u64, Stop> {
+) -> Result<u64, TxError> {
     if value.len() > limits::RECORD_BYTES_MAX {
         return Err(Error::TooLarge { bytes: value.len(), max: limits::RECORD_BYTES_MAX }.into());
     }
     if !tx.batch.prepare_to_write_records() {
-        return Err(Stop::Load);
+        return Err(TxError::RowsMissing);
     }
     // Higher than the stored version, because the clock has observed the version of the last commit that
     // wrote records.
@@ -50,7 +50,7 @@ pub fn page(
     prefix: &str,
     after: Option<&str>,
     limit: usize,
-) -> Result<Vec<(String, Record)>, Stop> {
+) -> Result<Vec<(String, Record)>, TxError> {
     tx.batch.reads_records = true;
     let place = (prefix.to_owned(), after.map(str::to_owned));
     let mut asked = limit.saturating_add(SPARE_ROWS);
@@ -77,7 +77,7 @@ pub fn page(
     }
     let missing = tx.batch.missing.record_pages.entry(place).or_default();
     *missing = asked.max(*missing);
-    Err(Stop::Load)
+    Err(TxError::RowsMissing)
 }
 
 fn is_live(tx: &PostgresTx<'_>, record: &Record) -> bool {

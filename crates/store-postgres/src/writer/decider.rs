@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use baton_store::{Error, Operation, Stop};
+use baton_store::{Error, Operation, TxError};
 
 use crate::context::StoreContext;
 use crate::state::batch::BatchState;
@@ -25,7 +25,7 @@ impl Decider<'_> {
         batch: &mut BatchState,
         remembered: &DedupIndex,
         operation: &mut Box<dyn Operation>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), TxError> {
         batch.begin_operation();
         let StoreContext { cache, partition_limit: room, .. } = self.shared;
         let mut tx = PostgresTx {
@@ -38,9 +38,9 @@ impl Decider<'_> {
         };
         match catch_unwind(AssertUnwindSafe(|| operation.apply(&mut tx))) {
             Ok(outcome) => outcome,
-            Err(thrown) if thrown.is::<MissingRow>() => Err(Stop::Load),
+            Err(thrown) if thrown.is::<MissingRow>() => Err(TxError::RowsMissing),
             // A panic is undone like any other failure; the other operations of the batch go on.
-            Err(_) => Err(Stop::Failed(Error::Closed("a decision panicked".into()))),
+            Err(_) => Err(TxError::Failed(Error::Closed("a decision panicked".into()))),
         }
     }
 
@@ -72,7 +72,7 @@ impl Decider<'_> {
             let marks = batch.writes.summary;
             match self.run_operation(batch, remembered, &mut waiting[outcomes.len()]) {
                 Ok(()) => outcomes.push(Ok(())),
-                Err(Stop::Failed(error)) => {
+                Err(TxError::Failed(error)) => {
                     if batch.has_written() {
                         tracing::error!(%error, "a decision failed after its first write and was undone");
                         self.shared.count_undone();
@@ -81,7 +81,7 @@ impl Decider<'_> {
                     batch.writes.summary = marks;
                     outcomes.push(Err(error));
                 }
-                Err(Stop::Load) => {
+                Err(TxError::RowsMissing) => {
                     batch.undo_operation();
                     batch.writes.summary = marks;
                     return false;

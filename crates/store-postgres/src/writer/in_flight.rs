@@ -277,7 +277,7 @@ impl Writer {
     pub(super) fn apply_committed(&mut self, changes: CommittedChanges) {
         self.shared.cache.add(changes.segments.into());
         for (partition, start) in changes.trimmed {
-            self.shared.cache.forget(partition, start);
+            self.shared.cache.remove_before(partition, start);
         }
         if changes.has_leftovers {
             self.shared.sweep.notify_one();

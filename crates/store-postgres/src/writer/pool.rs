@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_store::{Error, Operation, Stop, Tx};
+use baton_store::{Error, Operation, Tx, TxError};
 use tokio::sync::mpsc::{self, error::TrySendError};
 use tokio::task::JoinHandle;
 
@@ -151,7 +151,7 @@ struct TimedOperation {
 }
 
 impl Operation for TimedOperation {
-    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError> {
         self.operation.apply(tx)
     }
 

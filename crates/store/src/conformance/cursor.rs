@@ -5,26 +5,30 @@ use std::collections::BTreeMap;
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, Timestamp};
 use uuid::Uuid;
 
-use super::{BEGIN, Backend, Bench, Restart, at, seconds};
-use crate::{Cursor, Durability, Lease, OffsetRanges, Retries, Start, Tx};
+use super::{Backend, Restart, START_TIME, TestStore, cursor_at, seconds};
+use crate::{Cursor, Durability, GroupStart, Lease, OffsetRanges, Retries, Tx};
 
 /// A cursor at `next` with everything before `end` leased for a minute.
 pub(super) fn leased_cursor(id: LeaseId, next: u64, end: u64) -> Cursor {
-    let until = BEGIN.after(seconds(60));
+    let until = START_TIME.after(seconds(60));
     let lease = Lease { id, token: 7, until, end: Offset(end) };
-    Cursor { lease: Some(Box::new(lease)), available_at: until, ..at(next) }
+    Cursor { lease: Some(Box::new(lease)), available_at: until, ..cursor_at(next) }
 }
 
 /// Asks what is offered and answers each with the cursor as it is, as a pop that takes nothing would.
-pub(super) async fn offered<B: Backend>(bench: &Bench<B>, group: GroupId, limit: usize) -> Vec<PartitionId> {
+pub(super) async fn offered<B: Backend>(
+    bench: &TestStore<B>,
+    group: GroupId,
+    limit: usize,
+) -> Vec<PartitionId> {
     bench.run(move |tx| offer(tx, group, limit)).await
 }
 
-fn offer(tx: &mut dyn Tx, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, crate::Stop> {
-    let found = tx.candidates(group, limit)?;
+fn offer(tx: &mut dyn Tx, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, crate::TxError> {
+    let found = tx.ready_partitions(group, limit)?;
     let mut cursors = Vec::new();
     for partition in &found {
-        cursors.push((*partition, place(tx, group, *partition)?));
+        cursors.push((*partition, current_cursor(tx, group, *partition)?));
     }
     for (partition, cursor) in cursors {
         tx.put_cursor(group, partition, cursor, Durability::Soon);
@@ -33,20 +37,24 @@ fn offer(tx: &mut dyn Tx, group: GroupId, limit: usize) -> Result<Vec<PartitionI
 }
 
 /// The cursor, or where a group without one begins.
-pub(super) fn place(tx: &mut dyn Tx, group: GroupId, partition: PartitionId) -> Result<Cursor, crate::Stop> {
+pub(super) fn current_cursor(
+    tx: &mut dyn Tx,
+    group: GroupId,
+    partition: PartitionId,
+) -> Result<Cursor, crate::TxError> {
     if let Some(cursor) = tx.cursor(group, partition)? {
         return Ok(cursor);
     }
     let next = match tx.group_by_id(group)?.map(|group| group.start) {
-        Some(Start::At(moment)) => tx.offset_at(partition, moment)?,
+        Some(GroupStart::At(moment)) => tx.offset_at(partition, moment)?,
         _ => tx.partition_by_id(partition)?.map_or(Offset(0), |row| row.start),
     };
-    Ok(at(next.0))
+    Ok(cursor_at(next.0))
 }
 
-async fn many<B: Backend>(bench: &Bench<B>, count: usize) -> (GroupId, Vec<PartitionId>) {
+async fn many<B: Backend>(bench: &TestStore<B>, count: usize) -> (GroupId, Vec<PartitionId>) {
     let queue = bench.queue("q").await;
-    let group = bench.group(queue, "g", Start::Oldest).await;
+    let group = bench.group(queue, "g", GroupStart::Oldest).await;
     let partitions = bench.run(move |tx| {
         let mut partitions = Vec::new();
         for index in 0..count {
@@ -60,10 +68,10 @@ async fn many<B: Backend>(bench: &Bench<B>, count: usize) -> (GroupId, Vec<Parti
 }
 
 pub async fn there_is_no_cursor_before_the_first_is_written<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
-    let oldest = bench.group(queue, "oldest", Start::Oldest).await;
-    let now = bench.group(queue, "now", Start::At(BEGIN)).await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
+    let oldest = bench.group(queue, "oldest", GroupStart::Oldest).await;
+    let now = bench.group(queue, "now", GroupStart::At(START_TIME)).await;
     bench.push(partition, &["a"]).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
@@ -74,16 +82,16 @@ pub async fn there_is_no_cursor_before_the_first_is_written<B: Backend>() {
 }
 
 pub async fn a_cursor_is_read_as_it_was_written<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["x"; 9]).await;
-    let group = bench.group(queue, "g", Start::Oldest).await;
+    let group = bench.group(queue, "g", GroupStart::Oldest).await;
     let cursor = Cursor {
         finished: Some(Box::new(OffsetRanges::from_ranges([(4, 5), (6, 8)]))),
         retries: Some(Box::new(Retries::from_entries([(4, 1), (8, 2)]))),
         attempts: 2,
         consumed: 3,
-        last_pop_at: BEGIN.before(seconds(1)),
+        last_pop_at: START_TIME.before(seconds(1)),
         ..leased_cursor(LeaseId(Uuid::from_u128(u128::MAX - 5)), 3, 9)
     };
     bench.put_cursor(group, partition, cursor.clone()).await;
@@ -94,24 +102,24 @@ pub async fn a_cursor_is_read_as_it_was_written<B: Backend>() {
 }
 
 pub async fn a_cursor_of_an_unknown_group_or_partition_is_not_kept<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
-    let group = bench.group(queue, "g", Start::Oldest).await;
+    let bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
+    let group = bench.group(queue, "g", GroupStart::Oldest).await;
     let lease = LeaseId(Uuid::from_u128(3));
     for (group, partition) in [(GroupId(999), partition), (group, PartitionId(999))] {
         bench.put_cursor(group, partition, leased_cursor(lease, 0, 1)).await;
         assert_eq!(bench.run(move |tx| tx.cursor(group, partition)).await, None);
     }
-    assert!(bench.run(move |tx| tx.leased(lease)).await.is_empty());
+    assert!(bench.run(move |tx| tx.leased_partitions(lease)).await.is_empty());
 }
 
 pub async fn a_lease_is_found_by_its_id_until_it_is_given_back<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b"]).await;
-    let group = bench.group(queue, "g", Start::Oldest).await;
+    let group = bench.group(queue, "g", GroupStart::Oldest).await;
     let [first, second] = [1, 2].map(|id| LeaseId(Uuid::from_u128(id)));
-    let held = |lease| bench.begin(move |tx| tx.leased(lease));
+    let held = |lease| bench.submit(move |tx| tx.leased_partitions(lease));
     assert!(held(first).await.unwrap().is_empty());
     bench.put_cursor(group, partition, leased_cursor(first, 0, 1)).await;
     bench.put_cursor(group, partition, leased_cursor(first, 0, 2)).await;
@@ -119,40 +127,40 @@ pub async fn a_lease_is_found_by_its_id_until_it_is_given_back<B: Backend>() {
     bench.put_cursor(group, partition, leased_cursor(second, 0, 2)).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
-        assert!(bench.run(move |tx| tx.leased(first)).await.is_empty());
-        assert_eq!(bench.run(move |tx| tx.leased(second)).await, [(group, partition)]);
+        assert!(bench.run(move |tx| tx.leased_partitions(first)).await.is_empty());
+        assert_eq!(bench.run(move |tx| tx.leased_partitions(second)).await, [(group, partition)]);
     }
-    bench.put_cursor(group, partition, at(2)).await;
+    bench.put_cursor(group, partition, cursor_at(2)).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
-        assert!(bench.run(move |tx| tx.leased(second)).await.is_empty());
+        assert!(bench.run(move |tx| tx.leased_partitions(second)).await.is_empty());
     }
 }
 
 pub async fn a_lease_may_hold_several_partitions<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 3).await;
     let lease = LeaseId(Uuid::from_u128(1));
     for partition in &partitions {
         bench.put_cursor(group, *partition, leased_cursor(lease, 0, 2)).await;
     }
-    bench.put_cursor(group, partitions[1], at(2)).await;
+    bench.put_cursor(group, partitions[1], cursor_at(2)).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
-        let mut held = bench.run(move |tx| tx.leased(lease)).await;
+        let mut held = bench.run(move |tx| tx.leased_partitions(lease)).await;
         held.sort();
         assert_eq!(held, [(group, partitions[0]), (group, partitions[2])]);
     }
 }
 
 pub async fn only_partitions_with_work_are_offered<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 6).await;
-    bench.put_cursor(group, partitions[0], at(2)).await;
-    bench.put_cursor(group, partitions[1], at(1)).await;
+    bench.put_cursor(group, partitions[0], cursor_at(2)).await;
+    bench.put_cursor(group, partitions[1], cursor_at(1)).await;
     bench.put_cursor(group, partitions[2], leased_cursor(LeaseId(Uuid::from_u128(1)), 0, 2)).await;
     let all_finished = Some(Box::new(OffsetRanges::from_ranges([(0, 2)])));
-    bench.put_cursor(group, partitions[3], Cursor { finished: all_finished, ..at(0) }).await;
+    bench.put_cursor(group, partitions[3], Cursor { finished: all_finished, ..cursor_at(0) }).await;
     bench.trim(partitions[4], 2).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
@@ -169,12 +177,12 @@ pub async fn only_partitions_with_work_are_offered<B: Backend>() {
 }
 
 pub async fn a_partition_is_offered_when_its_time_has_come<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 1).await;
-    let until = BEGIN.after(seconds(30));
-    bench.put_cursor(group, partitions[0], Cursor { available_at: until, ..at(0) }).await;
+    let until = START_TIME.after(seconds(30));
+    bench.put_cursor(group, partitions[0], Cursor { available_at: until, ..cursor_at(0) }).await;
     bench.push(partitions[0], &["c"]).await;
-    bench.clock.advance_to(BEGIN.after(seconds(29)));
+    bench.clock.advance_to(START_TIME.after(seconds(29)));
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert!(offered(&bench, group, 9).await.is_empty());
@@ -187,24 +195,24 @@ pub async fn a_partition_is_offered_when_its_time_has_come<B: Backend>() {
     }
 }
 
-async fn next_available<B: Backend>(bench: &Bench<B>, group: GroupId) -> Option<Timestamp> {
-    bench.run(move |tx| tx.next_available(group)).await
+async fn next_available<B: Backend>(bench: &TestStore<B>, group: GroupId) -> Option<Timestamp> {
+    bench.run(move |tx| tx.next_ready_at(group)).await
 }
 
 pub async fn the_next_moment_is_that_of_the_first_partition_with_work<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 4).await;
     assert_eq!(next_available(&bench, group).await, None);
-    let after = |wait| BEGIN.after(seconds(wait));
+    let after = |wait| START_TIME.after(seconds(wait));
     for (partition, wait, next) in [(0, 50, 0), (1, 20, 1), (2, 5, 2), (3, 90, 1)] {
-        let cursor = Cursor { available_at: after(wait), ..at(next) };
+        let cursor = Cursor { available_at: after(wait), ..cursor_at(next) };
         bench.put_cursor(group, partitions[partition], cursor).await;
     }
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(next_available(&bench, group).await, Some(after(20)), "the one at 5 s has nothing left");
     }
-    bench.put_cursor(group, partitions[1], at(2)).await;
+    bench.put_cursor(group, partitions[1], cursor_at(2)).await;
     assert_eq!(next_available(&bench, group).await, Some(after(50)));
     bench.push(partitions[2], &["c"]).await;
     assert_eq!(next_available(&bench, group).await, Some(after(5)), "now it has");
@@ -217,9 +225,9 @@ pub async fn the_next_moment_is_that_of_the_first_partition_with_work<B: Backend
 }
 
 pub async fn the_next_moment_forgets_what_was_trimmed<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 1).await;
-    let cursor = Cursor { available_at: BEGIN.after(seconds(50)), ..at(0) };
+    let cursor = Cursor { available_at: START_TIME.after(seconds(50)), ..cursor_at(0) };
     bench.put_cursor(group, partitions[0], cursor).await;
     bench.trim(partitions[0], 2).await;
     for restart in Restart::ALL {
@@ -229,7 +237,7 @@ pub async fn the_next_moment_forgets_what_was_trimmed<B: Backend>() {
 }
 
 pub async fn what_was_offered_longest_ago_comes_first<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 5).await;
     let mut first_round = Vec::new();
     for limit in [2, 1, 2] {
@@ -246,7 +254,7 @@ pub async fn what_was_offered_longest_ago_comes_first<B: Backend>() {
 }
 
 pub async fn none_starves_among_many<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 40).await;
     let mut turns = BTreeMap::<_, u64>::new();
     for round in 0..200usize {
@@ -262,41 +270,41 @@ pub async fn none_starves_among_many<B: Backend>() {
 }
 
 pub async fn a_leased_partition_keeps_its_turn<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 3).await;
     let busy = offered(&bench, group, 1).await[0];
     bench.put_cursor(group, busy, leased_cursor(LeaseId(Uuid::from_u128(1)), 0, 1)).await;
     for _ in 0..4 {
         assert!(!offered(&bench, group, 9).await.contains(&busy));
     }
-    bench.put_cursor(group, busy, at(1)).await;
+    bench.put_cursor(group, busy, cursor_at(1)).await;
     let found = offered(&bench, group, 9).await;
     assert_eq!(found.len(), partitions.len());
     assert!(found.contains(&busy));
 }
 
 pub async fn a_cursor_that_goes_back_is_offered_again<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 1).await;
-    bench.put_cursor(group, partitions[0], at(2)).await;
+    bench.put_cursor(group, partitions[0], cursor_at(2)).await;
     assert!(offered(&bench, group, 9).await.is_empty());
-    bench.put_cursor(group, partitions[0], at(1)).await;
+    bench.put_cursor(group, partitions[0], cursor_at(1)).await;
     assert_eq!(offered(&bench, group, 9).await, partitions);
     assert_eq!(bench.run(move |tx| tx.backlog(group)).await, 1);
 }
 
 pub async fn backlog_counts_what_is_neither_finished_nor_deleted_nor_trimmed<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["x"; 10]).await;
-    let group = bench.group(queue, "g", Start::Oldest).await;
+    let group = bench.group(queue, "g", GroupStart::Oldest).await;
     let finished = Some(Box::new(OffsetRanges::from_ranges([(3, 5), (8, 9)])));
-    let steps: [(Box<dyn FnMut(&mut dyn Tx) -> Result<(), crate::Stop> + Send>, u64); 6] = [
+    let steps: [(Box<dyn FnMut(&mut dyn Tx) -> Result<(), crate::TxError> + Send>, u64); 6] = [
         (Box::new(|_| Ok(())), 10),
-        (Box::new(move |tx| Ok(tx.put_cursor(group, partition, at(2), Durability::Now))), 8),
+        (Box::new(move |tx| Ok(tx.put_cursor(group, partition, cursor_at(2), Durability::Now))), 8),
         (
             Box::new(move |tx| {
-                let cursor = Cursor { finished: finished.clone(), ..at(2) };
+                let cursor = Cursor { finished: finished.clone(), ..cursor_at(2) };
                 Ok(tx.put_cursor(group, partition, cursor, Durability::Now))
             }),
             5,

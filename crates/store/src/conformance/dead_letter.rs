@@ -3,7 +3,7 @@
 use baton_types::{Offset, PartitionId, QueueId, Timestamp};
 use uuid::Uuid;
 
-use super::{BEGIN, Backend, Bench, Restart, seconds};
+use super::{Backend, Restart, START_TIME, TestStore, seconds};
 use crate::{DeadLetter, DeadLetterKey};
 
 pub(super) fn key(queue: QueueId, partition: PartitionId, offset: u64, group: &str) -> DeadLetterKey {
@@ -22,21 +22,21 @@ pub(super) fn letter(
         transaction_id: format!("t-{offset}"),
         trace_id: Some(Uuid::from_u128(4)),
         producer: None,
-        created_at: BEGIN,
-        failed_at: BEGIN.after(seconds(failed_after)),
+        created_at: START_TIME,
+        failed_at: START_TIME.after(seconds(failed_after)),
         retries: 3,
         error: Some("no \"luck\"".into()),
         payload: vec![0, 159, 146, 150].into(),
     }
 }
 
-async fn put<B: Backend>(bench: &Bench<B>, letter: &DeadLetter) {
+async fn put<B: Backend>(bench: &TestStore<B>, letter: &DeadLetter) {
     let letter = letter.clone();
     bench.run(move |tx| Ok(tx.put_dead_letter(letter.clone()))).await;
 }
 
 async fn page<B: Backend>(
-    bench: &Bench<B>,
+    bench: &TestStore<B>,
     queue: QueueId,
     after: Option<DeadLetter>,
     limit: usize,
@@ -49,8 +49,8 @@ fn offsets(letters: &[DeadLetter]) -> Vec<u64> {
 }
 
 pub async fn a_letter_is_read_as_it_was_written<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     let mut large = letter(queue, partition, 8, "g/ü", 2);
     large.payload = vec![7; 200_000].into();
     let plain = letter(queue, partition, 9, "g", 1);
@@ -69,8 +69,8 @@ pub async fn a_letter_is_read_as_it_was_written<B: Backend>() {
 }
 
 pub async fn a_letter_of_the_same_key_replaces_the_old_one<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     put(&bench, &letter(queue, partition, 1, "g", 1)).await;
     put(&bench, &letter(queue, partition, 2, "g", 2)).await;
     for (restart, failed_after) in Restart::ALL.into_iter().zip([3, 3, 0]) {
@@ -86,8 +86,8 @@ pub async fn a_letter_of_the_same_key_replaces_the_old_one<B: Backend>() {
 }
 
 pub async fn letters_are_told_newest_first_and_paged<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     for (offset, failed_after) in [(0, 5), (1, 9), (2, 1), (3, 7)] {
         put(&bench, &letter(queue, partition, offset, "g", failed_after)).await;
     }
@@ -104,8 +104,8 @@ pub async fn letters_are_told_newest_first_and_paged<B: Backend>() {
 }
 
 pub async fn letters_of_one_moment_are_paged_without_loss<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     for offset in 0..7 {
         for group in ["g", "h"] {
             put(&bench, &letter(queue, partition, offset, group, 1)).await;
@@ -126,8 +126,8 @@ pub async fn letters_of_one_moment_are_paged_without_loss<B: Backend>() {
 }
 
 pub async fn keys_of_letters_are_paged_by_partition_without_loss<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, first) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, first) = bench.queue_with_partition().await;
     let second = bench.run(move |tx| Ok(tx.create_partition(queue, "second"))).await;
     let other = bench.queue("other").await;
     let mut expected = Vec::new();
@@ -167,15 +167,15 @@ pub async fn keys_of_letters_are_paged_by_partition_without_loss<B: Backend>() {
             tx.put_dead_letter(letter(queue, first, 2, "g", 50));
             let keys = tx.dead_letter_keys(queue, None, 99)?;
             assert_eq!(keys.len(), 15);
-            assert!(keys.contains(&(key(queue, first, 2, "g"), BEGIN.after(seconds(50)))));
+            assert!(keys.contains(&(key(queue, first, 2, "g"), START_TIME.after(seconds(50)))));
             Ok(())
         })
         .await;
 }
 
 pub async fn a_removed_letter_is_gone<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     let (gone, stays) = (letter(queue, partition, 1, "g", 1), letter(queue, partition, 1, "h", 1));
     put(&bench, &gone).await;
     put(&bench, &stays).await;
@@ -190,8 +190,8 @@ pub async fn a_removed_letter_is_gone<B: Backend>() {
 }
 
 pub async fn letters_belong_to_their_queue<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     let other = bench.queue("other").await;
     put(&bench, &letter(queue, partition, 1, "g", 1)).await;
     put(&bench, &letter(other, partition, 2, "g", 1)).await;
@@ -203,8 +203,8 @@ pub async fn letters_belong_to_their_queue<B: Backend>() {
 }
 
 pub async fn letters_are_seen_before_they_are_committed<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     put(&bench, &letter(queue, partition, 0, "g", 1)).await;
     put(&bench, &letter(queue, partition, 5, "g", 5)).await;
     bench
@@ -216,7 +216,7 @@ pub async fn letters_are_seen_before_they_are_committed<B: Backend>() {
             assert_eq!(tx.dead_letter(&key(queue, partition, 5, "g"))?, None);
             let failed_at: Option<Timestamp> =
                 tx.dead_letter(&key(queue, partition, 0, "g"))?.map(|l| l.failed_at);
-            assert_eq!(failed_at, Some(BEGIN.after(seconds(9))));
+            assert_eq!(failed_at, Some(START_TIME.after(seconds(9))));
             Ok(())
         })
         .await;

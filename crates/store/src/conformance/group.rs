@@ -7,17 +7,18 @@ use baton_types::{GroupId, LeaseId, Offset, PartitionId};
 use uuid::Uuid;
 
 use super::cursor::{leased_cursor, offered};
-use super::{BEGIN, Backend, Bench, Restart, at, block, put_group, seconds};
-use crate::{GroupSpec, Start};
+use super::{Backend, Restart, START_TIME, TestStore, block, cursor_at, put_group, seconds};
+use crate::{GroupSpec, GroupStart};
 
-async fn backlog<B: Backend>(bench: &Bench<B>, group: GroupId) -> u64 {
+async fn backlog<B: Backend>(bench: &TestStore<B>, group: GroupId) -> u64 {
     bench.run(move |tx| tx.backlog(group)).await
 }
 
 pub async fn a_group_is_found_by_name_and_number<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (queue, other) = (bench.queue("q").await, bench.queue("other").await);
-    let (start, subscribed_at) = (Start::At(BEGIN.before(seconds(3))), BEGIN.before(seconds(5)));
+    let (start, subscribed_at) =
+        (GroupStart::At(START_TIME.before(seconds(3))), START_TIME.before(seconds(5)));
     let group = bench
         .run(move |tx| {
             Ok(tx.put_group(queue, &GroupSpec { name: "mailer", start, subscribed_at, conflation: true }))
@@ -38,10 +39,10 @@ pub async fn a_group_is_found_by_name_and_number<B: Backend>() {
 }
 
 pub async fn groups_are_told_by_name<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let queue = bench.queue("q").await;
     for name in ["m", "z", "a"] {
-        bench.group(queue, name, Start::Oldest).await;
+        bench.group(queue, name, GroupStart::Oldest).await;
     }
     for restart in Restart::ALL {
         bench.restart(restart).await;
@@ -51,14 +52,14 @@ pub async fn groups_are_told_by_name<B: Backend>() {
 }
 
 pub async fn a_group_of_the_same_name_replaces_and_voids_the_old_one<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b"]).await;
-    let (old, lease) = (bench.group(queue, "g", Start::Oldest).await, LeaseId(Uuid::from_u128(1)));
+    let (old, lease) = (bench.group(queue, "g", GroupStart::Oldest).await, LeaseId(Uuid::from_u128(1)));
     bench.put_cursor(old, partition, leased_cursor(lease, 1, 2)).await;
-    let new = bench.group(queue, "g", Start::Oldest).await;
+    let new = bench.group(queue, "g", GroupStart::Oldest).await;
     assert_ne!(new, old);
-    bench.put_cursor(old, partition, at(2)).await;
+    bench.put_cursor(old, partition, cursor_at(2)).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         bench
@@ -67,10 +68,10 @@ pub async fn a_group_of_the_same_name_replaces_and_voids_the_old_one<B: Backend>
                 assert_eq!(tx.groups(queue)?.len(), 1);
                 assert_eq!(tx.group_by_id(old)?, None);
                 assert_eq!((tx.cursor(old, partition)?, tx.cursor(new, partition)?), (None, None));
-                assert!(tx.leased(lease)?.is_empty());
+                assert!(tx.leased_partitions(lease)?.is_empty());
                 assert_eq!((tx.backlog(old)?, tx.backlog(new)?), (0, 2));
-                assert!(tx.candidates(old, 9)?.is_empty());
-                assert_eq!(tx.next_available(old)?, None);
+                assert!(tx.ready_partitions(old, 9)?.is_empty());
+                assert_eq!(tx.next_ready_at(old)?, None);
                 Ok(())
             })
             .await;
@@ -79,11 +80,11 @@ pub async fn a_group_of_the_same_name_replaces_and_voids_the_old_one<B: Backend>
 }
 
 pub async fn a_removed_group_takes_its_cursors_and_leases_with_it<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b"]).await;
-    let (group, lease) = (bench.group(queue, "g", Start::Oldest).await, LeaseId(Uuid::from_u128(1)));
-    let stays = bench.group(queue, "stays", Start::Oldest).await;
+    let (group, lease) = (bench.group(queue, "g", GroupStart::Oldest).await, LeaseId(Uuid::from_u128(1)));
+    let stays = bench.group(queue, "stays", GroupStart::Oldest).await;
     bench.put_cursor(group, partition, leased_cursor(lease, 1, 2)).await;
     bench.put_cursor(stays, partition, leased_cursor(lease, 1, 2)).await;
     bench.run(move |tx| Ok(tx.remove_group(group))).await;
@@ -93,23 +94,23 @@ pub async fn a_removed_group_takes_its_cursors_and_leases_with_it<B: Backend>() 
             .run(move |tx| {
                 assert_eq!((tx.group(queue, "g")?, tx.group_by_id(group)?), (None, None));
                 assert_eq!(tx.cursor(group, partition)?, None);
-                assert_eq!(tx.leased(lease)?, [(stays, partition)]);
+                assert_eq!(tx.leased_partitions(lease)?, [(stays, partition)]);
                 assert_eq!((tx.backlog(group)?, tx.backlog(stays)?), (0, 1));
                 Ok(())
             })
             .await;
     }
-    let again = bench.group(queue, "g", Start::Oldest).await;
+    let again = bench.group(queue, "g", GroupStart::Oldest).await;
     assert_eq!(bench.run(move |tx| tx.cursor(again, partition)).await, None);
     assert_eq!(backlog(&bench, again).await, 2);
 }
 
 pub async fn a_group_from_the_oldest_sees_everything_kept<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b", "c"]).await;
     bench.trim(partition, 1).await;
-    let group = bench.group(queue, "g", Start::Oldest).await;
+    let group = bench.group(queue, "g", GroupStart::Oldest).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(backlog(&bench, group).await, 2);
@@ -118,7 +119,7 @@ pub async fn a_group_from_the_oldest_sees_everything_kept<B: Backend>() {
 }
 
 /// Three partitions: all older, some newer, all newer than the moment.
-async fn three_ages<B: Backend>(bench: &Bench<B>) -> (baton_types::QueueId, [PartitionId; 3]) {
+async fn three_ages<B: Backend>(bench: &TestStore<B>) -> (baton_types::QueueId, [PartitionId; 3]) {
     let queue = bench.queue("q").await;
     let [older, mixed, newer] = [
         bench.partition(queue, "older").await,
@@ -127,17 +128,17 @@ async fn three_ages<B: Backend>(bench: &Bench<B>) -> (baton_types::QueueId, [Par
     ];
     bench.push(older, &["o"]).await;
     bench.push(mixed, &["o"]).await;
-    bench.clock.advance_to(BEGIN.after(seconds(100)));
+    bench.clock.advance_to(START_TIME.after(seconds(100)));
     bench.push(mixed, &["n", "n"]).await;
     bench.push(newer, &["n"]).await;
     (queue, [older, mixed, newer])
 }
 
 pub async fn a_group_from_a_moment_sees_what_came_since<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (queue, [older, mixed, newer]) = three_ages(&bench).await;
-    let moment = BEGIN.after(seconds(50));
-    let group = bench.group(queue, "g", Start::At(moment)).await;
+    let moment = START_TIME.after(seconds(50));
+    let group = bench.group(queue, "g", GroupStart::At(moment)).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         let place = bench.run(move |tx| tx.offset_at(mixed, moment)).await;
@@ -149,7 +150,7 @@ pub async fn a_group_from_a_moment_sees_what_came_since<B: Backend>() {
     let mut found = offered(&bench, group, 9).await;
     found.sort();
     assert_eq!(found, [mixed, newer]);
-    bench.put_cursor(group, mixed, at(1)).await;
+    bench.put_cursor(group, mixed, cursor_at(1)).await;
     bench.push(older, &["n"]).await;
     assert_eq!(backlog(&bench, group).await, 4);
     assert_eq!(offered(&bench, group, 9).await.len(), 3);
@@ -157,14 +158,14 @@ pub async fn a_group_from_a_moment_sees_what_came_since<B: Backend>() {
 }
 
 pub async fn a_group_from_now_sees_what_is_pushed_in_the_same_commit_after_it<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
-    let before = bench.begin(move |tx| Ok(tx.append(partition, &block(&["before"]), Duration::ZERO).first));
-    let subscribe = bench.begin(move |tx| {
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
+    let before = bench.submit(move |tx| Ok(tx.append(partition, &block(&["before"]), Duration::ZERO).first));
+    let subscribe = bench.submit(move |tx| {
         let now = tx.now();
-        Ok((put_group(tx, queue, "g", Start::At(now)), now))
+        Ok((put_group(tx, queue, "g", GroupStart::At(now)), now))
     });
-    let after = bench.begin(move |tx| Ok(tx.append(partition, &block(&["after"]), Duration::ZERO).first));
+    let after = bench.submit(move |tx| Ok(tx.append(partition, &block(&["after"]), Duration::ZERO).first));
     before.await.unwrap();
     let (group, now) = subscribe.await.unwrap();
     assert_eq!(after.await.unwrap(), Offset(1));
@@ -173,15 +174,15 @@ pub async fn a_group_from_now_sees_what_is_pushed_in_the_same_commit_after_it<B:
         assert_eq!(bench.run(move |tx| tx.offset_at(partition, now)).await, Offset(1));
     }
     assert_eq!(offered(&bench, group, 9).await, [partition]);
-    bench.put_cursor(group, partition, at(1)).await;
+    bench.put_cursor(group, partition, cursor_at(1)).await;
     assert_eq!(backlog(&bench, group).await, 1);
 }
 
 pub async fn a_group_from_a_later_moment_does_not_see_what_comes_before_it<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
-    let moment = BEGIN.after(seconds(100));
-    let group = bench.group(queue, "g", Start::At(moment)).await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
+    let moment = START_TIME.after(seconds(100));
+    let group = bench.group(queue, "g", GroupStart::At(moment)).await;
     bench.push(partition, &["early"]).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
@@ -197,7 +198,7 @@ pub async fn a_group_from_a_later_moment_does_not_see_what_comes_before_it<B: Ba
     }
     // As a seek to the end does.
     let later = moment.after(seconds(100));
-    bench.run(move |tx| Ok(tx.set_start(group, Start::At(later)))).await;
+    bench.run(move |tx| Ok(tx.set_group_start(group, GroupStart::At(later)))).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(backlog(&bench, group).await, 0, "{restart:?}");
@@ -212,11 +213,11 @@ pub async fn a_group_from_a_later_moment_does_not_see_what_comes_before_it<B: Ba
 }
 
 pub async fn a_group_sees_partitions_that_come_later<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let queue = bench.queue("q").await;
     let groups = [
-        bench.group(queue, "oldest", Start::Oldest).await,
-        bench.group(queue, "now", Start::At(BEGIN)).await,
+        bench.group(queue, "oldest", GroupStart::Oldest).await,
+        bench.group(queue, "now", GroupStart::At(START_TIME)).await,
     ];
     for (restart, name) in Restart::ALL.into_iter().zip(["a", "b", "c"]) {
         bench.restart(restart).await;

@@ -5,22 +5,22 @@ use std::time::Duration;
 use baton_types::{Offset, PartitionId, Timestamp};
 use uuid::Uuid;
 
-use super::{BEGIN, Backend, Bench, Restart, block, seconds};
-use crate::{Block, NewMessage, Partition};
+use super::{Backend, Restart, START_TIME, TestStore, block, seconds};
+use crate::{MessageBlock, NewMessage, Partition};
 
-async fn row<B: Backend>(bench: &Bench<B>, partition: PartitionId) -> Partition {
+async fn row<B: Backend>(bench: &TestStore<B>, partition: PartitionId) -> Partition {
     bench.run(move |tx| tx.partition_by_id(partition)).await.unwrap()
 }
 
-async fn offset_at<B: Backend>(bench: &Bench<B>, partition: PartitionId, at: Timestamp) -> u64 {
+async fn offset_at<B: Backend>(bench: &TestStore<B>, partition: PartitionId, at: Timestamp) -> u64 {
     bench.run(move |tx| tx.offset_at(partition, at)).await.0
 }
 
 pub async fn messages_come_back_as_they_were_pushed<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     let large = vec![0xA5; 300_000];
-    let mut pushed = Block::default();
+    let mut pushed = MessageBlock::default();
     pushed.push(&NewMessage {
         transaction_id: Some("t-1"),
         trace_id: Some(Uuid::from_u128(9)),
@@ -57,15 +57,15 @@ pub async fn messages_come_back_as_they_were_pushed<B: Backend>() {
 }
 
 pub async fn offsets_are_dense<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     let mut tail = 0;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         let appends: Vec<_> = (1..8u64)
             .map(|count| {
                 let block = block(&vec!["x"; usize::try_from(count).unwrap()]);
-                (count, bench.begin(move |tx| Ok(tx.append(partition, &block, Duration::ZERO).first)))
+                (count, bench.submit(move |tx| Ok(tx.append(partition, &block, Duration::ZERO).first)))
             })
             .collect();
         for (count, append) in appends {
@@ -73,22 +73,22 @@ pub async fn offsets_are_dense<B: Backend>() {
             tail += count;
         }
         assert_eq!(row(&bench, partition).await.tail, Offset(tail));
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, tail);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, tail);
         let read = bench.messages(partition, 0, tail).await;
         assert!(read.iter().map(|m| m.offset.0).eq(0..tail));
     }
 }
 
 pub async fn appends_of_one_commit_are_read_in_order<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, first) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, first) = bench.queue_with_partition().await;
     let second = bench.partition(queue, "p2").await;
     let texts: Vec<String> = (0..200).map(|i| format!("message {i}")).collect();
     let appends: Vec<_> = texts
         .iter()
         .map(|text| {
             let block = block(&[text]);
-            bench.begin(move |tx| {
+            bench.submit(move |tx| {
                 tx.append(first, &block, Duration::ZERO);
                 Ok(tx.append(second, &block, Duration::ZERO))
             })
@@ -106,8 +106,8 @@ pub async fn appends_of_one_commit_are_read_in_order<B: Backend>() {
 }
 
 pub async fn a_message_is_seen_by_the_decision_that_appended_it<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["before"]).await;
     bench
         .run(move |tx| {
@@ -125,8 +125,8 @@ pub async fn a_message_is_seen_by_the_decision_that_appended_it<B: Backend>() {
 }
 
 pub async fn a_read_tells_the_segments_that_touch_the_range<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     for push in [&["0", "1", "2"][..], &["3"], &["4", "5"], &["6"]] {
         bench.push(partition, push).await;
     }
@@ -144,8 +144,8 @@ pub async fn a_read_tells_the_segments_that_touch_the_range<B: Backend>() {
 }
 
 pub async fn a_read_stops_after_the_segment_that_passes_the_bound<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     let payload = "x".repeat(1000);
     for _ in 0..6 {
         bench.push(partition, &[&payload]).await;
@@ -160,8 +160,8 @@ pub async fn a_read_stops_after_the_segment_that_passes_the_bound<B: Backend>() 
 }
 
 pub async fn a_read_of_nothing_is_empty<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     assert!(bench.messages(partition, 0, 10).await.is_empty());
     bench.push(partition, &["a"]).await;
     assert!(bench.messages(partition, 0, 0).await.is_empty());
@@ -170,7 +170,7 @@ pub async fn a_read_of_nothing_is_empty<B: Backend>() {
 }
 
 pub async fn partitions_do_not_see_each_others_messages<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let queue = bench.queue("q").await;
     let mut partitions = Vec::new();
     for name in ["a", "b", "c"] {
@@ -185,13 +185,13 @@ pub async fn partitions_do_not_see_each_others_messages<B: Backend>() {
         bench.restart(restart).await;
         assert_eq!(bench.payloads(partitions[0].1, 0, 9).await, ["a", "a"]);
         assert_eq!(bench.payloads(partitions[2].1, 0, 9).await, ["c", "c"]);
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 4);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 4);
     }
 }
 
 pub async fn the_row_tells_when_the_oldest_and_newest_message_came<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     let mut times = Vec::new();
     for _ in 0..3 {
         bench.clock.advance(seconds(10));
@@ -213,8 +213,8 @@ pub async fn the_row_tells_when_the_oldest_and_newest_message_came<B: Backend>()
 }
 
 pub async fn a_moment_is_found_among_stored_and_uncommitted_messages<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     for _ in 0..5 {
         bench.clock.advance(seconds(10));
         bench.push(partition, &["a", "b"]).await;
@@ -224,9 +224,9 @@ pub async fn a_moment_is_found_among_stored_and_uncommitted_messages<B: Backend>
         bench.clock.advance(seconds(10));
         let pushes: Vec<_> = (0..3)
             .map(|_| {
-                let push = bench.begin(move |tx| Ok(tx.append(partition, &block(&["c"]), Duration::ZERO)));
+                let push = bench.submit(move |tx| Ok(tx.append(partition, &block(&["c"]), Duration::ZERO)));
                 // Each answer is compared within one decision, whatever is on disk by then.
-                let check = bench.begin(move |tx| {
+                let check = bench.submit(move |tx| {
                     let row = tx.partition_by_id(partition)?.unwrap();
                     let mut times = Vec::new();
                     for offset in row.start.0..row.tail.0 {
@@ -256,14 +256,14 @@ pub async fn a_moment_is_found_among_stored_and_uncommitted_messages<B: Backend>
     assert_eq!(offset_at(&bench, partition, Timestamp::MAX).await, 19);
     bench.trim(partition, 3).await;
     assert_eq!(offset_at(&bench, partition, Timestamp::MIN).await, 3, "the first kept one");
-    assert_eq!(offset_at(&bench, partition, BEGIN).await, 3);
+    assert_eq!(offset_at(&bench, partition, START_TIME).await, 3);
     bench.trim(partition, 19).await;
-    assert_eq!(offset_at(&bench, partition, BEGIN).await, 19, "the tail, when nothing is kept");
+    assert_eq!(offset_at(&bench, partition, START_TIME).await, 19, "the tail, when nothing is kept");
 }
 
 pub async fn a_trim_moves_the_start_exactly<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     for push in [&["0", "1", "2"][..], &["3", "4"], &["5"]] {
         bench.push(partition, push).await;
     }
@@ -273,40 +273,40 @@ pub async fn a_trim_moves_the_start_exactly<B: Backend>() {
             bench.restart(restart).await;
             let row = row(&bench, partition).await;
             assert_eq!((row.start, row.tail), (Offset(start), Offset(6)));
-            assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 6 - start);
+            assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 6 - start);
             assert_eq!(bench.payloads(partition, start, 6).await, expected);
         }
     }
 }
 
 pub async fn a_trim_beyond_the_tail_stops_at_the_tail<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b"]).await;
     bench.trim(partition, 100).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         let row = row(&bench, partition).await;
         assert_eq!((row.start, row.tail), (Offset(2), Offset(2)));
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 0);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 0);
     }
 }
 
 pub async fn a_trim_backwards_changes_nothing<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b"]).await;
     for start in [1, 0, 1] {
         bench.trim(partition, start).await;
     }
     assert_eq!(row(&bench, partition).await.start, Offset(1));
-    assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 1);
+    assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 1);
     bench.trim(PartitionId(u64::MAX / 2), 4).await;
 }
 
 pub async fn what_is_trimmed_is_read_no_more_once_its_segment_is_gone<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     for push in [&["0", "1"][..], &["2", "3"], &["4"]] {
         bench.push(partition, push).await;
     }
@@ -324,12 +324,12 @@ pub async fn what_is_trimmed_is_read_no_more_once_its_segment_is_gone<B: Backend
 }
 
 pub async fn messages_trimmed_before_they_were_committed_are_gone<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     let mut steps = Vec::new();
     for (payload, start) in [("0", 0), ("1", 1), ("2", 3), ("3", 3), ("4", 4)] {
-        let append = bench.begin(move |tx| Ok(tx.append(partition, &block(&[payload]), Duration::ZERO)));
-        let trim = bench.begin(move |tx| tx.trim(partition, Offset(start)));
+        let append = bench.submit(move |tx| Ok(tx.append(partition, &block(&[payload]), Duration::ZERO)));
+        let trim = bench.submit(move |tx| tx.trim(partition, Offset(start)));
         steps.push((append, trim));
     }
     for (append, trim) in steps {
@@ -338,15 +338,15 @@ pub async fn messages_trimmed_before_they_were_committed_are_gone<B: Backend>() 
     }
     for restart in Restart::ALL {
         bench.restart(restart).await;
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 1);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 1);
         assert_eq!(bench.payloads(partition, 4, 5).await, ["4"]);
         assert_eq!(bench.run(move |tx| tx.offset_at(partition, Timestamp::MIN)).await, Offset(4));
     }
 }
 
 pub async fn offsets_go_on_after_everything_was_trimmed<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (_, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (_, partition) = bench.queue_with_partition().await;
     let mut tail = 0;
     for restart in Restart::ALL {
         assert_eq!(bench.push(partition, &["a", "b"]).await, Offset(tail));
@@ -364,8 +364,8 @@ pub async fn offsets_go_on_after_everything_was_trimmed<B: Backend>() {
 }
 
 pub async fn a_deleted_message_is_marked_until_it_is_trimmed<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b", "c", "d"]).await;
     for offset in [1, 2, 1] {
         bench.run(move |tx| Ok(tx.delete_message(partition, Offset(offset)))).await;
@@ -374,13 +374,13 @@ pub async fn a_deleted_message_is_marked_until_it_is_trimmed<B: Backend>() {
         bench.restart(restart).await;
         let row = row(&bench, partition).await;
         assert_eq!((row.deleted.ranges(), row.start, row.tail), (&[(1, 3)][..], Offset(0), Offset(4)));
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 2);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 2);
     }
     bench.trim(partition, 2).await;
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(row(&bench, partition).await.deleted.ranges(), [(2, 3)]);
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 1);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 1);
     }
     // Beyond what is kept there is nothing to delete.
     for offset in [0, 1, 4, 99] {

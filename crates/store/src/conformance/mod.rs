@@ -5,7 +5,7 @@
 //! knows nothing of the backend, moves time only by hand, and waits for answers, never for time. Not here:
 //! speed, damaged files, full disks (those are each backend's own tests).
 //!
-//! Start at [`Bench`], then read any file: one per table.
+//! Start at [`TestStore`], then read any file: one per table.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,8 +24,8 @@ use baton_env::ManualClock;
 use baton_types::{GroupId, Offset, PartitionId, QueueId, QueueOptions, Timestamp};
 
 use crate::{
-    Block, BoxFuture, Cursor, Durability, Error, GroupSpec, MessageView, NewMessage, QueueSpec, Start, Stop,
-    Store, Tx, begin,
+    BoxFuture, Cursor, Durability, Error, GroupSpec, GroupStart, MessageBlock, NewMessage, QueueSpec, Store,
+    StoredMessage, Tx, TxError, submit,
 };
 
 pub mod cursor;
@@ -200,21 +200,21 @@ impl Restart {
 }
 
 /// The moment at which every bench begins.
-pub const BEGIN: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+pub const START_TIME: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 /// A usual de-duplication window.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 /// An open store with a clock in hand, and shorthands for what most behaviours arrange.
-pub struct Bench<B> {
+pub struct TestStore<B> {
     backend: Option<B>,
     store: Option<Arc<dyn Store>>,
     pub clock: Arc<ManualClock>,
 }
 
-impl<B: Backend> Bench<B> {
+impl<B: Backend> TestStore<B> {
     /// An empty store.
     pub async fn new() -> Self {
-        let (backend, clock) = (B::empty().await, Arc::new(ManualClock::new(BEGIN)));
+        let (backend, clock) = (B::empty().await, Arc::new(ManualClock::new(START_TIME)));
         let store = backend.open(clock.clone()).await;
         Self { backend: Some(backend), store: Some(store), clock }
     }
@@ -243,23 +243,23 @@ impl<B: Backend> Bench<B> {
     }
 
     /// Takes in a decision at once; awaiting it tells the answer.
-    pub fn begin<R: Send + 'static>(
+    pub fn submit<R: Send + 'static>(
         &self,
-        decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     ) -> BoxFuture<'static, Result<R, Error>> {
-        Box::pin(begin(self.store(), decide))
+        Box::pin(submit(self.store(), decide))
     }
 
     /// Runs a decision that must work.
     pub async fn run<R: Send + 'static>(
         &self,
-        decide: impl FnMut(&mut dyn Tx) -> Result<R, Stop> + Send + 'static,
+        decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     ) -> R {
-        self.begin(decide).await.unwrap()
+        self.submit(decide).await.unwrap()
     }
 
     pub async fn queue(&self, name: &'static str) -> QueueId {
-        self.run(move |tx| Ok(tx.put_queue(spec(name))?.id)).await
+        self.run(move |tx| Ok(tx.put_queue(queue_spec(name))?.id)).await
     }
 
     pub async fn partition(&self, queue: QueueId, name: &'static str) -> PartitionId {
@@ -267,12 +267,12 @@ impl<B: Backend> Bench<B> {
     }
 
     /// A queue with one partition.
-    pub async fn lane(&self) -> (QueueId, PartitionId) {
+    pub async fn queue_with_partition(&self) -> (QueueId, PartitionId) {
         let queue = self.queue("q").await;
         (queue, self.partition(queue, "p").await)
     }
 
-    pub async fn group(&self, queue: QueueId, name: &'static str, start: Start) -> GroupId {
+    pub async fn group(&self, queue: QueueId, name: &'static str, start: GroupStart) -> GroupId {
         self.run(move |tx| Ok(put_group(tx, queue, name, start))).await
     }
 
@@ -294,7 +294,7 @@ impl<B: Backend> Bench<B> {
     }
 
     /// The messages from `from` to before `to`, read piece by piece as a consumer would.
-    pub async fn messages(&self, partition: PartitionId, from: u64, to: u64) -> Vec<MessageView> {
+    pub async fn messages(&self, partition: PartitionId, from: u64, to: u64) -> Vec<StoredMessage> {
         let segments = self.store().read(partition, Offset(from), Offset(to), usize::MAX).await.unwrap();
         let messages = segments.iter().flat_map(|s| s.messages().collect::<Vec<_>>()).map(Result::unwrap);
         messages.filter(|m| (from..to).contains(&m.offset.0)).collect()
@@ -307,17 +307,17 @@ impl<B: Backend> Bench<B> {
     }
 }
 
-pub fn spec(name: &str) -> QueueSpec {
+pub fn queue_spec(name: &str) -> QueueSpec {
     QueueSpec { name: name.into(), namespace: "".into(), task: "".into(), options: QueueOptions::default() }
 }
 
-pub fn put_group(tx: &mut dyn Tx, queue: QueueId, name: &str, start: Start) -> GroupId {
+pub fn put_group(tx: &mut dyn Tx, queue: QueueId, name: &str, start: GroupStart) -> GroupId {
     let subscribed_at = tx.now();
     tx.put_group(queue, &GroupSpec { name, start, subscribed_at, conflation: false }).id
 }
 
-pub fn block(payloads: &[&str]) -> Block {
-    let mut block = Block::default();
+pub fn block(payloads: &[&str]) -> MessageBlock {
+    let mut block = MessageBlock::default();
     for payload in payloads {
         block.push(&NewMessage { payload: payload.as_bytes(), ..NewMessage::default() });
     }
@@ -325,8 +325,8 @@ pub fn block(payloads: &[&str]) -> Block {
 }
 
 /// Messages whose transaction ids are their payloads.
-pub fn named_block(payloads: &[&str]) -> Block {
-    let mut block = Block::default();
+pub fn named_block(payloads: &[&str]) -> MessageBlock {
+    let mut block = MessageBlock::default();
     for payload in payloads {
         let message =
             NewMessage { transaction_id: Some(payload), payload: payload.as_bytes(), ..Default::default() };
@@ -336,7 +336,7 @@ pub fn named_block(payloads: &[&str]) -> Block {
 }
 
 /// A cursor that stands at `next`.
-pub fn at(next: u64) -> Cursor {
+pub fn cursor_at(next: u64) -> Cursor {
     Cursor { next: Offset(next), ..Cursor::default() }
 }
 

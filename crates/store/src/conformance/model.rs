@@ -13,9 +13,9 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
-use super::cursor::place;
-use super::{Backend, Bench, Restart, named_block, put_group};
-use crate::{BoxFuture, Cursor, Durability, Error, OffsetRanges, Start, Stop, Tx};
+use super::cursor::current_cursor;
+use super::{Backend, Restart, TestStore, named_block, put_group};
+use crate::{BoxFuture, Cursor, Durability, Error, GroupStart, OffsetRanges, Tx, TxError};
 
 const PARTITIONS: [&str; 3] = ["p0", "p1", "p2"];
 const GROUPS: [&str; 2] = ["g0", "g1"];
@@ -106,12 +106,12 @@ fn whole_step() -> impl Strategy<Value = Step> {
 
 /// What a step did.
 #[derive(Debug)]
-enum Did {
+enum StepResult {
     Nothing,
     Appended { partition: PartitionId, first: Offset, created_at: Vec<Timestamp> },
     Trimmed { partition: PartitionId, start: Offset },
     Deleted { partition: PartitionId, offset: Offset },
-    Subscribed { name: usize, group: GroupId, start: Start },
+    Subscribed { name: usize, group: GroupId, start: GroupStart },
     Unsubscribed { group: GroupId },
     Moved { group: GroupId, cursors: Vec<(PartitionId, Cursor)> },
     Offered { group: GroupId, limit: usize, now: Timestamp, cursors: Vec<(PartitionId, Cursor)> },
@@ -121,9 +121,14 @@ fn share_of(row: &crate::Partition, share: u8) -> Offset {
     row.start.plus(row.tail.since(row.start) * u64::from(share) / 255)
 }
 
-fn take(step: &Step, tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<Did, Stop> {
+fn run_step(
+    step: &Step,
+    tx: &mut dyn Tx,
+    queue: QueueId,
+    partitions: &[PartitionId],
+) -> Result<StepResult, TxError> {
     let group_of =
-        |tx: &mut dyn Tx, index: usize| Ok::<_, Stop>(tx.group(queue, GROUPS[index])?.map(|g| g.id));
+        |tx: &mut dyn Tx, index: usize| Ok::<_, TxError>(tx.group(queue, GROUPS[index])?.map(|g| g.id));
     match step {
         Step::Append { partition, count } => {
             let partition = partitions[*partition];
@@ -134,35 +139,35 @@ fn take(step: &Step, tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]
             for index in 0..*count as u64 {
                 created_at.push(tx.message(partition, first.plus(index))?.unwrap().created_at);
             }
-            Ok(Did::Appended { partition, first, created_at })
+            Ok(StepResult::Appended { partition, first, created_at })
         }
         Step::Trim { partition, share } => {
             let partition = partitions[*partition];
             let start = share_of(&tx.partition_by_id(partition)?.unwrap(), *share);
             tx.trim(partition, start)?;
-            Ok(Did::Trimmed { partition, start })
+            Ok(StepResult::Trimmed { partition, start })
         }
         Step::Delete { partition, share } => {
             let partition = partitions[*partition];
             let offset = share_of(&tx.partition_by_id(partition)?.unwrap(), *share);
             tx.delete_message(partition, offset);
-            Ok(Did::Deleted { partition, offset })
+            Ok(StepResult::Deleted { partition, offset })
         }
         Step::Subscribe { group, start } => {
             let now = tx.now();
-            let start = start.map_or(Start::Oldest, |seconds| {
-                Start::At(Timestamp::from_micros(now.micros() + seconds * 1_000_000))
+            let start = start.map_or(GroupStart::Oldest, |seconds| {
+                GroupStart::At(Timestamp::from_micros(now.micros() + seconds * 1_000_000))
             });
             let id = put_group(tx, queue, GROUPS[*group], start);
-            Ok(Did::Subscribed { name: *group, group: id, start })
+            Ok(StepResult::Subscribed { name: *group, group: id, start })
         }
         Step::Unsubscribe { group } => {
-            let Some(group) = group_of(tx, *group)? else { return Ok(Did::Nothing) };
+            let Some(group) = group_of(tx, *group)? else { return Ok(StepResult::Nothing) };
             tx.remove_group(group);
-            Ok(Did::Unsubscribed { group })
+            Ok(StepResult::Unsubscribed { group })
         }
         Step::Move { group, partition, share, finished, wait } => {
-            let Some(group) = group_of(tx, *group)? else { return Ok(Did::Nothing) };
+            let Some(group) = group_of(tx, *group)? else { return Ok(StepResult::Nothing) };
             let partition = partitions[*partition];
             let row = tx.partition_by_id(partition)?.unwrap();
             let next = share_of(&row, *share);
@@ -178,25 +183,25 @@ fn take(step: &Step, tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]
                 ..Cursor::default()
             };
             tx.put_cursor(group, partition, cursor.clone(), Durability::Now);
-            Ok(Did::Moved { group, cursors: vec![(partition, cursor)] })
+            Ok(StepResult::Moved { group, cursors: vec![(partition, cursor)] })
         }
         Step::Offer { group, limit } => {
-            let Some(group) = group_of(tx, *group)? else { return Ok(Did::Nothing) };
-            let found = tx.candidates(group, *limit)?;
+            let Some(group) = group_of(tx, *group)? else { return Ok(StepResult::Nothing) };
+            let found = tx.ready_partitions(group, *limit)?;
             let mut cursors = Vec::new();
             for partition in found {
-                cursors.push((partition, place(tx, group, partition)?));
+                cursors.push((partition, current_cursor(tx, group, partition)?));
             }
             for (partition, cursor) in cursors.clone() {
                 tx.put_cursor(group, partition, cursor, Durability::Now);
             }
-            Ok(Did::Offered { group, limit: *limit, now: tx.now(), cursors })
+            Ok(StepResult::Offered { group, limit: *limit, now: tx.now(), cursors })
         }
         Step::Fail { after } => {
-            take(after, tx, queue, partitions)?;
+            run_step(after, tx, queue, partitions)?;
             Err(Error::Busy(Duration::ZERO).into())
         }
-        Step::Wait { .. } | Step::Settle | Step::Restart { .. } => Ok(Did::Nothing),
+        Step::Wait { .. } | Step::Settle | Step::Restart { .. } => Ok(StepResult::Nothing),
     }
 }
 
@@ -212,8 +217,8 @@ struct Told {
     groups: BTreeMap<GroupId, (u64, Option<Timestamp>, Vec<Option<Cursor>>)>,
 }
 
-fn look(tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<Told, Stop> {
-    let (now, kept, rows) = (tx.now(), tx.kept(queue)?, tx.partitions(queue, None, 99)?);
+fn look(tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<Told, TxError> {
+    let (now, kept, rows) = (tx.now(), tx.message_count(queue)?, tx.partitions(queue, None, 99)?);
     let mut moments = Vec::new();
     for row in &rows {
         let mut found = Vec::new();
@@ -229,7 +234,7 @@ fn look(tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<T
         for partition in partitions {
             cursors.push(tx.cursor(group.id, *partition)?);
         }
-        groups.insert(group.id, (tx.backlog(group.id)?, tx.next_available(group.id)?, cursors));
+        groups.insert(group.id, (tx.backlog(group.id)?, tx.next_ready_at(group.id)?, cursors));
     }
     Ok(Told { now, kept, rows, moments, groups })
 }
@@ -262,7 +267,7 @@ impl Log {
 
 struct Subscription {
     name: usize,
-    start: Start,
+    start: GroupStart,
     cursors: BTreeMap<PartitionId, Cursor>,
 }
 
@@ -291,42 +296,42 @@ impl Model {
             return (exact, exact);
         }
         match group.start {
-            Start::Oldest => (of(0, None), of(0, None)),
-            Start::At(at) => match of(log.offset_at(at), None) {
+            GroupStart::Oldest => (of(0, None), of(0, None)),
+            GroupStart::At(at) => match of(log.offset_at(at), None) {
                 0 if log.offset_at(at) == log.tail() => (0, 0),
                 least => (least, of(0, None)),
             },
         }
     }
 
-    fn apply(&mut self, did: &Did) -> Result<(), TestCaseError> {
+    fn apply(&mut self, did: &StepResult) -> Result<(), TestCaseError> {
         match did {
-            Did::Nothing => {}
-            Did::Appended { partition, first, created_at } => {
+            StepResult::Nothing => {}
+            StepResult::Appended { partition, first, created_at } => {
                 let log = self.logs.get_mut(partition).unwrap();
                 prop_assert_eq!(first.0, log.tail());
                 prop_assert!(log.times.iter().chain(created_at).is_sorted());
                 log.times.extend(created_at);
             }
-            Did::Trimmed { partition, start } => {
+            StepResult::Trimmed { partition, start } => {
                 let log = self.logs.get_mut(partition).unwrap();
                 log.start = log.start.max(start.0.min(log.tail()));
                 log.deleted = log.deleted.split_off(&log.start);
             }
-            Did::Deleted { partition, offset } => {
+            StepResult::Deleted { partition, offset } => {
                 let log = self.logs.get_mut(partition).unwrap();
                 if (log.start..log.tail()).contains(&offset.0) {
                     log.deleted.insert(offset.0);
                 }
             }
-            Did::Subscribed { name, group, start } => {
+            StepResult::Subscribed { name, group, start } => {
                 self.groups.retain(|_, old| old.name != *name);
                 let fresh = Subscription { name: *name, start: *start, cursors: BTreeMap::new() };
                 prop_assert!(self.groups.insert(*group, fresh).is_none());
             }
-            Did::Unsubscribed { group } => drop(self.groups.remove(group)),
-            Did::Moved { group, cursors } => self.put(*group, cursors),
-            Did::Offered { group, limit, now, cursors } => {
+            StepResult::Unsubscribed { group } => drop(self.groups.remove(group)),
+            StepResult::Moved { group, cursors } => self.put(*group, cursors),
+            StepResult::Offered { group, limit, now, cursors } => {
                 let subscription = &self.groups[group];
                 let (mut must, mut may) = (BTreeSet::new(), BTreeSet::new());
                 for partition in self.logs.keys() {
@@ -409,12 +414,12 @@ impl Model {
 }
 
 /// Steps that are under way.
-type Pending = Vec<(BoxFuture<'static, Result<Did, Error>>, BoxFuture<'static, Result<Told, Error>>)>;
+type Pending = Vec<(BoxFuture<'static, Result<StepResult, Error>>, BoxFuture<'static, Result<Told, Error>>)>;
 
 async fn settle(pending: &mut Pending, model: &mut Model) -> Result<(), TestCaseError> {
     for (did, told) in pending.drain(..) {
         let did = did.await.or_else(|error| match error {
-            Error::Busy(_) => Ok(Did::Nothing),
+            Error::Busy(_) => Ok(StepResult::Nothing),
             error => Err(error),
         });
         model.apply(&did.unwrap())?;
@@ -424,7 +429,7 @@ async fn settle(pending: &mut Pending, model: &mut Model) -> Result<(), TestCase
 }
 
 async fn play<B: Backend>(steps: Vec<Step>, wait_for_each: bool) -> Result<(), TestCaseError> {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let queue = bench.queue("q").await;
     let (mut model, mut pending) = (Model::default(), Pending::new());
     let mut partitions = Vec::new();
@@ -446,12 +451,12 @@ async fn play<B: Backend>(steps: Vec<Step>, wait_for_each: bool) -> Result<(), T
             _ => {}
         }
         let (all, also) = (partitions.clone(), partitions.clone());
-        let mut did = bench.begin(move |tx| take(&step, tx, queue, &all));
+        let mut did = bench.submit(move |tx| run_step(&step, tx, queue, &all));
         if wait_for_each {
             let done = did.await;
             did = Box::pin(async { done });
         }
-        pending.push((did, bench.begin(move |tx| look(tx, queue, &also))));
+        pending.push((did, bench.submit(move |tx| look(tx, queue, &also))));
         if wait_for_each {
             settle(&mut pending, &mut model).await?;
         }
@@ -495,7 +500,7 @@ pub async fn random_work_that_is_waited_for_agrees_with_a_plain_model<B: Backend
 type Touch = (u8, Option<u8>, Option<bool>);
 
 async fn touch<B: Backend>(touches: Vec<Touch>) -> Result<(), TestCaseError> {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (mut model, mut pending) = (BTreeMap::<String, u8>::new(), Vec::new());
     for (key, value, restart) in touches {
         if key % 3 == 0 || restart.is_some() {
@@ -520,13 +525,13 @@ async fn touch<B: Backend>(touches: Vec<Touch>) -> Result<(), TestCaseError> {
             .collect();
         if key.ends_with('7') {
             let undone = key.clone();
-            drop(bench.begin(move |tx| -> Result<(), Stop> {
+            drop(bench.submit(move |tx| -> Result<(), TxError> {
                 tx.put_record(&undone, "undone".into(), None)?;
                 tx.remove_record("01");
                 Err(Error::Busy(Duration::ZERO).into())
             }));
         }
-        let scan = bench.begin(move |tx| {
+        let scan = bench.submit(move |tx| {
             match value {
                 Some(value) => drop(tx.put_record(&key, Bytes::copy_from_slice(&[value]), None)?),
                 None => tx.remove_record(&key),

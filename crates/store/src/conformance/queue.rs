@@ -6,12 +6,14 @@ use std::time::Duration;
 use baton_types::{LeaseId, Offset, PartitionId};
 use uuid::Uuid;
 
-use super::{Backend, Bench, Restart, WINDOW, at, block, dead_letter, named_block, put_group, spec};
-use crate::{Cursor, Durability, Lease, Start, Tx};
+use super::{
+    Backend, Restart, TestStore, WINDOW, block, cursor_at, dead_letter, named_block, put_group, queue_spec,
+};
+use crate::{Cursor, Durability, GroupStart, Lease, Tx};
 
 pub async fn a_queue_is_found_by_name_and_number<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let mut wanted = spec("bestellungen");
+    let mut bench = TestStore::<B>::new().await;
+    let mut wanted = queue_spec("bestellungen");
     (wanted.namespace, wanted.task, wanted.options.lease_time) = ("shop".into(), "ship".into(), 7);
     let given = wanted.clone();
     let queue = bench.run(move |tx| tx.put_queue(given.clone())).await;
@@ -26,11 +28,11 @@ pub async fn a_queue_is_found_by_name_and_number<B: Backend>() {
 }
 
 pub async fn a_queue_is_changed_in_place<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a"]).await;
     let created_at = bench.run(|tx| tx.queue("q")).await.unwrap().created_at;
-    let mut changed = spec("q");
+    let mut changed = queue_spec("q");
     changed.options.retry_limit = 9;
     let given = changed.clone();
     bench.run(move |tx| tx.put_queue(given.clone())).await;
@@ -38,12 +40,12 @@ pub async fn a_queue_is_changed_in_place<B: Backend>() {
         bench.restart(restart).await;
         let found = bench.run(|tx| tx.queue("q")).await.unwrap();
         assert_eq!((found.id, found.created_at, &found.spec), (queue, created_at, &changed));
-        assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 1);
+        assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 1);
     }
 }
 
 pub async fn queues_are_told_in_the_order_of_their_creation<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     for name in ["m", "z", "a", "k"] {
         bench.queue(name).await;
     }
@@ -58,7 +60,7 @@ pub async fn queues_are_told_in_the_order_of_their_creation<B: Backend>() {
 }
 
 pub async fn partitions_are_found_and_paged_by_number<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (queue, other) = (bench.queue("q").await, bench.queue("other").await);
     let mut ids = Vec::new();
     for name in ["z", "a", "ü", ""] {
@@ -75,7 +77,7 @@ pub async fn partitions_are_found_and_paged_by_number<B: Backend>() {
         assert_eq!(bench.run(move |tx| tx.partition(queue, "unknown")).await, None);
         assert_eq!(bench.run(|tx| tx.partition_by_id(PartitionId(u64::MAX / 2))).await, None);
         assert_eq!(bench.run(move |tx| tx.partition_count(queue)).await, 4);
-        let page = |after, limit| bench.begin(move |tx| tx.partitions(queue, after, limit));
+        let page = |after, limit| bench.submit(move |tx| tx.partitions(queue, after, limit));
         let told = |rows: Vec<crate::Partition>| rows.iter().map(|row| row.id).collect::<Vec<_>>();
         assert_eq!(told(page(None, 10).await.unwrap()), ids);
         assert_eq!(told(page(Some(ids[0]), 2).await.unwrap()), ids[1..3]);
@@ -84,7 +86,7 @@ pub async fn partitions_are_found_and_paged_by_number<B: Backend>() {
 }
 
 pub async fn hundreds_of_partitions_are_found_and_filled_in_one_decision<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let queue = bench.queue("q").await;
     let fill = move |tx: &mut dyn Tx| {
         let names: Vec<String> = (0..300).map(|number| format!("p{number}")).collect();
@@ -103,16 +105,16 @@ pub async fn hundreds_of_partitions_are_found_and_filled_in_one_decision<B: Back
         bench.restart(restart).await;
         assert_eq!(bench.run(fill).await, ids);
     }
-    assert_eq!(bench.run(move |tx| tx.kept(queue)).await, 4 * 300);
+    assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 4 * 300);
 }
 
 pub async fn numbers_are_never_used_again<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let mut seen = BTreeSet::new();
     for restart in [Restart::Not, Restart::Close, Restart::Crash, Restart::Not] {
         bench.restart(restart).await;
-        let (queue, partition) = bench.lane().await;
-        let group = bench.group(queue, "g", Start::Oldest).await;
+        let (queue, partition) = bench.queue_with_partition().await;
+        let group = bench.group(queue, "g", GroupStart::Oldest).await;
         for fresh in [("queue", queue.0), ("partition", partition.0), ("group", group.0)] {
             assert!(seen.insert(fresh), "{fresh:?} came twice");
         }
@@ -121,17 +123,17 @@ pub async fn numbers_are_never_used_again<B: Backend>() {
 }
 
 pub async fn a_removed_queue_takes_everything_with_it<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     let lease = LeaseId(Uuid::from_u128(5));
     let (group, token) = bench
         .run(move |tx| {
             tx.append(partition, &named_block(&["a", "b"]), WINDOW);
-            let group = put_group(tx, queue, "g", Start::Oldest);
+            let group = put_group(tx, queue, "g", GroupStart::Oldest);
             tx.put_dead_letter(dead_letter::letter(queue, partition, 0, "g", 5));
             let until = tx.now().after(WINDOW);
             let held = Lease { id: lease, token: tx.fresh_token(), until, end: Offset(2) };
-            let cursor = Cursor { lease: Some(Box::new(held)), ..at(0) };
+            let cursor = Cursor { lease: Some(Box::new(held)), ..cursor_at(0) };
             tx.put_cursor(group, partition, cursor, Durability::Now);
             Ok((group, tx.fresh_token()))
         })
@@ -152,10 +154,10 @@ pub async fn a_removed_queue_takes_everything_with_it<B: Backend>() {
                 assert_eq!(tx.group_by_id(group)?, None);
                 assert!(tx.groups(queue)?.is_empty());
                 assert_eq!(tx.cursor(group, partition)?, None);
-                assert!(tx.leased(lease)?.is_empty());
-                assert!(tx.candidates(group, 9)?.is_empty());
-                assert_eq!(tx.next_available(group)?, None);
-                assert_eq!((tx.backlog(group)?, tx.kept(queue)?), (0, 0));
+                assert!(tx.leased_partitions(lease)?.is_empty());
+                assert!(tx.ready_partitions(group, 9)?.is_empty());
+                assert_eq!(tx.next_ready_at(group)?, None);
+                assert_eq!((tx.backlog(group)?, tx.message_count(queue)?), (0, 0));
                 assert_eq!(tx.message(partition, Offset(0))?, None);
                 assert!(tx.dead_letters(queue, None, 9)?.is_empty());
                 assert_eq!(tx.dead_letter(&dead_letter::key(queue, partition, 0, "g"))?, None);
@@ -167,22 +169,22 @@ pub async fn a_removed_queue_takes_everything_with_it<B: Backend>() {
 }
 
 pub async fn a_queue_of_the_same_name_begins_empty<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (old, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (old, partition) = bench.queue_with_partition().await;
     bench.push(partition, &["a", "b"]).await;
-    bench.group(old, "g", Start::Oldest).await;
+    bench.group(old, "g", GroupStart::Oldest).await;
     let queue = bench
         .run(move |tx| {
             tx.remove_queue(old);
-            Ok(tx.put_queue(spec("q"))?.id)
+            Ok(tx.put_queue(queue_spec("q"))?.id)
         })
         .await;
     assert_ne!(queue, old);
     for restart in Restart::ALL {
         bench.restart(restart).await;
         assert_eq!(bench.run(|tx| tx.queue("q")).await.unwrap().id, queue);
-        let counts =
-            bench.run(move |tx| Ok((tx.kept(queue)?, tx.partition_count(queue)?, tx.group(queue, "g")?)));
+        let counts = bench
+            .run(move |tx| Ok((tx.message_count(queue)?, tx.partition_count(queue)?, tx.group(queue, "g")?)));
         assert_eq!(counts.await, (0, 0, None));
     }
     let fresh = bench.partition(queue, "p").await;
@@ -192,13 +194,13 @@ pub async fn a_queue_of_the_same_name_begins_empty<B: Backend>() {
 }
 
 pub async fn a_queue_made_and_removed_in_one_decision_leaves_nothing<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let (queue, partition) = bench
         .run(|tx| {
-            let queue = tx.put_queue(spec("q"))?.id;
+            let queue = tx.put_queue(queue_spec("q"))?.id;
             let partition = tx.create_partition(queue, "p");
             tx.append(partition, &block(&["a"]), Duration::ZERO);
-            put_group(tx, queue, "g", Start::Oldest);
+            put_group(tx, queue, "g", GroupStart::Oldest);
             tx.append(partition, &block(&["b"]), Duration::ZERO);
             tx.remove_queue(queue);
             Ok((queue, partition))

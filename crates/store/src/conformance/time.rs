@@ -3,26 +3,26 @@
 use baton_env::Clock;
 use baton_types::Timestamp;
 
-use super::{BEGIN, Backend, Bench, Restart, seconds};
+use super::{Backend, Restart, START_TIME, TestStore, seconds};
 
-async fn now<B: Backend>(bench: &Bench<B>) -> Timestamp {
+async fn now<B: Backend>(bench: &TestStore<B>) -> Timestamp {
     bench.run(|tx| Ok(tx.now())).await
 }
 
 pub async fn now_rises_strictly_though_the_clock_stands_still<B: Backend>() {
-    let bench = Bench::<B>::new().await;
-    let answers: Vec<_> = (0..100).map(|_| bench.begin(|tx| Ok(tx.now()))).collect();
+    let bench = TestStore::<B>::new().await;
+    let answers: Vec<_> = (0..100).map(|_| bench.submit(|tx| Ok(tx.now()))).collect();
     let mut last = Timestamp::MIN;
     for answer in answers {
         let now = answer.await.unwrap();
-        assert!(now > last && now >= BEGIN, "{now} after {last}");
+        assert!(now > last && now >= START_TIME, "{now} after {last}");
         last = now;
     }
 }
 
 /// Leases, delays and timers end when as much time has passed as they were given for, or up to a tenth more.
 pub async fn a_step_of_the_clock_neither_stops_time_nor_skips_any<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let ten_years = 10 * 365 * 24 * 3600;
     for step in [-3600, 3600, ten_years, -ten_years] {
         let before = now(&bench).await;
@@ -45,7 +45,7 @@ pub async fn a_step_of_the_clock_neither_stops_time_nor_skips_any<B: Backend>() 
 }
 
 pub async fn the_store_follows_a_clock_that_was_stepped<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     for step in [-60, 120] {
         now(&bench).await;
         bench.clock.set(Timestamp::from_micros(bench.clock.now().micros() + step * 1_000_000));
@@ -61,8 +61,8 @@ pub async fn the_store_follows_a_clock_that_was_stepped<B: Backend>() {
 
 /// Whatever a decision wrote, its moment is not forgotten.
 pub async fn now_rises_over_a_restart_though_the_clock_goes_back<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
-    let (queue, partition) = bench.lane().await;
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, partition) = bench.queue_with_partition().await;
     for restart in Restart::ALL {
         for work in 0..5 {
             bench.clock.advance(seconds(100));
@@ -70,14 +70,14 @@ pub async fn now_rises_over_a_restart_though_the_clock_goes_back<B: Backend>() {
                 match work {
                     0 => drop(tx.put_record("r", "v".into(), None)?),
                     1 => drop(tx.append(partition, &super::block(&["m"]), seconds(1))),
-                    2 => drop(tx.put_queue(super::spec("other"))?),
-                    3 => drop(super::put_group(tx, queue, "g", crate::Start::Oldest)),
+                    2 => drop(tx.put_queue(super::queue_spec("other"))?),
+                    3 => drop(super::put_group(tx, queue, "g", crate::GroupStart::Oldest)),
                     _ => tx.delete_message(partition, baton_types::Offset(0)),
                 }
                 Ok(tx.now())
             });
             let last = last.await;
-            bench.clock.set(BEGIN.before(seconds(3600)));
+            bench.clock.set(START_TIME.before(seconds(3600)));
             bench.restart(restart).await;
             let told = bench.store().now();
             assert!(told >= last, "{restart:?} {work}: the store tells {told} after {last}");
@@ -89,15 +89,15 @@ pub async fn now_rises_over_a_restart_though_the_clock_goes_back<B: Backend>() {
 }
 
 pub async fn the_store_tells_the_time_of_the_last_decision_or_later<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     let decided = now(&bench).await;
     assert!(bench.store().now() >= decided);
     bench.clock.advance(seconds(5));
-    assert!(bench.store().now() >= BEGIN.after(seconds(5)));
+    assert!(bench.store().now() >= START_TIME.after(seconds(5)));
 }
 
 pub async fn no_token_is_given_twice_and_each_is_higher_than_the_last<B: Backend>() {
-    let mut bench = Bench::<B>::new().await;
+    let mut bench = TestStore::<B>::new().await;
     let mut last = 0;
     for restart in [Restart::Not, Restart::Close, Restart::Crash, Restart::Crash, Restart::Close] {
         bench.restart(restart).await;
@@ -112,7 +112,7 @@ pub async fn no_token_is_given_twice_and_each_is_higher_than_the_last<B: Backend
 
 /// Clients in JavaScript read every number as a double, and send it back as it is then.
 pub async fn tokens_and_versions_are_exact_as_doubles<B: Backend>() {
-    let bench = Bench::<B>::new().await;
+    let bench = TestStore::<B>::new().await;
     for _ in 0..20 {
         let numbers = bench.run(|tx| Ok([tx.fresh_token(), tx.put_record("r", "v".into(), None)?])).await;
         for number in numbers {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use baton_tls::{SecureStream, Trust};
+use baton_tls::{SecureStream, TlsClient};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 
@@ -10,10 +10,10 @@ use super::proof::{Allowed, Guarded};
 use crate::store::BoxFuture;
 
 /// Makes connections to servers whose certificates it believes.
-pub struct TlsConnector(pub Trust, pub Allowed);
+pub struct TlsConnector(pub TlsClient, pub Allowed);
 
 /// The same for the server called by this name.
-pub struct HostTlsConnector(Trust, Allowed, String);
+pub struct HostTlsConnector(TlsClient, Allowed, String);
 
 impl<S> MakeTlsConnect<S> for TlsConnector
 where

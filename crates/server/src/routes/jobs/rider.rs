@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use baton_jobs::{Changes, Enqueued, Jobs, NewJob, News, Refused, Within};
 use baton_queue::{Refusal, Ridden, Rider};
-use baton_store::{Stop, Tx};
+use baton_store::{Tx, TxError};
 
 use crate::error::Error;
 
@@ -29,7 +29,7 @@ impl JobRider {
 }
 
 impl Rider for JobRider {
-    fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<Box<dyn Ridden>, Refusal>, Stop> {
+    fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<Box<dyn Ridden>, Refusal>, TxError> {
         let (enqueued, changes) = match self.jobs.prepare(tx)? {
             Ok(prepared) => prepared,
             Err(Refused { error, culprit }) => {
@@ -55,7 +55,7 @@ struct Prepared {
 }
 
 impl Ridden for Prepared {
-    fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), Stop> {
+    fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), TxError> {
         let news = self.changes.write(tx)?;
         *self.came_to.lock().unwrap_or_else(PoisonError::into_inner) = (self.enqueued, news);
         Ok(())

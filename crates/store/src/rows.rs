@@ -71,7 +71,7 @@ pub struct Partition {
 
 /// Where a group begins in a partition it has never read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Start {
+pub enum GroupStart {
     /// At the oldest message kept.
     Oldest,
     /// At the first message stored at or after this moment.
@@ -88,7 +88,7 @@ pub struct Group {
     /// Its name.
     pub name: Arc<str>,
     /// Where it begins in partitions without a cursor.
-    pub start: Start,
+    pub start: GroupStart,
     /// When it was first seen.
     pub subscribed_at: Timestamp,
     /// Whether it is only ever given the newest message of a partition.

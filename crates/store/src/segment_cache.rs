@@ -18,46 +18,46 @@ use crate::Segment;
 const ENTRY_BYTES: usize = 128;
 
 /// Holds the segments written last, up to a number of bytes.
-pub struct Cache {
+pub struct SegmentCache {
     bytes_max: usize,
-    inner: Mutex<Inner>,
+    inner: Mutex<CacheState>,
 }
 
 #[derive(Default)]
-struct Inner {
-    partitions: FxHashMap<PartitionId, Kept>,
-    written: Written,
+struct CacheState {
+    partitions: FxHashMap<PartitionId, PartitionSegments>,
+    written: WrittenBatches,
     bytes: usize,
 }
 
 /// Segments in the order they were written: the first to go are the oldest.
 #[derive(Default)]
-struct Written {
+struct WrittenBatches {
     /// Those that were written together, with what they count.
-    together: VecDeque<(Arc<Vec<Segment>>, usize)>,
+    batches: VecDeque<(Arc<Vec<Segment>>, usize)>,
     /// The number of the first of these; numbers may wrap around.
     first: u32,
 }
 
 /// Where a segment stands.
 #[derive(Clone, Copy)]
-struct Place {
-    together: u32,
+struct SegmentPosition {
+    batch: u32,
     index: u32,
 }
 
 /// Where the segments of one partition stand, in the order of their offsets: with many partitions nearly always one.
-enum Kept {
-    One(Place),
-    More(Box<More>),
+enum PartitionSegments {
+    One(SegmentPosition),
+    More(Box<SegmentPositions>),
 }
 
-struct More {
-    first: Place,
-    rest: VecDeque<Place>,
+struct SegmentPositions {
+    first: SegmentPosition,
+    rest: VecDeque<SegmentPosition>,
 }
 
-impl Cache {
+impl SegmentCache {
     /// Room for so many bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, inner: Mutex::default() }
@@ -71,27 +71,28 @@ impl Cache {
     }
 
     /// Forgets the segments of a partition that hold nothing from `start` on.
-    pub fn forget(&self, partition: PartitionId, start: Offset) {
-        let Inner { partitions, written, .. } = &mut *self.lock();
-        drop_while(partitions, partition, |place| {
+    pub fn remove_before(&self, partition: PartitionId, start: Offset) {
+        let CacheState { partitions, written, .. } = &mut *self.lock();
+        drop_segments_while(partitions, partition, |place| {
             written.get(place).is_none_or(|oldest| oldest.end() <= start)
         });
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
-        *self.lock() = Inner::default();
+        *self.lock() = CacheState::default();
     }
 
     /// The segment that holds `offset`.
     pub fn get(&self, partition: PartitionId, offset: Offset) -> Option<Segment> {
         let inner = self.lock();
-        let begins = |place: Place| inner.written.get(place).is_some_and(|one| one.header.base <= offset);
-        let place = inner.partitions.get(&partition)?.last_that(begins)?;
+        let begins =
+            |place: SegmentPosition| inner.written.get(place).is_some_and(|one| one.header.base <= offset);
+        let place = inner.partitions.get(&partition)?.last_matching(begins)?;
         inner.written.get(place).filter(|one| offset < one.end()).cloned()
     }
 
-    /// The segments from `from` on, as [`Store::read`](crate::Store::read) tells them, or `None` when one of them is
+    /// The segments from `from` on, as [`Store::snapshot`](crate::Store::read) tells them, or `None` when one of them is
     /// not here.
     pub fn read(
         &self,
@@ -109,26 +110,26 @@ impl Cache {
         Some(found)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inner {
+impl CacheState {
     fn add(&mut self, segments: Arc<Vec<Segment>>, bytes_max: usize) {
         let bytes = segments.iter().map(|segment| segment.bytes_len() + ENTRY_BYTES).sum();
         let together = self.written.push(segments.clone(), bytes);
         self.bytes += bytes;
         for (segment, index) in segments.iter().zip(0..) {
-            let place = Place { together, index };
+            let place = SegmentPosition { batch: together, index };
             match self.partitions.entry(segment.partition()) {
-                Entry::Vacant(entry) => drop(entry.insert(Kept::One(place))),
+                Entry::Vacant(entry) => drop(entry.insert(PartitionSegments::One(place))),
                 Entry::Occupied(mut entry) => {
                     let last = self.written.get(entry.get().last());
                     // If it does not come after the others, these are not what is stored any more.
                     match last.is_some_and(|last| last.end() <= segment.header.base) {
                         true => entry.get_mut().add(place),
-                        false => *entry.get_mut() = Kept::One(place),
+                        false => *entry.get_mut() = PartitionSegments::One(place),
                     }
                 }
             }
@@ -141,7 +142,7 @@ impl Inner {
         let oldest = self.written.first;
         let Some((segments, bytes)) = self.written.pop() else { return false };
         for segment in &*segments {
-            drop_while(&mut self.partitions, segment.partition(), |place| place.together == oldest);
+            drop_segments_while(&mut self.partitions, segment.partition(), |place| place.batch == oldest);
         }
         self.bytes -= bytes;
         true
@@ -149,10 +150,10 @@ impl Inner {
 }
 
 /// Drops places of a partition, the oldest first, as long as `unwanted` says so.
-fn drop_while(
-    partitions: &mut FxHashMap<PartitionId, Kept>,
+fn drop_segments_while(
+    partitions: &mut FxHashMap<PartitionId, PartitionSegments>,
     partition: PartitionId,
-    unwanted: impl Fn(Place) -> bool,
+    unwanted: impl Fn(SegmentPosition) -> bool,
 ) {
     let Entry::Occupied(mut entry) = partitions.entry(partition) else { return };
     while unwanted(entry.get().first()) {
@@ -162,35 +163,35 @@ fn drop_while(
     }
 }
 
-impl Written {
+impl WrittenBatches {
     /// Adds segments and says which number they have.
     fn push(&mut self, segments: Arc<Vec<Segment>>, bytes: usize) -> u32 {
-        let number = self.first.wrapping_add(u32::try_from(self.together.len()).unwrap_or(u32::MAX));
-        self.together.push_back((segments, bytes));
+        let number = self.first.wrapping_add(u32::try_from(self.batches.len()).unwrap_or(u32::MAX));
+        self.batches.push_back((segments, bytes));
         number
     }
 
     fn pop(&mut self) -> Option<(Arc<Vec<Segment>>, usize)> {
-        let popped = self.together.pop_front()?;
+        let popped = self.batches.pop_front()?;
         self.first = self.first.wrapping_add(1);
         Some(popped)
     }
 
-    fn get(&self, place: Place) -> Option<&Segment> {
-        let (segments, _) = self.together.get(place.together.wrapping_sub(self.first) as usize)?;
+    fn get(&self, place: SegmentPosition) -> Option<&Segment> {
+        let (segments, _) = self.batches.get(place.batch.wrapping_sub(self.first) as usize)?;
         segments.get(place.index as usize)
     }
 }
 
-impl Kept {
-    fn first(&self) -> Place {
+impl PartitionSegments {
+    fn first(&self) -> SegmentPosition {
         match self {
             Self::One(place) => *place,
             Self::More(more) => more.first,
         }
     }
 
-    fn last(&self) -> Place {
+    fn last(&self) -> SegmentPosition {
         match self {
             Self::One(place) => *place,
             Self::More(more) => *more.rest.back().unwrap_or(&more.first),
@@ -198,7 +199,7 @@ impl Kept {
     }
 
     /// The last place of which something holds that holds of all those before it.
-    fn last_that(&self, holds: impl Fn(Place) -> bool) -> Option<Place> {
+    fn last_matching(&self, holds: impl Fn(SegmentPosition) -> bool) -> Option<SegmentPosition> {
         let later = match self {
             Self::One(_) => None,
             Self::More(more) => {
@@ -209,9 +210,11 @@ impl Kept {
         later.or_else(|| Some(self.first()).filter(|first| holds(*first)))
     }
 
-    fn add(&mut self, place: Place) {
+    fn add(&mut self, place: SegmentPosition) {
         match self {
-            Self::One(first) => *self = Self::More(Box::new(More { first: *first, rest: [place].into() })),
+            Self::One(first) => {
+                *self = Self::More(Box::new(SegmentPositions { first: *first, rest: [place].into() }))
+            }
             Self::More(more) => more.rest.push_back(place),
         }
     }
@@ -237,7 +240,7 @@ mod tests {
         Segment::new(PartitionId(partition), header, vec![0; 1000].into())
     }
 
-    fn add(cache: &Cache, segments: &[Segment]) {
+    fn add(cache: &SegmentCache, segments: &[Segment]) {
         cache.add(segments.to_vec().into());
     }
 
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn finds_the_segment_around_an_offset_and_forgets_the_oldest() {
-        let cache = Cache::new(3 * EACH);
+        let cache = SegmentCache::new(3 * EACH);
         add(&cache, &[segment(1, 0, 5)]);
         add(&cache, &[segment(2, 0, 1), segment(1, 5, 5)]);
         assert_eq!(cache.get(PartitionId(1), Offset(4)).unwrap().header.base, Offset(0));
@@ -263,14 +266,14 @@ mod tests {
 
     #[test]
     fn what_is_trimmed_is_gone_and_counts_until_its_turn() {
-        let cache = Cache::new(4 * EACH);
+        let cache = SegmentCache::new(4 * EACH);
         for base in 0..10_000 {
             add(&cache, &[segment(1, base, 1)]);
-            cache.forget(PartitionId(1), Offset(base));
+            cache.remove_before(PartitionId(1), Offset(base));
             assert!(cache.get(PartitionId(1), Offset(base)).is_some());
             assert!(base == 0 || cache.get(PartitionId(1), Offset(base - 1)).is_none());
             let inner = cache.lock();
-            let held = inner.written.together.len();
+            let held = inner.written.batches.len();
             assert_eq!(
                 (inner.partitions.len(), held, inner.bytes),
                 (1, 4.min(base as usize + 1), held * EACH)
@@ -286,7 +289,7 @@ mod tests {
 
     #[test]
     fn numbers_wrap_around() {
-        let cache = Cache::new(4 * EACH);
+        let cache = SegmentCache::new(4 * EACH);
         cache.lock().written.first = u32::MAX - 5;
         for base in 0..20 {
             add(&cache, &[segment(1, base, 1)]);
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn segments_that_do_not_follow_take_the_place_of_those_before() {
-        let cache = Cache::new(100 * EACH);
+        let cache = SegmentCache::new(100 * EACH);
         add(&cache, &[segment(1, 0, 5), segment(1, 5, 5)]);
         add(&cache, &[segment(1, 7, 5)]);
         assert!(cache.get(PartitionId(1), Offset(0)).is_none());

@@ -4,7 +4,7 @@ use baton_types::limits;
 
 /// How many there may be; those of the server's own are not counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct StoreLimits {
     /// Queues of the store.
     pub queues: u64,
     /// Partitions of a queue.
@@ -13,7 +13,7 @@ pub struct Bounds {
     pub groups: u64,
 }
 
-impl Default for Bounds {
+impl Default for StoreLimits {
     fn default() -> Self {
         Self { queues: limits::QUEUES_MAX, partitions: limits::PARTITIONS_MAX, groups: limits::GROUPS_MAX }
     }
