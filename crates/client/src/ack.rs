@@ -4,7 +4,7 @@ use baton_types::limits;
 use baton_types::wire::{AckBatchRef, AckRef, AckResult, AckStatus};
 use http::uri::PathAndQuery;
 
-use crate::connection::Answer;
+use crate::connection::ApiResponse;
 use crate::{Client, Error, Receipt};
 
 /// What became of one message.
@@ -28,7 +28,7 @@ impl Acknowledgement {
     }
 
     pub(crate) fn to_wire(&self, with_group: bool) -> AckRef<'_> {
-        let place = &self.receipt.place;
+        let place = &self.receipt.origin;
         AckRef {
             transaction_id: &self.receipt.transaction_id,
             partition_id: &place.partition_id,
@@ -44,7 +44,7 @@ impl Client {
     /// Says what became of a message. [`Error::LeaseLost`] when it is no longer yours to say; also when the answer to
     /// a first try was lost that took effect, so it never means that the message needs undoing.
     pub async fn ack(&self, message: impl AsRef<Receipt>, status: AckStatus) -> Result<AckResult, Error> {
-        self.acknowledge(Acknowledgement::new(message, status)).await
+        self.send_ack(Acknowledgement::new(message, status)).await
     }
 
     /// Says that a message failed and why. It comes again until its retries are used up.
@@ -53,7 +53,7 @@ impl Client {
         message: impl AsRef<Receipt>,
         error: impl Into<String>,
     ) -> Result<AckResult, Error> {
-        self.acknowledge(Acknowledgement::new(message, AckStatus::Failed).because(error)).await
+        self.send_ack(Acknowledgement::new(message, AckStatus::Failed).because(error)).await
     }
 
     /// Says the same of several messages, of one group or several, in one call. The results are in order, and a
@@ -74,40 +74,41 @@ impl Client {
             return Ok(Vec::new());
         }
         let answer = self.send_acks(acks).await?;
-        let results: Vec<AckResult> = answer.read()?;
+        let results: Vec<AckResult> = answer.parse()?;
         if results.len() != acks.len() {
-            return Err(answer.odd(format!("{} results for {} acks", results.len(), acks.len())));
+            return Err(answer.protocol_error(format!("{} results for {} acks", results.len(), acks.len())));
         }
         Ok(results)
     }
 
-    pub(crate) async fn send_acks(&self, acks: &[Acknowledgement]) -> Result<Answer, Error> {
+    pub(crate) async fn send_acks(&self, acks: &[Acknowledgement]) -> Result<ApiResponse, Error> {
         if acks.len() > limits::BATCH_ITEMS_MAX {
             let max = limits::BATCH_ITEMS_MAX;
             return Err(Error::Invalid(format!("{} acks in one call; the limit is {max}", acks.len())));
         }
         let Some(first) = acks.first() else { return Err(Error::Invalid("an ack of no messages".into())) };
-        let group = &first.receipt.place.group;
-        let one_group = acks.iter().all(|ack| ack.receipt.place.group == *group);
+        let group = &first.receipt.origin.group;
+        let one_group = acks.iter().all(|ack| ack.receipt.origin.group == *group);
         let batch = AckBatchRef {
             acknowledgments: acks.iter().map(|ack| ack.to_wire(!one_group)).collect(),
             consumer_group: Some(&**group).filter(|group| one_group && !group.is_empty()),
         };
         let path = PathAndQuery::from_static("/api/v1/ack/batch");
-        self.post(path, &batch, &first.receipt.place.queue).await
+        self.post(path, &batch, &first.receipt.origin.queue).await
     }
 
-    async fn acknowledge(&self, ack: Acknowledgement) -> Result<AckResult, Error> {
+    async fn send_ack(&self, ack: Acknowledgement) -> Result<AckResult, Error> {
         let path = PathAndQuery::from_static("/api/v1/ack");
-        let answer = self.post(path, &ack.to_wire(true), &ack.receipt.place.queue).await?;
-        let results: Vec<AckResult> = answer.read()?;
-        let result = results.into_iter().next().ok_or_else(|| answer.odd("an ack without a result"))?;
-        if result.success { Ok(result) } else { Err(refused(result)) }
+        let answer = self.post(path, &ack.to_wire(true), &ack.receipt.origin.queue).await?;
+        let results: Vec<AckResult> = answer.parse()?;
+        let result =
+            results.into_iter().next().ok_or_else(|| answer.protocol_error("an ack without a result"))?;
+        if result.success { Ok(result) } else { Err(ack_error(result)) }
     }
 }
 
 /// The kind of a refused ack.
-fn refused(result: AckResult) -> Error {
+fn ack_error(result: AckResult) -> Error {
     let error = result.error.unwrap_or_else(|| "the ack was refused without explanation".into());
     let lower = error.to_ascii_lowercase();
     if lower.contains("lease") {

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use serde::Serialize;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 
-use crate::push::{self, Items};
-use crate::retry::{self, Repeat};
+use crate::push::{self, PushBody};
+use crate::retry::{self, RetryPolicy};
 use crate::{Client, Error, Queue};
 
 /// How many batches may wait: one being sent, one full, and room to go on meanwhile.
@@ -52,11 +52,11 @@ const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
 /// whether that worked.
 #[derive(Debug)]
 pub struct Buffer {
-    shared: Arc<Shared>,
+    shared: Arc<BufferShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BufferShared {
     client: Client,
     queue: Box<str>,
     head: Vec<u8>,
@@ -66,38 +66,38 @@ struct Shared {
     room: Semaphore,
     bytes_room: Semaphore,
     /// Held for moments, never across an await.
-    state: Mutex<State>,
+    state: Mutex<BufferState>,
     /// Tells the sender that there may be something to do.
     work: Notify,
     /// Tells those that flush.
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<SendProgress>,
 }
 
 #[derive(Debug)]
-struct State {
-    items: Items,
+struct BufferState {
+    items: PushBody,
     bytes: u32,
     /// Since the oldest waiting message came.
-    waiting: Option<Stopwatch>,
+    oldest_waiting: Option<Stopwatch>,
     pushed: u64,
     /// Pushes that wait for bytes: what is here must leave for them, however little it is.
-    starving: usize,
+    byte_waiters: usize,
     flush: bool,
     closed: bool,
     /// What went wrong, until somebody is told or it went well after all.
-    problem: Option<Problem>,
+    failure: Option<SendFailure>,
 }
 
 #[derive(Debug)]
-struct Problem {
+struct SendFailure {
     error: Error,
     /// Whether messages were lost by it.
-    given_up: bool,
+    is_final: bool,
 }
 
 /// How far the sender is.
 #[derive(Clone, Copy, Debug, Default)]
-struct Progress {
+struct SendProgress {
     /// Messages that are stored or given up.
     settled: u64,
     /// Tries that failed and left their messages waiting.
@@ -105,36 +105,44 @@ struct Progress {
 }
 
 /// What the sender takes at once.
-struct Batch {
+struct PushBatch {
     body: Bytes,
     count: usize,
     bytes: u32,
 }
 
+impl Queue {
+    /// Pushes in the background: messages are sent together once there are `count` of them, or `after` this time.
+    /// Needs a tokio runtime.
+    pub fn buffer(&self, count: usize, after: Duration) -> Buffer {
+        Buffer::new(self, count, after)
+    }
+}
+
 impl Buffer {
     pub(crate) fn new(queue: &Queue, batch: usize, after: Duration) -> Self {
         let batch = batch.clamp(1, limits::BATCH_ITEMS_MAX / BATCHES_MAX);
-        let state = State {
-            items: Items::default(),
+        let state = BufferState {
+            items: PushBody::default(),
             bytes: 0,
-            waiting: None,
+            oldest_waiting: None,
             pushed: 0,
-            starving: 0,
+            byte_waiters: 0,
             flush: false,
             closed: false,
-            problem: None,
+            failure: None,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(BufferShared {
             client: queue.client().clone(),
             queue: queue.name().into(),
-            head: push::item_head(queue),
+            head: push::encode_item_head(queue),
             batch,
             after,
             room: Semaphore::new(batch * BATCHES_MAX),
             bytes_room: Semaphore::new(BYTES_MAX as usize),
             state: Mutex::new(state),
             work: Notify::new(),
-            progress: watch::Sender::new(Progress::default()),
+            progress: watch::Sender::new(SendProgress::default()),
         });
         tokio::spawn(send_all(Arc::clone(&shared)));
         Self { shared }
@@ -144,9 +152,9 @@ impl Buffer {
     /// those that the server refused for good are told to the next caller, once.
     pub async fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Result<(), Error> {
         let shared = &self.shared;
-        shared.lock().check()?;
-        let id = shared.client.connection().ids.fresh();
-        let item = push::item(&shared.head, payload, id)?;
+        shared.lock().check_open()?;
+        let id = shared.client.transport().transaction_ids.next_id();
+        let item = push::encode_item(&shared.head, payload, id)?;
         if item.len() + 64 > limits::BODY_BYTES_MAX {
             let (bytes, max) = (item.len(), limits::BODY_BYTES_MAX);
             return Err(Error::Invalid(format!("a message of {bytes} bytes is over the limit of {max}")));
@@ -154,14 +162,14 @@ impl Buffer {
         let bytes = u32::try_from(item.len()).unwrap_or(u32::MAX).min(BYTES_MAX);
         // A permit is given back by the sender once the message is settled.
         let room = shared.room.acquire().await.map_err(|_| Error::Closed)?;
-        let bytes_room = shared.bytes_room(bytes).await?;
+        let bytes_room = shared.reserve_bytes(bytes).await?;
         let wake = {
             let mut state = shared.lock();
-            state.check()?;
+            state.check_open()?;
             state.items.append(&item);
             state.bytes += bytes;
             state.pushed += 1;
-            state.waiting.get_or_insert_with(Stopwatch::start);
+            state.oldest_waiting.get_or_insert_with(Stopwatch::start);
             room.forget();
             bytes_room.forget();
             // The first starts the clock.
@@ -188,7 +196,7 @@ impl Buffer {
         loop {
             let news = progress.wait_for(|p| p.settled >= goal || p.failures > failures).await;
             let news = *news.map_err(|_| Error::Closed)?;
-            match shared.lock().problem.take() {
+            match shared.lock().failure.take() {
                 Some(problem) => return Err(problem.error),
                 None if news.settled >= goal => return Ok(()),
                 None => failures = news.failures,
@@ -199,7 +207,7 @@ impl Buffer {
     /// Flushes and ends the buffer. On an error, messages that are not sent are lost: to keep trying, flush until it
     /// works and then close.
     pub async fn close(self) -> Result<(), Error> {
-        self.shared.end();
+        self.shared.begin_close();
         self.flush().await
     }
 
@@ -212,14 +220,14 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.shared.end();
+        self.shared.begin_close();
     }
 }
 
-impl State {
+impl BufferState {
     /// Refuses a push when earlier ones were given up or the buffer is closed.
-    fn check(&mut self) -> Result<(), Error> {
-        match self.problem.take_if(|problem| problem.given_up) {
+    fn check_open(&mut self) -> Result<(), Error> {
+        match self.failure.take_if(|problem| problem.is_final) {
             Some(problem) => Err(problem.error),
             None if self.closed => Err(Error::Closed),
             None => Ok(()),
@@ -227,77 +235,77 @@ impl State {
     }
 
     /// Notes how a try went. Returns how long to wait before the next, if there is to be one.
-    fn note(&mut self, error: Option<Error>, tries: u32) -> Option<Duration> {
+    fn record_attempt(&mut self, error: Option<Error>, tries: u32) -> Option<Duration> {
         let Some(error) = error else {
-            self.problem.take_if(|problem| !problem.given_up);
+            self.failure.take_if(|problem| !problem.is_final);
             return None;
         };
         let given_up = self.closed || !error.is_temporary();
         tracing::warn!(%error, given_up, "buffered push failed");
-        let wait = retry::wait(tries, &error, baton_env::random_u64());
-        if !self.problem.as_ref().is_some_and(|known| known.given_up) {
-            self.problem = Some(Problem { error, given_up });
+        let wait = retry::backoff(tries, &error, baton_env::random_u64());
+        if !self.failure.as_ref().is_some_and(|known| known.is_final) {
+            self.failure = Some(SendFailure { error, is_final: given_up });
         }
         (!given_up).then_some(wait)
     }
 
-    fn take(&mut self) -> Batch {
-        self.waiting = None;
+    fn take(&mut self) -> PushBatch {
+        self.oldest_waiting = None;
         self.flush = false;
         let items = std::mem::take(&mut self.items);
-        Batch { count: items.count, bytes: std::mem::take(&mut self.bytes), body: items.finish() }
+        PushBatch { count: items.count, bytes: std::mem::take(&mut self.bytes), body: items.finish() }
     }
 }
 
 /// What the sender should do.
-enum Due {
+enum NextSend {
     Now,
     After(Duration),
-    WhenTold,
+    WhenNotified,
     Never,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl BufferShared {
+    fn lock(&self) -> MutexGuard<'_, BufferState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self) {
+    fn begin_close(&self) {
         self.lock().closed = true;
         self.work.notify_one();
     }
 
-    fn due(&self) -> Due {
+    fn next_send(&self) -> NextSend {
         let state = self.lock();
-        let Some(waiting) = state.waiting else {
-            return if state.closed { Due::Never } else { Due::WhenTold };
+        let Some(waiting) = state.oldest_waiting else {
+            return if state.closed { NextSend::Never } else { NextSend::WhenNotified };
         };
         let left = self.after.saturating_sub(waiting.elapsed());
-        if self.is_ready(&state) || left.is_zero() { Due::Now } else { Due::After(left) }
+        if self.is_ready(&state) || left.is_zero() { NextSend::Now } else { NextSend::After(left) }
     }
 
     /// Whether what waits should leave before its time.
-    fn is_ready(&self, state: &State) -> bool {
+    fn is_ready(&self, state: &BufferState) -> bool {
         let full = state.items.count >= self.batch || state.bytes >= BATCH_BYTES;
-        full || state.flush || state.closed || state.starving > 0
+        full || state.flush || state.closed || state.byte_waiters > 0
     }
 
     /// Room for this many bytes, and the sender told when there is none.
-    async fn bytes_room(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Error> {
+    async fn reserve_bytes(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(room) = self.bytes_room.try_acquire_many(bytes) {
             return Ok(room);
         }
-        let _starving = Starving::new(self);
+        let _starving = ByteWaiter::new(self);
         self.bytes_room.acquire_many(bytes).await.map_err(|_| Error::Closed)
     }
 
     /// Sends a batch until the server has it or refuses it for good.
-    async fn settle(&self, batch: &Batch) {
+    async fn deliver(&self, batch: &PushBatch) {
         let mut tries = 0;
         loop {
-            let answer = push::push(&self.client, batch.body.clone(), Repeat::Always, &self.queue).await;
-            let outcome = answer.and_then(|answer| push::confirmation(&answer, batch.count));
-            let Some(wait) = self.lock().note(outcome.err(), tries) else { return };
+            let answer = push::push(&self.client, batch.body.clone(), RetryPolicy::Always, &self.queue).await;
+            let outcome = answer.and_then(|answer| push::parse_confirmation(&answer, batch.count));
+            let Some(wait) = self.lock().record_attempt(outcome.err(), tries) else { return };
             self.progress.send_modify(|p| p.failures += 1);
             baton_env::sleep(wait).await;
             tries += 1;
@@ -306,35 +314,35 @@ impl Shared {
 }
 
 /// Counts a push that waits for bytes, also one whose caller gives up.
-struct Starving<'a>(&'a Shared);
+struct ByteWaiter<'a>(&'a BufferShared);
 
-impl<'a> Starving<'a> {
-    fn new(shared: &'a Shared) -> Self {
-        shared.lock().starving += 1;
+impl<'a> ByteWaiter<'a> {
+    fn new(shared: &'a BufferShared) -> Self {
+        shared.lock().byte_waiters += 1;
         shared.work.notify_one();
         Self(shared)
     }
 }
 
-impl Drop for Starving<'_> {
+impl Drop for ByteWaiter<'_> {
     fn drop(&mut self) {
-        self.0.lock().starving -= 1;
+        self.0.lock().byte_waiters -= 1;
     }
 }
 
 /// The sender: one batch after the other until the buffer is closed and empty.
-async fn send_all(shared: Arc<Shared>) {
+async fn send_all(shared: Arc<BufferShared>) {
     loop {
-        match shared.due() {
-            Due::Never => return,
-            Due::WhenTold => shared.work.notified().await,
-            Due::After(left) => tokio::select! {
+        match shared.next_send() {
+            NextSend::Never => return,
+            NextSend::WhenNotified => shared.work.notified().await,
+            NextSend::After(left) => tokio::select! {
                 () = baton_env::sleep(left) => {}
                 () = shared.work.notified() => {}
             },
-            Due::Now => {
+            NextSend::Now => {
                 let batch = shared.lock().take();
-                shared.settle(&batch).await;
+                shared.deliver(&batch).await;
                 shared.room.add_permits(batch.count);
                 shared.bytes_room.add_permits(batch.bytes as usize);
                 shared.progress.send_modify(|p| p.settled += batch.count as u64);

@@ -5,16 +5,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_types::wire;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderValue, Method};
 use serde::Serialize;
 
-use crate::connection::{Answer, Call, Connection};
+use crate::connection::{ApiCall, ApiResponse, Transport};
 use crate::endpoint::Endpoints;
-use crate::retry::Repeat;
-use crate::{Error, Health, Queue, QueueSummary, Transaction};
+use crate::retry::RetryPolicy;
+use crate::{Error, Health};
 
 /// How long a call that is not a long poll may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -34,7 +33,7 @@ const IDLE_CONNECTIONS_MAX: usize = 256;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    connection: Arc<Connection>,
+    transport: Arc<Transport>,
 }
 
 impl Client {
@@ -48,35 +47,18 @@ impl Client {
         Builder::default()
     }
 
-    /// The queue of this name. Makes no call; a push creates the queue when it is missing.
-    pub fn queue(&self, name: impl Into<Arc<str>>) -> Queue {
-        Queue::new(self.clone(), name.into())
-    }
-
-    /// Acks and pushes that happen together or not at all.
-    pub fn transaction(&self) -> Transaction {
-        Transaction::new(self.clone())
-    }
-
-    /// All queues, the newest first.
-    pub async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
-        let path = PathAndQuery::from_static("/api/v1/resources/queues");
-        let answer = self.call(Method::GET, path, Bytes::new(), "").await?;
-        Ok(answer.read::<wire::QueueList>()?.queues)
-    }
-
     /// Asks a server how it is, once; a server that is not well is [`Error::Unavailable`].
     pub async fn health(&self) -> Result<Health, Error> {
-        let call = Call {
+        let call = ApiCall {
             method: Method::GET,
             path: PathAndQuery::from_static("/health"),
             body: Bytes::new(),
-            timeout: self.connection.timeout,
-            repeat: Repeat::Never,
-            key: "",
-            once: None,
+            timeout: self.transport.timeout,
+            retry_policy: RetryPolicy::Never,
+            routing_key: "",
+            idempotency_key: None,
         };
-        self.connection.call(call).await?.read()
+        self.transport.call(call).await?.parse()
     }
 
     /// A call that may be repeated, with the usual timeout.
@@ -86,10 +68,18 @@ impl Client {
         path: PathAndQuery,
         body: Bytes,
         key: &str,
-    ) -> Result<Answer, Error> {
-        let timeout = self.connection.timeout;
-        self.connection
-            .call(Call { method, path, body, timeout, repeat: Repeat::Always, key, once: None })
+    ) -> Result<ApiResponse, Error> {
+        let timeout = self.transport.timeout;
+        self.transport
+            .call(ApiCall {
+                method,
+                path,
+                body,
+                timeout,
+                retry_policy: RetryPolicy::Always,
+                routing_key: key,
+                idempotency_key: None,
+            })
             .await
     }
 
@@ -99,7 +89,7 @@ impl Client {
         path: PathAndQuery,
         body: &impl Serialize,
         key: &str,
-    ) -> Result<Answer, Error> {
+    ) -> Result<ApiResponse, Error> {
         let body = serde_json::to_vec(body).map_err(Error::Payload)?;
         self.call(Method::POST, path, body.into(), key).await
     }
@@ -110,16 +100,26 @@ impl Client {
         path: PathAndQuery,
         body: &impl Serialize,
         key: &str,
-    ) -> Result<Answer, Error> {
+    ) -> Result<ApiResponse, Error> {
         let body = serde_json::to_vec(body).map_err(Error::Payload)?;
         let once = HeaderValue::try_from(baton_env::fresh_uuid().to_string()).ok();
-        let timeout = self.connection.timeout;
-        let (method, repeat) = (Method::POST, Repeat::Always);
-        self.connection.call(Call { method, path, body: body.into(), timeout, repeat, key, once }).await
+        let timeout = self.transport.timeout;
+        let (method, repeat) = (Method::POST, RetryPolicy::Always);
+        self.transport
+            .call(ApiCall {
+                method,
+                path,
+                body: body.into(),
+                timeout,
+                retry_policy: repeat,
+                routing_key: key,
+                idempotency_key: once,
+            })
+            .await
     }
 
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
     }
 }
 
@@ -195,7 +195,7 @@ impl Builder {
     pub fn build(self) -> Result<Client, Error> {
         let endpoints = Endpoints::parse(&self.urls, self.ca.as_deref(), self.idle_connections_max)?;
         let connection =
-            Connection::new(endpoints, self.token.as_deref(), self.timeout, self.repetitions_max)?;
-        Ok(Client { connection: Arc::new(connection) })
+            Transport::new(endpoints, self.token.as_deref(), self.timeout, self.repetitions_max)?;
+        Ok(Client { transport: Arc::new(connection) })
     }
 }

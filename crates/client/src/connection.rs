@@ -2,7 +2,7 @@
 //!
 //! Always: a body is serialised once and shared by every try; no more tries than allowed, no answer larger than
 //! [`ANSWER_BYTES_MAX`], no wait without a deadline. Not here: what to repeat (`retry`), whom to ask
-//! (`endpoint`), sockets (`pool`), what a body means. Start at [`Connection::call`].
+//! (`endpoint`), sockets (`pool`), what a body means. Start at [`Transport::call`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,40 +17,40 @@ use serde::Deserialize;
 
 use crate::Error;
 use crate::endpoint::{Endpoint, Endpoints};
-use crate::id::Ids;
-use crate::retry::{self, Failure, Repeat};
+use crate::id::IdGenerator;
+use crate::retry::{self, FailedAttempt, RetryPolicy};
 
 /// Bytes of an answer: the payloads of the largest pop, doubled for what stands around them.
 const ANSWER_BYTES_MAX: usize = 2 * limits::BODY_BYTES_MAX;
 
 /// Where a server lists the names that it did not know.
-const IGNORED: HeaderName = HeaderName::from_static("baton-ignored");
+const IGNORED_NAMES_HEADER: HeaderName = HeaderName::from_static("baton-ignored");
 
 /// Characters of a server's refusal that go into an error when it is not the JSON we expect.
-const REFUSAL_CHARS_MAX: usize = 300;
+const MESSAGE_CHARS_MAX: usize = 300;
 
 /// One request, as often as it takes.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct ApiCall<'a> {
     pub method: Method,
     pub path: PathAndQuery,
     pub body: Bytes,
     /// For each try.
     pub timeout: Duration,
-    pub repeat: Repeat,
+    pub retry_policy: RetryPolicy,
     /// Calls with the same key go to the same server; usually the queue's name.
-    pub key: &'a str,
+    pub routing_key: &'a str,
     /// By which the server knows a repetition of a call that would otherwise act twice.
-    pub once: Option<HeaderValue>,
+    pub idempotency_key: Option<HeaderValue>,
 }
 
-impl Call<'_> {
+impl ApiCall<'_> {
     fn request(&self, endpoint: &Endpoint) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.path.clone());
         *request.headers_mut() = endpoint.headers.clone();
-        if let Some(once) = &self.once {
+        if let Some(once) = &self.idempotency_key {
             request.headers_mut().insert(HeaderName::from_static("idempotency-key"), once.clone());
         }
         request
@@ -59,15 +59,15 @@ impl Call<'_> {
 
 /// What a server answered.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ApiResponse {
     pub url: Arc<str>,
     pub status: StatusCode,
     pub body: Bytes,
 }
 
-impl Answer {
+impl ApiResponse {
     /// Reads the body, borrowing from it where the type does.
-    pub fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
+    pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|e| Error::Protocol {
             url: self.url.to_string(),
             problem: format!("{e} ({})", self.status),
@@ -75,24 +75,24 @@ impl Answer {
     }
 
     /// An error for a body that reads well but makes no sense.
-    pub fn odd(&self, problem: impl Into<String>) -> Error {
+    pub fn protocol_error(&self, problem: impl Into<String>) -> Error {
         Error::Protocol { url: self.url.to_string(), problem: problem.into() }
     }
 }
 
 /// The servers, the connections to them, and how long to try.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Transport {
     endpoints: Endpoints,
     /// Fresh transaction ids.
-    pub ids: Ids,
+    pub transaction_ids: IdGenerator,
     /// For every call that is not a long poll.
     pub timeout: Duration,
     /// Repetitions after the first try of all servers.
     repetitions_max: u32,
 }
 
-impl Connection {
+impl Transport {
     pub fn new(
         endpoints: Endpoints,
         token: Option<&str>,
@@ -109,12 +109,12 @@ impl Connection {
                 endpoints.with_header(AUTHORIZATION, &value)
             }
         };
-        Ok(Self { endpoints, ids: Ids::default(), timeout, repetitions_max })
+        Ok(Self { endpoints, transaction_ids: IdGenerator::default(), timeout, repetitions_max })
     }
 
     /// Sends the call, tries it on every server and again after a wait as far as allowed, and returns the first
     /// answer that is no refusal.
-    pub async fn call(&self, call: Call<'_>) -> Result<Answer, Error> {
+    pub async fn call(&self, call: ApiCall<'_>) -> Result<ApiResponse, Error> {
         if call.body.len() > limits::BODY_BYTES_MAX {
             let (bytes, max) = (call.body.len(), limits::BODY_BYTES_MAX);
             return Err(Error::Invalid(format!(
@@ -123,14 +123,14 @@ impl Connection {
         }
         let mut tries = 0;
         loop {
-            let failure = match self.ask_around(&call).await {
+            let failure = match self.try_all_servers(&call).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            if tries == self.repetitions_max || !call.repeat.allows(&failure) {
+            if tries == self.repetitions_max || !call.retry_policy.allows(&failure) {
                 return Err(failure.error);
             }
-            let wait = retry::wait(tries, &failure.error, baton_env::random_u64());
+            let wait = retry::backoff(tries, &failure.error, baton_env::random_u64());
             tracing::debug!(path = %call.path, error = %failure.error, ?wait, "trying again");
             baton_env::sleep(wait).await;
             tries += 1;
@@ -138,51 +138,57 @@ impl Connection {
     }
 
     /// Tries every server once.
-    async fn ask_around(&self, call: &Call<'_>) -> Result<Answer, Failure> {
+    async fn try_all_servers(&self, call: &ApiCall<'_>) -> Result<ApiResponse, FailedAttempt> {
         let mut last = None;
-        for endpoint in self.endpoints.in_order(call.key) {
-            match self.ask(endpoint, call).await {
+        for endpoint in self.endpoints.candidates(call.routing_key) {
+            match self.try_server(endpoint, call).await {
                 Ok(answer) => {
-                    self.endpoints.answered(endpoint);
+                    self.endpoints.mark_healthy(endpoint);
                     return Ok(answer);
                 }
                 Err(failure) => {
                     if matches!(failure.error, Error::Unavailable { .. } | Error::Timeout { .. }) {
-                        self.endpoints.failed(endpoint);
+                        self.endpoints.mark_failed(endpoint);
                     }
-                    if !call.repeat.allows(&failure) {
+                    if !call.retry_policy.allows(&failure) {
                         return Err(failure);
                     }
                     last = Some(failure);
                 }
             }
         }
-        Err(last
-            .unwrap_or_else(|| Failure { error: Error::Invalid("no server is known".into()), unsent: true }))
+        Err(last.unwrap_or_else(|| FailedAttempt {
+            error: Error::Invalid("no server is known".into()),
+            unsent: true,
+        }))
     }
 
     /// Tries one server once.
-    async fn ask(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Answer, Failure> {
+    async fn try_server(
+        &self,
+        endpoint: &Endpoint,
+        call: &ApiCall<'_>,
+    ) -> Result<ApiResponse, FailedAttempt> {
         match tokio::time::timeout(call.timeout, self.exchange(endpoint, call)).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 let error = Error::Timeout { url: endpoint.url.to_string(), after: call.timeout };
-                Err(Failure { error, unsent: false })
+                Err(FailedAttempt { error, unsent: false })
             }
         }
     }
 
-    async fn exchange(&self, endpoint: &Endpoint, call: &Call<'_>) -> Result<Answer, Failure> {
+    async fn exchange(&self, endpoint: &Endpoint, call: &ApiCall<'_>) -> Result<ApiResponse, FailedAttempt> {
         let mut outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, false).await;
-        if outcome.as_ref().is_err_and(|broken| broken.stale) && call.repeat.is_safe_twice() {
+        if outcome.as_ref().is_err_and(|broken| broken.stale) && call.retry_policy.is_idempotent() {
             // The usual end of a kept connection, and no sign that the server is unwell.
             outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, true).await;
         }
         let (head, body) = outcome.map_err(|broken| {
             let error = Error::Unavailable { url: endpoint.url.to_string(), cause: broken.cause };
-            Failure { error, unsent: broken.unsent }
+            FailedAttempt { error, unsent: broken.unsent }
         })?;
-        if let Some(names) = head.headers.get(IGNORED) {
+        if let Some(names) = head.headers.get(IGNORED_NAMES_HEADER) {
             tracing::warn!(
                 target: "baton_client::ignored",
                 path = %call.path,
@@ -191,27 +197,27 @@ impl Connection {
             );
         }
         if head.status.is_success() {
-            return Ok(Answer { url: Arc::clone(&endpoint.url), status: head.status, body });
+            return Ok(ApiResponse { url: Arc::clone(&endpoint.url), status: head.status, body });
         }
         // Whoever says when to come back has done nothing, but for a call that took too long and may still happen.
-        let after = retry_after(&head.headers).filter(|_| !is_open(&body));
-        let error = Error::from_status(&endpoint.url, head.status, refusal(&body), after);
-        Err(Failure { error, unsent: false })
+        let after = retry_after(&head.headers).filter(|_| !outcome_is_unknown(&body));
+        let error = Error::from_status(&endpoint.url, head.status, error_message(&body), after);
+        Err(FailedAttempt { error, unsent: false })
     }
 }
 
 /// The words of a refusal.
-fn refusal(body: &[u8]) -> String {
+fn error_message(body: &[u8]) -> String {
     if let Ok(refusal) = serde_json::from_slice::<wire::ErrorBody>(body) {
         return refusal.detail.unwrap_or(refusal.error);
     }
     let text = String::from_utf8_lossy(body);
     let text = text.trim();
-    if text.is_empty() { "no explanation".into() } else { text.chars().take(REFUSAL_CHARS_MAX).collect() }
+    if text.is_empty() { "no explanation".into() } else { text.chars().take(MESSAGE_CHARS_MAX).collect() }
 }
 
 /// Whether a refusal leaves open what becomes of the call.
-fn is_open(body: &[u8]) -> bool {
+fn outcome_is_unknown(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Coded<'a> {
         code: &'a str,
@@ -230,20 +236,20 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_in_the_words_of_the_server() {
-        assert_eq!(refusal(br#"{"error":"queue is required","code":7}"#), "queue is required");
+        assert_eq!(error_message(br#"{"error":"queue is required","code":7}"#), "queue is required");
         let with_reason =
             br#"{"error":"conflict","reason":"stale_fence","detail":"another has it","code":"conflict"}"#;
-        assert_eq!(refusal(with_reason), "another has it");
-        assert_eq!(refusal(b"<h1>Bad Gateway</h1>"), "<h1>Bad Gateway</h1>");
-        assert_eq!(refusal(b""), "no explanation");
+        assert_eq!(error_message(with_reason), "another has it");
+        assert_eq!(error_message(b"<h1>Bad Gateway</h1>"), "<h1>Bad Gateway</h1>");
+        assert_eq!(error_message(b""), "no explanation");
     }
 
     #[test]
     fn only_a_call_that_took_too_long_may_still_happen() {
-        assert!(is_open(br#"{"error":"words","code":"took_too_long"}"#));
-        assert!(!is_open(br#"{"error":"words","code":"retry"}"#));
-        assert!(!is_open(br#"{"error":"words","code":7}"#));
-        assert!(!is_open(b"words"));
+        assert!(outcome_is_unknown(br#"{"error":"words","code":"took_too_long"}"#));
+        assert!(!outcome_is_unknown(br#"{"error":"words","code":"retry"}"#));
+        assert!(!outcome_is_unknown(br#"{"error":"words","code":7}"#));
+        assert!(!outcome_is_unknown(b"words"));
     }
 
     #[test]

@@ -18,12 +18,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::labelled::Source;
-use crate::pop::Prepared;
-use crate::{AckStatus, Acknowledgement, Client, Error, Message, Pop, Subscription, retry};
+use crate::pop::PreparedPop;
+use crate::pop_source::PopSource;
+use crate::{
+    AckStatus, Acknowledgement, Client, Error, LabelledQueues, Message, Pop, Queue, Subscription, retry,
+};
 
 /// How long a pop of a consumer waits unless told.
-const WAIT: Duration = Duration::from_secs(30);
+const POLL_WAIT: Duration = Duration::from_secs(30);
 
 /// Acks are sent at the end of a batch, but no later than this after the first that waits, so that a crash in a slow
 /// batch repeats little.
@@ -33,7 +35,7 @@ const ACK_AFTER: Duration = Duration::from_secs(1);
 const EMPTY_POP_MIN: Duration = Duration::from_millis(100);
 
 /// A renewal keeps the batch for this many renewal intervals, so that one may be lost.
-const RENEW_AHEAD: u32 = 3;
+const RENEWAL_INTERVALS: u32 = 3;
 
 /// Workers of one consumer; more are more processes' work.
 const CONCURRENCY_MAX: usize = 1_000;
@@ -71,7 +73,7 @@ const CONCURRENCY_MAX: usize = 1_000;
 #[derive(Clone, Debug)]
 #[must_use = "nothing is consumed until it is given a handler"]
 pub struct Consume {
-    source: Source,
+    source: PopSource,
     pop: Pop,
     batch: u32,
     wait: Duration,
@@ -83,13 +85,27 @@ pub struct Consume {
     stop: CancellationToken,
 }
 
+impl Queue {
+    /// Takes messages and hands them to your code, until told to stop.
+    pub fn consume(&self) -> Consume {
+        Consume::new(PopSource::Queue(self.clone()))
+    }
+}
+
+impl LabelledQueues {
+    /// Takes messages and hands them to your code, until told to stop.
+    pub fn consume(&self) -> Consume {
+        Consume::new(PopSource::Labelled(self.clone()))
+    }
+}
+
 impl Consume {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: PopSource) -> Self {
         Self {
             pop: Pop::new(source.clone()),
             source,
             batch: 1,
-            wait: WAIT,
+            wait: POLL_WAIT,
             concurrency: 1,
             auto_ack: true,
             renew_every: None,
@@ -173,26 +189,26 @@ impl Consume {
     }
 
     /// Hands over messages one by one. `Ok` completes a message, `Err` fails it, with its text as the reason.
-    pub async fn each<F, R, E>(self, handler: F) -> Result<Consumed, Error>
+    pub async fn each<F, R, E>(self, handler: F) -> Result<ConsumerStats, Error>
     where
         F: Fn(Message) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), E>> + Send,
         E: Display + Send,
     {
-        self.run(Each(handler)).await
+        self.run(MessageHandler(handler)).await
     }
 
     /// Hands over whole batches. `Ok` completes all messages of the batch, `Err` fails all.
-    pub async fn batches<F, R, E>(self, handler: F) -> Result<Consumed, Error>
+    pub async fn batches<F, R, E>(self, handler: F) -> Result<ConsumerStats, Error>
     where
         F: Fn(Vec<Message>) -> R + Send + Sync + 'static,
         R: Future<Output = Result<(), E>> + Send,
         E: Display + Send,
     {
-        self.run(Batches(handler)).await
+        self.run(BatchHandler(handler)).await
     }
 
-    async fn run(self, handler: impl Handler) -> Result<Consumed, Error> {
+    async fn run(self, handler: impl Handler) -> Result<ConsumerStats, Error> {
         if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
             return Err(Error::Invalid(format!(
                 "concurrency is between 1 and {CONCURRENCY_MAX}, not {}",
@@ -204,7 +220,7 @@ impl Consume {
         let mut workers = JoinSet::new();
         for _ in 0..consumer.settings.concurrency {
             let (consumer, handler) = (Arc::clone(&consumer), Arc::clone(&handler));
-            workers.spawn(async move { consumer.work(&*handler).await });
+            workers.spawn(async move { consumer.run_worker(&*handler).await });
         }
         let mut outcome = Ok(());
         while let Some(ended) = workers.join_next().await {
@@ -219,13 +235,13 @@ impl Consume {
                 Err(_) => {}
             }
         }
-        outcome.map(|()| consumer.tally.read())
+        outcome.map(|()| consumer.counters.snapshot())
     }
 }
 
 /// What a consumer did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Consumed {
+pub struct ConsumerStats {
     /// Messages whose handler succeeded.
     pub completed: u64,
     /// Messages whose handler failed.
@@ -235,15 +251,15 @@ pub struct Consumed {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct ConsumerCounters {
     completed: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
 }
 
-impl Tally {
-    fn read(&self) -> Consumed {
-        Consumed {
+impl ConsumerCounters {
+    fn snapshot(&self) -> ConsumerStats {
+        ConsumerStats {
             completed: self.completed.load(Ordering::Relaxed),
             failed: self.failed.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
@@ -254,16 +270,16 @@ impl Tally {
 /// What the workers share.
 struct Consumer {
     settings: Consume,
-    usual: Prepared,
+    full_pop: PreparedPop,
     /// A child of the caller's token: an error stops this consumer only.
     stop: CancellationToken,
     /// Messages that may still be taken. A worker takes its batch from it before it pops and gives back what it did
     /// not get, so the limit is never passed.
-    left: AtomicU64,
+    remaining: AtomicU64,
     since_start: Stopwatch,
     /// Microseconds on `since_start` when a message came last.
     last_message: AtomicU64,
-    tally: Tally,
+    counters: ConsumerCounters,
 }
 
 impl Consumer {
@@ -272,17 +288,17 @@ impl Consumer {
             settings.idle.map_or(settings.wait, |idle| settings.wait.min(idle)).min(limits::POP_WAIT_MAX);
         let settings = Consume { pop: settings.pop.clone().wait(wait), ..settings };
         Ok(Self {
-            usual: settings.pop.clone().batch(settings.batch).prepare()?,
+            full_pop: settings.pop.clone().batch(settings.batch).prepare()?,
             stop: settings.stop.child_token(),
-            left: AtomicU64::new(settings.limit.unwrap_or(u64::MAX)),
+            remaining: AtomicU64::new(settings.limit.unwrap_or(u64::MAX)),
             since_start: Stopwatch::start(),
             last_message: AtomicU64::new(0),
-            tally: Tally::default(),
+            counters: ConsumerCounters::default(),
             settings,
         })
     }
 
-    async fn work(&self, handler: &impl Handler) -> Result<(), Error> {
+    async fn run_worker(&self, handler: &impl Handler) -> Result<(), Error> {
         let mut failures = 0;
         while !self.stop.is_cancelled() && !self.is_idle() {
             let wanted = self.reserve();
@@ -296,21 +312,21 @@ impl Consumer {
                 popped = self.pop(wanted) => popped,
             };
             let got = popped.as_ref().map_or(0, Vec::len) as u64;
-            self.left.fetch_add(u64::from(wanted).saturating_sub(got), Ordering::SeqCst);
+            self.remaining.fetch_add(u64::from(wanted).saturating_sub(got), Ordering::SeqCst);
             match popped {
                 Ok(messages) if messages.is_empty() => {
                     failures = 0;
-                    self.rest(EMPTY_POP_MIN.saturating_sub(started.elapsed())).await;
+                    self.pause(EMPTY_POP_MIN.saturating_sub(started.elapsed())).await;
                 }
                 Ok(messages) => {
                     failures = 0;
-                    self.mark_message();
+                    self.record_activity();
                     self.process(handler, messages).await;
-                    self.mark_message();
+                    self.record_activity();
                 }
                 Err(error) if error.is_temporary() => {
                     tracing::warn!(source = self.settings.source.name(), %error, "cannot pop; trying again");
-                    self.rest(retry::wait(failures, &error, baton_env::random_u64())).await;
+                    self.pause(retry::backoff(failures, &error, baton_env::random_u64())).await;
                     failures += 1;
                 }
                 Err(error) => return Err(error),
@@ -321,17 +337,17 @@ impl Consumer {
 
     async fn pop(&self, wanted: u32) -> Result<Vec<Message>, Error> {
         if wanted == self.settings.batch {
-            return self.usual.send().await;
+            return self.full_pop.send().await;
         }
         self.settings.pop.clone().batch(wanted).send().await
     }
 
     async fn process(&self, handler: &impl Handler, messages: Vec<Message>) {
         let _renewal = self.settings.renew_every.and_then(|every| self.renew(every, &messages));
-        let mut acks = Acks {
+        let mut acks = AckBatch {
             client: self.settings.source.client(),
             enabled: self.settings.auto_ack,
-            tally: &self.tally,
+            tally: &self.counters,
             waiting: Vec::with_capacity(messages.len()),
             oldest: None,
         };
@@ -346,7 +362,7 @@ impl Consumer {
         let renewal = async move {
             loop {
                 baton_env::sleep(every).await;
-                let ahead = (every * RENEW_AHEAD).max(Duration::from_secs(1));
+                let ahead = (every * RENEWAL_INTERVALS).max(Duration::from_secs(1));
                 if let Err(error) = client.extend_lease(&receipt, ahead).await {
                     tracing::warn!(%error, "cannot renew the lease");
                     if !error.is_temporary() {
@@ -362,7 +378,7 @@ impl Consumer {
     fn reserve(&self) -> u32 {
         let batch = u64::from(self.settings.batch);
         let take = |left: u64| Some(left - left.min(batch));
-        let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).unwrap_or(0);
+        let before = self.remaining.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).unwrap_or(0);
         u32::try_from(before.min(batch)).unwrap_or(u32::MAX)
     }
 
@@ -371,12 +387,12 @@ impl Consumer {
         self.settings.idle.is_some_and(|idle| self.since_start.elapsed().saturating_sub(last) >= idle)
     }
 
-    fn mark_message(&self) {
+    fn record_activity(&self) {
         let now = u64::try_from(self.since_start.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.last_message.fetch_max(now, Ordering::Relaxed);
     }
 
-    async fn rest(&self, wait: Duration) {
+    async fn pause(&self, wait: Duration) {
         tokio::select! {
             () = self.stop.cancelled() => {}
             () = baton_env::sleep(wait) => {}
@@ -385,17 +401,17 @@ impl Consumer {
 }
 
 /// Acks that are collected and sent together.
-struct Acks<'a> {
+struct AckBatch<'a> {
     client: &'a Client,
     enabled: bool,
-    tally: &'a Tally,
+    tally: &'a ConsumerCounters,
     waiting: Vec<Acknowledgement>,
     oldest: Option<Stopwatch>,
 }
 
-impl Acks<'_> {
+impl AckBatch<'_> {
     /// Notes what became of a message, and sends when acks have waited long enough.
-    async fn note(&mut self, ack: Acknowledgement) {
+    async fn record_ack(&mut self, ack: Acknowledgement) {
         let counter = match ack.status {
             AckStatus::Completed => &self.tally.completed,
             _ => &self.tally.failed,
@@ -421,7 +437,7 @@ impl Acks<'_> {
             return;
         }
         let answer = self.client.send_acks(&acks).await;
-        let refused = match answer.and_then(|answer| answer.read::<Vec<Outcome>>()) {
+        let refused = match answer.and_then(|answer| answer.parse::<Vec<Outcome>>()) {
             Ok(outcomes) => outcomes.iter().filter(|outcome| !outcome.success).count(),
             Err(error) => {
                 tracing::warn!(%error, messages = acks.len(), "cannot ack; the messages will come again");
@@ -434,45 +450,45 @@ impl Acks<'_> {
 
 /// Your code, one way or the other.
 trait Handler: Send + Sync + 'static {
-    fn process(&self, messages: Vec<Message>, acks: &mut Acks<'_>) -> impl Future<Output = ()> + Send;
+    fn process(&self, messages: Vec<Message>, acks: &mut AckBatch<'_>) -> impl Future<Output = ()> + Send;
 }
 
-struct Each<F>(F);
+struct MessageHandler<F>(F);
 
-impl<F, R, E> Handler for Each<F>
+impl<F, R, E> Handler for MessageHandler<F>
 where
     F: Fn(Message) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), E>> + Send,
     E: Display + Send,
 {
-    async fn process(&self, messages: Vec<Message>, acks: &mut Acks<'_>) {
+    async fn process(&self, messages: Vec<Message>, acks: &mut AckBatch<'_>) {
         let mut failed = None;
         for message in messages {
             let receipt = message.receipt().clone();
-            if failed.as_ref() == Some(&receipt.place) {
+            if failed.as_ref() == Some(&receipt.origin) {
                 continue;
             }
             let ack = match (self.0)(message).await {
                 Ok(()) => Acknowledgement::new(&receipt, AckStatus::Completed),
                 Err(error) => {
-                    failed = Some(Arc::clone(&receipt.place));
+                    failed = Some(Arc::clone(&receipt.origin));
                     Acknowledgement::new(&receipt, AckStatus::Failed).because(error.to_string())
                 }
             };
-            acks.note(ack).await;
+            acks.record_ack(ack).await;
         }
     }
 }
 
-struct Batches<F>(F);
+struct BatchHandler<F>(F);
 
-impl<F, R, E> Handler for Batches<F>
+impl<F, R, E> Handler for BatchHandler<F>
 where
     F: Fn(Vec<Message>) -> R + Send + Sync + 'static,
     R: Future<Output = Result<(), E>> + Send,
     E: Display + Send,
 {
-    async fn process(&self, messages: Vec<Message>, acks: &mut Acks<'_>) {
+    async fn process(&self, messages: Vec<Message>, acks: &mut AckBatch<'_>) {
         let receipts: Vec<_> = messages.iter().map(|m| m.receipt().clone()).collect();
         let error = (self.0)(messages).await.err().map(|e| e.to_string());
         for receipt in receipts {
@@ -480,7 +496,7 @@ where
                 None => Acknowledgement::new(receipt, AckStatus::Completed),
                 Some(error) => Acknowledgement::new(receipt, AckStatus::Failed).because(error.as_str()),
             };
-            acks.note(ack).await;
+            acks.record_ack(ack).await;
         }
     }
 }

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::{Map, Value};
 
-use crate::path::Path;
+use crate::path::PathBuilder;
 use crate::{Client, DeadLetter, DeadLetterPage, Error, Queue, Replay};
 
 /// A look at the dead letters of a queue, taken by [`get`](Self::get). Narrowed to the handle's partition and group
@@ -42,6 +42,13 @@ pub struct DeadLetters {
     to: Option<Timestamp>,
 }
 
+impl Queue {
+    /// The messages that will not be delivered again.
+    pub fn dlq(&self) -> DeadLetters {
+        DeadLetters::new(self)
+    }
+}
+
 impl DeadLetters {
     pub(crate) fn new(queue: &Queue) -> Self {
         Self { queue: queue.clone(), limit: None, offset: None, from: None, to: None }
@@ -73,20 +80,20 @@ impl DeadLetters {
 
     /// Reads them, the newest first.
     pub async fn get(&self) -> Result<DeadLetterPage, Error> {
-        let mut path = Path::new("/api/v1/dlq")
+        let mut path = PathBuilder::new("/api/v1/dlq")
             .query("queue", self.queue.name())
-            .maybe("partition", self.queue.partition_name())
-            .maybe("consumerGroup", self.queue.group_name())
-            .maybe("from", self.from.map(Timestamp::to_iso_micros).as_deref())
-            .maybe("to", self.to.map(Timestamp::to_iso_micros).as_deref());
+            .optional_query("partition", self.queue.partition_name())
+            .optional_query("consumerGroup", self.queue.group_name())
+            .optional_query("from", self.from.map(Timestamp::to_iso_micros).as_deref())
+            .optional_query("to", self.to.map(Timestamp::to_iso_micros).as_deref());
         if let Some(limit) = self.limit {
-            path = path.number("limit", limit.into());
+            path = path.number_query("limit", limit.into());
         }
         if let Some(offset) = self.offset {
-            path = path.number("offset", offset.into());
+            path = path.number_query("offset", offset.into());
         }
         let client = self.queue.client();
-        client.call(Method::GET, path.build()?, Bytes::new(), self.queue.name()).await?.read()
+        client.call(Method::GET, path.build()?, Bytes::new(), self.queue.name()).await?.parse()
     }
 }
 
@@ -97,27 +104,27 @@ impl Client {
         filter: &Map<String, Value>,
         cursor: Option<&str>,
     ) -> Result<Value, Error> {
-        let mut path = Path::new("/api/v1/dlq/errors").maybe("cursor", cursor);
+        let mut path = PathBuilder::new("/api/v1/dlq/errors").optional_query("cursor", cursor);
         for (name, value) in filter {
-            path = path.maybe(name, value.as_str());
+            path = path.optional_query(name, value.as_str());
         }
-        self.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
+        self.call(Method::GET, path.build()?, Bytes::new(), "").await?.parse()
     }
 
     /// Has many dead letters pushed again (`replay`) or removed (`purge`), as `body` says.
     pub async fn change_dead_letters(&self, action: &str, body: &Value) -> Result<Value, Error> {
-        let path = Path::new("/api/v1/dlq:").plain(action).build()?;
-        self.post(path, body, "").await?.read()
+        let path = PathBuilder::new("/api/v1/dlq:").literal(action).build()?;
+        self.post(path, body, "").await?.parse()
     }
 
     /// Puts a dead letter back at the end of its partition.
     pub async fn replay(&self, letter: &DeadLetter) -> Result<Replay, Error> {
-        let path = Path::new("/api/v1/messages")
+        let path = PathBuilder::new("/api/v1/messages")
             .segment(&letter.partition_id)
             .segment(&letter.transaction_id)
-            .plain("/retry")
+            .literal("/retry")
             .build()?;
         let answer = self.call(Method::POST, path, Bytes::from_static(b"{}"), &letter.queue).await?;
-        answer.read()
+        answer.parse()
     }
 }

@@ -7,9 +7,9 @@ use http::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::connection::Call;
-use crate::path::Path;
-use crate::retry::Repeat;
+use crate::connection::ApiCall;
+use crate::path::PathBuilder;
+use crate::retry::RetryPolicy;
 use crate::{Client, Error};
 
 /// What a long poll may take beyond its wait.
@@ -23,55 +23,55 @@ const PROCESSES: &str = "/api/v1/election-processes";
 #[derive(Clone, Debug)]
 pub struct Election {
     client: Client,
-    among: &'static str,
+    collection: &'static str,
     name: String,
 }
 
 impl Client {
     /// The election group of this name. Makes no call.
     pub fn election(&self, group: impl Into<String>) -> Election {
-        Election { client: self.clone(), among: GROUPS, name: group.into() }
+        Election { client: self.clone(), collection: GROUPS, name: group.into() }
     }
 
     /// The lease of the process of this id, which holds any number of groups. Makes no call.
     pub fn election_process(&self, process: impl Into<String>) -> Election {
-        Election { client: self.clone(), among: PROCESSES, name: process.into() }
+        Election { client: self.clone(), collection: PROCESSES, name: process.into() }
     }
 
     /// All election groups, in the shape that `T` reads.
     pub async fn elections<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.call(Method::GET, Path::new(GROUPS).build()?, Bytes::new(), "").await?.read()
+        self.call(Method::GET, PathBuilder::new(GROUPS).build()?, Bytes::new(), "").await?.parse()
     }
 
     /// All leases of processes, in the shape that `T` reads.
     pub async fn election_processes<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.call(Method::GET, Path::new(PROCESSES).build()?, Bytes::new(), "").await?.read()
+        self.call(Method::GET, PathBuilder::new(PROCESSES).build()?, Bytes::new(), "").await?.parse()
     }
 }
 
 impl Election {
-    fn path(&self) -> Path {
-        Path::new(self.among).segment(&self.name)
+    fn path(&self) -> PathBuilder {
+        PathBuilder::new(self.collection).segment(&self.name)
     }
 
     /// It as it stands, in the shape that `T` reads.
-    pub async fn look<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.name).await?.read()
+    pub async fn get<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.name).await?.parse()
     }
 
     /// A group once its version is another than `after`, or when `wait` has passed.
     pub async fn watch<T: DeserializeOwned>(&self, after: &str, wait: Duration) -> Result<T, Error> {
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let call = Call {
+        let call = ApiCall {
             method: Method::GET,
-            path: self.path().number("wait", millis).query("after", after).build()?,
+            path: self.path().number_query("wait", millis).query("after", after).build()?,
             body: Bytes::new(),
             timeout: wait + WAIT_GRACE,
-            repeat: Repeat::Never,
-            key: &self.name,
-            once: None,
+            retry_policy: RetryPolicy::Never,
+            routing_key: &self.name,
+            idempotency_key: None,
         };
-        self.client.connection().call(call).await?.read()
+        self.client.transport().call(call).await?.parse()
     }
 
     /// Forgets a group that nobody coordinates, and its workers. The next group of this name begins with number 1.
@@ -81,21 +81,21 @@ impl Election {
     }
 
     /// Takes part: posts `action` once. It is not repeated, since nobody knows whether a lost answer was a yes.
-    pub async fn act<T: DeserializeOwned>(
+    pub async fn post_action<T: DeserializeOwned>(
         &self,
         action: &impl Serialize,
         timeout: Duration,
     ) -> Result<T, Error> {
         let body = serde_json::to_vec(action).map_err(Error::Payload)?;
-        let call = Call {
+        let call = ApiCall {
             method: Method::POST,
             path: self.path().build()?,
             body: body.into(),
             timeout,
-            repeat: Repeat::Never,
-            key: &self.name,
-            once: None,
+            retry_policy: RetryPolicy::Never,
+            routing_key: &self.name,
+            idempotency_key: None,
         };
-        self.client.connection().call(call).await?.read()
+        self.client.transport().call(call).await?.parse()
     }
 }

@@ -16,10 +16,10 @@ use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Uri};
 
 use crate::Error;
-use crate::pool::Pool;
+use crate::pool::ConnectionPool;
 
 /// How long a server that failed is passed over.
-const PASSED_OVER: Duration = Duration::from_secs(5);
+const AVOIDED_FOR: Duration = Duration::from_secs(5);
 
 /// One server.
 #[derive(Debug)]
@@ -27,16 +27,16 @@ pub(crate) struct Endpoint {
     /// As it appears in errors.
     pub url: Arc<str>,
     /// The connections to it.
-    pub pool: Pool,
+    pub pool: ConnectionPool,
     /// What every request to it begins with.
     pub headers: HeaderMap,
     /// Microseconds on the owner's stopwatch until which it is passed over. A single word, so that the hot path
     /// takes no lock.
-    failed_until: AtomicU64,
+    avoided_until: AtomicU64,
 }
 
 impl Endpoint {
-    fn parse(url: &str, trust: &mut Authorities<'_>, idle_connections_max: usize) -> Result<Self, Error> {
+    fn parse(url: &str, trust: &mut TrustLoader<'_>, idle_connections_max: usize) -> Result<Self, Error> {
         let wrong = |problem: &str| {
             Error::Invalid(format!("server address {url:?} {problem}, such as http://127.0.0.1:6632"))
         };
@@ -55,18 +55,18 @@ impl Endpoint {
         let host = HeaderValue::try_from(authority.as_str()).map_err(|_| wrong("names no host"))?;
         let json = HeaderValue::from_static("application/json");
         let headers = HeaderMap::from_iter([(HOST, host), (CONTENT_TYPE, json)]);
-        let pool = Pool::new(&authority, trust, idle_connections_max);
-        Ok(Self { url, pool, headers, failed_until: AtomicU64::new(0) })
+        let pool = ConnectionPool::new(&authority, trust, idle_connections_max);
+        Ok(Self { url, pool, headers, avoided_until: AtomicU64::new(0) })
     }
 }
 
 /// Whom to trust, read when the first address asks for it.
-struct Authorities<'a> {
+struct TrustLoader<'a> {
     ca: Option<&'a Path>,
     loaded: Option<TlsClient>,
 }
 
-impl Authorities<'_> {
+impl TrustLoader<'_> {
     fn load(&mut self) -> Result<TlsClient, Error> {
         if let Some(trust) = &self.loaded {
             return Ok(trust.clone());
@@ -85,7 +85,7 @@ impl Authorities<'_> {
 pub(crate) struct Endpoints {
     all: Vec<Endpoint>,
     since_start: Stopwatch,
-    passed_over: Duration,
+    avoided_for: Duration,
 }
 
 impl Endpoints {
@@ -95,10 +95,10 @@ impl Endpoints {
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs the address of at least one server".into()));
         }
-        let mut trust = Authorities { ca, loaded: None };
+        let mut trust = TrustLoader { ca, loaded: None };
         let parse = |url: &String| Endpoint::parse(url, &mut trust, idle_connections_max);
         let all = urls.iter().map(parse).collect::<Result<_, _>>()?;
-        Ok(Self { all, since_start: Stopwatch::start(), passed_over: PASSED_OVER })
+        Ok(Self { all, since_start: Stopwatch::start(), avoided_for: AVOIDED_FOR })
     }
 
     /// Sends this header with every request.
@@ -111,7 +111,7 @@ impl Endpoints {
 
     /// The servers in the order in which to try them for a call with this key, each once. Decided before the first
     /// try, so that one that fails meanwhile does not come again at the end.
-    pub fn in_order(&self, key: &str) -> Vec<&Endpoint> {
+    pub fn candidates(&self, key: &str) -> Vec<&Endpoint> {
         let count = self.all.len();
         if count == 1 {
             return self.all.iter().collect();
@@ -119,20 +119,20 @@ impl Endpoints {
         let now = self.now();
         let first = usize::try_from(hash(key) % count as u64).unwrap_or(0);
         let mut order: Vec<_> = (0..count).map(|i| &self.all[(first + i) % count]).collect();
-        order.sort_by_key(|endpoint| endpoint.failed_until.load(Ordering::Relaxed) > now);
+        order.sort_by_key(|endpoint| endpoint.avoided_until.load(Ordering::Relaxed) > now);
         order
     }
 
     /// Passes this server over for a while.
-    pub fn failed(&self, endpoint: &Endpoint) {
-        let until = self.now() + u64::try_from(self.passed_over.as_micros()).unwrap_or(u64::MAX);
-        endpoint.failed_until.store(until, Ordering::Relaxed);
+    pub fn mark_failed(&self, endpoint: &Endpoint) {
+        let until = self.now() + u64::try_from(self.avoided_for.as_micros()).unwrap_or(u64::MAX);
+        endpoint.avoided_until.store(until, Ordering::Relaxed);
     }
 
     /// Asks this server again from now on.
-    pub fn answered(&self, endpoint: &Endpoint) {
-        if endpoint.failed_until.load(Ordering::Relaxed) != 0 {
-            endpoint.failed_until.store(0, Ordering::Relaxed);
+    pub fn mark_healthy(&self, endpoint: &Endpoint) {
+        if endpoint.avoided_until.load(Ordering::Relaxed) != 0 {
+            endpoint.avoided_until.store(0, Ordering::Relaxed);
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn order(endpoints: &Endpoints, key: &str) -> Vec<String> {
-        endpoints.in_order(key).iter().map(|e| e.url.to_string()).collect()
+        endpoints.candidates(key).iter().map(|e| e.url.to_string()).collect()
     }
 
     #[test]
@@ -173,20 +173,20 @@ mod tests {
     fn a_failed_server_comes_last_until_it_answers() {
         let endpoints = endpoints();
         let before = order(&endpoints, "orders");
-        let first = endpoints.in_order("orders")[0];
-        endpoints.failed(first);
+        let first = endpoints.candidates("orders")[0];
+        endpoints.mark_failed(first);
         let after = order(&endpoints, "orders");
         assert_eq!(after[2], before[0]);
         assert_eq!(after.len(), 3);
-        endpoints.answered(first);
+        endpoints.mark_healthy(first);
         assert_eq!(order(&endpoints, "orders"), before);
     }
 
     #[test]
     fn a_failed_server_is_tried_again_after_a_while() {
-        let endpoints = Endpoints { passed_over: Duration::from_millis(20), ..endpoints() };
+        let endpoints = Endpoints { avoided_for: Duration::from_millis(20), ..endpoints() };
         let before = order(&endpoints, "orders");
-        endpoints.failed(endpoints.in_order("orders")[0]);
+        endpoints.mark_failed(endpoints.candidates("orders")[0]);
         assert_ne!(order(&endpoints, "orders"), before);
         baton_env::sleep_blocking(Duration::from_millis(25));
         assert_eq!(order(&endpoints, "orders"), before);

@@ -8,7 +8,7 @@ use http::StatusCode;
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// The innermost reason, which is the one that tells something: the layers above only say that they failed.
-fn root<'a>(cause: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+fn root_cause<'a>(cause: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut root = cause;
     while let Some(deeper) = root.source() {
         root = deeper;
@@ -62,7 +62,7 @@ pub enum Error {
     },
 
     /// Try again later: no server could be reached, or it failed. The call may or may not have taken effect.
-    #[error("{url} is unavailable: {}", root(cause.as_ref()))]
+    #[error("{url} is unavailable: {}", root_cause(cause.as_ref()))]
     Unavailable {
         /// The last server tried.
         url: String,

@@ -5,14 +5,16 @@ use bytes::Bytes;
 use http::Method;
 use serde_json::json;
 
-use crate::path::Path;
+use crate::path::PathBuilder;
 use crate::{Client, Error, QUEUE_MODE, Queue, Subscription};
 
 impl Client {
     /// Forgets a group in all queues: its place, its leases and where it started. Its next pop is that of a new one.
     pub async fn delete_group(&self, group: &str) -> Result<(), Error> {
-        let path =
-            Path::new("/api/v1/consumer-groups").segment(group).query("deleteMetadata", "true").build()?;
+        let path = PathBuilder::new("/api/v1/consumer-groups")
+            .segment(group)
+            .query("deleteMetadata", "true")
+            .build()?;
         self.call(Method::DELETE, path, Bytes::new(), "").await.map(drop)
     }
 }
@@ -47,9 +49,9 @@ impl Queue {
         };
         let mut path = self.group_path(self.group_name().unwrap_or(QUEUE_MODE));
         if let Some(partition) = self.partition_name() {
-            path = path.plain("/partitions").segment(partition);
+            path = path.literal("/partitions").segment(partition);
         }
-        self.client().post(path.plain("/seek").build()?, &body, self.name()).await.map(drop)
+        self.client().post(path.literal("/seek").build()?, &body, self.name()).await.map(drop)
     }
 
     /// Forgets the group of this handle in this queue.
@@ -60,7 +62,7 @@ impl Queue {
         self.client().call(Method::DELETE, path, Bytes::new(), self.name()).await.map(drop)
     }
 
-    fn group_path(&self, group: &str) -> Path {
-        Path::new("/api/v1/consumer-groups").segment(group).plain("/queues").segment(self.name())
+    fn group_path(&self, group: &str) -> PathBuilder {
+        PathBuilder::new("/api/v1/consumer-groups").segment(group).literal("/queues").segment(self.name())
     }
 }

@@ -8,32 +8,32 @@ use baton_env::Stopwatch;
 use uuid::Uuid;
 
 /// How long one draw is used, so that the time in an id is about right.
-const DRAW_AGE_MAX: Duration = Duration::from_secs(1);
+const BLOCK_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// How many ids one draw gives: far fewer than its last four bytes can count, so that draws do not meet.
-const DRAW_IDS_MAX: u32 = 1 << 16;
+const BLOCK_IDS_MAX: u32 = 1 << 16;
 
 /// A source of ids.
 #[derive(Debug, Default)]
-pub(crate) struct Ids(Mutex<Option<Draw>>);
+pub(crate) struct IdGenerator(Mutex<Option<IdBlock>>);
 
 #[derive(Debug)]
-struct Draw {
+struct IdBlock {
     bits: u128,
     used: u32,
     since: Stopwatch,
 }
 
-impl Ids {
+impl IdGenerator {
     /// An id that nobody has.
-    pub fn fresh(&self) -> Uuid {
+    pub fn next_id(&self) -> Uuid {
         let mut draw = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        draw.take_if(|draw| draw.used == DRAW_IDS_MAX || draw.since.elapsed() >= DRAW_AGE_MAX);
-        draw.get_or_insert_with(Draw::new).next()
+        draw.take_if(|draw| draw.used == BLOCK_IDS_MAX || draw.since.elapsed() >= BLOCK_AGE_MAX);
+        draw.get_or_insert_with(IdBlock::new).next()
     }
 }
 
-impl Draw {
+impl IdBlock {
     fn new() -> Self {
         Self { bits: baton_env::fresh_uuid().as_u128(), used: 0, since: Stopwatch::start() }
     }
@@ -54,15 +54,15 @@ mod tests {
 
     #[test]
     fn ids_differ_also_over_many_draws() {
-        let (one, other) = (Ids::default(), Ids::default());
-        let ids: HashSet<_> = (0..100_000).flat_map(|_| [one.fresh(), other.fresh()]).collect();
+        let (one, other) = (IdGenerator::default(), IdGenerator::default());
+        let ids: HashSet<_> = (0..100_000).flat_map(|_| [one.next_id(), other.next_id()]).collect();
         assert_eq!(ids.len(), 200_000);
         assert!(ids.iter().all(|id| id.get_version_num() == 7));
     }
 
     #[test]
     fn counting_up_never_leaves_the_last_four_bytes() {
-        let mut draw = Draw { bits: u128::MAX, used: 0, since: Stopwatch::start() };
+        let mut draw = IdBlock { bits: u128::MAX, used: 0, since: Stopwatch::start() };
         assert_eq!(draw.next().as_u128(), u128::MAX);
         assert_eq!(draw.next().as_u128(), u128::MAX - u128::from(u32::MAX));
     }

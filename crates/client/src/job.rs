@@ -12,9 +12,9 @@ use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::connection::Call;
-use crate::path::Path;
-use crate::retry::Repeat;
+use crate::connection::ApiCall;
+use crate::path::PathBuilder;
+use crate::retry::RetryPolicy;
 use crate::{Client, Error, Timestamp};
 
 /// What a long poll may take beyond its wait.
@@ -127,13 +127,13 @@ impl Enqueue {
         }
         let path = PathAndQuery::from_static("/api/v1/jobs");
         let answer = self.client.post_once(path, &self.fields, "").await?;
-        answer.read()
+        answer.parse()
     }
 }
 
 /// Which jobs to list.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct JobFilter {
     /// Parameters of the listing, as the API names them: `state`, `queue`, `jobType`, `tag`, `scheduleId`, …
     pub terms: Vec<(&'static str, String)>,
     /// Where an earlier page ended.
@@ -177,70 +177,70 @@ impl Client {
     /// All workers.
     pub async fn workers(&self) -> Result<Vec<Value>, Error> {
         let path = PathAndQuery::from_static("/api/v1/workers");
-        let mut answer: Value = self.call(Method::GET, path, Bytes::new(), "").await?.read()?;
+        let mut answer: Value = self.call(Method::GET, path, Bytes::new(), "").await?.parse()?;
         Ok(answer["workers"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 }
 
 impl Jobs {
-    fn path(id: &str) -> Path {
-        Path::new("/api/v1/jobs").segment(id)
+    fn path(id: &str) -> PathBuilder {
+        PathBuilder::new("/api/v1/jobs").segment(id)
     }
 
     /// One job with its attempts.
     pub async fn get(&self, id: &str) -> Result<Value, Error> {
-        self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.read()
+        self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.parse()
     }
 
     /// What a job came to.
     pub async fn result(&self, id: &str) -> Result<Value, Error> {
-        let path = Self::path(id).plain("/result").build()?;
-        self.client.call(Method::GET, path, Bytes::new(), "").await?.read()
+        let path = Self::path(id).literal("/result").build()?;
+        self.client.call(Method::GET, path, Bytes::new(), "").await?.parse()
     }
 
     /// A page of jobs, the newest first: `jobs`, and `nextCursor` when there are more.
-    pub async fn list(&self, filter: &Filter) -> Result<Value, Error> {
-        let mut path = Path::new("/api/v1/jobs");
+    pub async fn list(&self, filter: &JobFilter) -> Result<Value, Error> {
+        let mut path = PathBuilder::new("/api/v1/jobs");
         for (name, value) in &filter.terms {
             path = path.query(name, value);
         }
-        path = path.maybe("cursor", filter.cursor.as_deref());
+        path = path.optional_query("cursor", filter.cursor.as_deref());
         if let Some(limit) = filter.limit {
-            path = path.number("limit", limit);
+            path = path.number_query("limit", limit);
         }
-        self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
+        self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.parse()
     }
 
     /// The job once it is at its end, or as it stands when `longest` has passed.
     pub async fn wait(&self, id: &str, longest: Duration) -> Result<Value, Error> {
-        let call = Call {
+        let call = ApiCall {
             method: Method::GET,
-            path: Self::path(id).plain("/wait").number("timeoutMs", millis(longest)).build()?,
+            path: Self::path(id).literal("/wait").number_query("timeoutMs", millis(longest)).build()?,
             body: Bytes::new(),
             timeout: longest + WAIT_GRACE,
-            repeat: Repeat::Poll,
-            key: "",
-            once: None,
+            retry_policy: RetryPolicy::Poll,
+            routing_key: "",
+            idempotency_key: None,
         };
-        self.client.connection().call(call).await?.read()
+        self.client.transport().call(call).await?.parse()
     }
 
     /// Calls a job off; `force` does not wait for its worker.
     pub async fn cancel(&self, id: &str, reason: Option<&str>, force: bool) -> Result<Value, Error> {
-        let path = Self::path(id).plain("/cancel").build()?;
-        self.client.post(path, &json!({"reason": reason, "force": force}), "").await?.read()
+        let path = Self::path(id).literal("/cancel").build()?;
+        self.client.post(path, &json!({"reason": reason, "force": force}), "").await?.parse()
     }
 
     /// Tries a job again that is at its end.
     pub async fn retry(&self, id: &str) -> Result<Value, Error> {
-        let path = Self::path(id).plain("/retry").build()?;
-        self.client.post_once(path, &json!({"resetAttempts": true}), "").await?.read()
+        let path = Self::path(id).literal("/retry").build()?;
+        self.client.post_once(path, &json!({"resetAttempts": true}), "").await?.parse()
     }
 
     /// Lines of a job's log after a place in it.
     pub async fn logs(&self, id: &str, after: u64) -> Result<LogPage, Error> {
-        let path = Self::path(id).plain("/logs").number("after", after);
-        self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.read()
+        let path = Self::path(id).literal("/logs").number_query("after", after);
+        self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.parse()
     }
 }
 

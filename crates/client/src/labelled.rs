@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::path::Path;
-use crate::{Client, Consume, Pop, Queue};
+use crate::Client;
 
 /// All queues with a namespace, a task or both, also those that get them later. Making one calls nobody.
 ///
@@ -21,7 +20,7 @@ use crate::{Client, Consume, Pop, Queue};
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Labelled {
+pub struct LabelledQueues {
     client: Client,
     namespace: Option<Arc<str>>,
     task: Option<Arc<str>>,
@@ -30,17 +29,17 @@ pub struct Labelled {
 
 impl Client {
     /// All queues of a namespace.
-    pub fn namespace(&self, name: impl Into<Arc<str>>) -> Labelled {
-        Labelled { client: self.clone(), namespace: Some(name.into()), task: None, group: None }
+    pub fn namespace(&self, name: impl Into<Arc<str>>) -> LabelledQueues {
+        LabelledQueues { client: self.clone(), namespace: Some(name.into()), task: None, group: None }
     }
 
     /// All queues of a task.
-    pub fn task(&self, name: impl Into<Arc<str>>) -> Labelled {
-        Labelled { client: self.clone(), namespace: None, task: Some(name.into()), group: None }
+    pub fn task(&self, name: impl Into<Arc<str>>) -> LabelledQueues {
+        LabelledQueues { client: self.clone(), namespace: None, task: Some(name.into()), group: None }
     }
 }
 
-impl Labelled {
+impl LabelledQueues {
     /// Only those of this namespace.
     pub fn namespace(mut self, name: impl Into<Arc<str>>) -> Self {
         self.namespace = Some(name.into());
@@ -59,62 +58,19 @@ impl Labelled {
         self
     }
 
-    /// Takes messages, of queues with a higher priority first.
-    pub fn pop(&self) -> Pop {
-        Pop::new(Source::Labelled(self.clone()))
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
-    /// Takes messages and hands them to your code, until told to stop.
-    pub fn consume(&self) -> Consume {
-        Consume::new(Source::Labelled(self.clone()))
-    }
-}
-
-/// What messages are taken from.
-#[derive(Clone, Debug)]
-pub(crate) enum Source {
-    Queue(Queue),
-    Labelled(Labelled),
-}
-
-impl Source {
-    pub fn client(&self) -> &Client {
-        match self {
-            Self::Queue(queue) => queue.client(),
-            Self::Labelled(labelled) => &labelled.client,
-        }
+    pub(crate) fn group_name(&self) -> Option<&str> {
+        self.group.as_deref()
     }
 
-    pub fn group_name(&self) -> Option<&str> {
-        match self {
-            Self::Queue(queue) => queue.group_name(),
-            Self::Labelled(labelled) => labelled.group.as_deref(),
-        }
+    pub(crate) fn namespace_name(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
-    /// The queue's name, or that of the labels.
-    pub fn name(&self) -> &str {
-        match self {
-            Self::Queue(queue) => queue.name(),
-            Self::Labelled(Labelled { namespace, task, .. }) => {
-                namespace.as_deref().or(task.as_deref()).unwrap_or_default()
-            }
-        }
-    }
-
-    /// The path of a pop, but for how it is to be done.
-    pub fn pop_path(&self) -> Path {
-        match self {
-            Self::Queue(queue) => {
-                let path = Path::new("/api/v1/pop/queue").segment(queue.name());
-                match queue.partition_name() {
-                    Some(partition) => path.plain("/partition").segment(partition),
-                    None => path,
-                }
-            }
-            Self::Labelled(Labelled { namespace, task, .. }) => Path::new("/api/v1/pop")
-                .maybe("namespace", namespace.as_deref())
-                .maybe("task", task.as_deref()),
-        }
+    pub(crate) fn task_name(&self) -> Option<&str> {
+        self.task.as_deref()
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::path::Path;
+use crate::path::PathBuilder;
 use crate::{Client, Error, LeaseExtension, Receipt};
 
 #[derive(Serialize)]
@@ -37,9 +37,9 @@ impl Client {
         let receipt = message.as_ref();
         let lost = || Error::LeaseLost { transaction_id: receipt.transaction_id.to_string() };
         let lease = receipt.lease_id().ok_or_else(lost)?;
-        let path = Path::new("/api/v1/lease").segment(lease).plain("/extend").build()?;
-        let answer = self.post(path, &Extend { seconds: by.as_secs().max(1) }, &receipt.place.queue).await?;
-        let extension: LeaseExtension = answer.read()?;
+        let path = PathBuilder::new("/api/v1/lease").segment(lease).literal("/extend").build()?;
+        let answer = self.post(path, &Extend { seconds: by.as_secs().max(1) }, &receipt.origin.queue).await?;
+        let extension: LeaseExtension = answer.parse()?;
         if extension.success { Ok(extension) } else { Err(lost()) }
     }
 }

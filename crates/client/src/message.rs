@@ -13,7 +13,7 @@ use crate::Error;
 
 /// Where a batch of messages came from and under which lease.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct BatchOrigin {
     pub queue: Box<str>,
     pub partition: Box<str>,
     pub partition_id: Box<str>,
@@ -25,7 +25,7 @@ pub(crate) struct Place {
 #[derive(Clone, Debug)]
 pub struct Receipt {
     pub(crate) transaction_id: Arc<str>,
-    pub(crate) place: Arc<Place>,
+    pub(crate) origin: Arc<BatchOrigin>,
 }
 
 /// A delivered message.
@@ -69,17 +69,17 @@ impl Message {
 
     /// The queue it waited in.
     pub fn queue(&self) -> &str {
-        &self.receipt.place.queue
+        &self.receipt.origin.queue
     }
 
     /// The name of its partition.
     pub fn partition(&self) -> &str {
-        &self.receipt.place.partition
+        &self.receipt.origin.partition
     }
 
     /// The id of its partition.
     pub fn partition_id(&self) -> &str {
-        &self.receipt.place.partition_id
+        &self.receipt.origin.partition_id
     }
 
     /// Its place in the partition, counted from 0.
@@ -109,7 +109,7 @@ impl Message {
 
     /// The group it was delivered to.
     pub fn group(&self) -> &str {
-        &self.receipt.place.group
+        &self.receipt.origin.group
     }
 
     /// The lease it is held under, shared by its batch; `None` after an automatic ack.
@@ -126,7 +126,7 @@ impl Message {
 impl Receipt {
     /// The lease, unless the server acked at delivery.
     pub fn lease_id(&self) -> Option<&str> {
-        Some(&*self.place.lease_id).filter(|id| !id.is_empty())
+        Some(&*self.origin.lease_id).filter(|id| !id.is_empty())
     }
 }
 
@@ -144,17 +144,17 @@ impl AsRef<Receipt> for Message {
 
 /// The messages of an answer. `queue` is for servers that do not name it in each message.
 pub(crate) fn from_wire(messages: Vec<MessageRef<'_>>, queue: &str) -> Vec<Message> {
-    let mut last: Option<Arc<Place>> = None;
+    let mut last: Option<Arc<BatchOrigin>> = None;
     messages
         .into_iter()
         .map(|m| {
             let place = match last.take() {
-                Some(place) if shares(&place, &m) => place,
-                _ => Arc::new(place_of(&m, queue)),
+                Some(place) if has_origin(&place, &m) => place,
+                _ => Arc::new(batch_origin(&m, queue)),
             };
             last = Some(Arc::clone(&place));
             Message {
-                receipt: Receipt { transaction_id: m.transaction_id.into(), place },
+                receipt: Receipt { transaction_id: m.transaction_id.into(), origin: place },
                 id: m.id.into(),
                 created_at: m.created_at.into(),
                 data: m.data.to_owned(),
@@ -168,14 +168,14 @@ pub(crate) fn from_wire(messages: Vec<MessageRef<'_>>, queue: &str) -> Vec<Messa
 }
 
 /// Within one answer, the partition decides all but the lease.
-fn shares(place: &Place, m: &MessageRef<'_>) -> bool {
+fn has_origin(place: &BatchOrigin, m: &MessageRef<'_>) -> bool {
     *place.partition_id == *m.partition_id
         && *place.lease_id == *m.lease_id
         && *place.group == *m.consumer_group
 }
 
-fn place_of(m: &MessageRef<'_>, queue: &str) -> Place {
-    Place {
+fn batch_origin(m: &MessageRef<'_>, queue: &str) -> BatchOrigin {
+    BatchOrigin {
         queue: if m.queue.is_empty() { queue.into() } else { (*m.queue).into() },
         partition: (*m.partition).into(),
         partition_id: (*m.partition_id).into(),
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn a_batch_of_one_partition_shares_its_place() {
         let all = messages();
-        assert!(Arc::ptr_eq(&all[0].receipt.place, &all[1].receipt.place));
+        assert!(Arc::ptr_eq(&all[0].receipt.origin, &all[1].receipt.origin));
         assert_eq!((all[2].partition(), all[2].queue(), all[2].lease_id()), ("r", "q", None));
         assert_eq!((all[0].transaction_id(), all[0].offset(), all[0].attempt()), ("a\"b", 4, 2));
     }

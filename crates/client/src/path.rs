@@ -10,19 +10,19 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 
 /// A path under construction.
 #[derive(Clone, Debug)]
-pub(crate) struct Path {
+pub(crate) struct PathBuilder {
     text: String,
     separator: char,
 }
 
-impl Path {
+impl PathBuilder {
     /// Starts with text that needs no encoding.
     pub fn new(start: &str) -> Self {
         Self { text: start.to_owned(), separator: '?' }
     }
 
     /// Adds text that needs no encoding.
-    pub fn plain(mut self, text: &str) -> Self {
+    pub fn literal(mut self, text: &str) -> Self {
         self.text.push_str(text);
         self
     }
@@ -52,12 +52,12 @@ impl Path {
     }
 
     /// Adds a query parameter that is a number.
-    pub fn number(self, name: &str, value: u64) -> Self {
+    pub fn number_query(self, name: &str, value: u64) -> Self {
         self.query(name, &value.to_string())
     }
 
     /// Adds a query parameter when there is one.
-    pub fn maybe(self, name: &str, value: Option<&str>) -> Self {
+    pub fn optional_query(self, name: &str, value: Option<&str>) -> Self {
         match value {
             Some(value) => self.query(name, value),
             None => self,
@@ -76,11 +76,11 @@ mod tests {
 
     #[test]
     fn names_cannot_leave_their_place() {
-        let path = Path::new("/pop/queue")
+        let path = PathBuilder::new("/pop/queue")
             .segment("a/b?c d")
             .segment("..")
             .query("consumerGroup", "x&y=é")
-            .number("batch", 3);
+            .number_query("batch", 3);
         assert_eq!(
             path.build().unwrap().as_str(),
             "/pop/queue/a%2Fb%3Fc%20d/%2E%2E?consumerGroup=x%26y%3D%C3%A9&batch=3"

@@ -4,7 +4,7 @@
 //! pushes, a general-purpose pool cost as much again as the request. Always: a connection is used by one call at a
 //! time, and one whose call was given up is closed; a request that met a connection the server had closed meanwhile,
 //! and so never left, goes to another. Not here: a bound on connections in use (the callers' number is the bound).
-//! Start at [`Pool::exchange`].
+//! Start at [`ConnectionPool::exchange`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -32,19 +32,19 @@ const DEFAULT_PORTS: (u16, u16) = (443, 80);
 
 /// The connections to one server.
 #[derive(Debug)]
-pub(crate) struct Pool {
+pub(crate) struct ConnectionPool {
     host: String,
     port: u16,
     /// Whom to trust, for a server that speaks TLS.
     trust: Option<TlsClient>,
     /// The one used last is used first, so that those that are not needed grow old. Held for moments, never across an
     /// await.
-    idle: Mutex<Vec<Idle>>,
+    idle: Mutex<Vec<IdleConnection>>,
     idle_max: usize,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     sender: Sender,
     since: Stopwatch,
 }
@@ -52,7 +52,7 @@ struct Idle {
 type Sender = SendRequest<Full<Bytes>>;
 
 /// Why there is no answer.
-pub(crate) struct Broken {
+pub(crate) struct ExchangeError {
     pub cause: Cause,
     /// Whether the request surely never left.
     pub unsent: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Broken {
     pub stale: bool,
 }
 
-impl Pool {
+impl ConnectionPool {
     pub fn new(authority: &Authority, trust: Option<TlsClient>, idle_max: usize) -> Self {
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let default_port = if trust.is_some() { DEFAULT_PORTS.0 } else { DEFAULT_PORTS.1 };
@@ -74,13 +74,13 @@ impl Pool {
         mut request: Request<Full<Bytes>>,
         bytes_max: usize,
         fresh: bool,
-    ) -> Result<(response::Parts, Bytes), Broken> {
+    ) -> Result<(response::Parts, Bytes), ExchangeError> {
         let (sender, response) = loop {
-            let idle = if fresh { None } else { self.take() };
+            let idle = if fresh { None } else { self.take_idle() };
             let stale = idle.is_some();
             let mut sender = match idle {
                 Some(sender) => sender,
-                None => self.connect().await.map_err(|cause| Broken { cause, unsent: true, stale })?,
+                None => self.connect().await.map_err(|cause| ExchangeError { cause, unsent: true, stale })?,
             };
             if sender.ready().await.is_err() && stale {
                 continue;
@@ -91,16 +91,16 @@ impl Pool {
                     Some(unsent) if stale => request = unsent,
                     message => {
                         let unsent = message.is_some();
-                        return Err(Broken { cause: refused.into_error().into(), unsent, stale });
+                        return Err(ExchangeError { cause: refused.into_error().into(), unsent, stale });
                     }
                 },
             }
         };
         let (head, body) = response.into_parts();
         let body = Limited::new(body, bytes_max).collect().await;
-        let body = body.map_err(|cause| Broken { cause, unsent: false, stale: false })?.to_bytes();
+        let body = body.map_err(|cause| ExchangeError { cause, unsent: false, stale: false })?.to_bytes();
         // Not yet ready perhaps, but about to be: whoever takes it waits for that, not the caller of this.
-        self.give_back(sender);
+        self.return_idle(sender);
         Ok((head, body))
     }
 
@@ -129,8 +129,8 @@ impl Pool {
         }
     }
 
-    fn take(&self) -> Option<Sender> {
-        let mut idle = self.idle();
+    fn take_idle(&self) -> Option<Sender> {
+        let mut idle = self.lock_idle();
         while let Some(last) = idle.pop() {
             if !last.sender.is_closed() && last.since.elapsed() < IDLE_TIMEOUT {
                 return Some(last.sender);
@@ -139,17 +139,17 @@ impl Pool {
         None
     }
 
-    fn give_back(&self, sender: Sender) {
-        let mut idle = self.idle();
+    fn return_idle(&self, sender: Sender) {
+        let mut idle = self.lock_idle();
         if idle.first().is_some_and(|oldest| oldest.since.elapsed() >= IDLE_TIMEOUT) {
             idle.retain(|one| one.since.elapsed() < IDLE_TIMEOUT);
         }
         if idle.len() < self.idle_max {
-            idle.push(Idle { sender, since: Stopwatch::start() });
+            idle.push(IdleConnection { sender, since: Stopwatch::start() });
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<IdleConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{Method, StatusCode};
 
-use crate::connection::Call;
-use crate::labelled::Source;
-use crate::retry::Repeat;
-use crate::{Error, Message, message};
+use crate::connection::ApiCall;
+use crate::pop_source::PopSource;
+use crate::retry::RetryPolicy;
+use crate::{Error, LabelledQueues, Message, Queue, message};
 
 /// How much longer than its own wait a long poll may take.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ pub enum Subscription {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is taken until it is sent"]
 pub struct Pop {
-    source: Source,
+    source: PopSource,
     batch: u32,
     partitions: u32,
     wait: Duration,
@@ -42,8 +42,22 @@ pub struct Pop {
     subscription: Subscription,
 }
 
+impl Queue {
+    /// Takes messages.
+    pub fn pop(&self) -> Pop {
+        Pop::new(PopSource::Queue(self.clone()))
+    }
+}
+
+impl LabelledQueues {
+    /// Takes messages, of queues with a higher priority first.
+    pub fn pop(&self) -> Pop {
+        Pop::new(PopSource::Labelled(self.clone()))
+    }
+}
+
 impl Pop {
-    pub(crate) fn new(source: Source) -> Self {
+    pub(crate) fn new(source: PopSource) -> Self {
         Self {
             source,
             batch: 1,
@@ -97,9 +111,9 @@ impl Pop {
     }
 
     /// Checks it and writes its path, for a pop that is sent many times.
-    pub(crate) fn prepare(&self) -> Result<Prepared, Error> {
-        check("batch", self.batch.into(), limits::POP_BATCH_MAX.into())?;
-        check("partitions", self.partitions.into(), limits::POP_PARTITIONS_MAX.into())?;
+    pub(crate) fn prepare(&self) -> Result<PreparedPop, Error> {
+        check_range("batch", self.batch.into(), limits::POP_BATCH_MAX.into())?;
+        check_range("partitions", self.partitions.into(), limits::POP_PARTITIONS_MAX.into())?;
         if self.wait > limits::POP_WAIT_MAX {
             return Err(Error::Invalid(format!(
                 "a pop waits at most {:?}, not {:?}",
@@ -108,27 +122,27 @@ impl Pop {
             )));
         }
         let timeout = if self.wait.is_zero() {
-            self.source.client().connection().timeout
+            self.source.client().transport().timeout
         } else {
             self.wait + ANSWER_GRACE
         };
-        Ok(Prepared { source: self.source.clone(), path: self.path()?, timeout })
+        Ok(PreparedPop { source: self.source.clone(), path: self.path()?, timeout })
     }
 
     fn path(&self) -> Result<PathAndQuery, Error> {
-        let mut path = self.source.pop_path().number("batch", self.batch.into());
+        let mut path = self.source.pop_path().number_query("batch", self.batch.into());
         if self.partitions > 1 {
-            path = path.number("partitions", self.partitions.into());
+            path = path.number_query("partitions", self.partitions.into());
         }
         if !self.wait.is_zero() {
-            path = path.query("wait", "true").number("timeout", millis(self.wait));
+            path = path.query("wait", "true").number_query("timeout", millis(self.wait));
         }
-        path = path.maybe("consumerGroup", self.source.group_name());
+        path = path.optional_query("consumerGroup", self.source.group_name());
         if self.auto_ack {
             path = path.query("autoAck", "true");
         }
         if let Some(lease) = self.lease {
-            path = path.number("leaseSeconds", lease.as_secs().max(1));
+            path = path.number_query("leaseSeconds", lease.as_secs().max(1));
         }
         match self.subscription {
             Subscription::All => path,
@@ -141,33 +155,33 @@ impl Pop {
 
 /// A pop that is ready to be sent any number of times.
 #[derive(Clone, Debug)]
-pub(crate) struct Prepared {
-    source: Source,
+pub(crate) struct PreparedPop {
+    source: PopSource,
     path: PathAndQuery,
     timeout: Duration,
 }
 
-impl Prepared {
+impl PreparedPop {
     pub async fn send(&self) -> Result<Vec<Message>, Error> {
-        let call = Call {
+        let call = ApiCall {
             method: Method::GET,
             path: self.path.clone(),
             body: Bytes::new(),
             timeout: self.timeout,
-            repeat: Repeat::Poll,
-            key: self.source.name(),
-            once: None,
+            retry_policy: RetryPolicy::Poll,
+            routing_key: self.source.name(),
+            idempotency_key: None,
         };
-        let answer = self.source.client().connection().call(call).await?;
+        let answer = self.source.client().transport().call(call).await?;
         if answer.status == StatusCode::NO_CONTENT || answer.body.is_empty() {
             return Ok(Vec::new());
         }
-        let response: PopResponseRef<'_> = answer.read()?;
+        let response: PopResponseRef<'_> = answer.parse()?;
         Ok(message::from_wire(response.messages, self.source.name()))
     }
 }
 
-fn check(name: &str, value: u64, max: u64) -> Result<(), Error> {
+fn check_range(name: &str, value: u64, max: u64) -> Result<(), Error> {
     if (1..=max).contains(&value) {
         return Ok(());
     }
@@ -181,7 +195,7 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Client, Queue};
+    use crate::Client;
 
     fn queue() -> Queue {
         Client::new("http://127.0.0.1:1").unwrap().queue("orders")

@@ -11,8 +11,8 @@ use http::uri::PathAndQuery;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::connection::{Answer, Call};
-use crate::retry::Repeat;
+use crate::connection::{ApiCall, ApiResponse};
+use crate::retry::RetryPolicy;
 use crate::{Client, Error, Queue};
 
 /// One push of one or more messages, sent by [`send`](Self::send) or [`confirm`](Self::confirm).
@@ -39,26 +39,40 @@ pub struct Push {
     queue: Queue,
     /// What stands before the payload of every item.
     head: Vec<u8>,
-    items: Items,
+    items: PushBody,
     /// Whether items get ids here.
     with_ids: bool,
-    open: Option<Open>,
+    open: Option<OpenItem>,
     problem: Option<Error>,
 }
 
 /// The last item, while its ids can still change.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenItem {
     transaction_id: Option<String>,
     trace_id: Option<String>,
+}
+
+impl Queue {
+    /// Pushes one message, or the first of several: see [`Push::and`].
+    pub fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Push {
+        Push::new(self).and(payload)
+    }
+
+    /// Pushes messages, in order, in one call.
+    pub fn push_all<T: Serialize>(&self, payloads: impl IntoIterator<Item = T>) -> Push {
+        let mut push = Push::new(self);
+        payloads.into_iter().for_each(|payload| push.add(&payload));
+        push
+    }
 }
 
 impl Push {
     pub(crate) fn new(queue: &Queue) -> Self {
         Self {
-            head: item_head(queue),
+            head: encode_item_head(queue),
             queue: queue.clone(),
-            items: Items::default(),
+            items: PushBody::default(),
             with_ids: true,
             open: None,
             problem: None,
@@ -74,7 +88,7 @@ impl Push {
     pub(crate) fn add<T: Serialize + ?Sized>(&mut self, payload: &T) {
         self.close();
         match self.items.open(&self.head, payload) {
-            Ok(()) => self.open = Some(Open::default()),
+            Ok(()) => self.open = Some(OpenItem::default()),
             Err(problem) => {
                 self.problem.get_or_insert(problem);
             }
@@ -107,9 +121,11 @@ impl Push {
             return Ok(Vec::new());
         }
         let answer = self.call().await?;
-        let results: Vec<PushResult> = answer.read()?;
+        let results: Vec<PushResult> = answer.parse()?;
         if results.len() != count {
-            return Err(answer.odd(format!("{} results for {count} pushed messages", results.len())));
+            return Err(
+                answer.protocol_error(format!("{} results for {count} pushed messages", results.len()))
+            );
         }
         Ok(results)
     }
@@ -121,7 +137,7 @@ impl Push {
         if count == 0 && self.problem.is_none() {
             return Ok(Confirmation::default());
         }
-        confirmation(&self.call().await?, count)
+        parse_confirmation(&self.call().await?, count)
     }
 
     fn count(&self) -> usize {
@@ -136,14 +152,14 @@ impl Push {
             Some(given) => self.items.close(Some(given), trace_id),
             None if self.with_ids => {
                 let mut text = Uuid::encode_buffer();
-                let fresh = self.queue.client().connection().ids.fresh();
+                let fresh = self.queue.client().transport().transaction_ids.next_id();
                 self.items.close(Some(fresh.as_hyphenated().encode_lower(&mut text)), trace_id);
             }
             None => self.items.close(None, trace_id),
         }
     }
 
-    async fn call(mut self) -> Result<Answer, Error> {
+    async fn call(mut self) -> Result<ApiResponse, Error> {
         self.close();
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -155,7 +171,7 @@ impl Push {
                 self.items.count
             )));
         }
-        let repeat = if self.with_ids { Repeat::Always } else { Repeat::Unsent };
+        let repeat = if self.with_ids { RetryPolicy::Always } else { RetryPolicy::Unsent };
         push(self.queue.client(), self.items.finish(), repeat, self.queue.name()).await
     }
 }
@@ -173,25 +189,38 @@ pub struct Confirmation {
 }
 
 /// Sends a push.
-pub(crate) async fn push(client: &Client, body: Bytes, repeat: Repeat, key: &str) -> Result<Answer, Error> {
-    let connection = client.connection();
+pub(crate) async fn push(
+    client: &Client,
+    body: Bytes,
+    repeat: RetryPolicy,
+    key: &str,
+) -> Result<ApiResponse, Error> {
+    let connection = client.transport();
     let path = PathAndQuery::from_static("/api/v1/push");
     connection
-        .call(Call { method: Method::POST, path, body, timeout: connection.timeout, repeat, key, once: None })
+        .call(ApiCall {
+            method: Method::POST,
+            path,
+            body,
+            timeout: connection.timeout,
+            retry_policy: repeat,
+            routing_key: key,
+            idempotency_key: None,
+        })
         .await
 }
 
 /// Reads no more of the answer than needed to know that all is well.
-pub(crate) fn confirmation(answer: &Answer, count: usize) -> Result<Confirmation, Error> {
+pub(crate) fn parse_confirmation(answer: &ApiResponse, count: usize) -> Result<Confirmation, Error> {
     #[derive(Deserialize)]
     struct Outcome {
         status: PushStatus,
         #[serde(default)]
         error: Option<String>,
     }
-    let outcomes: Vec<Outcome> = answer.read()?;
+    let outcomes: Vec<Outcome> = answer.parse()?;
     if outcomes.len() != count {
-        return Err(answer.odd(format!("{} results for {count} pushed messages", outcomes.len())));
+        return Err(answer.protocol_error(format!("{} results for {count} pushed messages", outcomes.len())));
     }
     let mut confirmation = Confirmation::default();
     let mut refused = Vec::new();
@@ -217,15 +246,15 @@ pub(crate) fn confirmation(answer: &Answer, count: usize) -> Result<Confirmation
 
 /// The body of a push under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Items {
+pub(crate) struct PushBody {
     body: Vec<u8>,
     pub count: usize,
 }
 
 /// What closes the list and the object around it.
-const END: &[u8] = b"]}";
+const BODY_END: &[u8] = b"]}";
 
-impl Items {
+impl PushBody {
     /// Writes an item up to its payload. On error nothing is written.
     fn open<T: Serialize + ?Sized>(&mut self, head: &[u8], payload: &T) -> Result<(), Error> {
         let before = self.body.len();
@@ -242,7 +271,7 @@ impl Items {
     /// Ends the item that [`open`](Self::open) began.
     fn close(&mut self, transaction_id: Option<&str>, trace_id: Option<&str>) {
         if self.count > 0 {
-            item_tail(&mut self.body, transaction_id, trace_id);
+            encode_item_tail(&mut self.body, transaction_id, trace_id);
         }
     }
 
@@ -255,7 +284,7 @@ impl Items {
 
     /// The body, ready to send.
     pub fn finish(mut self) -> Bytes {
-        self.body.extend_from_slice(END);
+        self.body.extend_from_slice(BODY_END);
         self.body.into()
     }
 
@@ -266,42 +295,46 @@ impl Items {
 }
 
 /// An item of `queue` up to its payload.
-pub(crate) fn item_head(queue: &Queue) -> Vec<u8> {
+pub(crate) fn encode_item_head(queue: &Queue) -> Vec<u8> {
     let mut head = Vec::with_capacity(64 + queue.name().len());
     head.extend_from_slice(br#"{"queue":"#);
-    write_text(&mut head, queue.name());
+    write_json_string(&mut head, queue.name());
     if let Some(partition) = queue.partition_name() {
         head.extend_from_slice(br#","partition":"#);
-        write_text(&mut head, partition);
+        write_json_string(&mut head, partition);
     }
     head.extend_from_slice(br#","payload":"#);
     head
 }
 
 /// An item from after its payload.
-pub(crate) fn item_tail(out: &mut Vec<u8>, transaction_id: Option<&str>, trace_id: Option<&str>) {
+pub(crate) fn encode_item_tail(out: &mut Vec<u8>, transaction_id: Option<&str>, trace_id: Option<&str>) {
     if let Some(id) = transaction_id {
         out.extend_from_slice(br#","transactionId":"#);
-        write_text(out, id);
+        write_json_string(out, id);
     }
     if let Some(id) = trace_id {
         out.extend_from_slice(br#","traceId":"#);
-        write_text(out, id);
+        write_json_string(out, id);
     }
     out.push(b'}');
 }
 
 /// A whole item with a fresh transaction id.
-pub(crate) fn item<T: Serialize + ?Sized>(head: &[u8], payload: &T, id: Uuid) -> Result<Vec<u8>, Error> {
+pub(crate) fn encode_item<T: Serialize + ?Sized>(
+    head: &[u8],
+    payload: &T,
+    id: Uuid,
+) -> Result<Vec<u8>, Error> {
     let mut out = Vec::with_capacity(head.len() + 128);
     out.extend_from_slice(head);
     serde_json::to_writer(&mut out, payload).map_err(Error::Payload)?;
     let mut text = Uuid::encode_buffer();
-    item_tail(&mut out, Some(id.as_hyphenated().encode_lower(&mut text)), None);
+    encode_item_tail(&mut out, Some(id.as_hyphenated().encode_lower(&mut text)), None);
     Ok(out)
 }
 
-fn write_text(out: &mut Vec<u8>, text: &str) {
+fn write_json_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("text can always be written to memory");
 }
 

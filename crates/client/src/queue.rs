@@ -1,18 +1,16 @@
 //! A queue, as a client sees it: a name, maybe a partition and a group, and what can be done with them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use baton_types::wire::{ConfigureRequest, ConfigureResponse, DeleteResponse, PurgeResponse};
+use baton_types::wire::{ConfigureRequest, ConfigureResponse, DeleteResponse, PurgeResponse, QueueList};
 use bytes::Bytes;
 use http::Method;
 use http::uri::PathAndQuery;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::labelled::Source;
-use crate::path::Path;
-use crate::{Buffer, Client, Consume, DeadLetters, Error, Pop, Push, QueueDetail, QueueOptions};
+use crate::path::PathBuilder;
+use crate::{Client, Error, QueueDetail, QueueOptions, QueueSummary};
 
 /// A queue by name. Making one costs nothing and calls nobody.
 #[derive(Clone, Debug)]
@@ -25,11 +23,22 @@ pub struct Queue {
     task: Option<Arc<str>>,
 }
 
-impl Queue {
-    pub(crate) fn new(client: Client, name: Arc<str>) -> Self {
-        Self { client, name, partition: None, group: None, namespace: None, task: None }
+impl Client {
+    /// The queue of this name. Makes no call; a push creates the queue when it is missing.
+    pub fn queue(&self, name: impl Into<Arc<str>>) -> Queue {
+        let (client, name) = (self.clone(), name.into());
+        Queue { client, name, partition: None, group: None, namespace: None, task: None }
     }
 
+    /// All queues, the newest first.
+    pub async fn queues(&self) -> Result<Vec<QueueSummary>, Error> {
+        let path = PathAndQuery::from_static("/api/v1/resources/queues");
+        let answer = self.call(Method::GET, path, Bytes::new(), "").await?;
+        Ok(answer.parse::<QueueList>()?.queues)
+    }
+}
+
+impl Queue {
     /// Narrows pushes and pops to one partition. Without it a push goes to `Default` and a pop takes from any.
     pub fn partition(mut self, name: impl Into<Arc<str>>) -> Self {
         self.partition = Some(name.into());
@@ -78,15 +87,15 @@ impl Queue {
         let request = ConfigureRequest { queue: &self.name, namespace, task, options };
         let path = PathAndQuery::from_static("/api/v1/configure");
         let answer = self.client.post(path, &request, &self.name).await?;
-        let response: ConfigureResponse = answer.read()?;
+        let response: ConfigureResponse = answer.parse()?;
         // Laid over the defaults instead of parsed: a newer server may know more options than this client.
-        QueueOptions::default().with_changes(&response.options).map_err(|e| answer.odd(e.to_string()))
+        QueueOptions::default().with_changes(&response.options).map_err(|e| answer.protocol_error(e.to_string()))
     }
 
     /// Deletes the queue with all its messages. Returns whether it existed.
     pub async fn delete(&self) -> Result<bool, Error> {
         let answer = self.client.call(Method::DELETE, self.resource()?, Bytes::new(), &self.name).await?;
-        Ok(answer.read::<DeleteResponse>()?.existed)
+        Ok(answer.parse::<DeleteResponse>()?.existed)
     }
 
     /// Deletes all messages of the queue, or of the handle's partition. Options, groups and dead letters stay. Returns how
@@ -94,13 +103,13 @@ impl Queue {
     pub async fn purge(&self) -> Result<u64, Error> {
         let (mut partitions, mut cursor) = (0, None::<String>);
         loop {
-            let path = Path::new("/api/v1/queues")
+            let path = PathBuilder::new("/api/v1/queues")
                 .segment(&self.name)
-                .plain("/clear")
-                .maybe("partition", self.partition_name())
-                .maybe("cursor", cursor.as_deref());
+                .literal("/clear")
+                .optional_query("partition", self.partition_name())
+                .optional_query("cursor", cursor.as_deref());
             let answer = self.client.call(Method::DELETE, path.build()?, Bytes::new(), &self.name).await?;
-            let cleared: PurgeResponse = answer.read()?;
+            let cleared: PurgeResponse = answer.parse()?;
             partitions += cleared.partitions_cleared;
             cursor = cleared.next_cursor;
             if cursor.is_none() {
@@ -111,40 +120,7 @@ impl Queue {
 
     /// The queue with its partitions and how many messages they hold.
     pub async fn detail(&self) -> Result<QueueDetail, Error> {
-        self.client.call(Method::GET, self.resource()?, Bytes::new(), &self.name).await?.read()
-    }
-
-    /// Pushes one message, or the first of several: see [`Push::and`].
-    pub fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Push {
-        Push::new(self).and(payload)
-    }
-
-    /// Pushes messages, in order, in one call.
-    pub fn push_all<T: Serialize>(&self, payloads: impl IntoIterator<Item = T>) -> Push {
-        let mut push = Push::new(self);
-        payloads.into_iter().for_each(|payload| push.add(&payload));
-        push
-    }
-
-    /// Pushes in the background: messages are sent together once there are `count` of them, or `after` this time.
-    /// Needs a tokio runtime.
-    pub fn buffer(&self, count: usize, after: Duration) -> Buffer {
-        Buffer::new(self, count, after)
-    }
-
-    /// Takes messages.
-    pub fn pop(&self) -> Pop {
-        Pop::new(Source::Queue(self.clone()))
-    }
-
-    /// Takes messages and hands them to your code, until told to stop.
-    pub fn consume(&self) -> Consume {
-        Consume::new(Source::Queue(self.clone()))
-    }
-
-    /// The messages that will not be delivered again.
-    pub fn dlq(&self) -> DeadLetters {
-        DeadLetters::new(self)
+        self.client.call(Method::GET, self.resource()?, Bytes::new(), &self.name).await?.parse()
     }
 
     /// Its name.
@@ -165,6 +141,6 @@ impl Queue {
     }
 
     fn resource(&self) -> Result<PathAndQuery, Error> {
-        Path::new("/api/v1/resources/queues").segment(&self.name).build()
+        PathBuilder::new("/api/v1/resources/queues").segment(&self.name).build()
     }
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 use crate::Error;
 
 /// The wait before the first repetition; it doubles from there.
-const WAIT_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 
 /// The longest wait of our own choice: a server that comes back should not wait much longer for its clients.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait that a server can ask for.
-const WAIT_ASKED_MAX: Duration = Duration::from_secs(30);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// Whether a call may be sent again after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Repeat {
+pub(crate) enum RetryPolicy {
     /// Yes: twice is as good as once.
     Always,
     /// Yes, except when no answer came in time: a poll has then used up the time that its caller gave it.
@@ -28,21 +28,21 @@ pub(crate) enum Repeat {
 
 /// A try that failed.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct FailedAttempt {
     /// Why.
     pub error: Error,
     /// Whether it surely never reached the server.
     pub unsent: bool,
 }
 
-impl Repeat {
+impl RetryPolicy {
     /// Whether the server may get the call twice.
-    pub fn is_safe_twice(self) -> bool {
+    pub fn is_idempotent(self) -> bool {
         matches!(self, Self::Always | Self::Poll)
     }
 
     /// Whether the call may be sent again after this failure.
-    pub fn allows(self, failure: &Failure) -> bool {
+    pub fn allows(self, failure: &FailedAttempt) -> bool {
         let refused = matches!(failure.error, Error::Full { .. });
         failure.error.is_temporary()
             && match self {
@@ -56,11 +56,11 @@ impl Repeat {
 
 /// How long to rest before repetition number `tries` (from 0). `random` spreads the clients of a server that
 /// failed: between half of the wait and all of it.
-pub(crate) fn wait(tries: u32, error: &Error, random: u64) -> Duration {
+pub(crate) fn backoff(tries: u32, error: &Error, random: u64) -> Duration {
     if let Error::Full { retry_after: Some(asked), .. } = error {
-        return (*asked).min(WAIT_ASKED_MAX);
+        return (*asked).min(RETRY_AFTER_MAX);
     }
-    let full = WAIT_FIRST.saturating_mul(1 << tries.min(10)).min(WAIT_MAX);
+    let full = BACKOFF_FIRST.saturating_mul(1 << tries.min(10)).min(BACKOFF_MAX);
     let half = full / 2;
     let spread = u64::try_from(half.as_micros()).unwrap_or(u64::MAX).max(1);
     half + Duration::from_micros(random % spread)
@@ -76,39 +76,39 @@ mod tests {
 
     #[test]
     fn a_call_that_is_not_safe_twice_is_repeated_only_when_it_never_left() {
-        let lost = Failure { error: unavailable(), unsent: false };
-        let kept = Failure { error: unavailable(), unsent: true };
-        assert!(Repeat::Always.allows(&lost));
-        assert!(!Repeat::Unsent.allows(&lost));
-        assert!(Repeat::Unsent.allows(&kept));
-        assert!(!Repeat::Never.allows(&kept));
+        let lost = FailedAttempt { error: unavailable(), unsent: false };
+        let kept = FailedAttempt { error: unavailable(), unsent: true };
+        assert!(RetryPolicy::Always.allows(&lost));
+        assert!(!RetryPolicy::Unsent.allows(&lost));
+        assert!(RetryPolicy::Unsent.allows(&kept));
+        assert!(!RetryPolicy::Never.allows(&kept));
     }
 
     #[test]
     fn a_poll_is_repeated_unless_its_time_is_over() {
         let timeout = Error::Timeout { url: "http://test".into(), after: Duration::from_secs(35) };
-        assert!(!Repeat::Poll.allows(&Failure { error: timeout, unsent: false }));
-        assert!(Repeat::Poll.allows(&Failure { error: unavailable(), unsent: false }));
+        assert!(!RetryPolicy::Poll.allows(&FailedAttempt { error: timeout, unsent: false }));
+        assert!(RetryPolicy::Poll.allows(&FailedAttempt { error: unavailable(), unsent: false }));
     }
 
     #[test]
     fn a_refusal_is_never_repeated() {
-        let failure = Failure { error: Error::Invalid("no".into()), unsent: false };
-        assert!(!Repeat::Always.allows(&failure));
+        let failure = FailedAttempt { error: Error::Invalid("no".into()), unsent: false };
+        assert!(!RetryPolicy::Always.allows(&failure));
     }
 
     #[test]
     fn waits_double_up_to_a_bound() {
-        let waits: Vec<_> = (0..8).map(|tries| wait(tries, &unavailable(), 0).as_millis()).collect();
+        let waits: Vec<_> = (0..8).map(|tries| backoff(tries, &unavailable(), 0).as_millis()).collect();
         assert_eq!(waits, [50, 100, 200, 400, 800, 1600, 2500, 2500]);
-        assert!(wait(3, &unavailable(), u64::MAX) <= Duration::from_millis(800));
+        assert!(backoff(3, &unavailable(), u64::MAX) <= Duration::from_millis(800));
     }
 
     #[test]
     fn the_server_may_choose_the_wait_within_reason() {
         let full =
             |secs| Error::Full { message: "full".into(), retry_after: Some(Duration::from_secs(secs)) };
-        assert_eq!(wait(0, &full(3), 7), Duration::from_secs(3));
-        assert_eq!(wait(0, &full(3600), 7), WAIT_ASKED_MAX);
+        assert_eq!(backoff(0, &full(3), 7), Duration::from_secs(3));
+        assert_eq!(backoff(0, &full(3600), 7), RETRY_AFTER_MAX);
     }
 }

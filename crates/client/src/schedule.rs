@@ -5,7 +5,7 @@ use http::Method;
 use http::uri::PathAndQuery;
 use serde_json::{Value, json};
 
-use crate::path::Path;
+use crate::path::PathBuilder;
 use crate::{Client, Error};
 
 /// The schedules of a server.
@@ -22,25 +22,25 @@ impl Client {
 }
 
 impl Schedules {
-    fn path(id: &str) -> Path {
-        Path::new("/api/v1/schedules").segment(id)
+    fn path(id: &str) -> PathBuilder {
+        PathBuilder::new("/api/v1/schedules").segment(id)
     }
 
     /// Creates a schedule, or changes the one that is there.
     pub async fn put(&self, id: &str, schedule: &Value) -> Result<Value, Error> {
         let body = serde_json::to_vec(schedule).map_err(Error::Payload)?;
-        self.client.call(Method::PUT, Self::path(id).build()?, body.into(), "").await?.read()
+        self.client.call(Method::PUT, Self::path(id).build()?, body.into(), "").await?.parse()
     }
 
     /// One schedule, with its next fires.
     pub async fn get(&self, id: &str) -> Result<Value, Error> {
-        self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.read()
+        self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.parse()
     }
 
     /// A page of schedules by id: `schedules`, and `nextCursor` when there are more.
     pub async fn list(&self, cursor: Option<&str>) -> Result<Value, Error> {
-        let path = Path::new("/api/v1/schedules").maybe("cursor", cursor).build()?;
-        self.client.call(Method::GET, path, Bytes::new(), "").await?.read()
+        let path = PathBuilder::new("/api/v1/schedules").optional_query("cursor", cursor).build()?;
+        self.client.call(Method::GET, path, Bytes::new(), "").await?.parse()
     }
 
     /// Removes a schedule; its jobs stay.
@@ -51,17 +51,17 @@ impl Schedules {
 
     /// Fires now, once.
     pub async fn trigger(&self, id: &str) -> Result<Value, Error> {
-        self.client.post_once(Self::action(id, "/trigger")?, &json!({}), "").await?.read()
+        self.client.post_once(Self::action(id, "/trigger")?, &json!({}), "").await?.parse()
     }
 
     /// Stops firing until told to go on.
     pub async fn pause(&self, id: &str) -> Result<Value, Error> {
-        self.client.post(Self::action(id, "/pause")?, &json!({}), "").await?.read()
+        self.client.post(Self::action(id, "/pause")?, &json!({}), "").await?.parse()
     }
 
     /// Goes on firing from now.
     pub async fn resume(&self, id: &str) -> Result<Value, Error> {
-        self.client.post(Self::action(id, "/resume")?, &json!({}), "").await?.read()
+        self.client.post(Self::action(id, "/resume")?, &json!({}), "").await?.parse()
     }
 
     /// Fires for the nominal times of a stretch of the past, or only tells them.
@@ -74,10 +74,10 @@ impl Schedules {
         dry_run: bool,
     ) -> Result<Value, Error> {
         let body = json!({"from": from, "to": to, "max": max, "dryRun": dry_run});
-        self.client.post_once(Self::action(id, "/backfill")?, &body, "").await?.read()
+        self.client.post_once(Self::action(id, "/backfill")?, &body, "").await?.parse()
     }
 
     fn action(id: &str, action: &str) -> Result<PathAndQuery, Error> {
-        Self::path(id).plain(action).build()
+        Self::path(id).literal(action).build()
     }
 }

@@ -5,9 +5,9 @@ use http::uri::PathAndQuery;
 use http::{HeaderValue, Method};
 use serde::Serialize;
 
-use crate::connection::Call;
-use crate::push::{item, item_head};
-use crate::retry::Repeat;
+use crate::connection::ApiCall;
+use crate::push::{encode_item, encode_item_head};
+use crate::retry::RetryPolicy;
 use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, TransactionResponse};
 
 /// A transaction under construction, sent by [`commit`](Self::commit).
@@ -41,12 +41,15 @@ pub struct Transaction {
     problem: Option<Error>,
 }
 
-impl Transaction {
-    pub(crate) fn new(client: Client) -> Self {
+impl Client {
+    /// Acks and pushes that happen together or not at all.
+    pub fn transaction(&self) -> Transaction {
         let (operations, leases) = (Vec::new(), Vec::new());
-        Self { client, operations, count: 0, leases, key: None, problem: None }
+        Transaction { client: self.clone(), operations, count: 0, leases, key: None, problem: None }
     }
+}
 
+impl Transaction {
     /// Finishes a message.
     pub fn ack(self, message: impl AsRef<Receipt>) -> Self {
         self.acknowledge(Acknowledgement::new(message, AckStatus::Completed))
@@ -66,7 +69,7 @@ impl Transaction {
         {
             self.leases.push(lease.to_owned());
         }
-        self.key.get_or_insert_with(|| ack.receipt.place.queue.to_string());
+        self.key.get_or_insert_with(|| ack.receipt.origin.queue.to_string());
         let operation = serde_json::to_vec(&Operation { kind: "ack", ack: ack.to_wire(true) });
         self.add(operation.map_err(Error::Payload));
         self
@@ -75,12 +78,14 @@ impl Transaction {
     /// Pushes a message to a queue, and to its partition when the handle has one.
     pub fn push<T: Serialize + ?Sized>(mut self, queue: &Queue, payload: &T) -> Self {
         self.key.get_or_insert_with(|| queue.name().to_owned());
-        let operation = item(&item_head(queue), payload, self.client.connection().ids.fresh()).map(|item| {
-            let mut operation = br#"{"type":"push","items":["#.to_vec();
-            operation.extend_from_slice(&item);
-            operation.extend_from_slice(b"]}");
-            operation
-        });
+        let operation =
+            encode_item(&encode_item_head(queue), payload, self.client.transport().transaction_ids.next_id())
+                .map(|item| {
+                    let mut operation = br#"{"type":"push","items":["#.to_vec();
+                    operation.extend_from_slice(&item);
+                    operation.extend_from_slice(b"]}");
+                    operation
+                });
         self.add(operation);
         self
     }
@@ -107,11 +112,19 @@ impl Transaction {
         body.push(b'}');
         let path = PathAndQuery::from_static("/api/v1/transaction");
         let key = self.key.unwrap_or_default();
-        let connection = self.client.connection();
-        let once = HeaderValue::try_from(connection.ids.fresh().to_string()).ok();
-        let (timeout, repeat, key) = (connection.timeout, Repeat::Always, key.as_str());
-        let call = Call { method: Method::POST, path, body: body.into(), timeout, repeat, key, once };
-        let response: TransactionResponse = connection.call(call).await?.read()?;
+        let connection = self.client.transport();
+        let once = HeaderValue::try_from(connection.transaction_ids.next_id().to_string()).ok();
+        let (timeout, repeat, key) = (connection.timeout, RetryPolicy::Always, key.as_str());
+        let call = ApiCall {
+            method: Method::POST,
+            path,
+            body: body.into(),
+            timeout,
+            retry_policy: repeat,
+            routing_key: key,
+            idempotency_key: once,
+        };
+        let response: TransactionResponse = connection.call(call).await?.parse()?;
         if response.success {
             return Ok(response);
         }

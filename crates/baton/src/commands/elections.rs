@@ -41,7 +41,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         return Ok(output.flush()?);
     }
     let groups = match &args.group {
-        Some(group) => vec![client.election(group.as_str()).look::<Value>().await?],
+        Some(group) => vec![client.election(group.as_str()).get::<Value>().await?],
         None => {
             let mut answer: Value = client.elections().await?;
             answer["elections"].as_array_mut().map(std::mem::take).unwrap_or_default()

@@ -65,7 +65,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             if let Some(worker) = args.drain.as_ref().or(args.undrain.as_ref()) {
                 shards.drain::<Value>(worker, args.drain.is_some()).await?;
             }
-            let shown: Value = shards.look().await?;
+            let shown: Value = shards.get().await?;
             if output.is_json() {
                 output.json(&shown)?;
             } else {

@@ -10,7 +10,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_client::worker::{Context, End, Failure, Handled, Level};
+use baton_client::worker::{Context, Failure, HandlerResult, Level, StopReason};
 use serde_json::json;
 use serde_json::value::to_raw_value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
@@ -102,7 +102,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 /// Runs the command for one job.
-async fn execute(command: Arc<str>, context: Context) -> Handled {
+async fn execute(command: Arc<str>, context: Context) -> HandlerResult {
     let mut child = spawn(&command, &context)
         .map_err(|error| Failure::new(format!("cannot start the command: {error}")).kind("not_started"))?;
     let mut group = ProcessGroup::of(&child);
@@ -125,7 +125,7 @@ async fn execute(command: Arc<str>, context: Context) -> Handled {
     outcome(status?, context.ended(), last_error)
 }
 
-fn outcome(status: ExitStatus, ended: Option<End>, last_error: Option<String>) -> Handled {
+fn outcome(status: ExitStatus, ended: Option<StopReason>, last_error: Option<String>) -> HandlerResult {
     if ended.is_some() {
         return Err(Failure::new("the command was stopped").kind("stopped"));
     }

@@ -1,6 +1,6 @@
 //! Shards of a service: be one of its workers, or look who has what.
 
-mod share;
+mod leases;
 mod worker;
 
 use bytes::Bytes;
@@ -8,9 +8,9 @@ use http::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::path::Path;
+use crate::path::PathBuilder;
 use crate::{Client, Error};
-pub use worker::{Gained, Lost, ShardWorker, ShardWorkerBuilder};
+pub use worker::{GainedShard, LostShard, ShardWorker, ShardWorkerBuilder};
 
 /// One service and its shards.
 #[derive(Clone, Debug)]
@@ -27,13 +27,13 @@ impl Client {
 
     /// All services, in the shape that `T` reads.
     pub async fn shard_services<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.call(Method::GET, Path::new("/api/v1/shards").build()?, Bytes::new(), "").await?.read()
+        self.call(Method::GET, PathBuilder::new("/api/v1/shards").build()?, Bytes::new(), "").await?.parse()
     }
 }
 
 impl Shards {
-    fn path(&self) -> Path {
-        Path::new("/api/v1/shards").segment(&self.service)
+    fn path(&self) -> PathBuilder {
+        PathBuilder::new("/api/v1/shards").segment(&self.service)
     }
 
     /// A worker with this id, of a service that has `count` shards. No other process may have the same id.
@@ -42,14 +42,14 @@ impl Shards {
     }
 
     /// The service as it stands, in the shape that `T` reads.
-    pub async fn look<T: DeserializeOwned>(&self) -> Result<T, Error> {
-        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.service).await?.read()
+    pub async fn get<T: DeserializeOwned>(&self) -> Result<T, Error> {
+        self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.service).await?.parse()
     }
 
     /// Has a worker give up its shards, or lets it have some again.
     pub async fn drain<T: DeserializeOwned>(&self, worker: &str, draining: bool) -> Result<T, Error> {
         let action = if draining { "drain" } else { "undrain" };
-        self.act(&serde_json::json!({"action": action, "workerId": worker})).await
+        self.post_action(&serde_json::json!({"action": action, "workerId": worker})).await
     }
 
     /// Deletes the service, which must have no live workers.
@@ -58,7 +58,7 @@ impl Shards {
         Ok(())
     }
 
-    async fn act<T: DeserializeOwned>(&self, action: &impl Serialize) -> Result<T, Error> {
-        self.client.post(self.path().build()?, action, &self.service).await?.read()
+    async fn post_action<T: DeserializeOwned>(&self, action: &impl Serialize) -> Result<T, Error> {
+        self.client.post(self.path().build()?, action, &self.service).await?.parse()
     }
 }

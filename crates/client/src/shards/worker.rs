@@ -2,7 +2,7 @@
 //!
 //! Always: the program hears of a shard before it counts as used, and has stopped using it before another worker can
 //! get it, or its lease has run out on this machine's own clock, which counts the time asleep too; a lost answer costs
-//! a beat, not a shard. Not here: the rules (`share`). Start at [`ShardWorkerBuilder::start`].
+//! a beat, not a shard. Not here: the rules (`leases`). Start at [`ShardWorkerBuilder::start`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,10 +20,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Shards;
-use super::share::{Assignment, Change, Share};
+use super::leases::{Assignment, ShardChanges, ShardLeases};
 use crate::Error;
-use crate::connection::Call;
-use crate::retry::Repeat;
+use crate::connection::ApiCall;
+use crate::retry::RetryPolicy;
 
 /// Between beats that fail.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -36,7 +36,7 @@ const STOPPED_MAX: usize = 1_024;
 
 /// A shard that the program may use from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gained {
+pub struct GainedShard {
     /// Its number.
     pub shard: u32,
     /// Hand it to whatever the shard changes, which refuses lower ones.
@@ -45,15 +45,15 @@ pub struct Gained {
 
 /// A shard that the program must stop using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostShard {
     /// Its number.
     pub shard: u32,
     /// Whether there is time to stop in order: nobody gets the shard before this is done, or the lease is over.
     pub in_order: bool,
 }
 
-type OnGained = Arc<dyn Fn(Gained) + Send + Sync>;
-type OnLost = Arc<dyn Fn(Lost) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+type OnGained = Arc<dyn Fn(GainedShard) + Send + Sync>;
+type OnLost = Arc<dyn Fn(LostShard) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 /// A worker that has not started yet.
 pub struct ShardWorkerBuilder {
@@ -110,13 +110,13 @@ impl ShardWorkerBuilder {
     }
 
     /// Called with each shard that the program may use. Must return at once.
-    pub fn on_gained(mut self, called: impl Fn(Gained) + Send + Sync + 'static) -> Self {
+    pub fn on_gained(mut self, called: impl Fn(GainedShard) + Send + Sync + 'static) -> Self {
         self.on_gained = Arc::new(called);
         self
     }
 
     /// Called with each shard that the program must stop using; the shard counts as given up when the future is done.
-    pub fn on_lost<F>(mut self, called: impl Fn(Lost) -> F + Send + Sync + 'static) -> Self
+    pub fn on_lost<F>(mut self, called: impl Fn(LostShard) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -129,10 +129,14 @@ impl ShardWorkerBuilder {
     pub async fn start(self) -> Result<ShardWorker, Error> {
         let session = baton_env::fresh_uuid().to_string();
         let heartbeat_ms = AtomicU64::new(0);
-        let shared = Arc::new(Shared { share: Mutex::default(), clock: BootClock::default(), heartbeat_ms });
+        let shared = Arc::new(ShardWorkerState {
+            leases: Mutex::default(),
+            clock: BootClock::default(),
+            heartbeat_ms,
+        });
         let (stopped_sender, stopped) = mpsc::channel(STOPPED_MAX);
-        let driver = Driver { builder: self, session, shared: Arc::clone(&shared), stopped_sender };
-        driver.beat("register").await?;
+        let driver = HeartbeatLoop { builder: self, session, shared: Arc::clone(&shared), stopped_sender };
+        driver.send_heartbeat("register").await?;
         let (leave, leaving) = oneshot::channel();
         let task = AbortOnDropHandle::new(tokio::spawn(driver.run(stopped, leaving)));
         Ok(ShardWorker { shared, leave: Some(leave), task })
@@ -140,16 +144,16 @@ impl ShardWorkerBuilder {
 }
 
 /// What the program and the beating task share.
-struct Shared {
-    share: Mutex<Share>,
+struct ShardWorkerState {
+    leases: Mutex<ShardLeases>,
     clock: BootClock,
     /// How often the server wants to hear of the worker.
     heartbeat_ms: AtomicU64,
 }
 
-impl Shared {
-    fn share(&self) -> MutexGuard<'_, Share> {
-        self.share.lock().unwrap_or_else(PoisonError::into_inner)
+impl ShardWorkerState {
+    fn lock_leases(&self) -> MutexGuard<'_, ShardLeases> {
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn heartbeat(&self) -> Duration {
@@ -175,7 +179,7 @@ impl Shared {
 /// # }
 /// ```
 pub struct ShardWorker {
-    shared: Arc<Shared>,
+    shared: Arc<ShardWorkerState>,
     leave: Option<oneshot::Sender<()>>,
     task: AbortOnDropHandle<Result<(), Error>>,
 }
@@ -190,7 +194,7 @@ impl ShardWorker {
     /// The shards that may be used at this moment, with their tokens.
     pub fn shards(&self) -> BTreeMap<u32, u64> {
         let now = self.shared.clock.elapsed();
-        self.shared.share().used(now)
+        self.shared.lock_leases().shards_in_use(now)
     }
 
     /// The token of a shard, if it may be used at this moment: ask right before the shard changes anything.
@@ -217,14 +221,14 @@ impl ShardWorker {
 }
 
 /// The task that beats.
-struct Driver {
+struct HeartbeatLoop {
     builder: ShardWorkerBuilder,
     session: String,
-    shared: Arc<Shared>,
+    shared: Arc<ShardWorkerState>,
     stopped_sender: mpsc::Sender<u32>,
 }
 
-impl Driver {
+impl HeartbeatLoop {
     async fn run(
         self,
         mut stopped: mpsc::Receiver<u32>,
@@ -234,7 +238,7 @@ impl Driver {
         let mut left = false;
         loop {
             let now = self.shared.clock.elapsed();
-            let generation = self.shared.share().generation();
+            let generation = self.shared.lock_leases().generation();
             tokio::select! {
                 asked = &mut leaving, if !left => {
                     left = true;
@@ -242,24 +246,24 @@ impl Driver {
                     if asked.is_err() {
                         return Ok(());
                     }
-                    let lost = self.shared.share().end();
-                    self.tell(Change { lost, ..Change::default() }, true);
+                    let lost = self.shared.lock_leases().revoke_all();
+                    self.notify_program(ShardChanges { lost, ..ShardChanges::default() }, true);
                 }
                 Some(shard) = stopped.recv() => {
                     let now = self.shared.clock.elapsed();
-                    let change = self.shared.share().stopped(shard, now);
-                    self.tell(change, true);
-                    next = if self.shared.share().is_stopping() { next } else { now };
+                    let change = self.shared.lock_leases().on_stopped(shard, now);
+                    self.notify_program(change, true);
+                    next = if self.shared.lock_leases().is_stopping() { next } else { now };
                 }
-                () = self.lease_over() => self.lose(),
+                () = self.until_lease_expiry() => self.expire_lease(),
                 () = baton_env::sleep(next.saturating_sub(now)), if !left => {
-                    let outcome = self.beat_and_watch_the_lease().await;
+                    let outcome = self.heartbeat_watching_lease().await;
                     next = self.shared.clock.elapsed() + self.shared.heartbeat();
                     match outcome {
                         Ok(()) => {}
                         Err(error @ Error::Conflict(_)) => {
-                            let lost = self.shared.share().end();
-                            self.tell(Change { lost, ..Change::default() }, false);
+                            let lost = self.shared.lock_leases().revoke_all();
+                            self.notify_program(ShardChanges { lost, ..ShardChanges::default() }, false);
                             return Err(error);
                         }
                         Err(error) => {
@@ -268,55 +272,57 @@ impl Driver {
                         }
                     }
                 }
-                () = self.hear_news(generation), if !left => next = Duration::ZERO,
+                () = self.wait_for_change(generation), if !left => next = Duration::ZERO,
             }
-            if left && !self.shared.share().is_stopping() {
+            if left && !self.shared.lock_leases().is_stopping() {
                 return self.release().await;
             }
         }
     }
 
     /// Returns when the lease has run out of shards that the program uses.
-    async fn lease_over(&self) {
-        let Some(deadline) = self.shared.share().ends() else { return std::future::pending().await };
+    async fn until_lease_expiry(&self) {
+        let Some(deadline) = self.shared.lock_leases().in_use_until() else {
+            return std::future::pending().await;
+        };
         baton_env::sleep(deadline.saturating_sub(self.shared.clock.elapsed())).await;
     }
 
-    fn lose(&self) {
-        let change = self.shared.share().tick(self.shared.clock.elapsed());
-        self.tell(change, false);
+    fn expire_lease(&self) {
+        let change = self.shared.lock_leases().check_expiry(self.shared.clock.elapsed());
+        self.notify_program(change, false);
     }
 
     /// A beat may take as long as a server is out of reach; the lease does not wait for it.
-    async fn beat_and_watch_the_lease(&self) -> Result<(), Error> {
-        let mut beat = std::pin::pin!(self.beat("heartbeat"));
+    async fn heartbeat_watching_lease(&self) -> Result<(), Error> {
+        let mut beat = std::pin::pin!(self.send_heartbeat("heartbeat"));
         loop {
             tokio::select! {
                 outcome = &mut beat => return outcome,
-                () = self.lease_over() => self.lose(),
+                () = self.until_lease_expiry() => self.expire_lease(),
             }
         }
     }
 
     /// Returns when there is news.
-    async fn hear_news(&self, generation: u64) {
+    async fn wait_for_change(&self, generation: u64) {
         let shards = &self.builder.shards;
         loop {
             let millis = u64::try_from(WAIT.as_millis()).unwrap_or(u64::MAX);
-            let path = shards.path().query("worker", &self.builder.id).number("wait", millis);
-            let Ok(path) = path.number("after", generation).build() else {
+            let path = shards.path().query("worker", &self.builder.id).number_query("wait", millis);
+            let Ok(path) = path.number_query("after", generation).build() else {
                 return std::future::pending().await;
             };
-            let call = Call {
+            let call = ApiCall {
                 method: Method::GET,
                 path,
                 body: Bytes::new(),
                 timeout: WAIT + WAIT_GRACE,
-                repeat: Repeat::Never,
-                key: &shards.service,
-                once: None,
+                retry_policy: RetryPolicy::Never,
+                routing_key: &shards.service,
+                idempotency_key: None,
             };
-            match shards.client.connection().call(call).await.and_then(|answer| answer.read::<Value>()) {
+            match shards.client.transport().call(call).await.and_then(|answer| answer.parse::<Value>()) {
                 Ok(shown) if shown["generation"].as_u64().is_some_and(|now| now > generation) => return,
                 Ok(_) => {}
                 Err(_) => baton_env::sleep(self.shared.heartbeat()).await,
@@ -324,10 +330,10 @@ impl Driver {
         }
     }
 
-    async fn beat(&self, action: &str) -> Result<(), Error> {
+    async fn send_heartbeat(&self, action: &str) -> Result<(), Error> {
         let builder = &self.builder;
         let body = {
-            let share = self.shared.share();
+            let share = self.shared.lock_leases();
             json!({
                 "action": action,
                 "workerId": builder.id,
@@ -337,22 +343,22 @@ impl Driver {
                 "capacity": builder.capacity,
                 "takeOver": builder.take_over && action == "register",
                 "generation": share.generation(),
-                "ranges": share.held(),
+                "ranges": share.held_ranges(),
             })
         };
         // Before it is sent, however often that takes.
         let sent = self.shared.clock.elapsed();
-        let assignment: Assignment = builder.shards.act(&body).await?;
+        let assignment: Assignment = builder.shards.post_action(&body).await?;
         self.shared.heartbeat_ms.store(assignment.heartbeat_ms, Ordering::Relaxed);
         let now = self.shared.clock.elapsed();
-        let change = self.shared.share().answer(sent, now, &assignment);
-        self.tell(change, true);
+        let change = self.shared.lock_leases().apply_assignment(sent, now, &assignment);
+        self.notify_program(change, true);
         Ok(())
     }
 
     async fn release(&self) -> Result<(), Error> {
         let body = json!({"action": "release", "workerId": self.builder.id, "sessionId": self.session});
-        match self.builder.shards.act::<Value>(&body).await {
+        match self.builder.shards.post_action::<Value>(&body).await {
             // It is gone either way.
             Ok(_) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(()),
             Err(error) => Err(error),
@@ -360,10 +366,10 @@ impl Driver {
     }
 
     /// Tells the program. Shards that it has stopped using come back through `stopped`.
-    fn tell(&self, change: Change, in_order: bool) {
+    fn notify_program(&self, change: ShardChanges, in_order: bool) {
         for shard in change.lost {
             let (ending, done) =
-                ((self.builder.on_lost)(Lost { shard, in_order }), self.stopped_sender.clone());
+                ((self.builder.on_lost)(LostShard { shard, in_order }), self.stopped_sender.clone());
             tokio::spawn(async move {
                 ending.await;
                 // The worker may have been dropped meanwhile.
@@ -371,7 +377,7 @@ impl Driver {
             });
         }
         for (shard, token) in change.gained {
-            (self.builder.on_gained)(Gained { shard, token });
+            (self.builder.on_gained)(GainedShard { shard, token });
         }
     }
 }

@@ -7,12 +7,12 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::log::Log;
-use super::wire::{Lease, Level, Progress};
+use super::log::LogBuffer;
+use super::wire::{JobLease, Level, Progress};
 
 /// Why an execution is to end before its handler is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum StopReason {
     /// Somebody called the job off.
     Cancelled,
     /// It took longer than it may.
@@ -28,48 +28,53 @@ pub enum End {
 
 /// One execution, as the worker keeps it.
 pub(super) struct Execution {
-    pub lease: Lease,
+    pub lease: JobLease,
     pub args: Box<RawValue>,
     /// Cancelled when the handler is to stop.
     pub stop: CancellationToken,
     /// Rung when there is progress to tell soon.
-    pub beat: Arc<Notify>,
-    pub log: Log,
-    inner: Mutex<Inner>,
+    pub progress_changed: Arc<Notify>,
+    pub log: LogBuffer,
+    inner: Mutex<ExecutionState>,
 }
 
-struct Inner {
-    end: Option<End>,
+struct ExecutionState {
+    end: Option<StopReason>,
     /// On the worker's clock: until when the lease may be relied upon.
     trusted_until: Duration,
     progress: Option<Progress>,
 }
 
 impl Execution {
-    pub(super) fn new(mut lease: Lease, trusted_until: Duration, beat: Arc<Notify>, log: Log) -> Self {
+    pub(super) fn new(
+        mut lease: JobLease,
+        trusted_until: Duration,
+        beat: Arc<Notify>,
+        log: LogBuffer,
+    ) -> Self {
         let args = lease.args.take().unwrap_or_else(|| RawValue::NULL.to_owned());
-        let inner = Mutex::new(Inner { end: None, trusted_until, progress: None });
-        Self { lease, args, stop: CancellationToken::new(), beat, log, inner }
+        let inner = Mutex::new(ExecutionState { end: None, trusted_until, progress: None });
+        Self { lease, args, stop: CancellationToken::new(), progress_changed: beat, log, inner }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ExecutionState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the handler to stop. A lost lease outweighs every other reason; otherwise the first counts.
-    pub(super) fn end(&self, why: End) {
+    pub(super) fn stop_handler(&self, why: StopReason) {
         let mut inner = self.lock();
-        if inner.end.is_none() || why == End::Lost {
+        if inner.end.is_none() || why == StopReason::Lost {
             inner.end = Some(why);
         }
         drop(inner);
-        if why == End::Lost {
-            self.log.gone.cancel();
+        if why == StopReason::Lost {
+            self.log.lease_over.cancel();
         }
         self.stop.cancel();
     }
 
-    pub(super) fn ended(&self) -> Option<End> {
+    pub(super) fn stop_reason(&self) -> Option<StopReason> {
         self.lock().end
     }
 
@@ -77,7 +82,7 @@ impl Execution {
         self.lock().trusted_until
     }
 
-    pub(super) fn trust(&self, until: Duration) {
+    pub(super) fn extend_trust(&self, until: Duration) {
         let mut inner = self.lock();
         inner.trusted_until = inner.trusted_until.max(until);
     }
@@ -162,15 +167,15 @@ impl Context {
     }
 
     /// Why the handler is to stop, once it is.
-    pub fn ended(&self) -> Option<End> {
-        self.execution.ended()
+    pub fn ended(&self) -> Option<StopReason> {
+        self.execution.stop_reason()
     }
 
     /// Tells how far the job is. The newest word counts; it is told within about a second.
     pub fn progress(&self, percent: f64, message: impl Into<String>) {
         let progress = Progress { percent: percent.clamp(0.0, 100.0), message: message.into() };
         self.execution.lock().progress = Some(progress);
-        self.execution.beat.notify_one();
+        self.execution.progress_changed.notify_one();
     }
 
     /// Adds a line to the job's log. Waits when lines come faster than the server takes them.

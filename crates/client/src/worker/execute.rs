@@ -11,9 +11,9 @@ use tokio::task::JoinError;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Failure;
-use super::context::{Context, End, Execution};
-use super::handler::Handled;
-use super::report::{Entry, Verdict};
+use super::context::{Context, Execution, StopReason};
+use super::handler::HandlerResult;
+use super::report::{PendingReport, ReportAnswer};
 use super::session::Session;
 use super::wire::{Outcome, Report};
 
@@ -21,42 +21,43 @@ use super::wire::{Outcome, Report};
 const STOP_GRACE: Duration = Duration::from_secs(10);
 /// How long the answer to an outcome is waited for after a beat says that the job is lost. Both may be on their way when
 /// the outcome was accepted.
-const LAST_ANSWER: Duration = Duration::from_secs(10);
+const LATE_ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Bytes of a result: the server keeps no more.
 const RESULT_BYTES_MAX: usize = 256 << 10;
 
 /// Runs a job and reports it.
 pub(super) async fn execute(session: Arc<Session>, execution: Arc<Execution>) {
     // One that came while the worker drains is not begun.
-    let handled = if execution.ended().is_some() { None } else { handle(&session, &execution).await };
-    let verdict = match outcome(execution.ended(), handled) {
+    let handled =
+        if execution.stop_reason().is_some() { None } else { run_handler(&session, &execution).await };
+    let verdict = match outcome(execution.stop_reason(), handled) {
         None => None,
         Some(outcome) => Some(report(&session, &execution, outcome).await),
     };
-    session.ended(&execution, verdict);
+    session.finish_execution(&execution, verdict);
 }
 
 /// Lets the handler work until it returns, or until it does not although it was told to stop.
-async fn handle(session: &Session, execution: &Arc<Execution>) -> Option<Handled> {
+async fn run_handler(session: &Session, execution: &Arc<Execution>) -> Option<HandlerResult> {
     let work = session.handlers().work(Context::new(Arc::clone(execution)));
     let mut work = AbortOnDropHandle::new(tokio::spawn(work));
     let handled = tokio::select! {
         handled = &mut work => Some(handled),
-        () = end(session, execution) => tokio::time::timeout(grace(session, execution), &mut work).await.ok(),
+        () = wait_for_stop(session, execution) => tokio::time::timeout(stop_grace(session, execution), &mut work).await.ok(),
     };
     handled.map(handled_or_panicked)
 }
 
 /// Returns when the handler is to stop.
-async fn end(session: &Session, execution: &Execution) {
+async fn wait_for_stop(session: &Session, execution: &Execution) {
     let (watch, limit) = (Stopwatch::start(), execution.lease.deadline_ms.map(Duration::from_millis));
     loop {
         let trusted = session.trusted_for(execution);
         let left = limit.map_or(Duration::MAX, |limit| limit.saturating_sub(watch.elapsed()));
         if trusted.is_zero() {
-            execution.end(End::Unrenewed);
+            execution.stop_handler(StopReason::Unrenewed);
         } else if left.is_zero() {
-            execution.end(End::TimedOut);
+            execution.stop_handler(StopReason::TimedOut);
         }
         tokio::select! {
             () = execution.stop.cancelled() => return,
@@ -66,15 +67,15 @@ async fn end(session: &Session, execution: &Execution) {
 }
 
 /// How long the handler may take to stop.
-fn grace(session: &Session, execution: &Execution) -> Duration {
-    match execution.ended() {
+fn stop_grace(session: &Session, execution: &Execution) -> Duration {
+    match execution.stop_reason() {
         // Within the margin that the lease is not trusted for.
-        Some(End::Lost | End::Unrenewed) => session.margin() / 2,
+        Some(StopReason::Lost | StopReason::Unrenewed) => session.margin() / 2,
         _ => STOP_GRACE.min(session.trusted_for(execution)),
     }
 }
 
-fn handled_or_panicked(handled: Result<Handled, JoinError>) -> Handled {
+fn handled_or_panicked(handled: Result<HandlerResult, JoinError>) -> HandlerResult {
     handled.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => {
             Err(Failure::new(format!("the handler panicked: {}", panic_text(&*panic))).kind("panic"))
@@ -88,12 +89,12 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-type Told = (Outcome, Option<Box<RawValue>>, Option<Failure>);
+type ReportContents = (Outcome, Option<Box<RawValue>>, Option<Failure>);
 
 /// What to report, given why it was told to stop, if it was, and what the handler returned, if it did.
-fn outcome(end: Option<End>, handled: Option<Handled>) -> Option<Told> {
+fn outcome(end: Option<StopReason>, handled: Option<HandlerResult>) -> Option<ReportContents> {
     match (end, handled) {
-        (Some(End::Lost), _) => None,
+        (Some(StopReason::Lost), _) => None,
         (_, Some(Ok(result))) if result.get().len() > RESULT_BYTES_MAX => {
             let why =
                 format!("a result has at most {RESULT_BYTES_MAX} bytes; keep it elsewhere and return where");
@@ -102,14 +103,14 @@ fn outcome(end: Option<End>, handled: Option<Handled>) -> Option<Told> {
         (_, Some(Ok(result))) => Some((Outcome::Succeeded, Some(result), None)),
         (None, Some(Err(failure))) => Some((Outcome::Failed, None, Some(failure))),
         (None, None) => Some((Outcome::Failed, None, Some(Failure::new("the handler did not return")))),
-        (Some(End::Cancelled), _) => Some((Outcome::Cancelled, None, None)),
-        (Some(End::TimedOut), _) => Some((Outcome::TimedOut, None, None)),
-        (Some(End::Drained | End::Unrenewed), _) => Some((Outcome::Released, None, None)),
+        (Some(StopReason::Cancelled), _) => Some((Outcome::Cancelled, None, None)),
+        (Some(StopReason::TimedOut), _) => Some((Outcome::TimedOut, None, None)),
+        (Some(StopReason::Drained | StopReason::Unrenewed), _) => Some((Outcome::Released, None, None)),
     }
 }
 
-async fn report(session: &Session, execution: &Execution, told: Told) -> (Outcome, Verdict) {
-    let gone = execution.log.gone.clone();
+async fn report(session: &Session, execution: &Execution, told: ReportContents) -> (Outcome, ReportAnswer) {
+    let gone = execution.log.lease_over.clone();
     tokio::select! {
         () = execution.log.close() => {}
         () = gone.cancelled() => {}
@@ -124,14 +125,14 @@ async fn report(session: &Session, execution: &Execution, told: Told) -> (Outcom
         result,
         error: failure.map(Failure::into_wire),
     };
-    session.report(Entry { report, verdict }).await;
+    session.report(PendingReport { report, verdict }).await;
     // The lease is renewed meanwhile, so that the job does not go to another while its outcome is on its way.
     let answered = tokio::select! {
         biased;
         verdict = &mut answer => verdict.ok(),
-        () = gone.cancelled() => tokio::time::timeout(LAST_ANSWER, answer).await.ok().and_then(Result::ok),
+        () = gone.cancelled() => tokio::time::timeout(LATE_ANSWER_WAIT, answer).await.ok().and_then(Result::ok),
     };
-    (outcome, answered.unwrap_or(Verdict::Untold))
+    (outcome, answered.unwrap_or(ReportAnswer::Unreported))
 }
 
 #[cfg(test)]
@@ -147,12 +148,12 @@ mod tests {
         let told = |end, handled| outcome(end, handled).map(|(outcome, ..)| outcome);
         assert_eq!(told(None, done()), Some(Outcome::Succeeded));
         assert_eq!(told(None, failed()), Some(Outcome::Failed));
-        assert_eq!(told(Some(End::Cancelled), done()), Some(Outcome::Succeeded));
-        assert_eq!(told(Some(End::Cancelled), failed()), Some(Outcome::Cancelled));
-        assert_eq!(told(Some(End::TimedOut), None), Some(Outcome::TimedOut));
-        assert_eq!(told(Some(End::Drained), failed()), Some(Outcome::Released));
-        assert_eq!(told(Some(End::Unrenewed), failed()), Some(Outcome::Released));
-        assert_eq!(told(Some(End::Unrenewed), done()), Some(Outcome::Succeeded));
-        assert_eq!(told(Some(End::Lost), done()), None);
+        assert_eq!(told(Some(StopReason::Cancelled), done()), Some(Outcome::Succeeded));
+        assert_eq!(told(Some(StopReason::Cancelled), failed()), Some(Outcome::Cancelled));
+        assert_eq!(told(Some(StopReason::TimedOut), None), Some(Outcome::TimedOut));
+        assert_eq!(told(Some(StopReason::Drained), failed()), Some(Outcome::Released));
+        assert_eq!(told(Some(StopReason::Unrenewed), failed()), Some(Outcome::Released));
+        assert_eq!(told(Some(StopReason::Unrenewed), done()), Some(Outcome::Succeeded));
+        assert_eq!(told(Some(StopReason::Lost), done()), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::wire::{Failed, millis};
+use super::wire::{FailureBody, millis};
 
 /// Why a job failed. Any error becomes one with `?`, and is then worth another try.
 #[derive(Clone, Debug)]
@@ -41,8 +41,8 @@ impl Failure {
         &self.message
     }
 
-    pub(super) fn into_wire(self) -> Failed {
-        Failed {
+    pub(super) fn into_wire(self) -> FailureBody {
+        FailureBody {
             kind: self.kind,
             message: self.message,
             retryable: self.retryable,

@@ -12,13 +12,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use super::{Context, Failure};
 
 /// What a handler returns: the job's result as JSON, or why there is none.
-pub type Handled = Result<Box<RawValue>, Failure>;
+pub type HandlerResult = Result<Box<RawValue>, Failure>;
 
 /// A handler at work.
-pub type Working = Pin<Box<dyn Future<Output = Handled> + Send>>;
+pub type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
-pub(super) type Handler = Arc<dyn Fn(Context) -> Working + Send + Sync>;
-type Middleware = Arc<dyn Fn(Context, Next) -> Working + Send + Sync>;
+pub(super) type Handler = Arc<dyn Fn(Context) -> HandlerFuture + Send + Sync>;
+type Middleware = Arc<dyn Fn(Context, Next) -> HandlerFuture + Send + Sync>;
 
 /// What a middleware goes on to: the next one, and at last the handler.
 pub struct Next {
@@ -35,7 +35,7 @@ impl std::fmt::Debug for Next {
 
 impl Next {
     /// Goes on.
-    pub fn run(self, context: Context) -> Working {
+    pub fn run(self, context: Context) -> HandlerFuture {
         match self.rest.get(self.at).map(Arc::clone) {
             Some(middleware) => middleware(context, Self { at: self.at + 1, ..self }),
             None => (self.handler)(context),
@@ -78,7 +78,7 @@ impl Handlers {
     pub(super) fn add_raw<F, W>(&mut self, job_type: String, handler: F)
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
-        W: Future<Output = Handled> + Send + 'static,
+        W: Future<Output = HandlerResult> + Send + 'static,
     {
         self.by_type.insert(job_type, Arc::new(move |context| Box::pin(handler(context))));
     }
@@ -86,7 +86,7 @@ impl Handlers {
     pub(super) fn set_any<F, W>(&mut self, handler: F)
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
-        W: Future<Output = Handled> + Send + 'static,
+        W: Future<Output = HandlerResult> + Send + 'static,
     {
         self.any = Some(Arc::new(move |context| Box::pin(handler(context))));
     }
@@ -94,7 +94,7 @@ impl Handlers {
     pub(super) fn wrap<F, W>(&mut self, middleware: F)
     where
         F: Fn(Context, Next) -> W + Send + Sync + 'static,
-        W: Future<Output = Handled> + Send + 'static,
+        W: Future<Output = HandlerResult> + Send + 'static,
     {
         self.middleware.push(Arc::new(move |context, next| Box::pin(middleware(context, next))));
     }
@@ -114,7 +114,7 @@ impl Handlers {
     }
 
     /// Starts on a job.
-    pub(super) fn work(&self, context: Context) -> Working {
+    pub(super) fn work(&self, context: Context) -> HandlerFuture {
         let handler = self.by_type.get(context.job_type()).or(self.any.as_ref());
         let Some(handler) = handler.map(Arc::clone) else {
             let why = format!("this worker has no handler for jobs of type {:?}", context.job_type());

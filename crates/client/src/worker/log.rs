@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use super::wire::{Level, Line, Lines};
-use crate::path::Path;
+use super::wire::{Level, LogLine, LogRequest};
+use crate::path::PathBuilder;
 use crate::{Client, retry};
 
 /// Lines that wait to be sent.
@@ -24,34 +24,34 @@ const LINE_BYTES_MAX: usize = 16 << 10;
 /// How long lines are collected.
 const COLLECTED_FOR: Duration = Duration::from_millis(200);
 
-enum Entry {
-    Line(Line),
+enum LogCommand {
+    Line(LogLine),
     /// Answered when everything before it was sent.
     Flush(oneshot::Sender<()>),
 }
 
 /// Where the lines of one execution go.
-pub(super) struct Log {
+pub(super) struct LogBuffer {
     client: Client,
     execution_id: String,
     /// Cancelled when the lease is over.
-    pub gone: CancellationToken,
-    way: Mutex<Way>,
+    pub lease_over: CancellationToken,
+    sender_state: Mutex<SenderState>,
 }
 
 #[derive(Default)]
-enum Way {
+enum SenderState {
     /// No line came yet.
     #[default]
     Unused,
-    Open(mpsc::Sender<Entry>),
+    Open(mpsc::Sender<LogCommand>),
     /// The execution has ended.
     Closed,
 }
 
-impl Log {
+impl LogBuffer {
     pub(super) fn new(client: Client, execution_id: String) -> Self {
-        Self { client, execution_id, gone: CancellationToken::new(), way: Mutex::default() }
+        Self { client, execution_id, lease_over: CancellationToken::new(), sender_state: Mutex::default() }
     }
 
     pub(super) async fn add(&self, level: Level, mut message: String) {
@@ -61,35 +61,37 @@ impl Log {
         }
         if let Some(sender) = self.sender() {
             // The other end is gone only after a refusal.
-            let _ = sender.send(Entry::Line(Line { level, message })).await;
+            let _ = sender.send(LogCommand::Line(LogLine { level, message })).await;
         }
     }
 
     /// Waits until every line was sent; takes no more.
     pub(super) async fn close(&self) {
-        let way =
-            std::mem::replace(&mut *self.way.lock().unwrap_or_else(PoisonError::into_inner), Way::Closed);
-        let Way::Open(sender) = way else { return };
+        let way = std::mem::replace(
+            &mut *self.sender_state.lock().unwrap_or_else(PoisonError::into_inner),
+            SenderState::Closed,
+        );
+        let SenderState::Open(sender) = way else { return };
         let (sent, all_sent) = oneshot::channel();
-        if sender.send(Entry::Flush(sent)).await.is_ok() {
+        if sender.send(LogCommand::Flush(sent)).await.is_ok() {
             let _ = all_sent.await;
         }
     }
 
-    fn sender(&self) -> Option<mpsc::Sender<Entry>> {
-        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+    fn sender(&self) -> Option<mpsc::Sender<LogCommand>> {
+        let mut way = self.sender_state.lock().unwrap_or_else(PoisonError::into_inner);
         match &*way {
-            Way::Open(sender) => Some(sender.clone()),
-            Way::Closed => None,
-            Way::Unused => {
+            SenderState::Open(sender) => Some(sender.clone()),
+            SenderState::Closed => None,
+            SenderState::Unused => {
                 let (sender, receiver) = mpsc::channel(WAITING_MAX);
-                let target = Target {
+                let target = LogUploader {
                     client: self.client.clone(),
                     execution_id: self.execution_id.clone(),
-                    gone: self.gone.clone(),
+                    gone: self.lease_over.clone(),
                 };
                 tokio::spawn(target.send_all(receiver));
-                *way = Way::Open(sender.clone());
+                *way = SenderState::Open(sender.clone());
                 Some(sender)
             }
         }
@@ -97,26 +99,26 @@ impl Log {
 }
 
 /// Where lines are sent.
-struct Target {
+struct LogUploader {
     client: Client,
     execution_id: String,
     gone: CancellationToken,
 }
 
-impl Target {
-    async fn send_all(self, mut entries: mpsc::Receiver<Entry>) {
+impl LogUploader {
+    async fn send_all(self, mut entries: mpsc::Receiver<LogCommand>) {
         let (mut next_seq, mut waiting) = (1, Vec::with_capacity(LINES_MAX));
         while entries.recv_many(&mut waiting, LINES_MAX).await > 0 {
-            collect(&mut entries, &mut waiting).await;
+            collect_lines(&mut entries, &mut waiting).await;
             let (mut flushed, mut lines) = (Vec::new(), Vec::with_capacity(waiting.len()));
             for entry in waiting.drain(..) {
                 match entry {
-                    Entry::Line(line) => lines.push(line),
-                    Entry::Flush(sent) => flushed.push(sent),
+                    LogCommand::Line(line) => lines.push(line),
+                    LogCommand::Flush(sent) => flushed.push(sent),
                 }
             }
-            for part in parts(&lines) {
-                if !self.send(&Lines { first_seq: next_seq, lines: part }).await {
+            for part in split_calls(&lines) {
+                if !self.send(&LogRequest { first_seq: next_seq, lines: part }).await {
                     return;
                 }
                 next_seq += part.len() as u64;
@@ -129,15 +131,16 @@ impl Target {
     }
 
     /// Sends lines until the server has them or wants none.
-    async fn send(&self, lines: &Lines<'_>) -> bool {
+    async fn send(&self, lines: &LogRequest<'_>) -> bool {
         let mut tries = 0;
         while !self.gone.is_cancelled() {
-            let path = Path::new("/api/v1/executions").segment(&self.execution_id).plain("/logs").build();
+            let path =
+                PathBuilder::new("/api/v1/executions").segment(&self.execution_id).literal("/logs").build();
             let Ok(path) = path else { return false };
             match self.client.post(path, lines, "").await {
                 Ok(_) => return true,
                 Err(error) if error.is_temporary() => {
-                    let wait = retry::wait(tries, &error, baton_env::random_u64());
+                    let wait = retry::backoff(tries, &error, baton_env::random_u64());
                     let _ = tokio::time::timeout(wait, self.gone.cancelled()).await;
                     tries += 1;
                 }
@@ -152,8 +155,8 @@ impl Target {
 }
 
 /// Waits a moment for more lines, unless there are enough or somebody waits for them to be sent.
-async fn collect(entries: &mut mpsc::Receiver<Entry>, waiting: &mut Vec<Entry>) {
-    if waiting.len() >= LINES_MAX || waiting.iter().any(|entry| matches!(entry, Entry::Flush(_))) {
+async fn collect_lines(entries: &mut mpsc::Receiver<LogCommand>, waiting: &mut Vec<LogCommand>) {
+    if waiting.len() >= LINES_MAX || waiting.iter().any(|entry| matches!(entry, LogCommand::Flush(_))) {
         return;
     }
     baton_env::sleep(COLLECTED_FOR).await;
@@ -165,10 +168,10 @@ async fn collect(entries: &mut mpsc::Receiver<Entry>, waiting: &mut Vec<Entry>) 
 }
 
 /// The lines in runs that a call can carry.
-fn parts(mut lines: &[Line]) -> impl Iterator<Item = &[Line]> {
+fn split_calls(mut lines: &[LogLine]) -> impl Iterator<Item = &[LogLine]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
-        let fits = |line: &&Line| {
+        let fits = |line: &&LogLine| {
             bytes += line.message.len();
             bytes <= CALL_BYTES_MAX
         };

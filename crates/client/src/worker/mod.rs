@@ -25,10 +25,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-pub use context::{Context, End};
+pub use context::{Context, StopReason};
 pub use failure::Failure;
-pub use handler::{Handled, Next, Working};
-pub use session::Worked;
+pub use handler::{HandlerFuture, HandlerResult, Next};
+pub use session::WorkerStats;
 pub use wire::Level;
 
 use handler::Handlers;
@@ -201,7 +201,7 @@ impl Worker {
     pub fn handle_raw<F, W>(mut self, job_type: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
-        W: Future<Output = Handled> + Send + 'static,
+        W: Future<Output = HandlerResult> + Send + 'static,
     {
         self.handlers.add_raw(job_type.into(), handler);
         self
@@ -211,7 +211,7 @@ impl Worker {
     pub fn handle_any<F, W>(mut self, handler: F) -> Self
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
-        W: Future<Output = Handled> + Send + 'static,
+        W: Future<Output = HandlerResult> + Send + 'static,
     {
         self.handlers.set_any(handler);
         self
@@ -222,7 +222,7 @@ impl Worker {
     pub fn wrap<F, W>(mut self, middleware: F) -> Self
     where
         F: Fn(Context, Next) -> W + Send + Sync + 'static,
-        W: Future<Output = Handled> + Send + 'static,
+        W: Future<Output = HandlerResult> + Send + 'static,
     {
         self.handlers.wrap(middleware);
         self
@@ -230,7 +230,7 @@ impl Worker {
 
     /// Works until stopped. A server that is not there at the start is an error; one that goes away later is waited
     /// for.
-    pub async fn run(mut self) -> Result<Worked, Error> {
+    pub async fn run(mut self) -> Result<WorkerStats, Error> {
         if self.handlers.is_empty() {
             return Err(Error::Invalid("a worker needs a handler".into()));
         }

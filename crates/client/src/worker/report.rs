@@ -5,7 +5,7 @@
 use http::uri::PathAndQuery;
 use tokio::sync::{mpsc, oneshot};
 
-use super::wire::{Report, Reported, Reports};
+use super::wire::{Report, ReportRequest, ReportResponse};
 use crate::{Client, Error, retry};
 
 /// Outcomes of one call.
@@ -13,26 +13,26 @@ const REPORTS_MAX: usize = 500;
 
 /// What the server says to an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum ReportAnswer {
     Accepted,
     /// The execution was given up before; the job runs, or ran, elsewhere.
     Refused,
     /// Nobody could be told.
-    Untold,
+    Unreported,
 }
 
-pub(super) struct Entry {
+pub(super) struct PendingReport {
     pub report: Report,
-    pub verdict: oneshot::Sender<Verdict>,
+    pub verdict: oneshot::Sender<ReportAnswer>,
 }
 
 /// Reports until all senders are gone.
-pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
+pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<PendingReport>) {
     let mut batch = Vec::with_capacity(REPORTS_MAX);
     while entries.recv_many(&mut batch, REPORTS_MAX).await > 0 {
         let (reports, answers): (Vec<_>, Vec<_>) =
             batch.drain(..).map(|entry| (entry.report, entry.verdict)).unzip();
-        let verdicts = tell(&client, &reports, &answers).await;
+        let verdicts = report_until_answered(&client, &reports, &answers).await;
         for (answer, verdict) in answers.into_iter().zip(verdicts) {
             // A job that is lost or dropped does not wait.
             let _ = answer.send(verdict);
@@ -40,39 +40,43 @@ pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<Entry>) {
     }
 }
 
-async fn tell(client: &Client, reports: &[Report], answers: &[oneshot::Sender<Verdict>]) -> Vec<Verdict> {
+async fn report_until_answered(
+    client: &Client,
+    reports: &[Report],
+    answers: &[oneshot::Sender<ReportAnswer>],
+) -> Vec<ReportAnswer> {
     let mut tries = 0;
     loop {
-        match post(client, reports).await {
+        match post_reports(client, reports).await {
             Ok(items) => {
-                let verdict = |item: &super::wire::ReportedItem| match (item.ok, item.code.as_deref()) {
-                    (true, _) => Verdict::Accepted,
+                let verdict = |item: &super::wire::ReportResult| match (item.ok, item.code.as_deref()) {
+                    (true, _) => ReportAnswer::Accepted,
                     (false, code) => {
                         tracing::warn!(code, "an outcome was refused");
-                        Verdict::Refused
+                        ReportAnswer::Refused
                     }
                 };
                 return items.iter().map(verdict).collect();
             }
             Err(error) if error.is_temporary() && answers.iter().any(|answer| !answer.is_closed()) => {
                 tracing::warn!(%error, "cannot report; trying again");
-                baton_env::sleep(retry::wait(tries, &error, baton_env::random_u64())).await;
+                baton_env::sleep(retry::backoff(tries, &error, baton_env::random_u64())).await;
                 tries += 1;
             }
             Err(error) => {
                 tracing::error!(%error, "outcomes could not be reported");
-                return vec![Verdict::Untold; reports.len()];
+                return vec![ReportAnswer::Unreported; reports.len()];
             }
         }
     }
 }
 
-async fn post(client: &Client, reports: &[Report]) -> Result<Vec<super::wire::ReportedItem>, Error> {
+async fn post_reports(client: &Client, reports: &[Report]) -> Result<Vec<super::wire::ReportResult>, Error> {
     let path = PathAndQuery::from_static("/api/v1/executions:report");
-    let answer = client.post(path, &Reports { items: reports }, "").await?;
-    let items = answer.read::<Reported>()?.items;
+    let answer = client.post(path, &ReportRequest { items: reports }, "").await?;
+    let items = answer.parse::<ReportResponse>()?.items;
     if items.len() != reports.len() {
-        return Err(answer.odd(format!("{} verdicts on {} outcomes", items.len(), reports.len())));
+        return Err(answer.protocol_error(format!("{} verdicts on {} outcomes", items.len(), reports.len())));
     }
     Ok(items)
 }

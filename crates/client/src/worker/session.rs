@@ -14,17 +14,18 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Worker;
-use super::context::{End, Execution};
+use super::context::{Execution, StopReason};
 use super::execute::execute;
 use super::handler::Handlers;
-use super::log::Log;
-use super::report::{self, Entry, Verdict};
+use super::log::LogBuffer;
+use super::report::{self, PendingReport, ReportAnswer};
 use super::wire::{
-    Ask, Beat, Beaten, Lease, Leases, Outcome, Progress, Pulse, Registered, Registration, millis,
+    HeartbeatRequest, HeartbeatResponse, JobLease, LeaseRequest, LeaseResponse, Outcome, Progress,
+    RegistrationRequest, RegistrationResponse, RunningJob, millis,
 };
-use crate::connection::Call;
-use crate::path::Path;
-use crate::retry::{self, Repeat};
+use crate::connection::ApiCall;
+use crate::path::PathBuilder;
+use crate::retry::{self, RetryPolicy};
 use crate::{Client, Error};
 
 /// How long one call for jobs waits at the server, at most.
@@ -38,13 +39,13 @@ const LEASES_MAX: usize = 1_000;
 /// Outcomes that wait to be reported.
 const REPORTS_WAITING_MAX: usize = 10_000;
 /// Progress is told at most this often.
-const BEAT_MIN: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// How long handlers have that are told to stop at the end of a drain.
-const FAREWELL: Duration = Duration::from_secs(20);
+const STOP_WAIT: Duration = Duration::from_secs(20);
 
 /// What a worker has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Worked {
+pub struct WorkerStats {
     /// Jobs that it completed.
     pub succeeded: u64,
     /// Jobs that failed, ran out of time or were called off.
@@ -56,27 +57,27 @@ pub struct Worked {
 }
 
 /// Why a session ended.
-enum Over {
+enum SessionEnd {
     Stopped,
     /// The server does not know this worker any more.
     Forgotten,
 }
 
 /// Registers and works, again when the server has forgotten the worker, until stopped.
-pub(super) async fn run(worker: Worker) -> Result<Worked, Error> {
-    let worked = Arc::new(Tally::default());
+pub(super) async fn run(worker: Worker) -> Result<WorkerStats, Error> {
+    let worked = Arc::new(WorkerCounters::default());
     let mut registered = register(&worker).await?;
     loop {
         let session = Session::new(&worker, &registered, Arc::clone(&worked));
         match session.work().await? {
-            Over::Stopped => return Ok(worked.read()),
-            Over::Forgotten => registered = register_again(&worker).await?,
+            SessionEnd::Stopped => return Ok(worked.read()),
+            SessionEnd::Forgotten => registered = register_again(&worker).await?,
         }
     }
 }
 
-async fn register(worker: &Worker) -> Result<Registered, Error> {
-    let registration = Registration {
+async fn register(worker: &Worker) -> Result<RegistrationResponse, Error> {
+    let registration = RegistrationRequest {
         name: &worker.name,
         queues: &worker.queues,
         job_types: worker.handlers.types(),
@@ -84,15 +85,15 @@ async fn register(worker: &Worker) -> Result<Registered, Error> {
         labels: &worker.labels,
         version: env!("CARGO_PKG_VERSION"),
     };
-    worker.client.post(Path::new("/api/v1/workers").build()?, &registration, "").await?.read()
+    worker.client.post(PathBuilder::new("/api/v1/workers").build()?, &registration, "").await?.parse()
 }
 
-async fn register_again(worker: &Worker) -> Result<Registered, Error> {
+async fn register_again(worker: &Worker) -> Result<RegistrationResponse, Error> {
     let mut tries = 0;
     loop {
         match register(worker).await {
             Err(error) if error.is_temporary() => {
-                baton_env::sleep(retry::wait(tries, &error, baton_env::random_u64())).await;
+                baton_env::sleep(retry::backoff(tries, &error, baton_env::random_u64())).await;
                 tries += 1;
             }
             outcome => return outcome,
@@ -101,17 +102,17 @@ async fn register_again(worker: &Worker) -> Result<Registered, Error> {
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct WorkerCounters {
     succeeded: AtomicU64,
     failed: AtomicU64,
     released: AtomicU64,
     lost: AtomicU64,
 }
 
-impl Tally {
-    fn read(&self) -> Worked {
+impl WorkerCounters {
+    fn read(&self) -> WorkerStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Worked {
+        WorkerStats {
             succeeded: read(&self.succeeded),
             failed: read(&self.failed),
             released: read(&self.released),
@@ -134,18 +135,18 @@ pub(super) struct Session {
     handlers: Handlers,
     clock: BootClock,
     running: Mutex<HashMap<String, Arc<Execution>>>,
-    reports: mpsc::Sender<Entry>,
+    reports: mpsc::Sender<PendingReport>,
     /// Rung when there is progress to tell.
     beat: Arc<Notify>,
     /// Cancelled when no more jobs are to be taken.
     draining: CancellationToken,
     /// Cancelled when the server does not know this worker any more.
     forgotten: CancellationToken,
-    tally: Arc<Tally>,
+    tally: Arc<WorkerCounters>,
 }
 
 impl Session {
-    fn new(worker: &Worker, registered: &Registered, tally: Arc<Tally>) -> Arc<Self> {
+    fn new(worker: &Worker, registered: &RegistrationResponse, tally: Arc<WorkerCounters>) -> Arc<Self> {
         let (reports, entries) = mpsc::channel(REPORTS_WAITING_MAX);
         // Ends when the session does, with the last sender.
         tokio::spawn(report::run(worker.client.clone(), entries));
@@ -169,33 +170,33 @@ impl Session {
         })
     }
 
-    async fn work(self: &Arc<Self>) -> Result<Over, Error> {
+    async fn work(self: &Arc<Self>) -> Result<SessionEnd, Error> {
         let tasks = TaskTracker::new();
         // Whoever drops a worker instead of stopping it drops its jobs.
         let dropped = CancellationToken::new();
         let _drop = dropped.clone().drop_guard();
-        let beating = AbortOnDropHandle::new(tokio::spawn(Arc::clone(self).keep_beating()));
-        let leasing = self.keep_leasing(&tasks, &dropped).await;
+        let beating = AbortOnDropHandle::new(tokio::spawn(Arc::clone(self).run_heartbeats()));
+        let leasing = self.lease_jobs(&tasks, &dropped).await;
         tasks.close();
         if self.forgotten.is_cancelled() || leasing.is_err() {
-            self.end_all(End::Lost);
+            self.end_all(StopReason::Lost);
             tasks.wait().await;
-            return leasing.map(|()| Over::Forgotten);
+            return leasing.map(|()| SessionEnd::Forgotten);
         }
         // Those that do not end in time are told to, and given back.
         if tokio::time::timeout(self.drain, tasks.wait()).await.is_err() {
-            self.end_all(End::Drained);
-            if tokio::time::timeout(FAREWELL, tasks.wait()).await.is_err() {
+            self.end_all(StopReason::Drained);
+            if tokio::time::timeout(STOP_WAIT, tasks.wait()).await.is_err() {
                 tracing::warn!("some jobs could not be given back; they go to others when their leases end");
             }
         }
         drop(beating);
         self.deregister().await;
-        Ok(Over::Stopped)
+        Ok(SessionEnd::Stopped)
     }
 
     /// Takes jobs while there is room, until the worker drains or is forgotten.
-    async fn keep_leasing(
+    async fn lease_jobs(
         self: &Arc<Self>,
         tasks: &TaskTracker,
         dropped: &CancellationToken,
@@ -205,7 +206,7 @@ impl Session {
         loop {
             let place = tokio::select! {
                 biased;
-                () = self.over() => return Ok(()),
+                () = self.until_draining_or_forgotten() => return Ok(()),
                 place = Arc::clone(&places).acquire_owned() => place,
             };
             let Ok(place) = place else { return Ok(()) };
@@ -215,7 +216,7 @@ impl Session {
                 Ok(leased) if leased.is_empty() => {
                     failures = 0;
                     let rest = EMPTY_LEASE_MIN.saturating_sub(asked.elapsed());
-                    let _ = tokio::time::timeout(rest, self.over()).await;
+                    let _ = tokio::time::timeout(rest, self.until_draining_or_forgotten()).await;
                 }
                 Ok(leased) => {
                     failures = 0;
@@ -229,8 +230,8 @@ impl Session {
                 Err(Error::NotFound(_)) => self.forgotten.cancel(),
                 Err(error) if error.is_temporary() => {
                     tracing::warn!(%error, "cannot lease jobs; trying again");
-                    let wait = retry::wait(failures, &error, baton_env::random_u64());
-                    let _ = tokio::time::timeout(wait, self.over()).await;
+                    let wait = retry::backoff(failures, &error, baton_env::random_u64());
+                    let _ = tokio::time::timeout(wait, self.until_draining_or_forgotten()).await;
                     failures += 1;
                 }
                 Err(error) => return Err(error),
@@ -238,7 +239,7 @@ impl Session {
         }
     }
 
-    async fn over(&self) {
+    async fn until_draining_or_forgotten(&self) {
         tokio::select! {
             () = self.draining.cancelled() => {}
             () = self.forgotten.cancelled() => {}
@@ -247,28 +248,29 @@ impl Session {
 
     /// One call for jobs. A worker that drains meanwhile says so, upon which the server lets the call end: to hang up
     /// instead might lose jobs that are on their way.
-    async fn lease(&self, max: usize) -> Result<Vec<(Lease, Duration)>, Error> {
-        let body = serde_json::to_vec(&Ask { max, wait_ms: millis(self.wait) }).map_err(Error::Payload)?;
+    async fn lease(&self, max: usize) -> Result<Vec<(JobLease, Duration)>, Error> {
+        let body =
+            serde_json::to_vec(&LeaseRequest { max, wait_ms: millis(self.wait) }).map_err(Error::Payload)?;
         let asked_at = self.clock.elapsed();
-        let call = Call {
+        let call = ApiCall {
             method: Method::POST,
             path: self.path("/lease")?,
             body: body.into(),
             timeout: self.wait + WAIT_GRACE,
-            repeat: Repeat::Unsent,
-            key: &self.id,
-            once: None,
+            retry_policy: RetryPolicy::Unsent,
+            routing_key: &self.id,
+            idempotency_key: None,
         };
-        let mut answer = std::pin::pin!(self.client.connection().call(call));
+        let mut answer = std::pin::pin!(self.client.transport().call(call));
         let answer = tokio::select! {
             answer = &mut answer => answer,
             () = self.draining.cancelled() => {
-                self.tell_drain().await;
+                self.announce_drain().await;
                 answer.await
             }
         };
-        let leases = answer?.read::<Leases>()?.leases;
-        let trusted = |lease: Lease| {
+        let leases = answer?.parse::<LeaseResponse>()?.leases;
+        let trusted = |lease: JobLease| {
             let until = asked_at + Duration::from_millis(lease.lease_ms).saturating_sub(self.margin());
             (lease, until)
         };
@@ -278,15 +280,15 @@ impl Session {
     /// Takes a job on; what is returned runs it, in its place.
     fn start(
         self: &Arc<Self>,
-        lease: Lease,
+        lease: JobLease,
         trusted_until: Duration,
         place: Option<OwnedSemaphorePermit>,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let log = Log::new(self.client.clone(), lease.execution_id.clone());
+        let log = LogBuffer::new(self.client.clone(), lease.execution_id.clone());
         let execution = Arc::new(Execution::new(lease, trusted_until, Arc::clone(&self.beat), log));
-        self.running().insert(execution.lease.job_id.clone(), Arc::clone(&execution));
+        self.lock_running().insert(execution.lease.job_id.clone(), Arc::clone(&execution));
         if self.draining.is_cancelled() {
-            execution.end(End::Drained);
+            execution.stop_handler(StopReason::Drained);
         }
         let session = Arc::clone(self);
         async move {
@@ -296,25 +298,25 @@ impl Session {
     }
 
     /// Renews the leases of all jobs, and hears what is wanted of them.
-    async fn keep_beating(self: Arc<Self>) {
+    async fn run_heartbeats(self: Arc<Self>) {
         tokio::select! {
-            () = self.keep_hearing() => {}
-            () = self.keep_telling() => {}
+            () = self.poll_heartbeats() => {}
+            () = self.send_progress() => {}
         }
     }
 
     /// Beats, one call after the other. Each waits at the server for something to do.
-    async fn keep_hearing(&self) {
+    async fn poll_heartbeats(&self) {
         loop {
             // The answer renews leases from when it was asked for, so with jobs it is not waited for that long.
-            let is_idle = self.running().is_empty();
+            let is_idle = self.lock_running().is_empty();
             let wait = if is_idle { self.heartbeat } else { self.heartbeat / 2 };
             let asked = Stopwatch::start();
-            let is_news = match self.beat_once(wait).await {
+            let is_news = match self.send_heartbeat(wait).await {
                 Ok(is_news) => is_news,
                 Err(Error::NotFound(_)) => {
                     self.forgotten.cancel();
-                    self.end_all(End::Lost);
+                    self.end_all(StopReason::Lost);
                     return;
                 }
                 Err(error) => {
@@ -329,41 +331,41 @@ impl Session {
     }
 
     /// Tells progress soon, but not at every word.
-    async fn keep_telling(&self) {
+    async fn send_progress(&self) {
         loop {
             self.beat.notified().await;
-            baton_env::sleep(BEAT_MIN).await;
-            if let Err(error) = self.beat_once(Duration::ZERO).await {
+            baton_env::sleep(PROGRESS_INTERVAL).await;
+            if let Err(error) = self.send_heartbeat(Duration::ZERO).await {
                 tracing::warn!(%error, "cannot tell progress");
             }
         }
     }
 
     /// Beats, and waits at the server for something to do; returns whether there is.
-    async fn beat_once(&self, wait: Duration) -> Result<bool, Error> {
-        let executions: Vec<_> = self.running().values().cloned().collect();
+    async fn send_heartbeat(&self, wait: Duration) -> Result<bool, Error> {
+        let executions: Vec<_> = self.lock_running().values().cloned().collect();
         let told: Vec<_> = executions.iter().map(|execution| execution.take_progress()).collect();
-        let pulse = |(execution, progress): (&Arc<Execution>, &Option<Progress>)| Pulse {
+        let pulse = |(execution, progress): (&Arc<Execution>, &Option<Progress>)| RunningJob {
             job_id: execution.lease.job_id.clone(),
             fence: execution.lease.fence,
             progress: progress.clone(),
         };
         let running = executions.iter().zip(&told).map(pulse).collect();
         let asked_at = self.clock.elapsed();
-        let beat = Beat { incarnation: &self.incarnation, wait_ms: millis(wait), running };
+        let beat = HeartbeatRequest { incarnation: &self.incarnation, wait_ms: millis(wait), running };
         let body = serde_json::to_vec(&beat).map_err(Error::Payload)?;
-        let call = Call {
+        let call = ApiCall {
             method: Method::POST,
             path: self.path("/heartbeat")?,
             body: body.into(),
             // A beat that takes longer is worth less than the next one.
             timeout: wait + self.heartbeat,
-            repeat: Repeat::Poll,
-            key: &self.id,
-            once: None,
+            retry_policy: RetryPolicy::Poll,
+            routing_key: &self.id,
+            idempotency_key: None,
         };
-        let beaten = match self.client.connection().call(call).await {
-            Ok(answer) => answer.read::<Beaten>()?,
+        let beaten = match self.client.transport().call(call).await {
+            Ok(answer) => answer.parse::<HeartbeatResponse>()?,
             Err(error) => {
                 for (execution, progress) in executions.iter().zip(told) {
                     progress.into_iter().for_each(|progress| execution.restore_progress(progress));
@@ -371,32 +373,32 @@ impl Session {
                 return Err(error);
             }
         };
-        self.hear(&beaten, &executions, asked_at);
+        self.apply_heartbeat(&beaten, &executions, asked_at);
         Ok(!beaten.cancel.is_empty() || !beaten.lost.is_empty())
     }
 
     /// Does what the answer to a beat asks for.
-    fn hear(&self, beaten: &Beaten, executions: &[Arc<Execution>], asked_at: Duration) {
+    fn apply_heartbeat(&self, beaten: &HeartbeatResponse, executions: &[Arc<Execution>], asked_at: Duration) {
         for execution in executions {
             let id = &execution.lease.job_id;
             if beaten.lost.contains(id) {
-                execution.end(End::Lost);
+                execution.stop_handler(StopReason::Lost);
                 continue;
             }
             let life = Duration::from_millis(execution.lease.lease_ms).saturating_sub(self.margin());
-            execution.trust(asked_at + life);
+            execution.extend_trust(asked_at + life);
         }
         // Among them may be jobs that came after the beat.
         let cancelled = {
-            let running = self.running();
+            let running = self.lock_running();
             beaten.cancel.iter().filter_map(|id| running.get(id).cloned()).collect::<Vec<_>>()
         };
-        cancelled.iter().for_each(|execution| execution.end(End::Cancelled));
+        cancelled.iter().for_each(|execution| execution.stop_handler(StopReason::Cancelled));
         match beaten.desired_state.as_str() {
             "draining" => self.draining.cancel(),
             "stopping" => {
                 self.draining.cancel();
-                executions.iter().for_each(|execution| execution.end(End::Drained));
+                executions.iter().for_each(|execution| execution.stop_handler(StopReason::Drained));
             }
             _ => {}
         }
@@ -409,7 +411,7 @@ impl Session {
         }
     }
 
-    async fn tell_drain(&self) {
+    async fn announce_drain(&self) {
         let told = async { self.client.post(self.path("/drain")?, &serde_json::json!({}), &self.id).await };
         if let Err(error) = told.await {
             tracing::debug!(%error, "the server was not told of the drain");
@@ -417,35 +419,39 @@ impl Session {
     }
 
     fn path(&self, rest: &str) -> Result<http::uri::PathAndQuery, Error> {
-        Path::new("/api/v1/workers").segment(&self.id).plain(rest).build()
+        PathBuilder::new("/api/v1/workers").segment(&self.id).literal(rest).build()
     }
 
-    fn running(&self) -> MutexGuard<'_, HashMap<String, Arc<Execution>>> {
+    fn lock_running(&self) -> MutexGuard<'_, HashMap<String, Arc<Execution>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end_all(&self, why: End) {
-        let executions: Vec<_> = self.running().values().cloned().collect();
-        executions.iter().for_each(|execution| execution.end(why));
+    fn end_all(&self, why: StopReason) {
+        let executions: Vec<_> = self.lock_running().values().cloned().collect();
+        executions.iter().for_each(|execution| execution.stop_handler(why));
     }
 
     /// Takes note of an execution's end; no verdict when it was lost.
-    pub(super) fn ended(&self, execution: &Arc<Execution>, verdict: Option<(Outcome, Verdict)>) {
-        let mut running = self.running();
+    pub(super) fn finish_execution(
+        &self,
+        execution: &Arc<Execution>,
+        verdict: Option<(Outcome, ReportAnswer)>,
+    ) {
+        let mut running = self.lock_running();
         // The same job may have come back under a new fence.
         if running.get(&execution.lease.job_id).is_some_and(|other| Arc::ptr_eq(other, execution)) {
             running.remove(&execution.lease.job_id);
         }
         let counter = match verdict {
-            Some((Outcome::Succeeded, Verdict::Accepted)) => &self.tally.succeeded,
-            Some((Outcome::Released, Verdict::Accepted)) => &self.tally.released,
-            Some((_, Verdict::Accepted)) => &self.tally.failed,
+            Some((Outcome::Succeeded, ReportAnswer::Accepted)) => &self.tally.succeeded,
+            Some((Outcome::Released, ReportAnswer::Accepted)) => &self.tally.released,
+            Some((_, ReportAnswer::Accepted)) => &self.tally.failed,
             _ => &self.tally.lost,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) async fn report(&self, entry: Entry) {
+    pub(super) async fn report(&self, entry: PendingReport) {
         // The reporter lives as long as the session.
         let _ = self.reports.send(entry).await;
     }

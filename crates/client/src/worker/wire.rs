@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Registration<'a> {
+pub(super) struct RegistrationRequest<'a> {
     pub name: &'a str,
     pub queues: &'a [String],
     pub job_types: Vec<&'a str>,
@@ -20,7 +20,7 @@ pub(super) struct Registration<'a> {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Registered {
+pub(super) struct RegistrationResponse {
     pub worker_id: String,
     /// Given back with every beat, as it came.
     #[serde(default)]
@@ -31,20 +31,20 @@ pub(super) struct Registered {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Ask {
+pub(super) struct LeaseRequest {
     pub max: usize,
     pub wait_ms: u64,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Leases {
-    pub leases: Vec<Lease>,
+pub(super) struct LeaseResponse {
+    pub leases: Vec<JobLease>,
 }
 
 /// A job that this worker has until its lease runs out.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Lease {
+pub(super) struct JobLease {
     pub job_id: String,
     pub execution_id: String,
     pub fence: u64,
@@ -71,15 +71,15 @@ pub(super) struct Progress {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Beat<'a> {
+pub(super) struct HeartbeatRequest<'a> {
     pub incarnation: &'a Value,
     pub wait_ms: u64,
-    pub running: Vec<Pulse>,
+    pub running: Vec<RunningJob>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Pulse {
+pub(super) struct RunningJob {
     pub job_id: String,
     pub fence: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub(super) struct Pulse {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Beaten {
+pub(super) struct HeartbeatResponse {
     #[serde(default)]
     pub desired_state: String,
     #[serde(default)]
@@ -108,7 +108,7 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<Failed>,
+    pub error: Option<FailureBody>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -123,7 +123,7 @@ pub(super) enum Outcome {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Failed {
+pub(super) struct FailureBody {
     #[serde(rename = "type")]
     pub kind: String,
     pub message: String,
@@ -133,17 +133,17 @@ pub(super) struct Failed {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Reports<'a> {
+pub(super) struct ReportRequest<'a> {
     pub items: &'a [Report],
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Reported {
-    pub items: Vec<ReportedItem>,
+pub(super) struct ReportResponse {
+    pub items: Vec<ReportResult>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct ReportedItem {
+pub(super) struct ReportResult {
     pub ok: bool,
     #[serde(default)]
     pub code: Option<String>,
@@ -151,13 +151,13 @@ pub(super) struct ReportedItem {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Lines<'a> {
+pub(super) struct LogRequest<'a> {
     pub first_seq: u64,
-    pub lines: &'a [Line],
+    pub lines: &'a [LogLine],
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     pub level: Level,
     pub message: String,
 }

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use baton_client::{CancellationToken, Client, Consume, Consumed, Error, Message};
+use baton_client::{CancellationToken, Client, Consume, ConsumerStats, Error, Message};
 use serde_json::{Value, json};
 
 use crate::support::{Reply, Seen, TestServer, acked, batch};
@@ -55,7 +55,7 @@ async fn messages_are_handled_in_order_and_acked_together() {
         .await
         .unwrap();
     assert_eq!(*handled.lock().unwrap(), [0, 1, 2]);
-    assert_eq!(consumed, Consumed { completed: 3, failed: 0, refused: 0 });
+    assert_eq!(consumed, ConsumerStats { completed: 3, failed: 0, refused: 0 });
     let acks = server.seen_at("/ack/batch");
     assert_eq!(acks.len(), 1);
     assert_eq!(acks[0].body["consumerGroup"], "billing");
@@ -71,7 +71,7 @@ async fn after_a_failure_the_rest_of_the_partition_is_left_for_later() {
         .each(|message| async move { if message.offset() == 1 { Err("boom") } else { Ok(()) } })
         .await
         .unwrap();
-    assert_eq!(consumed, Consumed { completed: 1, failed: 1, refused: 0 });
+    assert_eq!(consumed, ConsumerStats { completed: 1, failed: 1, refused: 0 });
     assert_eq!(acks(&server), pairs(&[("t-0", "completed"), ("t-1", "failed")]));
     assert_eq!(server.seen_at("/ack/batch")[0].body["acknowledgments"][1]["error"], "boom");
 }
@@ -85,7 +85,7 @@ async fn a_batch_succeeds_or_fails_as_one() {
         .batches(|messages| async move { if messages[0].offset() == 0 { Err("boom") } else { Ok(()) } })
         .await
         .unwrap();
-    assert_eq!(consumed, Consumed { completed: 2, failed: 2, refused: 0 });
+    assert_eq!(consumed, ConsumerStats { completed: 2, failed: 2, refused: 0 });
     let expected = [("t-0", "failed"), ("t-1", "failed"), ("t-2", "completed"), ("t-3", "completed")];
     assert_eq!(acks(&server), pairs(&expected));
 }
@@ -134,7 +134,7 @@ async fn a_parked_poll_ends_when_told_to_stop() {
         tokio::task::yield_now().await;
     }
     stop.cancel();
-    assert_eq!(consumer.await.unwrap().unwrap(), Consumed::default());
+    assert_eq!(consumer.await.unwrap().unwrap(), ConsumerStats::default());
 }
 
 #[tokio::test]

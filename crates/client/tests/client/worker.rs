@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use baton_client::worker::{Context, End, Failure, Handled, Level, Worker};
+use baton_client::worker::{Context, Failure, HandlerResult, Level, StopReason, Worker};
 use baton_client::{CancellationToken, Client, RawValue};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -164,7 +164,7 @@ async fn logs_are_numbered_and_there_before_the_outcome_and_progress_goes_with_a
 }
 
 /// Waits until it is told to stop, and says so.
-async fn obedient(context: Context) -> Handled {
+async fn obedient(context: Context) -> HandlerResult {
     context.cancellation().cancelled().await;
     Err(Failure::new(format!("{:?}", context.ended())))
 }
@@ -199,7 +199,7 @@ async fn a_lost_job_is_stopped_and_not_reported() {
             let stop = stopped.clone();
             async move {
                 context.cancellation().cancelled().await;
-                assert_eq!(context.ended(), Some(End::Lost));
+                assert_eq!(context.ended(), Some(StopReason::Lost));
                 stop.cancel();
                 Ok(null())
             }
@@ -225,7 +225,7 @@ async fn an_exclusive_job_whose_lease_cannot_be_renewed_is_stopped_before_it_end
         .exclusive()
         .handle_any(|context| async move {
             context.cancellation().cancelled().await;
-            assert_eq!(context.ended(), Some(End::Unrenewed));
+            assert_eq!(context.ended(), Some(StopReason::Unrenewed));
             Err(Failure::new("stopped"))
         })
         .run()

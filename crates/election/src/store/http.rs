@@ -66,7 +66,7 @@ impl HttpStore {
     }
 
     async fn read_group(&self, group: &str) -> Result<GroupResponse, Error> {
-        missing_as_empty(self.client.election(group).look().await).map_err(|e| Error(e.to_string()))
+        missing_as_empty(self.client.election(group).get().await).map_err(|e| Error(e.to_string()))
     }
 
     async fn post_action<T: DeserializeOwned>(
@@ -78,7 +78,7 @@ impl HttpStore {
             RecordKey::Group(group) | RecordKey::Worker(group, _) => self.client.election(group),
             RecordKey::Process(process) => self.client.election_process(process),
         };
-        election.act(&action, CALL_TIMEOUT).await.map_err(|e| Error(e.to_string()))
+        election.post_action(&action, CALL_TIMEOUT).await.map_err(|e| Error(e.to_string()))
     }
 }
 
@@ -141,7 +141,7 @@ impl Store for HttpStore {
                     let lease: ProcessResponse = self
                         .client
                         .election_process(process)
-                        .look()
+                        .get()
                         .await
                         .map_err(|e| Error(e.to_string()))?;
                     (lease.version, lease.record)

@@ -1,6 +1,6 @@
 //! `baton job list`.
 
-use baton_client::Filter;
+use baton_client::JobFilter;
 use serde_json::Value;
 
 use super::super::table::{self, text};
@@ -59,7 +59,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         ("scheduleId", &args.schedule),
     ];
     let terms = terms.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect();
-    let mut filter = Filter { terms, ..Filter::default() };
+    let mut filter = JobFilter { terms, ..JobFilter::default() };
     let mut output = Output::new(args.target.json);
     let (mut left, mut shown) =
         (args.limit, table::new(&["job", "type", "queue", "state", "attempts", "created", "error"]));

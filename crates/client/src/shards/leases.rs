@@ -2,7 +2,7 @@
 //!
 //! Always: a shard that was lost is reported as held until the program has stopped using it; one that comes back
 //! meanwhile is gained only after that; nothing is gained without a lease, and everything is lost when the lease has run
-//! out. An answer counts from when its request was sent. Start at [`Share::answer`].
+//! out. An answer counts from when its request was sent. Start at [`ShardLeases::apply_assignment`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub struct Assignment {
 
 /// What has changed for the program.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct ShardChanges {
     /// Shards it may use, with their tokens.
     pub gained: Vec<(u32, u64)>,
     /// Shards it must stop using.
@@ -38,7 +38,7 @@ pub struct Change {
 
 /// What a worker has.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct ShardLeases {
     generation: u64,
     /// What it was last granted.
     granted: BTreeMap<u32, u64>,
@@ -50,24 +50,24 @@ pub struct Share {
     deadline: Duration,
 }
 
-impl Share {
+impl ShardLeases {
     /// The last assignment that was acted upon.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
     /// The shards in use, with their tokens; none once the lease is over.
-    pub fn used(&self, now: Duration) -> BTreeMap<u32, u64> {
+    pub fn shards_in_use(&self, now: Duration) -> BTreeMap<u32, u64> {
         if now < self.deadline { self.used.clone() } else { BTreeMap::new() }
     }
 
     /// Until when the shards in use may be used; `None` when there are none.
-    pub fn ends(&self) -> Option<Duration> {
+    pub fn in_use_until(&self) -> Option<Duration> {
         (!self.used.is_empty()).then_some(self.deadline)
     }
 
     /// What a beat tells: all that is used, and what is still being stopped, as ranges.
-    pub fn held(&self) -> Vec<(u32, u32)> {
+    pub fn held_ranges(&self) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         let all: BTreeSet<u32> = self.used.keys().chain(&self.stopping).copied().collect();
         for shard in all {
@@ -80,8 +80,13 @@ impl Share {
     }
 
     /// Takes over an answer to what was sent at `sent`.
-    pub fn answer(&mut self, sent: Duration, now: Duration, assignment: &Assignment) -> Change {
-        let mut change = self.tick(now);
+    pub fn apply_assignment(
+        &mut self,
+        sent: Duration,
+        now: Duration,
+        assignment: &Assignment,
+    ) -> ShardChanges {
+        let mut change = self.check_expiry(now);
         self.deadline = self.deadline.max(sent + Duration::from_millis(assignment.lease_ms));
         if assignment.generation >= self.generation {
             self.generation = assignment.generation;
@@ -96,25 +101,25 @@ impl Share {
     }
 
     /// Notices that the lease has run out.
-    pub fn tick(&mut self, now: Duration) -> Change {
+    pub fn check_expiry(&mut self, now: Duration) -> ShardChanges {
         if now < self.deadline {
-            return Change::default();
+            return ShardChanges::default();
         }
-        Change { lost: self.give_up(|_, _, _| true), ..Change::default() }
+        ShardChanges { lost: self.give_up(|_, _, _| true), ..ShardChanges::default() }
     }
 
     /// Everything is over.
-    pub fn end(&mut self) -> Vec<u32> {
+    pub fn revoke_all(&mut self) -> Vec<u32> {
         self.deadline = Duration::ZERO;
         self.granted.clear();
         self.give_up(|_, _, _| true)
     }
 
     /// The program has stopped using a shard.
-    pub fn stopped(&mut self, shard: u32, now: Duration) -> Change {
+    pub fn on_stopped(&mut self, shard: u32, now: Duration) -> ShardChanges {
         self.stopping.remove(&shard);
         let gained = if now < self.deadline { self.gain() } else { Vec::new() };
-        Change { gained, ..Change::default() }
+        ShardChanges { gained, ..ShardChanges::default() }
     }
 
     /// Whether the program is still stopping something.
@@ -163,37 +168,37 @@ mod tests {
 
     #[test]
     fn a_lost_shard_is_held_until_it_is_stopped_and_not_gained_before() {
-        let mut share = Share::default();
-        let change = share.answer(at(1), at(2), &told(1, 0, 3, 1));
+        let mut share = ShardLeases::default();
+        let change = share.apply_assignment(at(1), at(2), &told(1, 0, 3, 1));
         assert_eq!(change.gained, [(0, 1), (1, 1), (2, 1), (3, 1)]);
-        assert_eq!(share.answer(at(3), at(3), &told(2, 0, 1, 1)).lost, [2, 3]);
-        assert_eq!(share.held(), [(0, 3)]);
-        assert_eq!(share.stopped(3, at(3)), Change::default());
-        assert_eq!(share.held(), [(0, 2)]);
+        assert_eq!(share.apply_assignment(at(3), at(3), &told(2, 0, 1, 1)).lost, [2, 3]);
+        assert_eq!(share.held_ranges(), [(0, 3)]);
+        assert_eq!(share.on_stopped(3, at(3)), ShardChanges::default());
+        assert_eq!(share.held_ranges(), [(0, 2)]);
         // It comes back before the program has stopped using it.
-        assert_eq!(share.answer(at(4), at(4), &told(3, 0, 2, 3)).gained, [(0, 3), (1, 3)]);
-        assert_eq!(share.stopped(2, at(4)).gained, [(2, 3)]);
+        assert_eq!(share.apply_assignment(at(4), at(4), &told(3, 0, 2, 3)).gained, [(0, 3), (1, 3)]);
+        assert_eq!(share.on_stopped(2, at(4)).gained, [(2, 3)]);
     }
 
     #[test]
     fn an_older_answer_lengthens_the_lease_and_changes_nothing_else() {
-        let mut share = Share::default();
-        share.answer(at(1), at(1), &told(5, 0, 0, 5));
-        assert_eq!(share.answer(at(2), at(2), &told(4, 0, 9, 4)), Change::default());
-        assert_eq!((share.ends(), share.generation()), (Some(at(12)), 5));
+        let mut share = ShardLeases::default();
+        share.apply_assignment(at(1), at(1), &told(5, 0, 0, 5));
+        assert_eq!(share.apply_assignment(at(2), at(2), &told(4, 0, 9, 4)), ShardChanges::default());
+        assert_eq!((share.in_use_until(), share.generation()), (Some(at(12)), 5));
     }
 
     #[test]
     fn everything_is_lost_with_the_lease_and_comes_back_with_the_next() {
-        let mut share = Share::default();
-        share.answer(at(1), at(1), &told(1, 0, 1, 1));
-        assert!(share.tick(at(10)).lost.is_empty());
-        assert!(share.used(at(11)).is_empty());
-        assert_eq!(share.tick(at(11)).lost, [0, 1]);
+        let mut share = ShardLeases::default();
+        share.apply_assignment(at(1), at(1), &told(1, 0, 1, 1));
+        assert!(share.check_expiry(at(10)).lost.is_empty());
+        assert!(share.shards_in_use(at(11)).is_empty());
+        assert_eq!(share.check_expiry(at(11)).lost, [0, 1]);
         // An answer that took longer than its lease gives nothing.
-        assert_eq!(share.answer(at(2), at(20), &told(1, 0, 1, 1)), Change::default());
-        share.stopped(0, at(20));
-        share.stopped(1, at(20));
-        assert_eq!(share.answer(at(20), at(21), &told(1, 0, 1, 1)).gained, [(0, 1), (1, 1)]);
+        assert_eq!(share.apply_assignment(at(2), at(20), &told(1, 0, 1, 1)), ShardChanges::default());
+        share.on_stopped(0, at(20));
+        share.on_stopped(1, at(20));
+        assert_eq!(share.apply_assignment(at(20), at(21), &told(1, 0, 1, 1)).gained, [(0, 1), (1, 1)]);
     }
 }
