@@ -13,12 +13,6 @@ import modules
 
 # The cycles that are still there, each as the modules it holds together.
 CYCLES_LEFT: dict[str, list[str]] = {
-    "baton-client": [
-        "ack buffer client consume dead_letter labelled pop push queue transaction",
-    ],
-    "baton-cluster": [
-        "cluster forward gossip",
-    ],
     "baton-jobs": [
         "chunk id",
         "payload spec",

@@ -6,7 +6,7 @@
 //! show it, and no key moves more than twice in five minutes. Only to a server that has come back keys move from calm
 //! ones too, until the loads are about equal, since it has lost those that it had. Always: the same inputs give the same answer (the dice are
 //! an input). Deliberately absent: agreement with other servers; each keeps its own table, and who was forwarded to
-//! serves. Start at [`judge`], then [`Affinities::route`].
+//! serves. Start at [`decide`], then [`Affinities::route`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::limits::{AFFINITIES_MAX, RETURN_WINDOW};
 use crate::wire::name_hash;
 
 /// How long a key stays where it was put, and between two judgements of it: by then its load shows in heartbeats.
-pub const HOLD: Duration = Duration::from_secs(5);
+pub const DECISION_INTERVAL: Duration = Duration::from_secs(5);
 /// Moves of one key in [`MOVES_WINDOW`].
 pub const MOVES_MAX: u32 = 2;
 /// See [`MOVES_MAX`].
 pub const MOVES_WINDOW: Duration = Duration::from_secs(300);
 /// Servers whose loads differ by less than this are equally loaded, as far as heartbeats can tell. Among them the key
 /// decides, so that servers that all see the same least loaded one do not all send everything there.
-const SPREAD: f64 = 0.05;
+const EQUAL_LOAD_MARGIN: f64 = 0.05;
 
 /// When affinities are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,7 +55,7 @@ impl Default for Thresholds {
 
 /// What becomes of an affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum AffinityDecision {
     /// It stays.
     Keep,
     /// It moves, by chance.
@@ -64,16 +64,16 @@ pub enum Verdict {
     Break,
 }
 
-/// Judges an affinity to a server with load `assigned`, when another has load `alternative`. `dice` is from 0 to 1.
-pub fn judge(thresholds: &Thresholds, assigned: f64, alternative: f64, dice: f64) -> Verdict {
+/// Judges an affinity to a server with load `assigned`, when another has load `alternative`. `dice` is a random number from 0 to 1.
+pub fn decide(thresholds: &Thresholds, assigned: f64, alternative: f64, dice: f64) -> AffinityDecision {
     let improvement = assigned - alternative;
     if assigned >= thresholds.break_at {
-        Verdict::Break
+        AffinityDecision::Break
     } else if assigned >= thresholds.migrate && improvement > thresholds.min_improvement && dice < improvement
     {
-        Verdict::Migrate
+        AffinityDecision::Migrate
     } else {
-        Verdict::Keep
+        AffinityDecision::Keep
     }
 }
 
@@ -92,7 +92,7 @@ pub fn choose<'a>(
     if let Some(here) = here {
         return Some(*here);
     }
-    let spread = SPREAD.min(thresholds.forward / 2.0);
+    let spread = EQUAL_LOAD_MARGIN.min(thresholds.forward / 2.0);
     let weight = |id: &str| xxhash_rust::xxh3::xxh3_64_with_seed(key.as_bytes(), name_hash(id));
     let lightest = candidates.iter().filter(|(_, load)| load - lowest <= spread);
     lightest.max_by_key(|(id, _)| weight(id)).copied()
@@ -100,7 +100,7 @@ pub fn choose<'a>(
 
 /// What was done with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum AffinityEvent {
     /// It stayed where it was.
     Hit,
     /// It was given a server.
@@ -113,7 +113,7 @@ pub enum Step {
     Detour,
 }
 
-impl Step {
+impl AffinityEvent {
     /// Every step.
     pub const ALL: [Self; 5] = [Self::Hit, Self::Assigned, Self::Migrated, Self::Broken, Self::Detour];
 
@@ -143,7 +143,8 @@ struct Affinity {
 
 impl Affinity {
     fn may_move(&self, now: Duration) -> bool {
-        now >= self.judged + HOLD && (self.moves < MOVES_MAX || now >= self.counted + MOVES_WINDOW)
+        now >= self.judged + DECISION_INTERVAL
+            && (self.moves < MOVES_MAX || now >= self.counted + MOVES_WINDOW)
     }
 
     fn move_to(&mut self, now: Duration, server: &Arc<str>) {
@@ -159,10 +160,10 @@ impl Affinity {
 }
 
 /// How much of what has moved is not in the loads yet after another heartbeat; loads are smoothed the same way.
-const UNSEEN: f64 = 0.7;
+const DRIFT_DECAY: f64 = 0.7;
 /// The heartbeats after which most of what has moved is in the loads. A server that is still busy then has work of its
 /// own, so its keys weigh less than they seem to, and more of them may leave: what they weigh is halved.
-const SEEN: u32 = 4;
+const SETTLING_HEARTBEATS: u32 = 4;
 /// Halvings at most.
 const HALVINGS_MAX: u32 = 6;
 /// What a key that is assigned is taken to weigh at most.
@@ -172,14 +173,14 @@ const ASSIGNED_WEIGHT_MAX: f64 = 0.01;
 #[derive(Debug, Default)]
 pub struct Affinities {
     keys: FxHashMap<Box<str>, Affinity>,
-    servers: FxHashMap<Arc<str>, Served>,
+    servers: FxHashMap<Arc<str>, ServerKeys>,
     /// Servers that have come back, and when.
     returned: FxHashMap<Arc<str>, Duration>,
 }
 
 /// What one server serves.
 #[derive(Debug, Default)]
-struct Served {
+struct ServerKeys {
     keys: usize,
     /// What its load will rise or fall by, once heartbeats show what has moved.
     drift: f64,
@@ -189,7 +190,7 @@ struct Served {
 
 impl Affinities {
     /// The server that serves a key, when that needs no thought: there is one and it is not busy.
-    pub fn settled(
+    pub fn find_on_calm_server(
         &mut self,
         now: Duration,
         key: &str,
@@ -218,21 +219,21 @@ impl Affinities {
         candidates: &[Candidate<'_>],
         local: &Arc<str>,
         dice: impl FnOnce() -> f64,
-    ) -> (Arc<str>, Step) {
+    ) -> (Arc<str>, AffinityEvent) {
         let Some(affinity) = self.keys.get_mut(key) else {
             let (server, load) = choose(thresholds, candidates, local, key).unwrap_or((local, 0.0));
             self.assign(now, key, server, load);
-            return (Arc::clone(server), Step::Assigned);
+            return (Arc::clone(server), AffinityEvent::Assigned);
         };
         affinity.used = now;
         affinity.requests += 1;
         let Some((_, load)) = candidates.iter().find(|(id, _)| **id == affinity.server) else {
             let server = choose(thresholds, candidates, local, key).map_or(local, |(id, _)| id);
-            return (Arc::clone(server), Step::Detour);
+            return (Arc::clone(server), AffinityEvent::Detour);
         };
         let is_busy = *load >= thresholds.migrate;
         if (!is_busy && self.returned.is_empty()) || !affinity.may_move(now) {
-            return (Arc::clone(&affinity.server), Step::Hit);
+            return (Arc::clone(&affinity.server), AffinityEvent::Hit);
         }
         // A calm server is left only for one that has come back, and as a key without affinity would.
         let may_take = |(id, other): &&Candidate<'_>| {
@@ -241,33 +242,33 @@ impl Affinities {
         };
         let others: Vec<_> = candidates.iter().filter(may_take).copied().collect();
         let better = choose(thresholds, &others, local, key).filter(|(_, other)| other < load);
-        let Some((server, other)) = better else { return (Arc::clone(&affinity.server), Step::Hit) };
+        let Some((server, other)) = better else { return (Arc::clone(&affinity.server), AffinityEvent::Hit) };
         affinity.judged = now;
         let verdict = match is_busy {
-            true => judge(thresholds, *load, other, dice()),
-            false if dice() < load - other => Verdict::Migrate,
-            false => Verdict::Keep,
+            true => decide(thresholds, *load, other, dice()),
+            false if dice() < load - other => AffinityDecision::Migrate,
+            false => AffinityDecision::Keep,
         };
         let step = match verdict {
-            Verdict::Keep => return (Arc::clone(&affinity.server), Step::Hit),
-            Verdict::Migrate => Step::Migrated,
-            Verdict::Break => Step::Broken,
+            AffinityDecision::Keep => return (Arc::clone(&affinity.server), AffinityEvent::Hit),
+            AffinityDecision::Migrate => AffinityEvent::Migrated,
+            AffinityDecision::Break => AffinityEvent::Broken,
         };
         let from = Arc::clone(&affinity.server);
         affinity.move_to(now, server);
         // The keys that are known here stand for those that are not, so each counts for more than it weighs: other
         // servers move theirs at the same time.
         let weight = self.weight(&from, *load);
-        self.serve(&from, -1, -weight);
+        self.adjust(&from, -1, -weight);
         self.servers.entry(from).or_default().strain.get_or_insert(0);
-        self.serve(server, 1, weight);
+        self.adjust(server, 1, weight);
         (Arc::clone(server), step)
     }
 
     fn assign(&mut self, now: Duration, key: &str, server: &Arc<str>, load: f64) {
         if self.keys.len() < AFFINITIES_MAX {
             let weight = self.weight(server, load).min(ASSIGNED_WEIGHT_MAX);
-            self.serve(server, 1, weight);
+            self.adjust(server, 1, weight);
             let server = Arc::clone(server);
             let affinity = Affinity { server, used: now, judged: now, moves: 0, counted: now, requests: 1 };
             self.keys.insert(key.into(), affinity);
@@ -277,34 +278,34 @@ impl Affinities {
     /// What a key of a server with this load weighs.
     fn weight(&self, server: &str, load: f64) -> f64 {
         let strain = self.servers.get(server).and_then(|served| served.strain).unwrap_or(0);
-        load / (self.count(server).max(1) << (strain / SEEN)) as f64
+        load / (self.count(server).max(1) << (strain / SETTLING_HEARTBEATS)) as f64
     }
 
-    fn serve(&mut self, server: &Arc<str>, keys: isize, weight: f64) {
+    fn adjust(&mut self, server: &Arc<str>, keys: isize, weight: f64) {
         let served = self.servers.entry(Arc::clone(server)).or_default();
         served.keys = served.keys.saturating_add_signed(keys);
         served.drift += weight;
     }
 
-    /// The load of a server that said it is `told`, with what has moved since.
-    pub fn expected(&self, server: &str, told: f64) -> f64 {
+    /// The load of a server that reported `told`, with what has moved since.
+    pub fn expected_load(&self, server: &str, told: f64) -> f64 {
         (told + self.servers.get(server).map_or(0.0, |served| served.drift)).max(0.0)
     }
 
     /// A server has told its load again, so less of what has moved is missing in it. One that stays `busy` after keys
     /// have left it is left by more of them the next time.
-    pub fn told(&mut self, server: &str, busy: bool) {
+    pub fn on_load_reported(&mut self, server: &str, busy: bool) {
         let Some(served) = self.servers.get_mut(server) else { return };
-        served.drift *= UNSEEN;
+        served.drift *= DRIFT_DECAY;
         served.strain = match served.strain {
-            Some(beats) if busy => Some((beats + 1).min(SEEN * HALVINGS_MAX)),
-            Some(beats) if beats > 0 => Some(beats.saturating_sub(SEEN)),
+            Some(beats) if busy => Some((beats + 1).min(SETTLING_HEARTBEATS * HALVINGS_MAX)),
+            Some(beats) if beats > 0 => Some(beats.saturating_sub(SETTLING_HEARTBEATS)),
             _ => None,
         };
     }
 
     /// A server has come back without the keys that it had: for a while others may leave calm servers for it.
-    pub fn came_back(&mut self, now: Duration, server: &Arc<str>) {
+    pub fn on_server_returned(&mut self, now: Duration, server: &Arc<str>) {
         self.returned.insert(Arc::clone(server), now);
     }
 
@@ -374,7 +375,7 @@ mod tests {
     /// The chance, in percent, that an affinity moves.
     fn chance(assigned: f64, better_by: f64) -> u32 {
         let moves = |dice: &u32| {
-            judge(&USUAL, assigned, assigned - better_by, f64::from(*dice) / 100.0) != Verdict::Keep
+            decide(&USUAL, assigned, assigned - better_by, f64::from(*dice) / 100.0) != AffinityDecision::Keep
         };
         (0..100).filter(moves).count() as u32
     }
@@ -403,8 +404,8 @@ mod tests {
             // One more or less, since the difference of two shares is not exact.
             assert!(found.abs_diff(expected) <= 1, "load {load}, better by {better_by}: {found}");
         }
-        assert_eq!(judge(&USUAL, 0.95, 0.95, 0.99), Verdict::Break);
-        assert_eq!(judge(&USUAL, 0.80, 0.50, 0.0), Verdict::Migrate);
+        assert_eq!(decide(&USUAL, 0.95, 0.95, 0.99), AffinityDecision::Break);
+        assert_eq!(decide(&USUAL, 0.80, 0.50, 0.0), AffinityDecision::Migrate);
     }
 
     fn ids() -> [Arc<str>; 3] {
@@ -449,7 +450,7 @@ mod tests {
             Self { affinities: Affinities::default(), ids: ids() }
         }
 
-        fn route(&mut self, now: Duration, loads: [f64; 3], dice: f64) -> (String, Step) {
+        fn route(&mut self, now: Duration, loads: [f64; 3], dice: f64) -> (String, AffinityEvent) {
             // A load that is no number stands for a server that cannot be asked.
             let candidates: Vec<_> = self.ids.iter().zip(loads).filter(|(_, l)| !l.is_nan()).collect();
             let (server, step) = self.affinities.route(now, "k", &USUAL, &candidates, &self.ids[0], || dice);
@@ -460,31 +461,31 @@ mod tests {
     #[test]
     fn a_key_stays_until_its_server_is_overloaded() {
         let mut table = Table::new();
-        assert_eq!(table.route(at(0), [0.4, 0.1, 0.2], 0.0), ("b".into(), Step::Assigned));
-        assert_eq!(table.route(at(10), [0.0, 0.69, 0.0], 0.0), ("b".into(), Step::Hit));
-        assert_eq!(table.route(at(20), [0.6, 0.8, 0.7], 0.0), ("a".into(), Step::Migrated));
-        assert_eq!(table.route(at(30), [0.95, 0.9, 0.3], 0.9), ("c".into(), Step::Broken));
+        assert_eq!(table.route(at(0), [0.4, 0.1, 0.2], 0.0), ("b".into(), AffinityEvent::Assigned));
+        assert_eq!(table.route(at(10), [0.0, 0.69, 0.0], 0.0), ("b".into(), AffinityEvent::Hit));
+        assert_eq!(table.route(at(20), [0.6, 0.8, 0.7], 0.0), ("a".into(), AffinityEvent::Migrated));
+        assert_eq!(table.route(at(30), [0.95, 0.9, 0.3], 0.9), ("c".into(), AffinityEvent::Broken));
     }
 
     #[test]
     fn a_key_is_judged_once_in_a_while_and_moves_at_most_twice_in_five_minutes() {
         let mut table = Table::new();
         assert_eq!(table.route(at(0), [0.5, 0.1, 0.9], 0.0).0, "b");
-        assert_eq!(table.route(at(4), [0.1, 0.99, 0.1], 0.0), ("b".into(), Step::Hit));
-        assert_eq!(table.route(at(5), [0.1, 0.99, 0.1], 0.0), ("a".into(), Step::Broken));
-        assert_eq!(table.route(at(11), [0.99, 0.1, 0.9], 0.0), ("b".into(), Step::Broken));
-        assert_eq!(table.route(at(100), [0.1, 0.99, 0.1], 0.0), ("b".into(), Step::Hit));
-        assert_eq!(table.route(at(305), [0.1, 0.99, 0.1], 0.0).1, Step::Broken);
+        assert_eq!(table.route(at(4), [0.1, 0.99, 0.1], 0.0), ("b".into(), AffinityEvent::Hit));
+        assert_eq!(table.route(at(5), [0.1, 0.99, 0.1], 0.0), ("a".into(), AffinityEvent::Broken));
+        assert_eq!(table.route(at(11), [0.99, 0.1, 0.9], 0.0), ("b".into(), AffinityEvent::Broken));
+        assert_eq!(table.route(at(100), [0.1, 0.99, 0.1], 0.0), ("b".into(), AffinityEvent::Hit));
+        assert_eq!(table.route(at(305), [0.1, 0.99, 0.1], 0.0).1, AffinityEvent::Broken);
     }
 
     #[test]
     fn a_server_that_cannot_be_asked_is_gone_around_and_a_dead_one_forgotten() {
         let mut table = Table::new();
         assert_eq!(table.route(at(0), [0.5, 0.1, 0.2], 0.0).0, "b");
-        assert_eq!(table.route(at(1), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), Step::Detour));
-        assert_eq!(table.route(at(2), [0.5, 0.1, 0.2], 0.0), ("b".into(), Step::Hit));
+        assert_eq!(table.route(at(1), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), AffinityEvent::Detour));
+        assert_eq!(table.route(at(2), [0.5, 0.1, 0.2], 0.0), ("b".into(), AffinityEvent::Hit));
         assert_eq!(table.affinities.forget_server("b"), 1);
-        assert_eq!(table.route(at(3), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), Step::Assigned));
+        assert_eq!(table.route(at(3), [0.5, f64::NAN, 0.2], 0.0), ("c".into(), AffinityEvent::Assigned));
     }
 
     #[test]
@@ -495,14 +496,14 @@ mod tests {
             let told = [0.2, if round == 0 { 0.1 } else { 0.95 }, 0.2];
             for key in 0..100 {
                 let candidates: Vec<_> =
-                    ids.iter().zip(told).map(|(id, told)| (id, table.expected(id, told))).collect();
+                    ids.iter().zip(told).map(|(id, told)| (id, table.expected_load(id, told))).collect();
                 let local = if round == 0 { &ids[1] } else { &ids[0] };
                 let routed =
                     table.route(at(round * 10), &format!("k{key}"), &USUAL, &candidates, local, || 0.99);
-                moved += usize::from(routed.1 == Step::Broken);
+                moved += usize::from(routed.1 == AffinityEvent::Broken);
             }
             // What was assigned shows.
-            (0..20).for_each(|_| ids.iter().for_each(|id| table.told(id, false)));
+            (0..20).for_each(|_| ids.iter().for_each(|id| table.on_load_reported(id, false)));
         }
         assert!((1..10).contains(&moved), "only what is too much leaves: {moved} of 100");
         assert_eq!(table.count("b"), 100 - table.count("a") - table.count("c"));
@@ -517,10 +518,10 @@ mod tests {
         });
         for second in 0..30 {
             let told = [0.1, own_work + each * table.count("b") as f64, 0.1];
-            ids.iter().zip(told).for_each(|(id, told)| table.told(id, told >= USUAL.migrate));
+            ids.iter().zip(told).for_each(|(id, told)| table.on_load_reported(id, told >= USUAL.migrate));
             for key in 0..40 {
                 let candidates: Vec<_> =
-                    ids.iter().zip(told).map(|(id, told)| (id, table.expected(id, told))).collect();
+                    ids.iter().zip(told).map(|(id, told)| (id, table.expected_load(id, told))).collect();
                 table.route(at(second), &format!("k{key}"), &USUAL, &candidates, &ids[0], || 0.3);
             }
         }
@@ -546,6 +547,6 @@ mod tests {
     fn when_all_are_overloaded_a_key_stays_with_the_least_loaded() {
         let mut table = Table::new();
         assert_eq!(table.route(at(0), [0.99, 0.91, 0.95], 0.0).0, "a");
-        assert_eq!(table.route(at(9), [0.92, 0.93, 0.95], 0.0), ("a".into(), Step::Hit));
+        assert_eq!(table.route(at(9), [0.92, 0.93, 0.95], 0.0), ("a".into(), AffinityEvent::Hit));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Closed lets everything through; after some failures in a row it opens and lets nothing through for a while; then
 //! it is half open and lets one through, whose outcome closes it, or opens it for twice as long. Time comes in; there
-//! is no clock here. Start at [`Breaker::admit`].
+//! is no clock here. Start at [`CircuitBreaker::admit`].
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::limits::CIRCUIT_RETRY_MAX;
 
 /// When a breaker opens, and for how long at first.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fuse {
+pub struct BreakerOptions {
     /// Failures in a row that open it.
     pub failures: u32,
     /// How long it stays open the first time.
@@ -19,7 +19,7 @@ pub struct Fuse {
 
 /// What a breaker does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BreakerState {
     /// It lets everything through.
     Closed,
     /// It lets nothing through.
@@ -28,7 +28,7 @@ pub enum State {
     HalfOpen,
 }
 
-impl State {
+impl BreakerState {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -41,14 +41,14 @@ impl State {
 
 /// The breaker of one peer.
 #[derive(Clone, Debug)]
-pub struct Breaker {
-    fuse: Fuse,
+pub struct CircuitBreaker {
+    fuse: BreakerOptions,
     failures: u32,
-    open: Option<Opened>,
+    open: Option<OpenState>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct OpenState {
     until: Duration,
     /// How long it was opened for.
     pause: Duration,
@@ -56,18 +56,18 @@ struct Opened {
     probe: Option<Duration>,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// A closed one.
-    pub fn new(fuse: Fuse) -> Self {
+    pub fn new(fuse: BreakerOptions) -> Self {
         Self { fuse, failures: 0, open: None }
     }
 
     /// What it does now.
-    pub fn state(&self, now: Duration) -> State {
+    pub fn state(&self, now: Duration) -> BreakerState {
         match &self.open {
-            None => State::Closed,
-            Some(open) if now < open.until => State::Open,
-            Some(_) => State::HalfOpen,
+            None => BreakerState::Closed,
+            Some(open) if now < open.until => BreakerState::Open,
+            Some(_) => BreakerState::HalfOpen,
         }
     }
 
@@ -96,20 +96,20 @@ impl Breaker {
     }
 
     /// A request was answered.
-    pub fn succeeded(&mut self) {
+    pub fn record_success(&mut self) {
         self.failures = 0;
         self.open = None;
     }
 
     /// A request was given up by its own caller, which tells nothing.
-    pub fn abandoned(&mut self) {
+    pub fn record_cancelled(&mut self) {
         if let Some(open) = &mut self.open {
             open.probe = None;
         }
     }
 
     /// A request was not answered. Whether that opened the breaker.
-    pub fn failed(&mut self, now: Duration) -> bool {
+    pub fn record_failure(&mut self, now: Duration) -> bool {
         self.failures = self.failures.saturating_add(1);
         let pause = match self.open {
             // Those that were under way when it opened say nothing new.
@@ -118,12 +118,12 @@ impl Breaker {
             None if self.failures >= self.fuse.failures => self.fuse.retry,
             None => return false,
         };
-        self.open = Some(Opened { until: now + pause, pause, probe: None });
+        self.open = Some(OpenState { until: now + pause, pause, probe: None });
         true
     }
 }
 
-impl Opened {
+impl OpenState {
     fn is_probing(&self, now: Duration) -> bool {
         self.probe.is_some_and(|since| now < since + self.pause.max(Duration::from_secs(5)))
     }
@@ -133,44 +133,44 @@ impl Opened {
 mod tests {
     use super::*;
 
-    const FUSE: Fuse = Fuse { failures: 3, retry: Duration::from_secs(5) };
+    const FUSE: BreakerOptions = BreakerOptions { failures: 3, retry: Duration::from_secs(5) };
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn opened() -> Breaker {
-        let mut breaker = Breaker::new(FUSE);
-        assert!(!breaker.failed(at(0)) && !breaker.failed(at(0)));
-        assert!(breaker.failed(at(0)));
+    fn opened() -> CircuitBreaker {
+        let mut breaker = CircuitBreaker::new(FUSE);
+        assert!(!breaker.record_failure(at(0)) && !breaker.record_failure(at(0)));
+        assert!(breaker.record_failure(at(0)));
         breaker
     }
 
     #[test]
     fn three_failures_in_a_row_open_it_for_five_seconds() {
         let mut breaker = opened();
-        assert_eq!((breaker.state(at(4)), breaker.admit(at(4))), (State::Open, false));
-        assert_eq!((breaker.state(at(5)), breaker.admit(at(5))), (State::HalfOpen, true));
+        assert_eq!((breaker.state(at(4)), breaker.admit(at(4))), (BreakerState::Open, false));
+        assert_eq!((breaker.state(at(5)), breaker.admit(at(5))), (BreakerState::HalfOpen, true));
     }
 
     #[test]
     fn an_answer_in_between_begins_the_count_anew() {
-        let mut breaker = Breaker::new(FUSE);
-        breaker.failed(at(0));
-        breaker.failed(at(0));
-        breaker.succeeded();
-        assert!(!breaker.failed(at(0)) && breaker.admit(at(0)));
+        let mut breaker = CircuitBreaker::new(FUSE);
+        breaker.record_failure(at(0));
+        breaker.record_failure(at(0));
+        breaker.record_success();
+        assert!(!breaker.record_failure(at(0)) && breaker.admit(at(0)));
     }
 
     #[test]
     fn half_open_lets_one_through_whose_outcome_decides() {
         let mut breaker = opened();
         assert!(breaker.admit(at(6)) && !breaker.admit(at(6)));
-        breaker.succeeded();
-        assert_eq!(breaker.state(at(6)), State::Closed);
+        breaker.record_success();
+        assert_eq!(breaker.state(at(6)), BreakerState::Closed);
         let mut breaker = opened();
         assert!(breaker.admit(at(6)));
-        breaker.abandoned();
+        breaker.record_cancelled();
         assert!(breaker.admit(at(6)));
     }
 
@@ -181,7 +181,7 @@ mod tests {
             pauses.push(breaker.open_for(now).as_secs());
             now += breaker.open_for(now);
             assert!(breaker.admit(now));
-            breaker.failed(now);
+            breaker.record_failure(now);
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
     }
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn failures_of_what_was_under_way_do_not_prolong_the_pause() {
         let mut breaker = opened();
-        assert!(!breaker.failed(at(4)));
+        assert!(!breaker.record_failure(at(4)));
         assert_eq!(breaker.open_for(at(4)), at(1));
     }
 }

@@ -1,7 +1,7 @@
 //! The way in: what one server knows and decides about the cluster, for whoever serves requests.
 //!
 //! Always: the router is locked for moments and never while anything else is called, so this may be called from
-//! anywhere; with no other server there, a question costs one look at a flag. Start at [`Cluster::pop`].
+//! anywhere; with no other server there, a question costs one look at a flag. Start at [`Cluster::route_pop`].
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,15 +14,14 @@ use baton_types::{GroupId, PartitionId, QueueId};
 use rustc_hash::FxHashMap;
 use tokio::sync::{Notify, mpsc};
 
-use crate::affinity::Step;
-use crate::forward::Peer;
-use crate::gossip::complete;
+use crate::affinity::AffinityEvent;
 use crate::membership::Membership;
-use crate::numbers::Numbers;
-use crate::peers::Peers;
-use crate::pool::Pool;
-use crate::router::{Errand, Policy, Router};
-use crate::wire::{Message, Seal, Waiting, name_hash};
+use crate::numbers::ClusterCounters;
+use crate::peers::{Peers, complete_url};
+use crate::pool::ConnectionPool;
+use crate::remote_server::RemoteServer;
+use crate::router::{Policy, PopTarget, Router};
+use crate::wire::{DatagramSeal, GossipMessage, WaitingGroup, name_hash};
 
 /// How one server takes part in a cluster.
 #[derive(Clone, Debug)]
@@ -32,7 +31,7 @@ pub struct Options {
     /// Rises with every start of any server of the cluster.
     pub incarnation: u64,
     /// What makes a datagram one of this cluster.
-    pub seal: Seal,
+    pub seal: DatagramSeal,
     /// Where to listen for datagrams, `HOST:PORT`.
     pub listen: String,
     /// Where the other servers listen; this one may be among them.
@@ -63,31 +62,31 @@ pub enum Notice {
     /// A partition is free again for a group.
     Freed(QueueId, GroupId, PartitionId),
     /// A group begins to wait here, or stops to.
-    Waits(Waiting),
+    Waits(WaitingGroup),
     /// Anything else.
-    Other(Message),
+    Other(GossipMessage),
 }
 
 /// One server's view of the cluster. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClusterState {
     options: Options,
     clock: SystemClock,
     router: Mutex<Router>,
-    peers: Mutex<FxHashMap<Arc<str>, Arc<Peer>>>,
+    peers: Mutex<FxHashMap<Arc<str>, Arc<RemoteServer>>>,
     addresses: Mutex<Peers>,
     /// Another server has switched something that all of them look up in the store.
     switched: Notify,
     /// Whether another server is there to route to.
-    accompanied: AtomicBool,
+    has_live_peers: AtomicBool,
     /// Requests that are served here.
-    in_hand: AtomicUsize,
-    numbers: Numbers,
+    in_flight: AtomicUsize,
+    numbers: ClusterCounters,
     outbox: mpsc::Sender<Notice>,
     /// The address of this server as its peers see it.
     host: OnceLock<IpAddr>,
@@ -98,16 +97,16 @@ impl Cluster {
         let membership = Membership::new(Arc::clone(&options.id), options.incarnation, options.dead_after);
         let router = Mutex::new(Router::new(membership, options.policy));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ClusterState {
                 options,
                 clock: SystemClock::default(),
                 router,
                 peers: Mutex::default(),
                 addresses: Mutex::default(),
                 switched: Notify::new(),
-                accompanied: AtomicBool::new(false),
-                in_hand: AtomicUsize::new(0),
-                numbers: Numbers::default(),
+                has_live_peers: AtomicBool::new(false),
+                in_flight: AtomicUsize::new(0),
+                numbers: ClusterCounters::default(),
                 outbox,
                 host: OnceLock::new(),
             }),
@@ -127,13 +126,13 @@ impl Cluster {
     /// Where this server takes forwarded requests, with its host as far as that is known.
     pub fn url(&self) -> String {
         match self.shared.host.get() {
-            Some(host) => complete(&self.options().url, *host),
+            Some(host) => complete_url(&self.options().url, *host),
             None => self.options().url.clone(),
         }
     }
 
     /// What is counted.
-    pub fn numbers(&self) -> &Numbers {
+    pub fn numbers(&self) -> &ClusterCounters {
         &self.shared.numbers
     }
 
@@ -150,11 +149,11 @@ impl Cluster {
     }
 
     /// Returns when another server has switched something that all of them look up in the store.
-    pub async fn switched(&self) {
+    pub async fn wait_for_switch(&self) {
         self.shared.switched.notified().await;
     }
 
-    pub(crate) fn note_switched(&self) {
+    pub(crate) fn notify_switched(&self) {
         self.shared.switched.notify_one();
     }
 
@@ -168,39 +167,39 @@ impl Cluster {
         self.router().drain(draining);
     }
 
-    pub(crate) fn set_accompanied(&self, accompanied: bool) {
-        self.shared.accompanied.store(accompanied, Ordering::Release);
+    pub(crate) fn set_has_live_peers(&self, accompanied: bool) {
+        self.shared.has_live_peers.store(accompanied, Ordering::Release);
     }
 
     /// Whether another server is there.
-    pub fn is_accompanied(&self) -> bool {
-        self.shared.accompanied.load(Ordering::Acquire)
+    pub fn has_live_peers(&self) -> bool {
+        self.shared.has_live_peers.load(Ordering::Acquire)
     }
 
     /// Whether requests are routed and there is another server to route them to.
     pub fn is_routing(&self) -> bool {
-        self.shared.options.routes && self.is_accompanied()
+        self.shared.options.routes && self.has_live_peers()
     }
 
     /// A request is served here until what this returns is dropped.
-    pub fn take_in_hand(&self) -> InHand {
-        self.shared.in_hand.fetch_add(1, Ordering::Relaxed);
-        InHand(self.clone())
+    pub fn begin_request(&self) -> InFlightGuard {
+        self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
+        InFlightGuard(self.clone())
     }
 
-    pub(crate) fn in_hand(&self) -> usize {
-        self.shared.in_hand.load(Ordering::Relaxed)
+    pub(crate) fn requests_in_flight(&self) -> usize {
+        self.shared.in_flight.load(Ordering::Relaxed)
     }
 
     /// The key of a pop, and the server that it should go to; `None` is this one.
-    pub fn pop(&self, errand: Errand<'_>, group: &str) -> (String, Option<Arc<str>>) {
+    pub fn route_pop(&self, errand: PopTarget<'_>, group: &str) -> (String, Option<Arc<str>>) {
         let now = self.now();
         let mut router = self.router();
-        let key = router.key(errand, group);
+        let key = router.affinity_key(errand, group);
         let from = router.affinities.server_of(&key);
-        let (server, step) = router.pop(now, &key, dice);
+        let (server, step) = router.route_pop(now, &key, random_fraction);
         drop(router);
-        if matches!(step, Step::Migrated | Step::Broken) {
+        if matches!(step, AffinityEvent::Migrated | AffinityEvent::Broken) {
             let to = server.as_deref().unwrap_or(&self.options().id);
             tracing::info!(
                 key,
@@ -220,16 +219,16 @@ impl Cluster {
     }
 
     /// The server that a push to a queue should go to; `None` is this one.
-    pub fn push(&self, queue: &str) -> Option<Arc<str>> {
-        self.router().push(self.now(), name_hash(queue))
+    pub fn route_push(&self, queue: &str) -> Option<Arc<str>> {
+        self.router().route_push(self.now(), name_hash(queue))
     }
 
     /// The server that an ack of a message of a partition should go to; `None` is this one.
-    pub fn ack(&self, partition: PartitionId) -> Option<(u64, Arc<str>)> {
+    pub fn route_ack(&self, partition: PartitionId) -> Option<(u64, Arc<str>)> {
         let (now, router) = (self.now(), self.router());
         // A server that is drained gives away also what it does not know the queue of.
         let name = router.queue_of(partition).or_else(|| router.is_draining().then(|| name_hash("")))?;
-        Some((name, router.push(now, name)?))
+        Some((name, router.route_push(now, name)?))
     }
 
     /// The next server to ask where consumers of a queue wait; `None` is this one.
@@ -238,68 +237,68 @@ impl Cluster {
     }
 
     /// Notes to which queues partitions belong, by the hashes of their names, for the acks that will come.
-    pub fn note_partitions(&self, partitions: impl IntoIterator<Item = (PartitionId, u64)>) {
+    pub fn remember_partitions(&self, partitions: impl IntoIterator<Item = (PartitionId, u64)>) {
         let mut router = self.router();
-        partitions.into_iter().for_each(|(partition, name)| router.note_partition(partition, name));
+        partitions.into_iter().for_each(|(partition, name)| router.remember_partition(partition, name));
     }
 
     /// Tells other servers, if they should know.
-    pub fn tell(&self, notice: Notice) {
+    pub fn publish(&self, notice: Notice) {
         if let Notice::Waits(waiting) = &notice
-            && !self.router().own.change(self.now(), *waiting)
+            && !self.router().own.update(self.now(), *waiting)
         {
             return;
         }
-        if self.is_accompanied() && self.shared.outbox.try_send(notice).is_err() {
+        if self.has_live_peers() && self.shared.outbox.try_send(notice).is_err() {
             self.numbers().dropped.add(1);
         }
     }
 
     /// The server, if it can be asked.
-    pub(crate) fn peer(&self, server: &Arc<str>) -> Option<Arc<Peer>> {
+    pub(crate) fn peer(&self, server: &Arc<str>) -> Option<Arc<RemoteServer>> {
         let url = self.router().admit(self.now(), server)?;
         let mut peers = self.peers();
         if let Some(peer) = peers.get(server).filter(|peer| peer.url == url) {
             return Some(Arc::clone(peer));
         }
         let options = self.options();
-        let pool = Pool::new(&url, options.trust.as_ref(), options.connect_timeout)?;
-        let peer = Arc::new(Peer::new(&url, pool)?);
+        let pool = ConnectionPool::new(&url, options.trust.as_ref(), options.connect_timeout)?;
+        let peer = Arc::new(RemoteServer::new(&url, pool)?);
         peers.insert(Arc::clone(server), Arc::clone(&peer));
         Some(peer)
     }
 
-    pub(crate) fn peers(&self) -> MutexGuard<'_, FxHashMap<Arc<str>, Arc<Peer>>> {
+    pub(crate) fn peers(&self) -> MutexGuard<'_, FxHashMap<Arc<str>, Arc<RemoteServer>>> {
         self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A server is gone: requests that wait for it are given up.
-    pub(crate) fn lost(&self, server: &Arc<str>) {
-        if let Some(peer) = self.left(server) {
-            peer.gone.cancel();
+    pub(crate) fn on_server_dead(&self, server: &Arc<str>) {
+        if let Some(peer) = self.on_server_left(server) {
+            peer.removed.cancel();
         }
     }
 
     /// A server takes no more requests; those that it has it finishes.
-    pub(crate) fn left(&self, server: &Arc<str>) -> Option<Arc<Peer>> {
-        let keys = self.router().lost(server);
+    pub(crate) fn on_server_left(&self, server: &Arc<str>) -> Option<Arc<RemoteServer>> {
+        let keys = self.router().remove_server(server);
         self.numbers().lost.add(keys as u64);
         self.peers().remove(server)
     }
 
     /// A forwarded request has ended: with an answer, without one, or its own caller gave it up.
-    pub(crate) fn ended(&self, server: &str, answered: Option<bool>) {
+    pub(crate) fn record_outcome(&self, server: &str, answered: Option<bool>) {
         let now = self.now();
         let mut router = self.router();
         let Some(breaker) = router.breaker(server) else { return };
         let opened = match answered {
             Some(true) => {
-                breaker.succeeded();
+                breaker.record_success();
                 false
             }
-            Some(false) => breaker.failed(now),
+            Some(false) => breaker.record_failure(now),
             None => {
-                breaker.abandoned();
+                breaker.record_cancelled();
                 false
             }
         };
@@ -314,17 +313,17 @@ impl Cluster {
     }
 }
 
-fn dice() -> f64 {
+fn random_fraction() -> f64 {
     // The upper 53 bits, which is what fits into the number exactly.
     (baton_env::random_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A request that is served here.
 #[derive(Debug)]
-pub struct InHand(Cluster);
+pub struct InFlightGuard(Cluster);
 
-impl Drop for InHand {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.0.shared.in_hand.fetch_sub(1, Ordering::Relaxed);
+        self.0.shared.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }

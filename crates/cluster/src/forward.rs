@@ -15,12 +15,11 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::SendRequest;
 use tokio::sync::mpsc;
-use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::limits::WHOLE_ANSWER_BYTES_MAX;
-use crate::numbers::Counter;
-use crate::pool::{Failure, Pool};
+use crate::pool::ForwardError;
+use crate::remote_server::RemoteServer;
 
 /// On a request: who passed it on. On an answer: who passed the request on.
 pub const FORWARDED_BY: HeaderName = HeaderName::from_static("x-forwarded-by");
@@ -36,14 +35,14 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub const CLAIMS: HeaderName = HeaderName::from_static("x-claims");
 
 /// How much later than its wait a request may be answered by the server that it was passed on to.
-const LATE_MAX: Duration = Duration::from_millis(500);
+const LATE_ANSWER_MAX: Duration = Duration::from_millis(500);
 
 /// Parts of a long answer that wait to be passed back.
 const CHUNKS_MAX: usize = 8;
 
 /// A request to pass on.
 #[derive(Clone, Debug)]
-pub struct Outbound {
+pub struct ForwardRequest {
     /// Its method.
     pub method: Method,
     /// Its path and query, as they came.
@@ -60,16 +59,16 @@ pub struct Outbound {
     pub wait: Duration,
 }
 
-impl Outbound {
+impl ForwardRequest {
     /// How long the answer may take. What waits is late already when its wait is over, and can be served elsewhere.
     fn limit(&self, timeout: Duration) -> Duration {
-        if self.wait.is_zero() { timeout } else { self.wait + timeout.min(LATE_MAX) }
+        if self.wait.is_zero() { timeout } else { self.wait + timeout.min(LATE_ANSWER_MAX) }
     }
 }
 
 /// The answer of another server.
 #[derive(Debug)]
-pub struct Inbound {
+pub struct ForwardedResponse {
     /// The status.
     pub status: StatusCode,
     /// The headers that matter to the caller, and who served it.
@@ -77,16 +76,16 @@ pub struct Inbound {
     /// What a pop took.
     pub claims: Option<HeaderValue>,
     /// The body.
-    pub body: Body,
+    pub body: ForwardedBody,
 }
 
 /// The body of an answer.
 #[derive(Debug)]
-pub enum Body {
+pub enum ForwardedBody {
     /// It is here.
     Whole(Bytes),
     /// It arrives.
-    Passing {
+    Streaming {
         /// Its length in the end.
         length: u64,
         /// What has arrived. If this ends early, the rest will not come.
@@ -94,50 +93,25 @@ pub enum Body {
     },
 }
 
-/// Another server, to forward to.
-#[derive(Debug)]
-pub struct Peer {
-    /// Where it is.
-    pub url: Arc<str>,
-    /// Cancelled when it is found to be gone.
-    pub gone: CancellationToken,
-    /// Requests that it was sent.
-    pub forwarded: Counter,
-    /// Those that it did not answer.
-    pub failed: Counter,
-    pool: Arc<Pool>,
-    authority: HeaderValue,
-}
-
-impl Peer {
-    pub(crate) fn new(url: &Arc<str>, pool: Pool) -> Option<Self> {
-        let authority = url.split_once("://").map(|(_, rest)| rest.trim_end_matches('/'))?;
-        Some(Self {
-            url: Arc::clone(url),
-            gone: CancellationToken::new(),
-            forwarded: Counter::default(),
-            failed: Counter::default(),
-            pool: Arc::new(pool),
-            authority: HeaderValue::from_str(authority).ok()?,
-        })
-    }
-}
-
 impl Cluster {
     /// Passes a request on to `server`.
-    pub async fn forward(&self, server: &Arc<str>, outbound: &Outbound) -> Result<Inbound, Failure> {
+    pub async fn forward(
+        &self,
+        server: &Arc<str>,
+        outbound: &ForwardRequest,
+    ) -> Result<ForwardedResponse, ForwardError> {
         let Some(peer) = self.peer(server) else {
-            return Err(Failure::Unsent(format!("{server} is not asked just now")));
+            return Err(ForwardError::Unsent(format!("{server} is not asked just now")));
         };
         peer.forwarded.add(1);
         // A request that is given up by its own caller tells nothing about the server.
-        let mut verdict = Tell { cluster: self, server, outcome: None };
+        let mut verdict = BreakerReport { cluster: self, server, outcome: None };
         let exchange = self.exchange(&peer, outbound);
         let limit = outbound.limit(self.options().timeout);
         let outcome = tokio::select! {
             outcome = tokio::time::timeout(limit, exchange) => outcome
-                .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}")))),
-            () = peer.gone.cancelled() => Err(Failure::Unknown("the server is gone".into())),
+                .unwrap_or_else(|_| Err(ForwardError::Unknown(format!("no answer within {limit:?}")))),
+            () = peer.removed.cancelled() => Err(ForwardError::Unknown("the server is gone".into())),
         };
         verdict.outcome = Some(outcome.is_ok());
         drop(verdict);
@@ -148,16 +122,24 @@ impl Cluster {
         outcome
     }
 
-    async fn exchange(&self, peer: &Arc<Peer>, outbound: &Outbound) -> Result<Inbound, Failure> {
-        let request = self.request(peer, outbound).map_err(|e| Failure::Unsent(e.to_string()))?;
+    async fn exchange(
+        &self,
+        peer: &Arc<RemoteServer>,
+        outbound: &ForwardRequest,
+    ) -> Result<ForwardedResponse, ForwardError> {
+        let request = self.request(peer, outbound).map_err(|e| ForwardError::Unsent(e.to_string()))?;
         let (sender, response) = peer.pool.send(request).await?;
         if response.status() == StatusCode::MISDIRECTED_REQUEST {
-            return Err(Failure::Unsent("another cluster has its address".into()));
+            return Err(ForwardError::Unsent("another cluster has its address".into()));
         }
         self.receive(peer, sender, response).await
     }
 
-    fn request(&self, peer: &Peer, outbound: &Outbound) -> Result<Request<Full<Bytes>>, http::Error> {
+    fn request(
+        &self,
+        peer: &RemoteServer,
+        outbound: &ForwardRequest,
+    ) -> Result<Request<Full<Bytes>>, http::Error> {
         let mut attempt = format!("{:016x}", self.options().seal.cluster());
         if let Some(lease) = outbound.attempt {
             attempt.push_str(&format!(" {lease}"));
@@ -182,10 +164,10 @@ impl Cluster {
 
     async fn receive(
         &self,
-        peer: &Arc<Peer>,
+        peer: &Arc<RemoteServer>,
         sender: SendRequest<Full<Bytes>>,
         response: Response<Incoming>,
-    ) -> Result<Inbound, Failure> {
+    ) -> Result<ForwardedResponse, ForwardError> {
         let (head, body) = response.into_parts();
         let length = content_length(&head.headers);
         let kept = [CONTENT_TYPE, RETRY_AFTER, SERVED_BY];
@@ -196,25 +178,25 @@ impl Cluster {
         let body = match length {
             Some(length) if length > WHOLE_ANSWER_BYTES_MAX => {
                 let (chunks, passing) = mpsc::channel(CHUNKS_MAX);
-                let pump = pump(Arc::clone(peer), sender, body, chunks, self.options().timeout);
+                let pump = stream_response(Arc::clone(peer), sender, body, chunks, self.options().timeout);
                 tokio::spawn(pump);
-                Body::Passing { length, chunks: passing }
+                ForwardedBody::Streaming { length, chunks: passing }
             }
             _ => {
                 let max = usize::try_from(WHOLE_ANSWER_BYTES_MAX).unwrap_or(usize::MAX);
                 let whole = Limited::new(body, max).collect().await;
-                let whole = whole.map_err(|e| Failure::Unknown(format!("the answer broke off: {e}")))?;
-                peer.pool.give_back(sender);
-                Body::Whole(whole.to_bytes())
+                let whole = whole.map_err(|e| ForwardError::Unknown(format!("the answer broke off: {e}")))?;
+                peer.pool.return_idle(sender);
+                ForwardedBody::Whole(whole.to_bytes())
             }
         };
-        Ok(Inbound { status: head.status, headers, claims, body })
+        Ok(ForwardedResponse { status: head.status, headers, claims, body })
     }
 }
 
 /// Passes a long answer back as it arrives. It ends early when the answer stalls, breaks off, or nobody wants it.
-async fn pump(
-    peer: Arc<Peer>,
+async fn stream_response(
+    peer: Arc<RemoteServer>,
     sender: SendRequest<Full<Bytes>>,
     mut body: Incoming,
     chunks: mpsc::Sender<Bytes>,
@@ -223,7 +205,7 @@ async fn pump(
     loop {
         let frame = tokio::select! {
             frame = tokio::time::timeout(stall, body.frame()) => frame,
-            () = peer.gone.cancelled() => return,
+            () = peer.removed.cancelled() => return,
             () = chunks.closed() => return,
         };
         match frame {
@@ -234,7 +216,7 @@ async fn pump(
                     return;
                 }
             }
-            Ok(None) => return peer.pool.give_back(sender),
+            Ok(None) => return peer.pool.return_idle(sender),
             Ok(Some(Err(_))) | Err(_) => return,
         }
     }
@@ -245,14 +227,14 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
 }
 
 /// Tells the breaker how a request ended, also when its future is dropped.
-struct Tell<'a> {
+struct BreakerReport<'a> {
     cluster: &'a Cluster,
     server: &'a Arc<str>,
     outcome: Option<bool>,
 }
 
-impl Drop for Tell<'_> {
+impl Drop for BreakerReport<'_> {
     fn drop(&mut self) {
-        self.cluster.ended(self.server, self.outcome);
+        self.cluster.record_outcome(self.server, self.outcome);
     }
 }

@@ -21,23 +21,23 @@ use crate::limits::{
     DATAGRAM_BYTES_MAX, OUTBOX_MAX, PRESENCE_REFRESH, RESOLVE_AGAIN, RESOLVE_INTERVAL, TICK,
 };
 use crate::load::Load;
-use crate::membership::Change;
-use crate::peers::Peers;
-use crate::wire::{AVAILABLE_MAX, FREED_MAX, Message, PRESENCE_PAGE, Rejected, Waiting};
+use crate::membership::MemberChange;
+use crate::peers::{Peers, complete_url};
+use crate::wire::{AVAILABLE_MAX, FREED_MAX, GossipMessage, PRESENCE_PAGE, RejectReason, WaitingGroup};
 
 /// How often affinities that nobody uses are looked for.
 const AFFINITY_SWEEP: Duration = Duration::from_secs(5);
 /// Notices that are sent together.
-const TOGETHER_MAX: usize = 1024;
+const NOTICES_PER_SEND_MAX: usize = 1024;
 /// How often the same complaint is logged.
-const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Hears what other servers tell. It is called on the socket's task and must return at once.
-pub type Listener = Arc<dyn Fn(&Message) + Send + Sync>;
+pub type Listener = Arc<dyn Fn(&GossipMessage) + Send + Sync>;
 
 /// What a server measures about itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Measured {
+pub struct LoadSample {
     /// Pops that wait for messages.
     pub waiting: usize,
     /// Processor time of the process since it began.
@@ -45,7 +45,7 @@ pub struct Measured {
 }
 
 /// Measures.
-pub type Gauge = Arc<dyn Fn() -> Measured + Send + Sync>;
+pub type Gauge = Arc<dyn Fn() -> LoadSample + Send + Sync>;
 
 /// Why gossip cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -62,18 +62,18 @@ pub struct Gossip {
     outbox: mpsc::Receiver<Notice>,
     listener: Listener,
     gauge: Gauge,
-    pace: Pace,
+    schedule: GossipSchedule,
 }
 
 /// When what is done next, and what was measured since it was done last.
 #[derive(Debug, Default)]
-struct Pace {
-    beat: Duration,
-    refresh: Duration,
-    sweep: Duration,
+struct GossipSchedule {
+    next_heartbeat: Duration,
+    next_presence: Duration,
+    next_sweep: Duration,
     /// When which complaint was last logged.
-    complained: BTreeMap<&'static str, Duration>,
-    in_hand: (usize, usize),
+    last_warned: BTreeMap<&'static str, Duration>,
+    in_flight_samples: (usize, usize),
     cpu: Option<(Duration, Duration)>,
 }
 
@@ -88,8 +88,14 @@ impl Gossip {
         let socket = UdpSocket::bind(&options.listen).await.map_err(failed)?;
         let (told, outbox) = mpsc::channel(OUTBOX_MAX);
         let cluster = Cluster::new(options, told);
-        let gossip =
-            Self { cluster: cluster.clone(), socket, outbox, listener, gauge, pace: Pace::default() };
+        let gossip = Self {
+            cluster: cluster.clone(),
+            socket,
+            outbox,
+            listener,
+            gauge,
+            schedule: GossipSchedule::default(),
+        };
         Ok((cluster, gossip))
     }
 
@@ -102,7 +108,7 @@ impl Gossip {
     pub async fn run(mut self, stop: CancellationToken) {
         let names = self.cluster.options().peers.clone();
         let own = self.socket.local_addr().ok();
-        let resolving = tokio::spawn(resolve(self.cluster.clone(), names, own));
+        let resolving = tokio::spawn(resolve_peers(self.cluster.clone(), names, own));
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX + 1];
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -115,13 +121,13 @@ impl Gossip {
                     Err(error) => tracing::trace!(%error, "a datagram could not be received"),
                 },
                 notice = self.outbox.recv() => match notice {
-                    Some(first) => self.pass_on(first).await,
+                    Some(first) => self.send_notices(first).await,
                     None => break,
                 },
                 _ = ticks.tick() => self.tick().await,
             }
         }
-        self.broadcast(Message::Leaving).await;
+        self.broadcast(GossipMessage::Leaving).await;
         resolving.abort();
     }
 
@@ -129,12 +135,12 @@ impl Gossip {
         self.cluster.addresses()
     }
 
-    async fn broadcast(&mut self, message: Message) {
+    async fn broadcast(&mut self, message: GossipMessage) {
         let to = self.addresses().all();
         self.send(message, &to).await;
     }
 
-    async fn send(&mut self, message: Message, to: &BTreeSet<SocketAddr>) {
+    async fn send(&mut self, message: GossipMessage, to: &BTreeSet<SocketAddr>) {
         if to.is_empty() {
             return;
         }
@@ -154,21 +160,21 @@ impl Gossip {
             }
         }
         if let Some((error, address)) = failed
-            && self.may_complain("unsent")
+            && self.may_warn("unsent")
         {
             tracing::warn!(%error, %address, "a datagram cannot be sent; does gossip_listen reach the peers?");
         }
     }
 
     /// Whether it is time for another complaint of this kind.
-    fn may_complain(&mut self, kind: &'static str) -> bool {
-        self.pace.may_complain(self.cluster.now(), kind)
+    fn may_warn(&mut self, kind: &'static str) -> bool {
+        self.schedule.may_complain(self.cluster.now(), kind)
     }
 
     /// Sends what waits to be sent, as few datagrams as it takes, to those whom it concerns.
-    async fn pass_on(&mut self, first: Notice) {
+    async fn send_notices(&mut self, first: Notice) {
         let mut notices = vec![first];
-        while notices.len() < TOGETHER_MAX {
+        while notices.len() < NOTICES_PER_SEND_MAX {
             match self.outbox.try_recv() {
                 Ok(notice) => notices.push(notice),
                 Err(_) => break,
@@ -181,11 +187,11 @@ impl Gossip {
             for notice in notices {
                 match notice {
                     Notice::Available(queue, partition) => {
-                        let concerned = || router.others.concerned(queue, None);
+                        let concerned = || router.others.servers_to_notify(queue, None);
                         available.entry((queue, partition)).or_insert_with(concerned);
                     }
                     Notice::Freed(queue, group, partition) => {
-                        let concerned = || router.others.concerned(queue, Some(group));
+                        let concerned = || router.others.servers_to_notify(queue, Some(group));
                         freed.entry((queue, group, partition)).or_insert_with(concerned);
                     }
                     Notice::Waits(waiting) => waits.push(waiting),
@@ -196,24 +202,24 @@ impl Gossip {
         for message in others {
             self.broadcast(message).await;
         }
-        self.tell_presence(&waits).await;
-        for (servers, told) in by_audience(available) {
+        self.send_presence(&waits).await;
+        for (servers, told) in group_by_recipients(available) {
             let to = self.addresses().of(&servers);
             for page in told.chunks(AVAILABLE_MAX) {
-                self.send(Message::Available(page.to_vec()), &to).await;
+                self.send(GossipMessage::Available(page.to_vec()), &to).await;
             }
         }
-        for (servers, told) in by_audience(freed) {
+        for (servers, told) in group_by_recipients(freed) {
             let to = self.addresses().of(&servers);
             for page in told.chunks(FREED_MAX) {
-                self.send(Message::Freed(page.to_vec()), &to).await;
+                self.send(GossipMessage::Freed(page.to_vec()), &to).await;
             }
         }
     }
 
-    async fn tell_presence(&mut self, waits: &[Waiting]) {
+    async fn send_presence(&mut self, waits: &[WaitingGroup]) {
         for page in waits.chunks(PRESENCE_PAGE) {
-            self.broadcast(Message::Presence(page.to_vec())).await;
+            self.broadcast(GossipMessage::Presence(page.to_vec())).await;
         }
     }
 
@@ -222,53 +228,55 @@ impl Gossip {
         numbers.received_bytes.add(bytes.len() as u64);
         let now = self.cluster.now();
         if !self.addresses().is_peer(from.ip()) {
-            numbers.rejected(Rejected::Source).add(1);
-            return self.complain(Rejected::Source, from);
+            numbers.rejected(RejectReason::Source).add(1);
+            return self.warn_rejected(RejectReason::Source, from);
         }
         let (envelope, message) = match self.cluster.options().seal.open(bytes) {
             Ok(opened) => opened,
-            Err(reason) => return self.refuse(now, reason, from),
+            Err(reason) => return self.reject(now, reason, from),
         };
-        let counts = self.cluster.router().membership.hear(now, &envelope);
+        let counts = self.cluster.router().membership.on_datagram(now, &envelope);
         match counts {
             Ok(false) => self.addresses().is_own(from),
             Ok(true) => {
                 numbers.received.add(1);
                 if let Some(message) = message {
-                    self.take_in(now, &envelope.sender, message, from).await;
+                    self.handle_message(now, &envelope.sender, message, from).await;
                 }
             }
-            Err(Rejected::Namesake) => {
-                self.refuse(now, Rejected::Namesake, from);
-                self.meet_namesake(now, envelope.incarnation, message, from).await;
+            Err(RejectReason::Namesake) => {
+                self.reject(now, RejectReason::Namesake, from);
+                self.handle_duplicate_id(now, envelope.incarnation, message, from).await;
             }
-            Err(reason) => self.refuse(now, reason, from),
+            Err(reason) => self.reject(now, reason, from),
         }
     }
 
     /// A datagram from a peer's host is not believed.
-    fn refuse(&mut self, now: Duration, reason: Rejected, from: SocketAddr) {
+    fn reject(&mut self, now: Duration, reason: RejectReason, from: SocketAddr) {
         self.cluster.numbers().rejected(reason).add(1);
         // These happen to servers that are believed as well.
-        if !matches!(reason, Rejected::Malformed | Rejected::Replayed) {
+        if !matches!(reason, RejectReason::Malformed | RejectReason::Replayed) {
             self.addresses().refused(now, reason, from);
         }
-        self.complain(reason, from);
+        self.warn_rejected(reason, from);
     }
 
     /// Another server has the name of this one, unless what was heard is an earlier start of this one. Both ask each
     /// other to show that they are there.
-    async fn meet_namesake(
+    async fn handle_duplicate_id(
         &mut self,
         now: Duration,
         incarnation: u64,
-        message: Option<Message>,
+        message: Option<GossipMessage>,
         from: SocketAddr,
     ) {
         let to = self.addresses().back_to(from);
         match message {
-            Some(Message::Challenge { nonce, .. }) => self.send(Message::Proof { nonce }, &to).await,
-            Some(Message::Proof { nonce }) => {
+            Some(GossipMessage::Challenge { nonce, .. }) => {
+                self.send(GossipMessage::Proof { nonce }, &to).await
+            }
+            Some(GossipMessage::Proof { nonce }) => {
                 if self.cluster.router().membership.prove_namesake(incarnation, nonce) {
                     let id = &*self.cluster.options().id;
                     tracing::warn!(%from, id, "another server has the node_id of this one; give each its own");
@@ -279,67 +287,78 @@ impl Gossip {
                 let is_due = self.cluster.router().membership.challenge_namesake(now, nonce);
                 if is_due {
                     let to_whom = Arc::clone(&self.cluster.options().id);
-                    self.send(Message::Challenge { to: to_whom, nonce }, &to).await;
+                    self.send(GossipMessage::Challenge { to: to_whom, nonce }, &to).await;
                 }
             }
         }
     }
 
     /// What an operator can do something about is logged, not too often.
-    fn complain(&mut self, reason: Rejected, from: SocketAddr) {
+    fn warn_rejected(&mut self, reason: RejectReason, from: SocketAddr) {
         let advice = match reason {
-            Rejected::Forged => "its sender has another gossip_secret",
-            Rejected::Foreign => "its sender uses another database or schema",
-            Rejected::Version => "a server of another version is there",
-            Rejected::Source => "its sender is not among the peers; the same peers belong to every server",
-            Rejected::Malformed | Rejected::Replayed | Rejected::Unproven | Rejected::Namesake => return,
+            RejectReason::Forged => "its sender has another gossip_secret",
+            RejectReason::Foreign => "its sender uses another database or schema",
+            RejectReason::Version => "a server of another version is there",
+            RejectReason::Source => {
+                "its sender is not among the peers; the same peers belong to every server"
+            }
+            RejectReason::Malformed
+            | RejectReason::Replayed
+            | RejectReason::Unproven
+            | RejectReason::Namesake => return,
         };
-        if self.may_complain(reason.name()) {
+        if self.may_warn(reason.name()) {
             tracing::warn!(%from, "a datagram is not believed: {advice}");
         }
     }
 
-    async fn take_in(&mut self, now: Duration, sender: &Arc<str>, message: Message, from: SocketAddr) {
+    async fn handle_message(
+        &mut self,
+        now: Duration,
+        sender: &Arc<str>,
+        message: GossipMessage,
+        from: SocketAddr,
+    ) {
         match &message {
-            Message::Challenge { to, nonce } if *to == self.cluster.options().id => {
-                return self.answer(*nonce, from).await;
+            GossipMessage::Challenge { to, nonce } if *to == self.cluster.options().id => {
+                return self.answer_challenge(*nonce, from).await;
             }
-            Message::Challenge { .. } => return,
-            Message::Proof { nonce } => {
+            GossipMessage::Challenge { .. } => return,
+            GossipMessage::Proof { nonce } => {
                 self.cluster.router().membership.prove(sender, *nonce);
                 return;
             }
             _ if !self.cluster.router().membership.is_proven(sender) => {
-                self.refuse(now, Rejected::Unproven, from);
+                self.reject(now, RejectReason::Unproven, from);
                 return self.challenge(now, sender, from).await;
             }
             _ => {}
         }
         self.addresses().heard(now, sender, from);
         match &message {
-            Message::Heartbeat { url, load, draining } => {
+            GossipMessage::Heartbeat { url, load, draining } => {
                 self.cluster.numbers().heartbeats.add(1);
-                let url = complete(url, from.ip());
-                let change = self.cluster.router().beat(now, sender, &url, *load, *draining);
-                if change != Change::None {
-                    self.greet(sender, &url, from).await;
+                let url = complete_url(url, from.ip());
+                let change = self.cluster.router().on_heartbeat(now, sender, &url, *load, *draining);
+                if change != MemberChange::None {
+                    self.on_server_joined(sender, &url, from).await;
                 }
             }
-            Message::Presence(waits) => self.cluster.router().others.hear(now, sender, waits),
-            Message::Leaving => {
+            GossipMessage::Presence(waits) => self.cluster.router().others.apply_presence(now, sender, waits),
+            GossipMessage::Leaving => {
                 if self.cluster.router().membership.leave(sender) {
                     tracing::info!(server = &**sender, "a server has left");
-                    self.cluster.left(sender);
-                    self.look_around();
+                    self.cluster.on_server_left(sender);
+                    self.update_has_live_peers();
                 }
             }
-            Message::Deleted(queue, _) => {
-                self.cluster.router().others.forget_queue(*queue);
+            GossipMessage::Deleted(queue, _) => {
+                self.cluster.router().others.remove_queue(*queue);
                 (self.listener)(&message);
             }
             _ => {
-                if message == Message::Switched {
-                    self.cluster.note_switched();
+                if message == GossipMessage::Switched {
+                    self.cluster.notify_switched();
                 }
                 (self.listener)(&message);
             }
@@ -351,70 +370,71 @@ impl Gossip {
         let nonce = baton_env::random_u64();
         if self.cluster.router().membership.challenge(now, sender, nonce) {
             let to = self.addresses().back_to(from);
-            self.send(Message::Challenge { to: Arc::clone(sender), nonce }, &to).await;
+            self.send(GossipMessage::Challenge { to: Arc::clone(sender), nonce }, &to).await;
         }
     }
 
     /// Shows a server that this one is there now, and says again what did not count before.
-    async fn answer(&mut self, nonce: u64, from: SocketAddr) {
+    async fn answer_challenge(&mut self, nonce: u64, from: SocketAddr) {
         let to = self.addresses().back_to(from);
-        self.send(Message::Proof { nonce }, &to).await;
+        self.send(GossipMessage::Proof { nonce }, &to).await;
         let heartbeat = self.heartbeat();
         self.send(heartbeat, &to).await;
         let waits = self.cluster.router().own.all();
         for page in waits.chunks(PRESENCE_PAGE) {
-            self.send(Message::Presence(page.to_vec()), &to).await;
+            self.send(GossipMessage::Presence(page.to_vec()), &to).await;
         }
     }
 
     /// A server is there that was not: it hears who waits here, and what was held against it is forgotten.
-    async fn greet(&mut self, sender: &Arc<str>, url: &str, from: SocketAddr) {
+    async fn on_server_joined(&mut self, sender: &Arc<str>, url: &str, from: SocketAddr) {
         tracing::info!(server = &**sender, url, "a server is there");
-        self.cluster.lost(sender);
-        self.cluster.router().joined(self.cluster.now(), sender);
-        self.cluster.set_accompanied(true);
+        self.cluster.on_server_dead(sender);
+        self.cluster.router().on_server_joined(self.cluster.now(), sender);
+        self.cluster.set_has_live_peers(true);
         self.addresses().joined(sender, from);
-        self.beat().await;
+        self.send_heartbeat().await;
         let waits = self.cluster.router().own.all();
-        self.tell_presence(&waits).await;
+        self.send_presence(&waits).await;
     }
 
     /// Finds out whether anybody is left.
-    fn look_around(&self) {
+    fn update_has_live_peers(&self) {
         let accompanied = self.cluster.router().membership.alive().next().is_some();
-        self.cluster.set_accompanied(accompanied);
+        self.cluster.set_has_live_peers(accompanied);
     }
 
     async fn tick(&mut self) {
         let now = self.cluster.now();
-        let in_hand = self.cluster.in_hand();
-        self.pace.in_hand = (self.pace.in_hand.0 + in_hand, self.pace.in_hand.1 + 1);
+        let in_hand = self.cluster.requests_in_flight();
+        self.schedule.in_flight_samples =
+            (self.schedule.in_flight_samples.0 + in_hand, self.schedule.in_flight_samples.1 + 1);
         let (dead, gone) = {
             let mut router = self.cluster.router();
             (router.membership.expire(now), router.own.expire(now))
         };
         for server in &dead {
             tracing::warn!(server = &**server, "a server has been silent for too long");
-            self.cluster.lost(server);
-            self.look_around();
+            self.cluster.on_server_dead(server);
+            self.update_has_live_peers();
         }
-        self.tell_presence(&gone).await;
-        if now >= self.pace.beat {
-            self.pace.beat = now + self.cluster.options().heartbeat;
-            self.measure(now);
-            self.beat().await;
+        self.send_presence(&gone).await;
+        if now >= self.schedule.next_heartbeat {
+            self.schedule.next_heartbeat = now + self.cluster.options().heartbeat;
+            self.measure_load(now);
+            self.send_heartbeat().await;
         }
-        if now >= self.pace.refresh {
-            self.pace.refresh = now + PRESENCE_REFRESH;
+        if now >= self.schedule.next_presence {
+            self.schedule.next_presence = now + PRESENCE_REFRESH;
             let waits = {
                 let mut router = self.cluster.router();
                 router.others.expire(now);
                 router.own.all()
             };
-            self.tell_presence(&waits).await;
+            self.send_presence(&waits).await;
         }
-        if now >= self.pace.sweep {
-            self.pace.sweep = now + AFFINITY_SWEEP;
+        if now >= self.schedule.next_sweep {
+            self.schedule.next_sweep = now + AFFINITY_SWEEP;
             let ttl = self.cluster.options().policy.thresholds.ttl;
             let expired = self.cluster.router().affinities.expire(now, ttl);
             self.cluster.numbers().expired.add(expired as u64);
@@ -422,13 +442,13 @@ impl Gossip {
     }
 
     /// Finds out what this server has to do.
-    fn measure(&mut self, now: Duration) {
+    fn measure_load(&mut self, now: Duration) {
         let measured = (self.gauge)();
-        let (sum, count) = std::mem::take(&mut self.pace.in_hand);
+        let (sum, count) = std::mem::take(&mut self.schedule.in_flight_samples);
         let in_hand = sum as f64 / count.max(1) as f64;
         let waiting = measured.waiting as f64;
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let cpu = match self.pace.cpu.replace((now, measured.cpu)) {
+        let cpu = match self.schedule.cpu.replace((now, measured.cpu)) {
             Some((before, used)) if now > before => {
                 let used = measured.cpu.saturating_sub(used).as_secs_f64();
                 100.0 * used / (now - before).as_secs_f64() / processors
@@ -437,35 +457,37 @@ impl Gossip {
         };
         // Pops that wait are in hand too, and are counted once.
         let load = Load { outstanding: (in_hand - waiting).max(0.0), waiting, cpu };
-        self.cluster.router().measure(load);
+        self.cluster.router().add_load_sample(load);
     }
 
-    fn heartbeat(&self) -> Message {
+    fn heartbeat(&self) -> GossipMessage {
         let router = self.cluster.router();
-        let (load, draining) = (router.load.load(), router.is_draining());
-        Message::Heartbeat { url: self.cluster.options().url.clone(), load, draining }
+        let (load, draining) = (router.load.current(), router.is_draining());
+        GossipMessage::Heartbeat { url: self.cluster.options().url.clone(), load, draining }
     }
 
-    async fn beat(&mut self) {
+    async fn send_heartbeat(&mut self) {
         let heartbeat = self.heartbeat();
         self.broadcast(heartbeat).await;
     }
 }
 
-impl Pace {
+impl GossipSchedule {
     /// Whether it is time for another complaint of this kind. Each kind has its own time, so that a frequent one
     /// does not hide the others.
     fn may_complain(&mut self, now: Duration, kind: &'static str) -> bool {
-        let may = self.complained.get(kind).is_none_or(|last| now >= *last + COMPLAINT_INTERVAL);
+        let may = self.last_warned.get(kind).is_none_or(|last| now >= *last + WARNING_INTERVAL);
         if may {
-            self.complained.insert(kind, now);
+            self.last_warned.insert(kind, now);
         }
         may
     }
 }
 
 /// What goes to the same servers, together. What concerns nobody goes nowhere.
-fn by_audience<T: Ord>(told: BTreeMap<T, BTreeSet<Arc<str>>>) -> BTreeMap<BTreeSet<Arc<str>>, Vec<T>> {
+fn group_by_recipients<T: Ord>(
+    told: BTreeMap<T, BTreeSet<Arc<str>>>,
+) -> BTreeMap<BTreeSet<Arc<str>>, Vec<T>> {
     let mut together: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (what, servers) in told.into_iter().filter(|(_, servers)| !servers.is_empty()) {
         together.entry(servers).or_default().push(what);
@@ -473,19 +495,8 @@ fn by_audience<T: Ord>(told: BTreeMap<T, BTreeSet<Arc<str>>>) -> BTreeMap<BTreeS
     together
 }
 
-/// The address of a server that may not know its own host.
-pub(crate) fn complete(url: &str, from: IpAddr) -> String {
-    match url.split_once("://:") {
-        Some((scheme, port)) => match from {
-            IpAddr::V4(host) => format!("{scheme}://{host}:{port}"),
-            IpAddr::V6(host) => format!("{scheme}://[{host}]:{port}"),
-        },
-        None => url.into(),
-    }
-}
-
 /// Resolves the names of peers, again and again. A name that cannot be resolved keeps its addresses.
-async fn resolve(cluster: Cluster, names: Vec<String>, own: Option<SocketAddr>) {
+async fn resolve_peers(cluster: Cluster, names: Vec<String>, own: Option<SocketAddr>) {
     loop {
         let mut pause = RESOLVE_INTERVAL;
         for name in &names {
@@ -501,7 +512,7 @@ async fn resolve(cluster: Cluster, names: Vec<String>, own: Option<SocketAddr>) 
             }
         }
         let peer = cluster.addresses().all().into_iter().next();
-        if let Some(host) = peer.and_then(|peer| host_towards(peer).ok()) {
+        if let Some(host) = peer.and_then(|peer| local_ip_towards(peer).ok()) {
             cluster.set_host(host);
         }
         baton_env::sleep(pause).await;
@@ -509,7 +520,7 @@ async fn resolve(cluster: Cluster, names: Vec<String>, own: Option<SocketAddr>) 
 }
 
 /// The own address as a peer sees it. Nothing is sent: connecting such a socket only chooses a route.
-fn host_towards(peer: SocketAddr) -> io::Result<IpAddr> {
+fn local_ip_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = std::net::UdpSocket::bind((any, 0))?;
@@ -522,26 +533,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_does_not_know_its_host_is_where_it_was_heard() {
-        let from: IpAddr = "10.1.2.3".parse().unwrap();
-        assert_eq!(complete("http://:6632", from), "http://10.1.2.3:6632");
-        assert_eq!(complete("https://:1", "::1".parse().unwrap()), "https://[::1]:1");
-        assert_eq!(complete("http://a:6632", from), "http://a:6632");
-    }
-
-    #[test]
     fn a_complaint_is_not_hidden_by_those_of_another_kind() {
-        let (mut pace, start) = (Pace::default(), Duration::ZERO);
+        let (mut pace, start) = (GossipSchedule::default(), Duration::ZERO);
         assert!(pace.may_complain(start, "forged") && !pace.may_complain(start, "forged"));
         assert!(pace.may_complain(start, "namesake"));
-        assert!(pace.may_complain(start + COMPLAINT_INTERVAL, "forged"));
+        assert!(pace.may_complain(start + WARNING_INTERVAL, "forged"));
     }
 
     #[test]
     fn what_concerns_the_same_servers_goes_together() {
         let servers = |ids: &[&str]| ids.iter().map(|id| Arc::from(*id)).collect::<BTreeSet<Arc<str>>>();
         let told = [(1, servers(&["b"])), (2, servers(&[])), (3, servers(&["b"])), (4, servers(&["b", "c"]))];
-        let together = by_audience(told.into());
+        let together = group_by_recipients(told.into());
         assert_eq!(together[&servers(&["b"])], [1, 3]);
         assert_eq!(together[&servers(&["b", "c"])], [4]);
         assert_eq!(together.len(), 2);

@@ -31,18 +31,18 @@ impl Load {
     }
 
     /// Whether every number is one that can be measured.
-    pub fn is_sound(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         [self.outstanding, self.waiting, self.cpu].iter().all(|value| value.is_finite() && *value >= 0.0)
     }
 }
 
 /// A load that follows what is measured with some delay, so that a short peak moves nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Smoothed(Option<Load>);
+pub struct SmoothedLoad(Option<Load>);
 
-impl Smoothed {
+impl SmoothedLoad {
     /// Takes a measurement in.
-    pub fn measure(&mut self, measured: Load) -> Load {
+    pub fn add_sample(&mut self, measured: Load) -> Load {
         let before = self.0.unwrap_or(measured);
         let mix = |before: f64, now: f64| before + ALPHA * (now - before);
         let load = Load {
@@ -55,7 +55,7 @@ impl Smoothed {
     }
 
     /// What it is now.
-    pub fn load(&self) -> Load {
+    pub fn current(&self) -> Load {
         self.0.unwrap_or_default()
     }
 }
@@ -81,13 +81,13 @@ mod tests {
 
     #[test]
     fn a_peak_counts_for_less_than_a_third() {
-        let mut smoothed = Smoothed::default();
-        smoothed.measure(Load::default());
-        let load = smoothed.measure(Load { outstanding: 100.0, ..Load::default() });
+        let mut smoothed = SmoothedLoad::default();
+        smoothed.add_sample(Load::default());
+        let load = smoothed.add_sample(Load { outstanding: 100.0, ..Load::default() });
         assert!((load.outstanding - 30.0).abs() < 1e-9);
         for _ in 0..20 {
-            smoothed.measure(Load { outstanding: 100.0, ..Load::default() });
+            smoothed.add_sample(Load { outstanding: 100.0, ..Load::default() });
         }
-        assert!(smoothed.load().outstanding > 99.0);
+        assert!(smoothed.current().outstanding > 99.0);
     }
 }

@@ -6,7 +6,7 @@
 //! says counts before it has answered a challenge, once per start: else a recording of it could speak for it to a
 //! receiver that has never heard it. Deliberately
 //! absent: agreement. Two servers may disagree about a third one; that costs a detour, nothing else. Time comes in.
-//! Start at [`Membership::hear`].
+//! Start at [`Membership::on_datagram`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::limits::{CHALLENGE_AGAIN, SERVERS_MAX};
 use crate::load::Load;
-use crate::wire::{Envelope, Rejected};
+use crate::wire::{Envelope, RejectReason};
 
 /// Another server.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ enum Proof {
 
 /// What a heartbeat has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum MemberChange {
     /// Nothing but the load.
     None,
     /// The server was not there before.
@@ -121,7 +121,7 @@ impl Membership {
     }
 
     /// Whether a datagram counts. `Ok(false)` is one of our own that found its way back.
-    pub fn hear(&mut self, now: Duration, envelope: &Envelope) -> Result<bool, Rejected> {
+    pub fn on_datagram(&mut self, now: Duration, envelope: &Envelope) -> Result<bool, RejectReason> {
         if envelope.sender == self.own.sender {
             // No two starts have the same incarnation.
             let is_own = envelope.incarnation == self.own.incarnation;
@@ -130,7 +130,7 @@ impl Membership {
         if let Some(member) = self.members.get_mut(&envelope.sender) {
             let (incarnation, sequence) = (envelope.incarnation, envelope.sequence);
             if (incarnation, sequence) <= (member.incarnation, member.sequence) {
-                return Err(Rejected::Replayed);
+                return Err(RejectReason::Replayed);
             }
             if incarnation != member.incarnation {
                 // What it said of itself before no longer holds; its next heartbeat says it anew.
@@ -149,18 +149,18 @@ impl Membership {
         Ok(true)
     }
 
-    fn hear_namesake(&mut self, now: Duration, envelope: &Envelope) -> Rejected {
+    fn hear_namesake(&mut self, now: Duration, envelope: &Envelope) -> RejectReason {
         match &mut self.namesake {
             Some(known) if known.incarnation == envelope.incarnation => {
                 if envelope.sequence <= known.sequence {
-                    return Rejected::Replayed;
+                    return RejectReason::Replayed;
                 }
                 (known.sequence, known.heard) = (envelope.sequence, now);
             }
             Some(known) if known.proof == Proof::Given && now < known.heard + self.dead_after => {}
             namesake => *namesake = Some(Member::unproven(now, envelope)),
         }
-        Rejected::Namesake
+        RejectReason::Namesake
     }
 
     /// Another server with the name of this one was heard and should be challenged with `nonce`: what was heard may be an
@@ -210,13 +210,13 @@ impl Membership {
     }
 
     /// A server that was heard says where it is and what it has to do.
-    pub fn beat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> Change {
-        let Some(member) = self.members.get_mut(id) else { return Change::None };
+    pub fn on_heartbeat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> MemberChange {
+        let Some(member) = self.members.get_mut(id) else { return MemberChange::None };
         let moved = *member.url != *url;
         let change = match member.alive {
-            false => Change::Joined,
-            true if moved => Change::Restarted,
-            true => Change::None,
+            false => MemberChange::Joined,
+            true if moved => MemberChange::Restarted,
+            true => MemberChange::None,
         };
         if moved {
             member.url = url.into();
@@ -226,7 +226,7 @@ impl Membership {
     }
 
     /// A server says whether it wants no requests; whether it said otherwise before.
-    pub fn drain(&mut self, id: &str, draining: bool) -> bool {
+    pub fn set_draining(&mut self, id: &str, draining: bool) -> bool {
         self.members
             .get_mut(id)
             .is_some_and(|member| std::mem::replace(&mut member.draining, draining) != draining)
@@ -286,20 +286,20 @@ mod tests {
         Envelope { sender: sender.into(), incarnation, sequence }
     }
 
-    fn beat(members: &mut Membership, now: Duration, incarnation: u64, sequence: u64) -> Change {
-        assert_eq!(members.hear(now, &envelope("b", incarnation, sequence)), Ok(true));
-        members.beat(now, "b", "http://b:1", Load::default())
+    fn beat(members: &mut Membership, now: Duration, incarnation: u64, sequence: u64) -> MemberChange {
+        assert_eq!(members.on_datagram(now, &envelope("b", incarnation, sequence)), Ok(true));
+        members.on_heartbeat(now, "b", "http://b:1", Load::default())
     }
 
     #[test]
     fn a_server_is_dead_after_silence_and_comes_back_with_a_heartbeat() {
         let mut members = members();
-        assert_eq!(beat(&mut members, at(0), 1, 1), Change::Joined);
-        assert_eq!(beat(&mut members, at(1000), 1, 2), Change::None);
+        assert_eq!(beat(&mut members, at(0), 1, 1), MemberChange::Joined);
+        assert_eq!(beat(&mut members, at(1000), 1, 2), MemberChange::None);
         assert!(members.expire(at(5999)).is_empty());
         assert_eq!(members.expire(at(6000)), ["b".into()]);
         assert!(members.expire(at(9000)).is_empty() && members.alive().count() == 0);
-        assert_eq!(beat(&mut members, at(9000), 1, 3), Change::Joined);
+        assert_eq!(beat(&mut members, at(9000), 1, 3), MemberChange::Joined);
     }
 
     #[test]
@@ -307,21 +307,21 @@ mod tests {
         let mut members = members();
         beat(&mut members, at(0), 1, 5);
         for (incarnation, sequence) in [(1, 5), (1, 4), (0, 99)] {
-            let again = members.hear(at(1), &envelope("b", incarnation, sequence));
-            assert_eq!(again, Err(Rejected::Replayed), "{incarnation} {sequence}");
+            let again = members.on_datagram(at(1), &envelope("b", incarnation, sequence));
+            assert_eq!(again, Err(RejectReason::Replayed), "{incarnation} {sequence}");
         }
         members.expire(at(60_000));
-        assert_eq!(members.hear(at(60_000), &envelope("b", 1, 5)), Err(Rejected::Replayed));
-        assert_eq!(beat(&mut members, at(60_001), 2, 1), Change::Joined);
+        assert_eq!(members.on_datagram(at(60_000), &envelope("b", 1, 5)), Err(RejectReason::Replayed));
+        assert_eq!(beat(&mut members, at(60_001), 2, 1), MemberChange::Joined);
         assert_eq!(members.restarts(), 1);
-        assert_eq!(members.hear(at(60_002), &envelope("b", 1, 100)), Err(Rejected::Replayed));
+        assert_eq!(members.on_datagram(at(60_002), &envelope("b", 1, 100)), Err(RejectReason::Replayed));
     }
 
     #[test]
     fn a_server_counts_once_it_has_answered_a_challenge_and_again_after_a_restart() {
         let mut members = members();
         for incarnation in [1, 2] {
-            members.hear(at(0), &envelope("b", incarnation, 1)).unwrap();
+            members.on_datagram(at(0), &envelope("b", incarnation, 1)).unwrap();
             assert!(!members.is_proven("b") && !members.prove("b", 0), "{incarnation}");
             assert!(members.challenge(at(0), "b", 7) && !members.challenge(at(1), "b", 8));
             assert!(!members.prove("b", 8) && !members.is_proven("b"));
@@ -330,15 +330,15 @@ mod tests {
             assert!(!members.challenge(at(60_000), "b", 10));
         }
         // An older start cannot undo that, nor speak.
-        assert_eq!(members.hear(at(0), &envelope("b", 1, 100)), Err(Rejected::Replayed));
+        assert_eq!(members.on_datagram(at(0), &envelope("b", 1, 100)), Err(RejectReason::Replayed));
         assert!(members.is_proven("b"));
     }
 
     #[test]
     fn own_datagrams_are_known_and_a_namesake_is_noticed() {
         let mut members = members();
-        assert_eq!(members.hear(at(0), &envelope("own", 10, 1)), Ok(false));
-        assert_eq!(members.hear(at(0), &envelope("own", 11, 1)), Err(Rejected::Namesake));
+        assert_eq!(members.on_datagram(at(0), &envelope("own", 10, 1)), Ok(false));
+        assert_eq!(members.on_datagram(at(0), &envelope("own", 11, 1)), Err(RejectReason::Namesake));
         assert_eq!((members.next_envelope().sequence, members.next_envelope().sequence), (1, 2));
     }
 
@@ -355,13 +355,16 @@ mod tests {
         // Whether it was started before or after this one.
         for incarnation in [9, 11] {
             let mut members = members();
-            let heard = members.hear(at(0), &envelope("own", incarnation, 5));
-            assert_eq!(heard, Err(Rejected::Namesake));
+            let heard = members.on_datagram(at(0), &envelope("own", incarnation, 5));
+            assert_eq!(heard, Err(RejectReason::Namesake));
             assert!(!members.has_namesake(at(0)), "it may be a recording");
             assert!(members.challenge_namesake(at(0), 7) && !members.challenge_namesake(at(0), 8));
             assert!(!members.prove_namesake(incarnation, 8) && !members.prove_namesake(incarnation + 1, 7));
             assert!(members.prove_namesake(incarnation, 7) && members.has_namesake(at(0)));
-            assert_eq!(members.hear(at(1), &envelope("own", incarnation, 5)), Err(Rejected::Replayed));
+            assert_eq!(
+                members.on_datagram(at(1), &envelope("own", incarnation, 5)),
+                Err(RejectReason::Replayed)
+            );
             assert!(!members.has_namesake(at(10_000)), "it is gone");
         }
     }
@@ -371,7 +374,7 @@ mod tests {
         let mut members = members();
         beat(&mut members, at(0), 1, 1);
         for number in 0..2 * SERVERS_MAX as u64 {
-            members.hear(at(1), &envelope(&format!("s{number}"), 1, 1)).unwrap();
+            members.on_datagram(at(1), &envelope(&format!("s{number}"), 1, 1)).unwrap();
         }
         assert_eq!(members.all().count(), SERVERS_MAX);
         assert!(members.get("b").is_some_and(|member| member.alive));

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::affinity::Step;
-use crate::wire::Rejected;
+use crate::affinity::AffinityEvent;
+use crate::wire::RejectReason;
 
 /// What a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RequestKind {
     /// A pop.
     Pop,
     /// A push.
@@ -18,7 +18,7 @@ pub enum Kind {
     Transaction,
 }
 
-impl Kind {
+impl RequestKind {
     /// Every kind.
     pub const ALL: [Self; 4] = [Self::Pop, Self::Push, Self::Ack, Self::Transaction];
 
@@ -35,7 +35,7 @@ impl Kind {
 
 /// Where a request ended up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RoutingOutcome {
     /// Here, as it should.
     Local,
     /// On another server.
@@ -46,7 +46,7 @@ pub enum Outcome {
     Received,
 }
 
-impl Outcome {
+impl RoutingOutcome {
     /// Every outcome.
     pub const ALL: [Self; 4] = [Self::Local, Self::Forwarded, Self::Fallback, Self::Received];
 
@@ -79,10 +79,10 @@ impl Counter {
 
 /// Everything that is counted.
 #[derive(Debug, Default)]
-pub struct Numbers {
-    decisions: [[Counter; Outcome::ALL.len()]; Kind::ALL.len()],
-    steps: [Counter; Step::ALL.len()],
-    rejected: [Counter; Rejected::ALL.len()],
+pub struct ClusterCounters {
+    decisions: [[Counter; RoutingOutcome::ALL.len()]; RequestKind::ALL.len()],
+    steps: [Counter; AffinityEvent::ALL.len()],
+    rejected: [Counter; RejectReason::ALL.len()],
     /// Affinities that were forgotten because nobody used them.
     pub expired: Counter,
     /// Affinities that were forgotten because their server was gone.
@@ -105,19 +105,19 @@ pub struct Numbers {
     pub dropped: Counter,
 }
 
-impl Numbers {
+impl ClusterCounters {
     /// Requests of a kind that ended up somewhere.
-    pub fn decisions(&self, kind: Kind, outcome: Outcome) -> &Counter {
+    pub fn decisions(&self, kind: RequestKind, outcome: RoutingOutcome) -> &Counter {
         &self.decisions[kind as usize][outcome as usize]
     }
 
     /// What was done with affinities.
-    pub fn steps(&self, step: Step) -> &Counter {
+    pub fn steps(&self, step: AffinityEvent) -> &Counter {
         &self.steps[step as usize]
     }
 
     /// Datagrams that were not believed.
-    pub fn rejected(&self, reason: Rejected) -> &Counter {
+    pub fn rejected(&self, reason: RejectReason) -> &Counter {
         &self.rejected[reason as usize]
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limits::SOURCES_MAX;
-use crate::wire::Rejected;
+use crate::wire::RejectReason;
 
 /// Where the peers are, and what was heard from there.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Source {
     /// The server there, and when it was last believed.
     heard: Option<(Duration, Arc<str>)>,
     /// When a datagram was last refused, and why.
-    refused: Option<(Duration, Rejected)>,
+    refused: Option<(Duration, RejectReason)>,
 }
 
 impl Source {
@@ -44,7 +44,7 @@ impl Source {
 
 /// A configured peer as this server hears it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenPeer {
+pub struct PeerView {
     /// Its name, as it was configured.
     pub name: String,
     /// Whether its name could be resolved.
@@ -56,18 +56,20 @@ pub struct SeenPeer {
     /// How long ago it was last believed.
     pub silent_for: Option<Duration>,
     /// Why its datagrams are refused, if they are.
-    pub refused: Option<Rejected>,
+    pub refused: Option<RejectReason>,
 }
 
-impl SeenPeer {
+impl PeerView {
     /// Why it is not heard; nothing if it is.
     pub fn reason(&self) -> Option<String> {
         let refusal = |reason| match reason {
-            Rejected::Forged => "datagrams refused: another gossip_secret".to_owned(),
-            Rejected::Foreign => "datagrams refused: it uses another database or schema".to_owned(),
-            Rejected::Version => "datagrams refused: another version of the protocol".to_owned(),
-            Rejected::Namesake => "datagrams refused: it has the node_id of this server".to_owned(),
-            Rejected::Unproven => "heard, but it answers no challenge: datagrams to it are lost".to_owned(),
+            RejectReason::Forged => "datagrams refused: another gossip_secret".to_owned(),
+            RejectReason::Foreign => "datagrams refused: it uses another database or schema".to_owned(),
+            RejectReason::Version => "datagrams refused: another version of the protocol".to_owned(),
+            RejectReason::Namesake => "datagrams refused: it has the node_id of this server".to_owned(),
+            RejectReason::Unproven => {
+                "heard, but it answers no challenge: datagrams to it are lost".to_owned()
+            }
             other => format!("datagrams refused: {}", other.name()),
         };
         match (self.heard, self.resolved, self.refused, self.silent_for) {
@@ -115,7 +117,7 @@ impl Peers {
     }
 
     /// A datagram from a peer's host was refused.
-    pub fn refused(&mut self, now: Duration, reason: Rejected, from: SocketAddr) {
+    pub fn refused(&mut self, now: Duration, reason: RejectReason, from: SocketAddr) {
         self.source(from).refused = Some((now, reason));
     }
 
@@ -162,7 +164,7 @@ impl Peers {
         now: Duration,
         memory: Duration,
         is_alive: impl Fn(&str) -> bool,
-    ) -> Vec<SeenPeer> {
+    ) -> Vec<PeerView> {
         let is_other = |name: &&String| match self.resolved.get(*name) {
             Some(addresses) => addresses.iter().any(|address| !self.own.contains(address)),
             None => true,
@@ -190,7 +192,7 @@ impl Peers {
             let source = found.and_then(|address| self.sources.get(&address)).cloned().unwrap_or_default();
             let (at, server) = source.heard.unzip();
             let refused = source.refused.filter(|(then, _)| Some(*then) > at && now < *then + memory);
-            SeenPeer {
+            PeerView {
                 name: (*name).clone(),
                 resolved: self.resolved.contains_key(*name),
                 heard: server.as_deref().is_some_and(&is_alive),
@@ -200,6 +202,17 @@ impl Peers {
             }
         };
         names.iter().zip(found).map(shown).collect()
+    }
+}
+
+/// The address of a server that may not know its own host.
+pub(crate) fn complete_url(url: &str, from: IpAddr) -> String {
+    match url.split_once("://:") {
+        Some((scheme, port)) => match from {
+            IpAddr::V4(host) => format!("{scheme}://{host}:{port}"),
+            IpAddr::V6(host) => format!("{scheme}://[{host}]:{port}"),
+        },
+        None => url.into(),
     }
 }
 
@@ -223,7 +236,15 @@ mod tests {
 
     fn reasons(peers: &Peers, now: u64) -> Vec<Option<String>> {
         let seen = peers.seen(&names(), at(now), MEMORY, |id| id == "b" || id == "c");
-        seen.iter().map(SeenPeer::reason).collect()
+        seen.iter().map(PeerView::reason).collect()
+    }
+
+    #[test]
+    fn a_server_that_does_not_know_its_host_is_where_it_was_heard() {
+        let from: IpAddr = "10.1.2.3".parse().unwrap();
+        assert_eq!(complete_url("http://:6632", from), "http://10.1.2.3:6632");
+        assert_eq!(complete_url("https://:1", "::1".parse().unwrap()), "https://[::1]:1");
+        assert_eq!(complete_url("http://a:6632", from), "http://a:6632");
     }
 
     #[test]
@@ -245,7 +266,7 @@ mod tests {
         assert!(reasons(&peers, 0)[0].as_ref().unwrap().starts_with("never heard"));
         peers.heard(at(1), &"b".into(), address("10.0.0.2:1"));
         peers.heard(at(1), &"d".into(), address("10.0.0.4:1"));
-        peers.refused(at(1), Rejected::Forged, address("10.0.0.3:9"));
+        peers.refused(at(1), RejectReason::Forged, address("10.0.0.3:9"));
         let told = reasons(&peers, 3);
         assert_eq!(told[0], None);
         assert_eq!(told[1].as_deref(), Some("datagrams refused: another gossip_secret"));
@@ -274,7 +295,7 @@ mod tests {
         peers.resolved("b", vec![address("10.0.0.2:1")]);
         peers.heard(at(0), &"b".into(), address("10.0.0.2:1"));
         for port in 2..2000 {
-            peers.refused(at(1), Rejected::Forged, address(&format!("10.0.0.2:{port}")));
+            peers.refused(at(1), RejectReason::Forged, address(&format!("10.0.0.2:{port}")));
         }
         assert_eq!(peers.sources.len(), SOURCES_MAX);
         assert_eq!(peers.seen(&["b".to_owned()], at(1), MEMORY, |_| true)[0].reason(), None);

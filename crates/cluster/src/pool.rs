@@ -2,7 +2,7 @@
 //!
 //! Always: a connection serves one request at a time; one whose request was given up is closed, which is how the peer
 //! learns that nobody waits any more; whether a request can have reached the peer is known. Not here: time limits
-//! but that of connecting (`forward`). Start at [`Pool::send`].
+//! but that of connecting (`forward`). Start at [`ConnectionPool::send`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,7 +23,7 @@ type Sender = SendRequest<Full<Bytes>>;
 
 /// Why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum ForwardError {
     /// It never reached the peer.
     #[error("{0}")]
     Unsent(String),
@@ -34,7 +34,7 @@ pub enum Failure {
 
 /// The connections to one peer.
 #[derive(Debug)]
-pub struct Pool {
+pub struct ConnectionPool {
     host: String,
     port: u16,
     trust: Option<TlsClient>,
@@ -43,7 +43,7 @@ pub struct Pool {
     idle: Mutex<Vec<(Sender, Stopwatch)>>,
 }
 
-impl Pool {
+impl ConnectionPool {
     /// Connections to the server at `url`; `None` when that is no address. `trust` is for one that speaks TLS.
     pub fn new(url: &str, trust: Option<&TlsClient>, connect_timeout: Duration) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
@@ -61,13 +61,13 @@ impl Pool {
     pub async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Sender, Response<Incoming>), Failure> {
+    ) -> Result<(Sender, Response<Incoming>), ForwardError> {
         loop {
-            let idle = self.take();
+            let idle = self.take_idle();
             let is_used = idle.is_some();
             let mut sender = match idle {
                 Some(sender) => sender,
-                None => self.connect().await.map_err(Failure::Unsent)?,
+                None => self.connect().await.map_err(ForwardError::Unsent)?,
             };
             if sender.ready().await.is_err() && is_used {
                 continue;
@@ -76,8 +76,8 @@ impl Pool {
                 Ok(response) => return Ok((sender, response)),
                 Err(mut refused) => match refused.take_message() {
                     Some(unsent) if is_used => request = unsent,
-                    Some(_) => return Err(Failure::Unsent(refused.into_error().to_string())),
-                    None => return Err(Failure::Unknown(refused.into_error().to_string())),
+                    Some(_) => return Err(ForwardError::Unsent(refused.into_error().to_string())),
+                    None => return Err(ForwardError::Unknown(refused.into_error().to_string())),
                 },
             }
         }
@@ -109,8 +109,8 @@ impl Pool {
         }
     }
 
-    fn take(&self) -> Option<Sender> {
-        let mut idle = self.idle();
+    fn take_idle(&self) -> Option<Sender> {
+        let mut idle = self.lock_idle();
         while let Some((sender, since)) = idle.pop() {
             if !sender.is_closed() && since.elapsed() < IDLE_CONNECTION_MAX {
                 return Some(sender);
@@ -120,8 +120,8 @@ impl Pool {
     }
 
     /// Keeps a connection for the next request.
-    pub fn give_back(&self, sender: Sender) {
-        let mut idle = self.idle();
+    pub fn return_idle(&self, sender: Sender) {
+        let mut idle = self.lock_idle();
         if idle.first().is_some_and(|(_, since)| since.elapsed() >= IDLE_CONNECTION_MAX) {
             idle.retain(|(_, since)| since.elapsed() < IDLE_CONNECTION_MAX);
         }
@@ -130,7 +130,7 @@ impl Pool {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<(Sender, Stopwatch)>> {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<(Sender, Stopwatch)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn only_an_address_of_http_is_one() {
-        let of = |url: &str| Pool::new(url, None, Duration::from_secs(1)).map(|p| (p.host, p.port));
+        let of = |url: &str| ConnectionPool::new(url, None, Duration::from_secs(1)).map(|p| (p.host, p.port));
         assert_eq!(of("http://10.0.0.1:6632"), Some(("10.0.0.1".into(), 6632)));
         assert_eq!(of("http://[::1]:1"), Some(("::1".into(), 1)));
         for url in ["", "10.0.0.1:6632", "ftp://a:1", "https://a:1", "http://:6632", "/path"] {
@@ -154,8 +154,8 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
-        let pool = Pool::new(&url, None, Duration::from_secs(1)).unwrap();
+        let pool = ConnectionPool::new(&url, None, Duration::from_secs(1)).unwrap();
         let failure = pool.send(Request::new(Full::default())).await.unwrap_err();
-        assert!(matches!(failure, Failure::Unsent(_)), "{failure:?}");
+        assert!(matches!(failure, ForwardError::Unsent(_)), "{failure:?}");
     }
 }

@@ -3,7 +3,7 @@
 //! A push goes best where somebody waits for it; a notice of a push is sent only to those who wait. Always: what is
 //! known of other servers is forgotten when it is not told again; of one server only so much is kept. A consumer
 //! usually comes back at once, so a group that has stopped to wait still counts for a moment. Start at [`Own`] for this
-//! server and [`Others`] for the rest.
+//! server and [`RemoteWaiters`] for the rest.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,40 +13,40 @@ use baton_types::{GroupId, QueueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::limits::{PRESENCE_EXPIRY, PRESENCE_LINGER, PRESENCE_MAX};
-use crate::wire::Waiting;
+use crate::wire::WaitingGroup;
 
 /// Who waits on this server.
 #[derive(Debug, Default)]
-pub struct Own {
+pub struct LocalWaiters {
     /// With the moment at which the wait ended, if it has.
-    places: FxHashMap<(QueueId, GroupId), (u64, Option<Duration>)>,
+    waiting: FxHashMap<(QueueId, GroupId), (u64, Option<Duration>)>,
     /// Which groups wait for the queue of a name.
     names: FxHashMap<u64, FxHashSet<GroupId>>,
 }
 
-impl Own {
+impl LocalWaiters {
     /// A group begins to wait or stops to; whether others should hear of that now.
-    pub fn change(&mut self, now: Duration, waiting: Waiting) -> bool {
+    pub fn update(&mut self, now: Duration, waiting: WaitingGroup) -> bool {
         let key = (waiting.queue, waiting.group);
-        if let Some((_, ended)) = self.places.get_mut(&key) {
+        if let Some((_, ended)) = self.waiting.get_mut(&key) {
             *ended = (!waiting.on).then_some(now);
             return false;
         }
-        let is_new = waiting.on && self.places.len() < PRESENCE_MAX;
+        let is_new = waiting.on && self.waiting.len() < PRESENCE_MAX;
         if is_new {
-            self.places.insert(key, (waiting.name, None));
+            self.waiting.insert(key, (waiting.name, None));
             self.names.entry(waiting.name).or_default().insert(waiting.group);
         }
         is_new
     }
 
     /// Those that have stopped to wait for good.
-    pub fn expire(&mut self, now: Duration) -> Vec<Waiting> {
+    pub fn expire(&mut self, now: Duration) -> Vec<WaitingGroup> {
         let mut gone = Vec::new();
-        self.places.retain(|(queue, group), (name, ended)| {
+        self.waiting.retain(|(queue, group), (name, ended)| {
             let stays = ended.is_none_or(|at| now < at + PRESENCE_LINGER);
             if !stays {
-                gone.push(Waiting { queue: *queue, group: *group, name: *name, on: false });
+                gone.push(WaitingGroup { queue: *queue, group: *group, name: *name, on: false });
             }
             stays
         });
@@ -62,18 +62,18 @@ impl Own {
     }
 
     /// Everyone, to be told again.
-    pub fn all(&self) -> Vec<Waiting> {
-        let waiting = |((queue, group), (name, _)): (&(QueueId, GroupId), &(u64, _))| Waiting {
+    pub fn all(&self) -> Vec<WaitingGroup> {
+        let waiting = |((queue, group), (name, _)): (&(QueueId, GroupId), &(u64, _))| WaitingGroup {
             queue: *queue,
             group: *group,
             name: *name,
             on: true,
         };
-        self.places.iter().map(waiting).collect()
+        self.waiting.iter().map(waiting).collect()
     }
 
     /// Whether anybody waits for the queue whose name has this hash.
-    pub fn waits(&self, name: u64) -> bool {
+    pub fn has_waiters(&self, name: u64) -> bool {
         self.names.contains_key(&name)
     }
 
@@ -84,26 +84,26 @@ impl Own {
 }
 
 /// The hash of a queue's name, and when it was last told that a group waits for it.
-type Told = FxHashMap<(QueueId, GroupId), (u64, Duration)>;
+type ServerWaiters = FxHashMap<(QueueId, GroupId), (u64, Duration)>;
 
 /// Who waits on other servers.
 #[derive(Debug, Default)]
-pub struct Others {
-    servers: FxHashMap<Arc<str>, Told>,
+pub struct RemoteWaiters {
+    servers: FxHashMap<Arc<str>, ServerWaiters>,
     /// Where groups wait for the queue of a name.
     by_name: FxHashMap<u64, FxHashSet<(Arc<str>, QueueId, GroupId)>>,
     names: FxHashMap<QueueId, u64>,
 }
 
-impl Others {
+impl RemoteWaiters {
     /// A server tells who waits there.
-    pub fn hear(&mut self, now: Duration, server: &Arc<str>, told: &[Waiting]) {
+    pub fn apply_presence(&mut self, now: Duration, server: &Arc<str>, told: &[WaitingGroup]) {
         for waiting in told {
             let key = (waiting.queue, waiting.group);
             let places = self.servers.entry(Arc::clone(server)).or_default();
             if !waiting.on {
                 if places.remove(&key).is_some() {
-                    self.unlist(server, waiting.name, key);
+                    self.remove_from_index(server, waiting.name, key);
                 }
             } else if places.len() < PRESENCE_MAX || places.contains_key(&key) {
                 places.insert(key, (waiting.name, now));
@@ -117,7 +117,7 @@ impl Others {
         }
     }
 
-    fn unlist(&mut self, server: &Arc<str>, name: u64, (queue, group): (QueueId, GroupId)) {
+    fn remove_from_index(&mut self, server: &Arc<str>, name: u64, (queue, group): (QueueId, GroupId)) {
         if let Some(places) = self.by_name.get_mut(&name) {
             places.remove(&(Arc::clone(server), queue, group));
             if places.is_empty() {
@@ -140,19 +140,19 @@ impl Others {
             });
         }
         for (server, name, key) in old {
-            self.unlist(&server, name, key);
+            self.remove_from_index(&server, name, key);
         }
     }
 
     /// Forgets a server.
-    pub fn forget(&mut self, server: &Arc<str>) {
+    pub fn remove_server(&mut self, server: &Arc<str>) {
         for (key, (name, _)) in self.servers.remove(server).unwrap_or_default() {
-            self.unlist(server, name, key);
+            self.remove_from_index(server, name, key);
         }
     }
 
     /// Forgets a queue.
-    pub fn forget_queue(&mut self, queue: QueueId) {
+    pub fn remove_queue(&mut self, queue: QueueId) {
         let Some(name) = self.names.get(&queue).copied() else { return };
         for places in self.servers.values_mut() {
             places.retain(|(other, _), _| *other != queue);
@@ -167,7 +167,7 @@ impl Others {
     }
 
     /// The servers that should hear of something in a queue: for a group, or for any.
-    pub fn concerned(&self, queue: QueueId, group: Option<GroupId>) -> BTreeSet<Arc<str>> {
+    pub fn servers_to_notify(&self, queue: QueueId, group: Option<GroupId>) -> BTreeSet<Arc<str>> {
         let places = self.names.get(&queue).and_then(|name| self.by_name.get(name)).into_iter().flatten();
         let wanted = |(_, other, of): &&(Arc<str>, QueueId, GroupId)| {
             *other == queue && group.is_none_or(|group| group == *of)
@@ -176,7 +176,7 @@ impl Others {
     }
 
     /// How many groups wait for a queue, here and elsewhere; counted up to `enough`.
-    pub fn count_groups(&self, own: &Own, name: u64, enough: usize) -> usize {
+    pub fn count_groups(&self, own: &LocalWaiters, name: u64, enough: usize) -> usize {
         let elsewhere = self.by_name.get(&name).into_iter().flatten().map(|(_, _, group)| *group);
         let mut groups = FxHashSet::default();
         for group in elsewhere.chain(own.groups(name)) {
@@ -190,7 +190,7 @@ impl Others {
 
     /// How many groups wait on a server.
     pub fn count(&self, server: &str) -> usize {
-        self.servers.get(server).map_or(0, Told::len)
+        self.servers.get(server).map_or(0, ServerWaiters::len)
     }
 }
 
@@ -202,54 +202,54 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn waiting(queue: u64, group: u64, on: bool) -> Waiting {
-        Waiting { queue: QueueId(queue), group: GroupId(group), name: queue + 100, on }
+    fn waiting(queue: u64, group: u64, on: bool) -> WaitingGroup {
+        WaitingGroup { queue: QueueId(queue), group: GroupId(group), name: queue + 100, on }
     }
 
     #[test]
     fn a_consumer_that_comes_back_at_once_was_never_away() {
-        let mut own = Own::default();
-        assert!(own.change(at(0), waiting(1, 1, true)));
-        assert!(!own.change(at(10), waiting(1, 1, false)));
-        assert!(!own.change(at(20), waiting(1, 1, true)));
-        assert!(own.expire(at(5000)).is_empty() && own.waits(101));
-        own.change(at(5000), waiting(1, 1, false));
+        let mut own = LocalWaiters::default();
+        assert!(own.update(at(0), waiting(1, 1, true)));
+        assert!(!own.update(at(10), waiting(1, 1, false)));
+        assert!(!own.update(at(20), waiting(1, 1, true)));
+        assert!(own.expire(at(5000)).is_empty() && own.has_waiters(101));
+        own.update(at(5000), waiting(1, 1, false));
         assert!(own.expire(at(5999)).is_empty());
         assert_eq!(own.expire(at(6000)), [waiting(1, 1, false)]);
-        assert!(!own.waits(101) && own.all().is_empty());
+        assert!(!own.has_waiters(101) && own.all().is_empty());
     }
 
     #[test]
     fn who_waits_elsewhere_is_known_until_it_is_not_told_again() {
-        let (mut others, b): (_, Arc<str>) = (Others::default(), "b".into());
-        others.hear(at(0), &b, &[waiting(1, 1, true), waiting(1, 2, true), waiting(2, 1, true)]);
+        let (mut others, b): (_, Arc<str>) = (RemoteWaiters::default(), "b".into());
+        others.apply_presence(at(0), &b, &[waiting(1, 1, true), waiting(1, 2, true), waiting(2, 1, true)]);
         assert_eq!(others.servers(101).into_iter().collect::<Vec<_>>(), [Arc::clone(&b)]);
-        assert_eq!(others.concerned(QueueId(1), Some(GroupId(2))).len(), 1);
-        assert_eq!(others.concerned(QueueId(1), Some(GroupId(3))).len(), 0);
-        assert_eq!(others.count_groups(&Own::default(), 101, 10), 2);
-        others.hear(at(6000), &b, &[waiting(1, 1, true), waiting(2, 1, false)]);
+        assert_eq!(others.servers_to_notify(QueueId(1), Some(GroupId(2))).len(), 1);
+        assert_eq!(others.servers_to_notify(QueueId(1), Some(GroupId(3))).len(), 0);
+        assert_eq!(others.count_groups(&LocalWaiters::default(), 101, 10), 2);
+        others.apply_presence(at(6000), &b, &[waiting(1, 1, true), waiting(2, 1, false)]);
         assert!(others.servers(102).is_empty());
         others.expire(at(7000));
-        assert_eq!(others.count_groups(&Own::default(), 101, 10), 1);
+        assert_eq!(others.count_groups(&LocalWaiters::default(), 101, 10), 1);
         others.expire(at(14_000));
         assert!(others.servers(101).is_empty() && others.by_name.is_empty() && others.names.is_empty());
     }
 
     #[test]
     fn a_server_and_a_queue_are_forgotten_as_a_whole() {
-        let (mut others, b): (_, Arc<str>) = (Others::default(), "b".into());
-        others.hear(at(0), &b, &[waiting(1, 1, true), waiting(2, 1, true)]);
-        others.forget_queue(QueueId(1));
+        let (mut others, b): (_, Arc<str>) = (RemoteWaiters::default(), "b".into());
+        others.apply_presence(at(0), &b, &[waiting(1, 1, true), waiting(2, 1, true)]);
+        others.remove_queue(QueueId(1));
         assert!(others.servers(101).is_empty() && others.servers(102).len() == 1);
-        others.forget(&b);
+        others.remove_server(&b);
         assert!(others.servers(102).is_empty() && others.count("b") == 0);
     }
 
     #[test]
     fn of_one_server_only_so_much_is_kept() {
-        let (mut others, b): (_, Arc<str>) = (Others::default(), "b".into());
+        let (mut others, b): (_, Arc<str>) = (RemoteWaiters::default(), "b".into());
         for group in 0..2 * PRESENCE_MAX as u64 {
-            others.hear(at(0), &b, &[waiting(1, group, true)]);
+            others.apply_presence(at(0), &b, &[waiting(1, group, true)]);
         }
         assert_eq!(others.count("b"), PRESENCE_MAX);
     }

@@ -2,7 +2,7 @@
 //!
 //! Pops follow affinities and loads; pushes, acks and transactions go to where the queue's consumers wait. Always: a
 //! server that is dead or whose breaker is open is never chosen; with no other server there, everything is local.
-//! Deliberately absent: sockets and clocks. Start at [`Router::pop`] and [`Router::push`].
+//! Deliberately absent: sockets and clocks. Start at [`Router::route_pop`] and [`Router::route_push`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use baton_types::PartitionId;
 use rustc_hash::FxHashMap;
 
-use crate::affinity::{Affinities, Candidate, Step, Thresholds, choose};
-use crate::breaker::{Breaker, Fuse};
+use crate::affinity::{Affinities, AffinityEvent, Candidate, Thresholds, choose};
+use crate::breaker::{BreakerOptions, CircuitBreaker};
 use crate::limits::PARTITIONS_MAX;
-use crate::load::{Load, Smoothed};
-use crate::membership::{Change, Membership};
-use crate::presence::{Others, Own};
+use crate::load::{Load, SmoothedLoad};
+use crate::membership::{MemberChange, Membership};
+use crate::presence::{LocalWaiters, RemoteWaiters};
 use crate::wire::name_hash;
 
 /// How requests are routed.
@@ -26,7 +26,7 @@ pub struct Policy {
     /// Waiting groups of a queue beyond which all of them go to one server.
     pub queue_affinity_threshold: usize,
     /// When a peer is no longer asked.
-    pub fuse: Fuse,
+    pub fuse: BreakerOptions,
 }
 
 impl Default for Policy {
@@ -34,14 +34,14 @@ impl Default for Policy {
         Self {
             thresholds: Thresholds::default(),
             queue_affinity_threshold: 10,
-            fuse: Fuse { failures: 3, retry: Duration::from_secs(5) },
+            fuse: BreakerOptions { failures: 3, retry: Duration::from_secs(5) },
         }
     }
 }
 
 /// What a pop asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Errand<'a> {
+pub enum PopTarget<'a> {
     /// Any partition of a queue.
     Queue(&'a str),
     /// One partition of a queue.
@@ -56,17 +56,17 @@ pub struct Router {
     /// The other servers.
     pub membership: Membership,
     /// Who waits there.
-    pub others: Others,
+    pub others: RemoteWaiters,
     /// Who waits here.
-    pub own: Own,
+    pub own: LocalWaiters,
     /// Which server serves which key.
     pub affinities: Affinities,
     /// What this server has to do.
-    pub load: Smoothed,
+    pub load: SmoothedLoad,
     policy: Policy,
     /// Whether this server gives requests away.
     draining: bool,
-    breakers: FxHashMap<Arc<str>, Breaker>,
+    breakers: FxHashMap<Arc<str>, CircuitBreaker>,
     /// The hash of the name of a partition's queue.
     partitions: FxHashMap<PartitionId, u64>,
 }
@@ -77,10 +77,10 @@ impl Router {
         Self {
             membership,
             policy,
-            others: Others::default(),
-            own: Own::default(),
+            others: RemoteWaiters::default(),
+            own: LocalWaiters::default(),
             affinities: Affinities::default(),
-            load: Smoothed::default(),
+            load: SmoothedLoad::default(),
             draining: false,
             breakers: FxHashMap::default(),
             partitions: FxHashMap::default(),
@@ -88,14 +88,21 @@ impl Router {
     }
 
     /// A server that was heard says where it is and what it has to do.
-    pub fn beat(&mut self, now: Duration, id: &Arc<str>, url: &str, load: Load, draining: bool) -> Change {
-        self.affinities.told(id, load.score() >= self.policy.thresholds.migrate);
-        let change = self.membership.beat(now, id, url, load);
-        if self.membership.drain(id, draining) {
+    pub fn on_heartbeat(
+        &mut self,
+        now: Duration,
+        id: &Arc<str>,
+        url: &str,
+        load: Load,
+        draining: bool,
+    ) -> MemberChange {
+        self.affinities.on_load_reported(id, load.score() >= self.policy.thresholds.migrate);
+        let change = self.membership.on_heartbeat(now, id, url, load);
+        if self.membership.set_draining(id, draining) {
             if draining {
                 self.affinities.forget_server(id);
             } else {
-                self.affinities.came_back(now, id);
+                self.affinities.on_server_returned(now, id);
             }
         }
         change
@@ -115,32 +122,38 @@ impl Router {
     }
 
     /// This server finds out what it has to do; what it tells others.
-    pub fn measure(&mut self, measured: Load) -> Load {
-        let load = self.load.measure(measured);
-        self.affinities.told(self.membership.own(), load.score() >= self.policy.thresholds.migrate);
+    pub fn add_load_sample(&mut self, measured: Load) -> Load {
+        let load = self.load.add_sample(measured);
+        self.affinities
+            .on_load_reported(self.membership.own(), load.score() >= self.policy.thresholds.migrate);
         load
     }
 
     /// The key by which a pop is kept with a server.
-    pub fn key(&self, errand: Errand<'_>, group: &str) -> String {
+    pub fn affinity_key(&self, errand: PopTarget<'_>, group: &str) -> String {
         let queue = match errand {
-            Errand::Labels(namespace, task) => return format!("{namespace}:{task}:{group}"),
-            Errand::Queue(queue) | Errand::Partition(queue, _) => queue,
+            PopTarget::Labels(namespace, task) => return format!("{namespace}:{task}:{group}"),
+            PopTarget::Queue(queue) | PopTarget::Partition(queue, _) => queue,
         };
         let enough = self.policy.queue_affinity_threshold + 1;
         if self.others.count_groups(&self.own, name_hash(queue), enough) >= enough {
             return queue.into();
         }
         match errand {
-            Errand::Partition(_, partition) => format!("{queue}:{partition}:{group}"),
+            PopTarget::Partition(_, partition) => format!("{queue}:{partition}:{group}"),
             _ => format!("{queue}:{group}"),
         }
     }
 
     /// The server that a pop should go to; `None` is this one.
-    pub fn pop(&mut self, now: Duration, key: &str, dice: impl FnOnce() -> f64) -> (Option<Arc<str>>, Step) {
+    pub fn route_pop(
+        &mut self,
+        now: Duration,
+        key: &str,
+        dice: impl FnOnce() -> f64,
+    ) -> (Option<Arc<str>>, AffinityEvent) {
         let Self { membership, breakers, load, policy, affinities, draining, .. } = self;
-        let (own, here) = (membership.own(), load.load().score());
+        let (own, here) = (membership.own(), load.current().score());
         let migrate = policy.thresholds.migrate;
         let is_calm = |id: &str, expected: &dyn Fn(f64) -> f64| match membership.get(id) {
             None => *id == **own && !*draining && expected(here) < migrate,
@@ -151,18 +164,18 @@ impl Router {
                     && breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
             }
         };
-        if let Some(server) = affinities.settled(now, key, is_calm) {
-            return ((server != *own).then_some(server), Step::Hit);
+        if let Some(server) = affinities.find_on_calm_server(now, key, is_calm) {
+            return ((server != *own).then_some(server), AffinityEvent::Hit);
         }
-        let here = Here { load: here, draining: *draining };
+        let here = LocalState { load: here, draining: *draining };
         let candidates = candidates(now, membership, breakers, affinities, here);
         let (server, step) = affinities.route(now, key, &policy.thresholds, &candidates, own, dice);
         ((server != *own).then_some(server), step)
     }
 
     /// The server that a push to the queue whose name has this hash should go to; `None` is this one.
-    pub fn push(&self, now: Duration, name: u64) -> Option<Arc<str>> {
-        if self.own.waits(name) && !self.draining {
+    pub fn route_push(&self, now: Duration, name: u64) -> Option<Arc<str>> {
+        if self.own.has_waiters(name) && !self.draining {
             return None;
         }
         self.next_push(now, name, &[])
@@ -191,7 +204,7 @@ impl Router {
     /// The next server to ask for a pop after those in `tried`; `None` is this one.
     pub fn next_pop(&self, now: Duration, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
         let own = self.membership.own();
-        let here = Here { load: self.load.load().score(), draining: self.draining };
+        let here = LocalState { load: self.load.current().score(), draining: self.draining };
         let mut candidates = candidates(now, &self.membership, &self.breakers, &self.affinities, here);
         candidates.retain(|(id, _)| !tried.contains(id));
         let (server, _) = choose(&self.policy.thresholds, &candidates, own, key)?;
@@ -209,35 +222,35 @@ impl Router {
         let url =
             self.membership.get(id).filter(|member| member.alive).map(|member| Arc::clone(&member.url))?;
         let fuse = self.policy.fuse;
-        let breaker = self.breakers.entry(Arc::clone(id)).or_insert_with(|| Breaker::new(fuse));
+        let breaker = self.breakers.entry(Arc::clone(id)).or_insert_with(|| CircuitBreaker::new(fuse));
         breaker.admit(now).then_some(url)
     }
 
     /// The breaker of a server that was asked before.
-    pub fn breaker(&mut self, id: &str) -> Option<&mut Breaker> {
+    pub fn breaker(&mut self, id: &str) -> Option<&mut CircuitBreaker> {
         self.breakers.get_mut(id)
     }
 
     /// What a server said that it has to do, or what this one has.
     pub fn load_of(&self, id: &str) -> Load {
-        self.membership.get(id).map_or_else(|| self.load.load(), |member| member.load)
+        self.membership.get(id).map_or_else(|| self.load.current(), |member| member.load)
     }
 
     /// A server is gone: nothing is kept for it. How many keys it had.
-    pub fn lost(&mut self, id: &Arc<str>) -> usize {
-        self.others.forget(id);
+    pub fn remove_server(&mut self, id: &Arc<str>) -> usize {
+        self.others.remove_server(id);
         self.affinities.forget_server(id)
     }
 
     /// A server is back, or another one has its name: what was held against it no longer counts, and keys may move
     /// to it.
-    pub fn joined(&mut self, now: Duration, id: &Arc<str>) {
+    pub fn on_server_joined(&mut self, now: Duration, id: &Arc<str>) {
         self.breakers.remove(id);
-        self.affinities.came_back(now, id);
+        self.affinities.on_server_returned(now, id);
     }
 
     /// Notes to which queue a partition belongs, for the acks that will come.
-    pub fn note_partition(&mut self, partition: PartitionId, name: u64) {
+    pub fn remember_partition(&mut self, partition: PartitionId, name: u64) {
         if self.partitions.len() >= PARTITIONS_MAX {
             self.partitions.clear();
         }
@@ -251,7 +264,7 @@ impl Router {
 }
 
 /// What counts of this server.
-struct Here {
+struct LocalState {
     load: f64,
     draining: bool,
 }
@@ -261,9 +274,9 @@ struct Here {
 fn candidates<'a>(
     now: Duration,
     membership: &'a Membership,
-    breakers: &FxHashMap<Arc<str>, Breaker>,
+    breakers: &FxHashMap<Arc<str>, CircuitBreaker>,
     affinities: &Affinities,
-    here: Here,
+    here: LocalState,
 ) -> Vec<Candidate<'a>> {
     let fit = |id: &Arc<str>| breakers.get(id).is_none_or(|breaker| breaker.would_admit(now));
     let others = membership.alive().filter(|(id, member)| !member.draining && fit(id));
@@ -271,7 +284,7 @@ fn candidates<'a>(
     if !here.draining || told.is_empty() {
         told.insert(0, (membership.own(), here.load));
     }
-    told.into_iter().map(|(id, told)| (id, affinities.expected(id, told))).collect()
+    told.into_iter().map(|(id, told)| (id, affinities.expected_load(id, told))).collect()
 }
 
 #[cfg(test)]
@@ -279,7 +292,7 @@ mod tests {
     use baton_types::{GroupId, QueueId};
 
     use super::*;
-    use crate::wire::{Envelope, Waiting};
+    use crate::wire::{Envelope, WaitingGroup};
 
     fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -292,7 +305,7 @@ mod tests {
     /// Server `a` with load 0.5, which knows `b` and `c`.
     fn router() -> Router {
         let mut router = Router::new(Membership::new("a".into(), 1, at(5)), Policy::default());
-        router.load.measure(load(0.5));
+        router.load.add_sample(load(0.5));
         beat(&mut router, 0, "b", 0.1);
         beat(&mut router, 0, "c", 0.3);
         router
@@ -300,31 +313,31 @@ mod tests {
 
     fn beat(router: &mut Router, now: u64, id: &str, score: f64) {
         let envelope = Envelope { sender: id.into(), incarnation: 2, sequence: now + 1 };
-        router.membership.hear(at(now), &envelope).unwrap();
-        router.membership.beat(at(now), id, &format!("http://{id}:1"), load(score));
+        router.membership.on_datagram(at(now), &envelope).unwrap();
+        router.membership.on_heartbeat(at(now), id, &format!("http://{id}:1"), load(score));
     }
 
     fn pop(router: &mut Router, now: u64, key: &str) -> Option<String> {
-        router.pop(at(now), key, || 0.0).0.map(|id| id.to_string())
+        router.route_pop(at(now), key, || 0.0).0.map(|id| id.to_string())
     }
 
-    fn waits(queue: u64, group: u64) -> Waiting {
+    fn waits(queue: u64, group: u64) -> WaitingGroup {
         let name = name_hash(&format!("q{queue}"));
-        Waiting { queue: QueueId(queue), group: GroupId(group), name, on: true }
+        WaitingGroup { queue: QueueId(queue), group: GroupId(group), name, on: true }
     }
 
     #[test]
     fn keys_say_what_is_kept_together() {
         let mut router = router();
-        assert_eq!(router.key(Errand::Queue("q1"), "g"), "q1:g");
-        assert_eq!(router.key(Errand::Partition("q1", "p"), "g"), "q1:p:g");
-        assert_eq!(router.key(Errand::Labels("n", ""), "g"), "n::g");
+        assert_eq!(router.affinity_key(PopTarget::Queue("q1"), "g"), "q1:g");
+        assert_eq!(router.affinity_key(PopTarget::Partition("q1", "p"), "g"), "q1:p:g");
+        assert_eq!(router.affinity_key(PopTarget::Labels("n", ""), "g"), "n::g");
         let groups: Vec<_> = (0..10).map(|group| waits(1, group)).collect();
-        router.others.hear(at(0), &"b".into(), &groups);
-        assert_eq!(router.key(Errand::Queue("q1"), "g"), "q1:g");
-        router.own.change(at(0), waits(1, 10));
-        assert_eq!(router.key(Errand::Queue("q1"), "g"), "q1");
-        assert_eq!(router.key(Errand::Partition("q1", "p"), "g"), "q1");
+        router.others.apply_presence(at(0), &"b".into(), &groups);
+        assert_eq!(router.affinity_key(PopTarget::Queue("q1"), "g"), "q1:g");
+        router.own.update(at(0), waits(1, 10));
+        assert_eq!(router.affinity_key(PopTarget::Queue("q1"), "g"), "q1");
+        assert_eq!(router.affinity_key(PopTarget::Partition("q1", "p"), "g"), "q1");
     }
 
     #[test]
@@ -332,7 +345,7 @@ mod tests {
         let mut router = router();
         assert_eq!(pop(&mut router, 0, "k").as_deref(), Some("b"));
         beat(&mut router, 1, "b", 0.6);
-        assert_eq!(router.pop(at(1), "k", || 0.0), (Some("b".into()), Step::Hit));
+        assert_eq!(router.route_pop(at(1), "k", || 0.0), (Some("b".into()), AffinityEvent::Hit));
         assert_eq!(pop(&mut router, 1, "new").as_deref(), Some("c"));
     }
 
@@ -340,9 +353,9 @@ mod tests {
     fn alone_everything_is_local() {
         let mut router = router();
         for id in router.membership.expire(at(10)) {
-            router.lost(&id);
+            router.remove_server(&id);
         }
-        assert_eq!((pop(&mut router, 10, "k"), router.push(at(10), 1)), (None, None));
+        assert_eq!((pop(&mut router, 10, "k"), router.route_push(at(10), 1)), (None, None));
     }
 
     #[test]
@@ -351,36 +364,36 @@ mod tests {
         assert_eq!(pop(&mut router, 0, "k").as_deref(), Some("b"));
         for _ in 0..3 {
             assert!(router.admit(at(0), &"b".into()).is_some());
-            router.breaker("b").unwrap().failed(at(0));
+            router.breaker("b").unwrap().record_failure(at(0));
         }
         assert!(router.admit(at(0), &"b".into()).is_none());
-        assert_eq!(router.pop(at(1), "k", || 0.0), (Some("c".into()), Step::Detour));
-        assert_eq!(router.pop(at(5), "k", || 0.0), (Some("b".into()), Step::Hit), "half open");
-        assert_eq!(router.lost(&"b".into()), 1);
+        assert_eq!(router.route_pop(at(1), "k", || 0.0), (Some("c".into()), AffinityEvent::Detour));
+        assert_eq!(router.route_pop(at(5), "k", || 0.0), (Some("b".into()), AffinityEvent::Hit), "half open");
+        assert_eq!(router.remove_server(&"b".into()), 1);
     }
 
     #[test]
     fn keys_flow_back_slowly_to_a_server_that_has_come_back() {
         let mut router = router();
         let keys: Vec<_> = (0..20).map(|key| format!("k{key}")).collect();
-        router.lost(&"b".into());
+        router.remove_server(&"b".into());
         router.membership.leave("b");
         // All keys find their way to `c`, which stays calm.
         beat(&mut router, 1, "c", 0.1);
         assert!(keys.iter().all(|key| pop(&mut router, 1, key).as_deref() == Some("c")));
-        (0..20).for_each(|_| router.affinities.told("c", false));
+        (0..20).for_each(|_| router.affinities.on_load_reported("c", false));
         beat(&mut router, 10, "c", 0.5);
         beat(&mut router, 10, "b", 0.1);
         let at_b = |router: &mut Router, now| {
             keys.iter().filter(|key| pop(router, now, key).as_deref() == Some("b")).count()
         };
         assert_eq!(at_b(&mut router, 10), 0, "nothing leaves a calm server by itself");
-        router.joined(at(10), &"b".into());
+        router.on_server_joined(at(10), &"b".into());
         let moved = at_b(&mut router, 10);
         assert!((3..12).contains(&moved), "until the loads are about equal: {moved}");
         // Heartbeats show that they are: no more keys move, and none come back.
-        (0..20).for_each(|_| router.affinities.told("b", false));
-        (0..20).for_each(|_| router.affinities.told("c", false));
+        (0..20).for_each(|_| router.affinities.on_load_reported("b", false));
+        (0..20).for_each(|_| router.affinities.on_load_reported("c", false));
         beat(&mut router, 20, "c", 0.35);
         beat(&mut router, 20, "b", 0.3);
         assert_eq!(at_b(&mut router, 20), moved);
@@ -393,24 +406,28 @@ mod tests {
     fn a_drained_server_is_asked_for_nothing_and_gives_away_what_comes() {
         let mut router = router();
         let name = name_hash("q1");
-        router.others.hear(at(0), &"b".into(), &[waits(1, 1)]);
-        router.others.hear(at(0), &"c".into(), &[waits(1, 2)]);
+        router.others.apply_presence(at(0), &"b".into(), &[waits(1, 1)]);
+        router.others.apply_presence(at(0), &"c".into(), &[waits(1, 2)]);
         assert_eq!(pop(&mut router, 0, "k").as_deref(), Some("b"));
-        router.beat(at(1), &"b".into(), "http://b:1", load(0.1), true);
+        router.on_heartbeat(at(1), &"b".into(), "http://b:1", load(0.1), true);
         assert_eq!(pop(&mut router, 1, "k").as_deref(), Some("c"));
-        assert_eq!(router.push(at(1), name).as_deref(), Some("c"));
+        assert_eq!(router.route_push(at(1), name).as_deref(), Some("c"));
         assert!(!router.is_healthy(at(1), "b"));
         router.drain(true);
-        router.own.change(at(1), waits(1, 3));
-        assert_eq!(router.push(at(1), name).as_deref(), Some("c"), "although a pop waits here");
+        router.own.update(at(1), waits(1, 3));
+        assert_eq!(router.route_push(at(1), name).as_deref(), Some("c"), "although a pop waits here");
         assert_eq!(
-            router.push(at(1), name_hash("another")).as_deref(),
+            router.route_push(at(1), name_hash("another")).as_deref(),
             Some("c"),
             "although no pop waits there"
         );
-        router.beat(at(2), &"c".into(), "http://c:1", load(0.1), true);
-        assert_eq!((pop(&mut router, 2, "new"), router.push(at(2), name)), (None, None), "all are drained");
-        router.beat(at(3), &"b".into(), "http://b:1", load(0.1), false);
+        router.on_heartbeat(at(2), &"c".into(), "http://c:1", load(0.1), true);
+        assert_eq!(
+            (pop(&mut router, 2, "new"), router.route_push(at(2), name)),
+            (None, None),
+            "all are drained"
+        );
+        router.on_heartbeat(at(3), &"b".into(), "http://b:1", load(0.1), false);
         assert_eq!(pop(&mut router, 3, "newer").as_deref(), Some("b"));
     }
 
@@ -418,14 +435,14 @@ mod tests {
     fn a_push_goes_to_where_its_consumers_wait() {
         let mut router = router();
         let name = name_hash("q1");
-        assert_eq!(router.push(at(0), name), None, "no pop waits");
-        router.others.hear(at(0), &"b".into(), &[waits(1, 1)]);
-        router.others.hear(at(0), &"c".into(), &[waits(1, 2)]);
-        assert_eq!(router.push(at(0), name).as_deref(), Some("b"), "the less loaded of two");
+        assert_eq!(router.route_push(at(0), name), None, "no pop waits");
+        router.others.apply_presence(at(0), &"b".into(), &[waits(1, 1)]);
+        router.others.apply_presence(at(0), &"c".into(), &[waits(1, 2)]);
+        assert_eq!(router.route_push(at(0), name).as_deref(), Some("b"), "the less loaded of two");
         assert_eq!(router.next_push(at(0), name, &["b".into()]).as_deref(), Some("c"));
         assert_eq!(router.next_push(at(0), name, &["b".into(), "c".into()]), None);
-        router.own.change(at(0), waits(1, 3));
-        assert_eq!(router.push(at(0), name), None, "a pop waits here");
+        router.own.update(at(0), waits(1, 3));
+        assert_eq!(router.route_push(at(0), name), None, "a pop waits here");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::breaker::State;
+use crate::breaker::BreakerState;
 use crate::cluster::Cluster;
 use crate::load::Load;
-use crate::peers::SeenPeer;
+use crate::peers::PeerView;
 
 /// Affinities that are shown by name.
 const AFFINITIES_SHOWN: usize = 100;
@@ -15,7 +15,7 @@ const BALANCED_UP_TO: f64 = 0.2;
 
 /// A server as it is seen.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ServerView {
     /// Its name.
     pub id: Arc<str>,
     /// Where it takes forwarded requests.
@@ -35,7 +35,7 @@ pub struct Seen {
     /// How long it has been silent.
     pub silent_for: Duration,
     /// What its breaker does, after so many failures, for so long.
-    pub breaker: (State, u32, Duration),
+    pub breaker: (BreakerState, u32, Duration),
     /// Requests that were forwarded to it since it was there, and those that it did not answer.
     pub forwarded: (u64, u64),
     /// Groups that wait there, once for each queue.
@@ -46,9 +46,9 @@ pub struct Seen {
 
 /// The cluster as one server sees it.
 #[derive(Clone, Debug)]
-pub struct View {
+pub struct ClusterView {
     /// All servers, this one first, then by name.
-    pub servers: Vec<Seen>,
+    pub servers: Vec<ServerView>,
     /// Keys with a server.
     pub affinities: usize,
     /// The most used ones: key, server, requests.
@@ -56,12 +56,12 @@ pub struct View {
     /// How often another server was seen to have been started again.
     pub restarts: u64,
     /// The configured peers but this server.
-    pub peers: Vec<SeenPeer>,
+    pub peers: Vec<PeerView>,
     /// Whether another server has the name of this one.
     pub duplicate_id: bool,
 }
 
-impl View {
+impl ClusterView {
     /// The configured peers that are heard.
     pub fn peers_heard(&self) -> usize {
         self.peers.iter().filter(|peer| peer.heard).count()
@@ -82,12 +82,12 @@ impl View {
 
 impl Cluster {
     /// What this server sees.
-    pub fn view(&self) -> View {
+    pub fn view(&self) -> ClusterView {
         let now = self.now();
         let peers: Vec<_> =
             self.peers().iter().map(|(id, peer)| (Arc::clone(id), Arc::clone(peer))).collect();
         let mut router = self.router();
-        let own = Seen {
+        let own = ServerView {
             id: Arc::clone(&self.options().id),
             url: self.url().into(),
             own: true,
@@ -95,9 +95,9 @@ impl Cluster {
             draining: router.is_draining(),
             healthy: !router.is_draining(),
             incarnation: self.options().incarnation,
-            load: router.load.load(),
+            load: router.load.current(),
             silent_for: Duration::ZERO,
-            breaker: (State::Closed, 0, Duration::ZERO),
+            breaker: (BreakerState::Closed, 0, Duration::ZERO),
             forwarded: (0, 0),
             waiting_groups: router.own.all().len(),
             affinities: router.affinities.count(&self.options().id),
@@ -105,12 +105,12 @@ impl Cluster {
         let ids: Vec<_> = router.membership.all().map(|(id, _)| Arc::clone(id)).collect();
         let mut servers = vec![own];
         for id in ids {
-            let breaker = router.breaker(&id).map_or((State::Closed, 0, Duration::ZERO), |breaker| {
+            let breaker = router.breaker(&id).map_or((BreakerState::Closed, 0, Duration::ZERO), |breaker| {
                 (breaker.state(now), breaker.failures(), breaker.open_for(now))
             });
             let Some(member) = router.membership.get(&id) else { continue };
             let counted = peers.iter().find(|(other, _)| *other == id);
-            servers.push(Seen {
+            servers.push(ServerView {
                 url: Arc::clone(&member.url),
                 own: false,
                 alive: member.alive,
@@ -130,7 +130,7 @@ impl Cluster {
         let (options, addresses) = (self.options(), self.addresses());
         let peers_seen = addresses.seen(&options.peers, now, options.dead_after, is_alive);
         drop(addresses);
-        View {
+        ClusterView {
             peers: peers_seen,
             duplicate_id: router.membership.has_namesake(now),
             servers,

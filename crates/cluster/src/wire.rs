@@ -4,7 +4,7 @@
 //! sender's name, the content, and an HMAC-SHA256 over all of it. Numbers are big endian. Always: at most
 //! [`DATAGRAM_BYTES_MAX`] bytes; nothing of a datagram is believed before its signature is right, which is compared
 //! in constant time; an authentic datagram of a kind that is not known is ignored, so that later versions can say
-//! more. No socket here. Start at [`Seal::open`].
+//! more. No socket here. Start at [`DatagramSeal::open`].
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub struct Envelope {
 
 /// A group that waits on a server, or no longer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingGroup {
     /// The queue.
     pub queue: QueueId,
     /// The group.
@@ -56,7 +56,7 @@ pub struct Waiting {
 
 /// What a datagram says.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Message {
+pub enum GossipMessage {
     /// The sender is there.
     Heartbeat {
         /// Where it takes forwarded requests. Without a host, that is where the datagram came from.
@@ -75,7 +75,7 @@ pub enum Message {
     /// A queue is gone; with the hash of its name.
     Deleted(QueueId, u64),
     /// Who waits on the sender.
-    Presence(Vec<Waiting>),
+    Presence(Vec<WaitingGroup>),
     /// A maintenance mode was switched.
     Switched,
     /// The sender is stopping.
@@ -94,7 +94,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl GossipMessage {
     fn kind(&self) -> u8 {
         match self {
             Self::Heartbeat { .. } => 1,
@@ -113,7 +113,7 @@ impl Message {
 
 /// Why a datagram is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rejected {
+pub enum RejectReason {
     /// It is none of ours, or cut off.
     Malformed,
     /// It speaks another version.
@@ -132,7 +132,7 @@ pub enum Rejected {
     Unproven,
 }
 
-impl Rejected {
+impl RejectReason {
     /// Every reason.
     pub const ALL: [Self; 8] = [
         Self::Malformed,
@@ -167,18 +167,18 @@ pub fn name_hash(queue: &str) -> u64 {
 
 /// What makes a datagram one of this cluster.
 #[derive(Clone)]
-pub struct Seal {
+pub struct DatagramSeal {
     key: hmac::Key,
     cluster: u64,
 }
 
-impl std::fmt::Debug for Seal {
+impl std::fmt::Debug for DatagramSeal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Seal").finish_non_exhaustive()
     }
 }
 
-impl Seal {
+impl DatagramSeal {
     /// From what the servers share through their store, and what an operator has given them beyond that.
     pub fn new(shared: &[u8], secret: &str) -> Self {
         let shared = hmac::Key::new(hmac::HMAC_SHA256, shared);
@@ -196,7 +196,7 @@ impl Seal {
     }
 
     /// The bytes of a datagram; `None` when it says more than fits into one.
-    pub fn seal(&self, envelope: &Envelope, message: &Message) -> Option<Vec<u8>> {
+    pub fn seal(&self, envelope: &Envelope, message: &GossipMessage) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&[VERSION, message.kind()]);
@@ -213,30 +213,30 @@ impl Seal {
     }
 
     /// Reads a datagram; its message is `None` when its kind is not known.
-    pub fn open(&self, bytes: &[u8]) -> Result<(Envelope, Option<Message>), Rejected> {
+    pub fn open(&self, bytes: &[u8]) -> Result<(Envelope, Option<GossipMessage>), RejectReason> {
         if bytes.len() > DATAGRAM_BYTES_MAX || bytes.len() < HEADER_BYTES + MAC_BYTES {
-            return Err(Rejected::Malformed);
+            return Err(RejectReason::Malformed);
         }
         let (signed, mac) = bytes.split_at(bytes.len() - MAC_BYTES);
         let mut reader = Reader(signed);
         if reader.take(2)? != MAGIC {
-            return Err(Rejected::Malformed);
+            return Err(RejectReason::Malformed);
         }
         if reader.byte()? != VERSION {
-            return Err(Rejected::Version);
+            return Err(RejectReason::Version);
         }
         let kind = reader.byte()?;
         let cluster = reader.number()?;
         if cluster != self.cluster {
-            return Err(Rejected::Foreign);
+            return Err(RejectReason::Foreign);
         }
         if hmac::verify(&self.key, signed, mac).is_err() {
-            return Err(Rejected::Forged);
+            return Err(RejectReason::Forged);
         }
         let (incarnation, sequence) = (reader.number()?, reader.number()?);
         let length = usize::from(reader.byte()?);
         if length == 0 || length > SERVER_ID_BYTES_MAX {
-            return Err(Rejected::Malformed);
+            return Err(RejectReason::Malformed);
         }
         let sender = reader.text(length)?.into();
         let message = read(kind, &mut reader)?;
@@ -244,9 +244,9 @@ impl Seal {
     }
 }
 
-fn write(out: &mut Vec<u8>, message: &Message) -> Option<()> {
+fn write(out: &mut Vec<u8>, message: &GossipMessage) -> Option<()> {
     match message {
-        Message::Heartbeat { url, load, draining } => {
+        GossipMessage::Heartbeat { url, load, draining } => {
             if url.len() > URL_BYTES_MAX {
                 return None;
             }
@@ -255,34 +255,34 @@ fn write(out: &mut Vec<u8>, message: &Message) -> Option<()> {
             out.extend_from_slice(url.as_bytes());
             out.push(u8::from(*draining));
         }
-        Message::Available(entries) => {
+        GossipMessage::Available(entries) => {
             write_count(out, entries.len())?;
             for (queue, partition) in entries {
                 write_numbers(out, &[queue.0, partition.0]);
             }
         }
-        Message::Freed(entries) => {
+        GossipMessage::Freed(entries) => {
             write_count(out, entries.len())?;
             for (queue, group, partition) in entries {
                 write_numbers(out, &[queue.0, group.0, partition.0]);
             }
         }
-        Message::Configured(queue) => write_numbers(out, &[queue.0]),
-        Message::Deleted(queue, name) => write_numbers(out, &[queue.0, *name]),
-        Message::Presence(entries) => {
+        GossipMessage::Configured(queue) => write_numbers(out, &[queue.0]),
+        GossipMessage::Deleted(queue, name) => write_numbers(out, &[queue.0, *name]),
+        GossipMessage::Presence(entries) => {
             write_count(out, entries.len())?;
             for waiting in entries {
                 write_numbers(out, &[waiting.queue.0, waiting.group.0, waiting.name]);
                 out.push(u8::from(waiting.on));
             }
         }
-        Message::Switched | Message::Leaving => {}
-        Message::Challenge { to, nonce } => {
+        GossipMessage::Switched | GossipMessage::Leaving => {}
+        GossipMessage::Challenge { to, nonce } => {
             write_numbers(out, &[*nonce]);
             write_count(out, to.len())?;
             out.extend_from_slice(to.as_bytes());
         }
-        Message::Proof { nonce } => write_numbers(out, &[*nonce]),
+        GossipMessage::Proof { nonce } => write_numbers(out, &[*nonce]),
     }
     Some(())
 }
@@ -296,41 +296,41 @@ fn write_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
     numbers.iter().for_each(|number| out.extend_from_slice(&number.to_be_bytes()));
 }
 
-fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<Message>, Rejected> {
+fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<GossipMessage>, RejectReason> {
     Ok(Some(match kind {
         1 => {
             let mut number = || reader.number().map(f64::from_bits);
             let load = Load { outstanding: number()?, waiting: number()?, cpu: number()? };
             let length = reader.count()?;
-            if !load.is_sound() || length > URL_BYTES_MAX {
-                return Err(Rejected::Malformed);
+            if !load.is_valid() || length > URL_BYTES_MAX {
+                return Err(RejectReason::Malformed);
             }
             let url = reader.text(length)?.into();
             // A server that does not say it is not drained.
             let draining = reader.byte().is_ok_and(|flag| flag != 0);
-            Message::Heartbeat { url, load, draining }
+            GossipMessage::Heartbeat { url, load, draining }
         }
         2 => {
-            Message::Available(reader.list(AVAILABLE_MAX, |reader| {
+            GossipMessage::Available(reader.list(AVAILABLE_MAX, |reader| {
                 Ok((QueueId(reader.number()?), PartitionId(reader.number()?)))
             })?)
         }
-        3 => Message::Freed(reader.list(FREED_MAX, |reader| {
+        3 => GossipMessage::Freed(reader.list(FREED_MAX, |reader| {
             Ok((QueueId(reader.number()?), GroupId(reader.number()?), PartitionId(reader.number()?)))
         })?),
-        4 => Message::Configured(QueueId(reader.number()?)),
-        5 => Message::Deleted(QueueId(reader.number()?), reader.number()?),
-        6 => Message::Presence(reader.list(PRESENCE_PAGE, |reader| {
+        4 => GossipMessage::Configured(QueueId(reader.number()?)),
+        5 => GossipMessage::Deleted(QueueId(reader.number()?), reader.number()?),
+        6 => GossipMessage::Presence(reader.list(PRESENCE_PAGE, |reader| {
             let (queue, group) = (QueueId(reader.number()?), GroupId(reader.number()?));
-            Ok(Waiting { queue, group, name: reader.number()?, on: reader.byte()? != 0 })
+            Ok(WaitingGroup { queue, group, name: reader.number()?, on: reader.byte()? != 0 })
         })?),
-        7 => Message::Switched,
-        8 => Message::Leaving,
+        7 => GossipMessage::Switched,
+        8 => GossipMessage::Leaving,
         9 => {
             let (nonce, length) = (reader.number()?, reader.count()?);
-            Message::Challenge { to: reader.text(length)?.into(), nonce }
+            GossipMessage::Challenge { to: reader.text(length)?.into(), nonce }
         }
-        10 => Message::Proof { nonce: reader.number()? },
+        10 => GossipMessage::Proof { nonce: reader.number()? },
         _ => return Ok(None),
     }))
 }
@@ -339,37 +339,37 @@ fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<Message>, Rejected> 
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], Rejected> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(Rejected::Malformed)?;
+    fn take(&mut self, count: usize) -> Result<&'a [u8], RejectReason> {
+        let (taken, rest) = self.0.split_at_checked(count).ok_or(RejectReason::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Rejected> {
-        self.take(1)?.first().copied().ok_or(Rejected::Malformed)
+    fn byte(&mut self) -> Result<u8, RejectReason> {
+        self.take(1)?.first().copied().ok_or(RejectReason::Malformed)
     }
 
-    fn count(&mut self) -> Result<usize, Rejected> {
+    fn count(&mut self) -> Result<usize, RejectReason> {
         Ok(usize::from(self.byte()?) << 8 | usize::from(self.byte()?))
     }
 
-    fn number(&mut self) -> Result<u64, Rejected> {
-        let bytes = self.take(8)?.try_into().map_err(|_| Rejected::Malformed)?;
+    fn number(&mut self) -> Result<u64, RejectReason> {
+        let bytes = self.take(8)?.try_into().map_err(|_| RejectReason::Malformed)?;
         Ok(u64::from_be_bytes(bytes))
     }
 
-    fn text(&mut self, length: usize) -> Result<&'a str, Rejected> {
-        std::str::from_utf8(self.take(length)?).map_err(|_| Rejected::Malformed)
+    fn text(&mut self, length: usize) -> Result<&'a str, RejectReason> {
+        std::str::from_utf8(self.take(length)?).map_err(|_| RejectReason::Malformed)
     }
 
     fn list<T>(
         &mut self,
         max: usize,
-        mut entry: impl FnMut(&mut Self) -> Result<T, Rejected>,
-    ) -> Result<Vec<T>, Rejected> {
+        mut entry: impl FnMut(&mut Self) -> Result<T, RejectReason>,
+    ) -> Result<Vec<T>, RejectReason> {
         let count = self.count()?;
         if count > max {
-            return Err(Rejected::Malformed);
+            return Err(RejectReason::Malformed);
         }
         (0..count).map(|_| entry(self)).collect()
     }
@@ -381,28 +381,37 @@ mod tests {
 
     use super::*;
 
-    fn seal() -> Seal {
-        Seal::new(b"what the store holds", "secret")
+    fn seal() -> DatagramSeal {
+        DatagramSeal::new(b"what the store holds", "secret")
     }
 
     fn envelope(sequence: u64) -> Envelope {
         Envelope { sender: "node-1".into(), incarnation: 7, sequence }
     }
 
-    fn heartbeat() -> Message {
+    fn heartbeat() -> GossipMessage {
         let load = Load { outstanding: 12.5, waiting: 3.0, cpu: 40.0 };
-        Message::Heartbeat { url: "http://10.0.0.1:6632".into(), load, draining: true }
+        GossipMessage::Heartbeat { url: "http://10.0.0.1:6632".into(), load, draining: true }
     }
 
     #[test]
     fn the_fullest_datagrams_fit_into_a_packet() {
         let sender: Arc<str> = "n".repeat(SERVER_ID_BYTES_MAX).into();
         let full = [
-            Message::Heartbeat { url: "u".repeat(URL_BYTES_MAX), load: Load::default(), draining: false },
-            Message::Available(vec![(QueueId(u64::MAX), PartitionId(0)); AVAILABLE_MAX]),
-            Message::Freed(vec![(QueueId(1), GroupId(2), PartitionId(3)); FREED_MAX]),
-            Message::Presence(vec![
-                Waiting { queue: QueueId(1), group: GroupId(2), name: 3, on: true };
+            GossipMessage::Heartbeat {
+                url: "u".repeat(URL_BYTES_MAX),
+                load: Load::default(),
+                draining: false,
+            },
+            GossipMessage::Available(vec![(QueueId(u64::MAX), PartitionId(0)); AVAILABLE_MAX]),
+            GossipMessage::Freed(vec![(QueueId(1), GroupId(2), PartitionId(3)); FREED_MAX]),
+            GossipMessage::Presence(vec![
+                WaitingGroup {
+                    queue: QueueId(1),
+                    group: GroupId(2),
+                    name: 3,
+                    on: true
+                };
                 PRESENCE_PAGE
             ]),
         ];
@@ -416,17 +425,20 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_sent() {
-        let many = Message::Available(vec![(QueueId(1), PartitionId(2)); 2 * AVAILABLE_MAX]);
+        let many = GossipMessage::Available(vec![(QueueId(1), PartitionId(2)); 2 * AVAILABLE_MAX]);
         assert_eq!(seal().seal(&envelope(1), &many), None);
         let long = Envelope { sender: "n".repeat(SERVER_ID_BYTES_MAX + 1).into(), ..envelope(1) };
-        assert_eq!(seal().seal(&long, &Message::Leaving), None);
+        assert_eq!(seal().seal(&long, &GossipMessage::Leaving), None);
     }
 
     #[test]
     fn another_cluster_and_another_secret_are_not_believed() {
         let bytes = seal().seal(&envelope(1), &heartbeat()).unwrap();
-        assert_eq!(Seal::new(b"another store", "secret").open(&bytes), Err(Rejected::Foreign));
-        assert_eq!(Seal::new(b"what the store holds", "guess").open(&bytes), Err(Rejected::Forged));
+        assert_eq!(DatagramSeal::new(b"another store", "secret").open(&bytes), Err(RejectReason::Foreign));
+        assert_eq!(
+            DatagramSeal::new(b"what the store holds", "guess").open(&bytes),
+            Err(RejectReason::Forged)
+        );
     }
 
     #[test]
@@ -442,15 +454,15 @@ mod tests {
     #[test]
     fn an_authentic_datagram_of_an_unknown_kind_is_ignored_and_of_another_version_refused() {
         let with = |place: usize, value: u8| {
-            let bytes = seal().seal(&envelope(1), &Message::Leaving).unwrap();
+            let bytes = seal().seal(&envelope(1), &GossipMessage::Leaving).unwrap();
             let mut signed = bytes[..bytes.len() - MAC_BYTES].to_vec();
             signed[place] = value;
             let mac = hmac::sign(&seal().key, &signed);
             seal().open(&[&signed, mac.as_ref()].concat())
         };
         assert_eq!(with(3, 200), Ok((envelope(1), None)));
-        assert_eq!(with(2, 2), Err(Rejected::Version));
-        assert_eq!(with(0, b'x'), Err(Rejected::Malformed));
+        assert_eq!(with(2, 2), Err(RejectReason::Version));
+        assert_eq!(with(0, b'x'), Err(RejectReason::Malformed));
     }
 
     /// Signs anything, so that what lies behind the signature is reached too.
@@ -462,34 +474,36 @@ mod tests {
         out
     }
 
-    fn any_message() -> impl Strategy<Value = Message> {
+    fn any_message() -> impl Strategy<Value = GossipMessage> {
         let waiting =
             (any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()).prop_map(|(queue, group, name, on)| {
-                Waiting { queue: QueueId(queue), group: GroupId(group), name, on }
+                WaitingGroup { queue: QueueId(queue), group: GroupId(group), name, on }
             });
         prop_oneof![
             ("[ -~]{0,256}", 0.0..1e9, 0.0..1e9, 0.0..1e9, any::<bool>()).prop_map(
                 |(url, outstanding, waiting, cpu, draining)| {
-                    Message::Heartbeat { url, load: Load { outstanding, waiting, cpu }, draining }
+                    GossipMessage::Heartbeat { url, load: Load { outstanding, waiting, cpu }, draining }
                 }
             ),
             prop::collection::vec((any::<u64>(), any::<u64>()), 0..=AVAILABLE_MAX).prop_map(|entries| {
-                Message::Available(entries.into_iter().map(|(q, p)| (QueueId(q), PartitionId(p))).collect())
+                GossipMessage::Available(
+                    entries.into_iter().map(|(q, p)| (QueueId(q), PartitionId(p))).collect(),
+                )
             }),
             prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>()), 0..=FREED_MAX).prop_map(
                 |entries| {
                     let freed = |(q, g, p)| (QueueId(q), GroupId(g), PartitionId(p));
-                    Message::Freed(entries.into_iter().map(freed).collect())
+                    GossipMessage::Freed(entries.into_iter().map(freed).collect())
                 }
             ),
-            any::<u64>().prop_map(|queue| Message::Configured(QueueId(queue))),
-            any::<(u64, u64)>().prop_map(|(queue, name)| Message::Deleted(QueueId(queue), name)),
-            prop::collection::vec(waiting, 0..=PRESENCE_PAGE).prop_map(Message::Presence),
-            Just(Message::Switched),
-            Just(Message::Leaving),
+            any::<u64>().prop_map(|queue| GossipMessage::Configured(QueueId(queue))),
+            any::<(u64, u64)>().prop_map(|(queue, name)| GossipMessage::Deleted(QueueId(queue), name)),
+            prop::collection::vec(waiting, 0..=PRESENCE_PAGE).prop_map(GossipMessage::Presence),
+            Just(GossipMessage::Switched),
+            Just(GossipMessage::Leaving),
             ("[a-z0-9:.-]{1,64}", any::<u64>())
-                .prop_map(|(to, nonce)| Message::Challenge { to: to.into(), nonce }),
-            any::<u64>().prop_map(|nonce| Message::Proof { nonce }),
+                .prop_map(|(to, nonce)| GossipMessage::Challenge { to: to.into(), nonce }),
+            any::<u64>().prop_map(|nonce| GossipMessage::Proof { nonce }),
         ]
     }
 

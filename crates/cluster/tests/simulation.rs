@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_cluster::affinity::{MOVES_MAX, MOVES_WINDOW, Step};
+use baton_cluster::affinity::{AffinityEvent, MOVES_MAX, MOVES_WINDOW};
 use baton_cluster::load::Load;
 use baton_cluster::membership::Membership;
 use baton_cluster::{Policy, Router};
@@ -139,19 +139,22 @@ impl Simulation {
         for server in self.servers.iter_mut().filter(|server| server.alive) {
             let x = server.load;
             server.sequence += 1;
-            let load =
-                server.router.measure(Load { outstanding: 100.0 * x, waiting: 200.0 * x, cpu: 100.0 * x });
+            let load = server.router.add_load_sample(Load {
+                outstanding: 100.0 * x,
+                waiting: 200.0 * x,
+                cpu: 100.0 * x,
+            });
             let mut envelope = server.router.membership.next_envelope();
             envelope.sequence = server.sequence;
             told.push((envelope, load));
         }
         for server in self.servers.iter_mut().filter(|server| server.alive) {
             for (envelope, load) in told.iter().filter(|(envelope, _)| envelope.sender != server.id) {
-                server.router.membership.hear(at, envelope).unwrap();
-                server.router.beat(at, &envelope.sender, "http://s:1", *load, false);
+                server.router.membership.on_datagram(at, envelope).unwrap();
+                server.router.on_heartbeat(at, &envelope.sender, "http://s:1", *load, false);
             }
             for id in server.router.membership.expire(at) {
-                server.router.lost(&id);
+                server.router.remove_server(&id);
             }
         }
     }
@@ -167,7 +170,7 @@ impl Simulation {
             }
             let dice = self.random.share();
             let entry = self.keys[place].entry;
-            let (chosen, step) = self.servers[entry].router.pop(at, &self.keys[place].name, || dice);
+            let (chosen, step) = self.servers[entry].router.route_pop(at, &self.keys[place].name, || dice);
             let server = chosen.map_or(entry, |id| self.places[&id]);
             // A server that is not known to be dead yet is asked in vain, and the pop is served where it came in.
             let server = if self.servers[server].alive { server } else { entry };
@@ -175,13 +178,13 @@ impl Simulation {
         }
     }
 
-    fn serve(&mut self, now: u64, place: usize, server: usize, step: Step) {
+    fn serve(&mut self, now: u64, place: usize, server: usize, step: AffinityEvent) {
         let key = &mut self.keys[place];
         if let Some(before) = key.served_by.replace(server) {
             self.servers[before].load -= key.weight;
         }
         self.servers[server].load += key.weight;
-        if matches!(step, Step::Migrated | Step::Broken) {
+        if matches!(step, AffinityEvent::Migrated | AffinityEvent::Broken) {
             key.moves.retain(|at| at + MOVES_WINDOW.as_secs() > now);
             key.moves.push(now);
             self.most_moves = self.most_moves.max(key.moves.len());

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_cluster::{Cluster, Message, Notice};
+use baton_cluster::{Cluster, GossipMessage, Notice};
 use baton_queue::Broker;
 use baton_store::Store;
 use bytes::Bytes;
@@ -71,7 +71,7 @@ impl Draining {
                 self.apply(on);
             }
             if let Some(cluster) = &self.cluster {
-                cluster.tell(Notice::Other(Message::Switched));
+                cluster.publish(Notice::Other(GossipMessage::Switched));
             }
         }
         Ok(done)
@@ -112,7 +112,7 @@ impl Draining {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = cluster.switched() => {}
+                () = cluster.wait_for_switch() => {}
                 () = baton_env::sleep(LOOK_INTERVAL) => {}
             }
             self.look().await;

@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use baton_cluster::forward::SERVED_BY;
 use baton_cluster::limits::{PEERS_MAX, SERVER_ID_BYTES_MAX, URL_BYTES_MAX};
-use baton_cluster::{Cluster, Gauge, Gossip, Listener, Measured, Message, Notice, Policy, Seal, Waiting};
+use baton_cluster::{
+    Cluster, DatagramSeal, Gauge, Gossip, GossipMessage, Listener, LoadSample, Notice, Policy, WaitingGroup,
+};
 use baton_queue::{Broker, News};
 use baton_store::{Event, Store};
 use baton_tls::TlsClient;
@@ -96,7 +98,7 @@ pub async fn join(
     let wanted = baton_cluster::Options {
         id: node_id.into(),
         incarnation,
-        seal: Seal::new(&secret, options.secret.expose()),
+        seal: DatagramSeal::new(&secret, options.secret.expose()),
         listen: options.listen.clone(),
         peers: options.peers.clone(),
         url,
@@ -159,17 +161,17 @@ async fn identity(store: &dyn Store) -> Result<(Bytes, u64), baton_store::Error>
 
 /// Tells other servers what happened here.
 fn tell(cluster: &Cluster, news: News<'_>) {
-    cluster.tell(match news {
+    cluster.publish(match news {
         News::Happened(Event::Appended { queue, partition }) => Notice::Available(queue, partition),
         News::Happened(Event::Freed { queue, group, partition }) => Notice::Freed(queue, group, partition),
         News::Waits { queue, group, name, on } => {
-            Notice::Waits(Waiting { queue, group, name: baton_cluster::name_hash(name), on })
+            Notice::Waits(WaitingGroup { queue, group, name: baton_cluster::name_hash(name), on })
         }
-        News::Configured(queue) => Notice::Other(Message::Configured(queue)),
+        News::Configured(queue) => Notice::Other(GossipMessage::Configured(queue)),
         News::Deleted { queue, name } => {
-            Notice::Other(Message::Deleted(queue, baton_cluster::name_hash(name)))
+            Notice::Other(GossipMessage::Deleted(queue, baton_cluster::name_hash(name)))
         }
-        News::Switched => Notice::Other(Message::Switched),
+        News::Switched => Notice::Other(GossipMessage::Switched),
     });
 }
 
@@ -177,20 +179,22 @@ fn tell(cluster: &Cluster, news: News<'_>) {
 fn listener(broker: &Broker) -> Listener {
     let broker = broker.clone();
     Arc::new(move |message| match message {
-        Message::Available(entries) => entries.iter().for_each(|(queue, partition)| {
+        GossipMessage::Available(entries) => entries.iter().for_each(|(queue, partition)| {
             broker.hear(News::Happened(Event::Appended { queue: *queue, partition: *partition }));
         }),
-        Message::Freed(entries) => entries.iter().for_each(|(queue, group, partition)| {
+        GossipMessage::Freed(entries) => entries.iter().for_each(|(queue, group, partition)| {
             let event = Event::Freed { queue: *queue, group: *group, partition: *partition };
             broker.hear(News::Happened(event));
         }),
-        Message::Configured(queue) | Message::Deleted(queue, _) => broker.hear(News::Configured(*queue)),
-        Message::Switched => broker.hear(News::Switched),
-        Message::Heartbeat { .. }
-        | Message::Presence(_)
-        | Message::Leaving
-        | Message::Challenge { .. }
-        | Message::Proof { .. } => {}
+        GossipMessage::Configured(queue) | GossipMessage::Deleted(queue, _) => {
+            broker.hear(News::Configured(*queue))
+        }
+        GossipMessage::Switched => broker.hear(News::Switched),
+        GossipMessage::Heartbeat { .. }
+        | GossipMessage::Presence(_)
+        | GossipMessage::Leaving
+        | GossipMessage::Challenge { .. }
+        | GossipMessage::Proof { .. } => {}
     })
 }
 
@@ -198,7 +202,7 @@ fn gauge(broker: &Broker) -> Gauge {
     let broker = broker.clone();
     Arc::new(move || {
         let usage = Usage::now();
-        Measured {
+        LoadSample {
             waiting: broker.wait_statistics().waiters,
             cpu: Duration::from_micros(usage.user_micros + usage.system_micros),
         }

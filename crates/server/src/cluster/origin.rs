@@ -37,7 +37,7 @@ impl Origin {
             Some((_, Some(attempt))) => Some(Forwarded { attempt: admitted(attempt, cluster)? }),
         };
         let Some(cluster) = cluster else { return Ok(None) };
-        if forwarded.is_none() && !cluster.is_accompanied() {
+        if forwarded.is_none() && !cluster.has_live_peers() {
             return Ok(None);
         }
         let mut target = head.path.to_owned();

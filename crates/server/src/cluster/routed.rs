@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::forward::{CLAIMS, FALLBACK, FORWARDED_BY, SERVED_BY};
-use baton_cluster::{Body, Cluster, Errand, Failure, InHand, Inbound, Kind, Outbound, Outcome, name_hash};
+use baton_cluster::{
+    Cluster, ForwardError, ForwardRequest, ForwardedBody, ForwardedResponse, InFlightGuard, PopTarget,
+    RequestKind, RoutingOutcome, name_hash,
+};
 use baton_env::Stopwatch;
 use baton_queue::{AckItem, Broker, LeaseClaim, PopRequest, Popped, Target};
 use baton_types::PartitionId;
@@ -52,7 +55,7 @@ impl std::fmt::Debug for Routed {
 /// A request that is served here, and what its answer tells about that.
 #[derive(Debug, Default)]
 pub struct Mark {
-    in_hand: Option<(Cluster, InHand)>,
+    in_hand: Option<(Cluster, InFlightGuard)>,
     forwarded: bool,
     fallback: bool,
     claims: Option<HeaderValue>,
@@ -69,7 +72,7 @@ impl Mark {
                 claims.iter().take(CLAIMS_MAX).map(|(p, name)| format!("{}={name:016x}", p.0)).collect();
             self.claims = HeaderValue::from_str(&shown.join(",")).ok();
         }
-        cluster.note_partitions(claims);
+        cluster.remember_partitions(claims);
     }
 
     /// The answer, with who served it.
@@ -111,23 +114,24 @@ impl Routed {
             request.attempt = forwarded.attempt;
         }
         if self.is_served_here() {
-            return self.here(Kind::Pop, false);
+            return self.here(RequestKind::Pop, false);
         }
         let errand = match &request.target {
-            Target::Queue(queue) => Errand::Queue(queue),
-            Target::Partition { queue, partition } => Errand::Partition(queue, partition),
-            Target::Labels { namespace, task } => {
-                Errand::Labels(namespace.as_deref().unwrap_or_default(), task.as_deref().unwrap_or_default())
-            }
+            Target::Queue(queue) => PopTarget::Queue(queue),
+            Target::Partition { queue, partition } => PopTarget::Partition(queue, partition),
+            Target::Labels { namespace, task } => PopTarget::Labels(
+                namespace.as_deref().unwrap_or_default(),
+                task.as_deref().unwrap_or_default(),
+            ),
         };
-        let (key, mut server) = self.cluster.pop(errand, &request.group);
+        let (key, mut server) = self.cluster.route_pop(errand, &request.group);
         let (watch, mut tried) = (Stopwatch::start(), Vec::new());
         let left = |wait: Option<Duration>| {
             wait.map(|wait| wait.saturating_sub(watch.elapsed())).filter(|wait| !wait.is_zero())
         };
         while let Some(asked) = server {
             if let Some(reply) = self.ask_for_messages(&asked, left(request.wait)).await {
-                self.count(Kind::Pop, Outcome::Forwarded);
+                self.count(RequestKind::Pop, RoutingOutcome::Forwarded);
                 return Way::Answered(reply);
             }
             tried.push(asked);
@@ -136,7 +140,7 @@ impl Routed {
             server = if goes_on { self.cluster.next_pop(&key, &tried) } else { None };
         }
         request.wait = left(request.wait);
-        self.here(Kind::Pop, !tried.is_empty())
+        self.here(RequestKind::Pop, !tried.is_empty())
     }
 
     /// Asks one server for messages. What it may have taken for an answer that does not arrive is given back.
@@ -144,7 +148,7 @@ impl Routed {
         let watch = Stopwatch::start();
         let waits = wait.unwrap_or_default();
         let attempt = Attempt::new(&self.broker, waits);
-        let outbound = Outbound {
+        let outbound = ForwardRequest {
             method: Method::GET,
             target: with_wait(&self.origin.target, wait),
             attempt: Some(attempt.lease()),
@@ -158,38 +162,38 @@ impl Routed {
             return None;
         }
         if let Some(claims) = &inbound.claims {
-            self.cluster.note_partitions(read_claims(claims));
+            self.cluster.remember_partitions(read_claims(claims));
         }
         Some(self.reply(inbound, Some(attempt)))
     }
 
     /// Leads a push to `queue`. `body` writes it in such a way that doing it twice does no harm.
     pub async fn push(self: Box<Self>, queue: &str, body: impl FnOnce() -> Vec<u8>) -> Result<Way, Error> {
-        let server = if self.is_served_here() { None } else { self.cluster.push(queue) };
-        let Some(server) = server else { return Ok(self.here(Kind::Push, false)) };
+        let server = if self.is_served_here() { None } else { self.cluster.route_push(queue) };
+        let Some(server) = server else { return Ok(self.here(RequestKind::Push, false)) };
         let outbound = self.outbound(body().into());
         match self.ask(server, name_hash(queue), &outbound, true).await {
-            Asked::Answered(reply) => Ok(self.answered(Kind::Push, reply)),
+            Asked::Answered(reply) => Ok(self.answered(RequestKind::Push, reply)),
             Asked::Failed { unknown: true } if self.broker.forgets_ids(queue).await? => {
                 Err(outcome_unknown("the queue remembers no transaction ids"))
             }
-            Asked::Failed { .. } => Ok(self.here(Kind::Push, true)),
+            Asked::Failed { .. } => Ok(self.here(RequestKind::Push, true)),
         }
     }
 
     /// Leads acks, whose body this is.
     pub async fn ack(self: Box<Self>, items: &[AckItem], body: &[u8]) -> Result<Way, Error> {
         let first = items.first().and_then(|item| item.partition).filter(|_| !self.is_served_here());
-        let Some((name, server)) = first.and_then(|partition| self.cluster.ack(partition)) else {
-            return Ok(self.here(Kind::Ack, false));
+        let Some((name, server)) = first.and_then(|partition| self.cluster.route_ack(partition)) else {
+            return Ok(self.here(RequestKind::Ack, false));
         };
         let outbound = self.outbound(Bytes::copy_from_slice(body));
         match self.ask(server, name, &outbound, items.iter().all(is_fenced)).await {
-            Asked::Answered(reply) => Ok(self.answered(Kind::Ack, reply)),
+            Asked::Answered(reply) => Ok(self.answered(RequestKind::Ack, reply)),
             Asked::Failed { unknown: true } if !items.iter().all(is_fenced) => {
                 Err(outcome_unknown("no lease keeps an ack from counting twice"))
             }
-            Asked::Failed { .. } => Ok(self.here(Kind::Ack, true)),
+            Asked::Failed { .. } => Ok(self.here(RequestKind::Ack, true)),
         }
     }
 
@@ -204,31 +208,31 @@ impl Routed {
     ) -> Result<Way, Error> {
         let found = match (queue, partition) {
             _ if self.is_served_here() => None,
-            (Some(queue), _) => self.cluster.push(queue).map(|server| (name_hash(queue), server)),
-            (None, Some(partition)) => self.cluster.ack(partition),
+            (Some(queue), _) => self.cluster.route_push(queue).map(|server| (name_hash(queue), server)),
+            (None, Some(partition)) => self.cluster.route_ack(partition),
             (None, None) => None,
         };
-        let Some((name, server)) = found else { return Ok(self.here(Kind::Transaction, false)) };
+        let Some((name, server)) = found else { return Ok(self.here(RequestKind::Transaction, false)) };
         let outbound = self.outbound(Bytes::copy_from_slice(body));
         match self.ask(server, name, &outbound, repeats).await {
-            Asked::Answered(reply) => Ok(self.answered(Kind::Transaction, reply)),
+            Asked::Answered(reply) => Ok(self.answered(RequestKind::Transaction, reply)),
             Asked::Failed { unknown: true } if !repeats => {
                 Err(outcome_unknown("a transaction without an Idempotency-Key is not repeated"))
             }
-            Asked::Failed { .. } => Ok(self.here(Kind::Transaction, true)),
+            Asked::Failed { .. } => Ok(self.here(RequestKind::Transaction, true)),
         }
     }
 
     /// Asks `first`, then the next best. With `repeats` also after a failure that leaves open whether it was done.
-    async fn ask(&self, first: Arc<str>, name: u64, outbound: &Outbound, repeats: bool) -> Asked {
+    async fn ask(&self, first: Arc<str>, name: u64, outbound: &ForwardRequest, repeats: bool) -> Asked {
         let (mut server, mut tried, mut unknown) = (Some(first), Vec::new(), false);
         while let Some(asked) = server {
             match self.cluster.forward(&asked, outbound).await {
                 Ok(inbound) if !repeats || inbound.status != StatusCode::SERVICE_UNAVAILABLE => {
                     return Asked::Answered(self.reply(inbound, None));
                 }
-                Ok(_) | Err(Failure::Unknown(_)) => unknown = true,
-                Err(Failure::Unsent(_)) => {}
+                Ok(_) | Err(ForwardError::Unknown(_)) => unknown = true,
+                Err(ForwardError::Unsent(_)) => {}
             }
             tried.push(asked);
             let goes_on = tried.len() < TRIES_MAX && (repeats || !unknown);
@@ -241,31 +245,31 @@ impl Routed {
         self.origin.forwarded.is_some() || !self.cluster.is_routing()
     }
 
-    fn count(&self, kind: Kind, outcome: Outcome) {
+    fn count(&self, kind: RequestKind, outcome: RoutingOutcome) {
         self.cluster.numbers().decisions(kind, outcome).add(1);
     }
 
-    fn answered(&self, kind: Kind, reply: Reply) -> Way {
-        self.count(kind, Outcome::Forwarded);
+    fn answered(&self, kind: RequestKind, reply: Reply) -> Way {
+        self.count(kind, RoutingOutcome::Forwarded);
         Way::Answered(reply)
     }
 
-    fn here(&self, kind: Kind, fallback: bool) -> Way {
+    fn here(&self, kind: RequestKind, fallback: bool) -> Way {
         let forwarded = self.origin.forwarded.is_some();
         self.count(
             kind,
             match (forwarded, fallback) {
-                (true, _) => Outcome::Received,
-                (false, true) => Outcome::Fallback,
-                (false, false) => Outcome::Local,
+                (true, _) => RoutingOutcome::Received,
+                (false, true) => RoutingOutcome::Fallback,
+                (false, false) => RoutingOutcome::Local,
             },
         );
-        let in_hand = Some((self.cluster.clone(), self.cluster.take_in_hand()));
+        let in_hand = Some((self.cluster.clone(), self.cluster.begin_request()));
         Way::Here(Mark { in_hand, forwarded, fallback, claims: None })
     }
 
-    fn outbound(&self, body: Bytes) -> Outbound {
-        Outbound {
+    fn outbound(&self, body: Bytes) -> ForwardRequest {
+        ForwardRequest {
             method: Method::POST,
             target: self.origin.target.clone(),
             authorization: self.origin.authorization.clone(),
@@ -277,16 +281,18 @@ impl Routed {
     }
 
     /// The answer of another server as this one's.
-    fn reply(&self, inbound: Inbound, attempt: Option<Attempt>) -> Reply {
-        let Inbound { status, headers, body, .. } = inbound;
+    fn reply(&self, inbound: ForwardedResponse, attempt: Option<Attempt>) -> Reply {
+        let ForwardedResponse { status, headers, body, .. } = inbound;
         let mut reply = match body {
-            Body::Whole(bytes) => {
+            ForwardedBody::Whole(bytes) => {
                 if let Some(attempt) = attempt {
                     attempt.arrived();
                 }
                 Reply::json(status, bytes)
             }
-            Body::Passing { length, chunks } => Reply::passing(status, Passage::new(length, chunks, attempt)),
+            ForwardedBody::Streaming { length, chunks } => {
+                Reply::passing(status, Passage::new(length, chunks, attempt))
+            }
         };
         for (name, value) in headers.into_iter().filter(|(name, _)| *name != http::header::CONTENT_TYPE) {
             reply = reply.with_header(name, value);

@@ -1,10 +1,10 @@
 //! Numbers about other servers, and about requests that were led to them.
 
-use baton_cluster::affinity::Step;
-use baton_cluster::breaker::State;
-use baton_cluster::numbers::{Kind, Outcome};
-use baton_cluster::wire::Rejected;
-use baton_cluster::{Cluster, View};
+use baton_cluster::affinity::AffinityEvent;
+use baton_cluster::breaker::BreakerState;
+use baton_cluster::numbers::{RequestKind, RoutingOutcome};
+use baton_cluster::wire::RejectReason;
+use baton_cluster::{Cluster, ClusterView};
 
 use super::exposition::Exposition;
 
@@ -29,7 +29,7 @@ pub(super) fn servers(page: &mut Exposition, cluster: Option<&Cluster>) {
     counted(page, cluster);
 }
 
-fn seen(page: &mut Exposition, view: &View) {
+fn seen(page: &mut Exposition, view: &ClusterView) {
     for server in &view.servers {
         page.labelled("baton_cluster_load_score", &[("server", &server.id)], server.load.score());
     }
@@ -39,9 +39,9 @@ fn seen(page: &mut Exposition, view: &View) {
     let others = || view.servers.iter().filter(|server| !server.own);
     for server in others() {
         let state = match server.breaker.0 {
-            State::Closed => 0,
-            State::HalfOpen => 1,
-            State::Open => 2,
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
         };
         page.labelled("baton_cluster_circuit_state", &[("server", &server.id)], state);
     }
@@ -56,13 +56,13 @@ fn seen(page: &mut Exposition, view: &View) {
 
 fn counted(page: &mut Exposition, cluster: &Cluster) {
     let numbers = cluster.numbers();
-    for kind in Kind::ALL {
-        for outcome in Outcome::ALL {
+    for kind in RequestKind::ALL {
+        for outcome in RoutingOutcome::ALL {
             let labels = [("kind", kind.name()), ("outcome", outcome.name())];
             page.labelled("baton_cluster_requests_total", &labels, numbers.decisions(kind, outcome).get());
         }
     }
-    for step in Step::ALL {
+    for step in AffinityEvent::ALL {
         page.labelled("baton_cluster_affinity_total", &[("step", step.name())], numbers.steps(step).get());
     }
     page.labelled("baton_cluster_affinity_total", &[("step", "expired")], numbers.expired.get());
@@ -74,7 +74,7 @@ fn counted(page: &mut Exposition, cluster: &Cluster) {
     {
         page.labelled("baton_cluster_datagrams_total", &[("direction", direction)], datagrams.get());
     }
-    for reason in Rejected::ALL {
+    for reason in RejectReason::ALL {
         let labels = [("reason", reason.name())];
         page.labelled("baton_cluster_datagrams_rejected_total", &labels, numbers.rejected(reason).get());
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use baton_cluster::{Seen, SeenPeer, View};
+use baton_cluster::{ClusterView, PeerView, ServerView};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -101,7 +101,7 @@ fn alone(app: &App) -> Value {
     json!({"server_id": app.options.node_id, "url": "", "load_score": 0.0, "healthy": true})
 }
 
-fn peer(peer: &SeenPeer) -> Value {
+fn peer(peer: &PeerView) -> Value {
     json!({
         "peer": peer.name,
         "server_id": peer.server.as_deref(),
@@ -111,7 +111,7 @@ fn peer(peer: &SeenPeer) -> Value {
     })
 }
 
-fn summary(seen: &Seen) -> Value {
+fn summary(seen: &ServerView) -> Value {
     json!({
         "server_id": &*seen.id,
         "url": &*seen.url,
@@ -120,7 +120,7 @@ fn summary(seen: &Seen) -> Value {
     })
 }
 
-fn detail(seen: &Seen) -> Value {
+fn detail(seen: &ServerView) -> Value {
     let (state, failures, open_for) = seen.breaker;
     let mut detail = summary(seen);
     detail["own"] = seen.own.into();
@@ -166,10 +166,11 @@ pub(super) fn shared(app: &App) -> Value {
             },
         });
     };
-    let (view, numbers): (View, _) = (cluster.view(), cluster.numbers());
+    let (view, numbers): (ClusterView, _) = (cluster.view(), cluster.numbers());
     let others = || view.servers.iter().filter(|seen| !seen.own);
     let alive = others().filter(|seen| seen.alive).count();
-    let rejected: u64 = baton_cluster::wire::Rejected::ALL.iter().map(|r| numbers.rejected(*r).get()).sum();
+    let rejected: u64 =
+        baton_cluster::wire::RejectReason::ALL.iter().map(|r| numbers.rejected(*r).get()).sum();
     json!({
         "enabled": true,
         "running": !app.is_stopping(),
