@@ -89,7 +89,9 @@ impl Queue {
         let answer = self.client.post(path, &request, &self.name).await?;
         let response: ConfigureResponse = answer.parse()?;
         // Laid over the defaults instead of parsed: a newer server may know more options than this client.
-        QueueOptions::default().with_changes(&response.options).map_err(|e| answer.protocol_error(e.to_string()))
+        QueueOptions::default()
+            .with_changes(&response.options)
+            .map_err(|e| answer.protocol_error(e.to_string()))
     }
 
     /// Deletes the queue with all its messages. Returns whether it existed.
