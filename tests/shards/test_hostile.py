@@ -190,7 +190,7 @@ def test_of_too_many_silent_connections_those_that_speak_stay(tmp_path, queue):
                 other.awaits([2, 3])
             for peer in silent:
                 peer.close()
-        assert "are cut off" in server.text()
+        assert "are closed" in server.text()
     assert "panicked" not in server.text(), server.text()
 
 

@@ -37,7 +37,6 @@ mod sites;
 mod testing;
 mod timeline;
 mod unknown;
-mod zeromq;
 
 pub use app::App;
 pub use call::{Answer, Call, Handler};

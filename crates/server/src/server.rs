@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use baton_cluster::Gossip;
 use baton_queue::{Broker, Subscription};
+use baton_shards::Shards;
 use baton_tls::Identity;
+use baton_zmq::ShardSocket;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -24,7 +26,6 @@ use crate::cluster;
 use crate::http1::{Connection, Stream};
 use crate::places::{Place, Places};
 use crate::sites::Sites;
-use crate::zeromq::{self, Front};
 
 /// Connections that the operating system holds for us while we are busy.
 const BACKLOG: u32 = 4096;
@@ -78,7 +79,7 @@ pub struct Options {
     /// How shards are looked after.
     pub shards: baton_shards::Options,
     /// Where workers of shards find a ZeroMQ socket; without this there is none.
-    pub shards_listen: Option<zeromq::Options>,
+    pub shards_listen: Option<baton_zmq::Options>,
     /// How to take part in a cluster; without this the server is alone.
     pub cluster: Option<cluster::Options>,
 }
@@ -133,7 +134,7 @@ pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     identity: Option<Identity>,
-    front: Option<Front>,
+    shard_socket: Option<ShardSocket>,
     gossip: Option<Gossip>,
 }
 
@@ -163,16 +164,16 @@ impl Server {
         let sites = Sites::new(&options, address.ip().is_loopback());
         let app = Arc::new(App::new(broker, options, auth, cluster, sites));
         app.draining.look().await;
-        let front = match &app.options.shards_listen {
-            Some(options) => Some(Front::bind(options, app.shards.clone()).await?),
+        let shard_socket = match &app.options.shards_listen {
+            Some(options) => Some(bind_shard_socket(options, app.shards.clone()).await?),
             None => None,
         };
-        Ok(Self { listener, address, app, identity, front, gossip })
+        Ok(Self { listener, address, app, identity, shard_socket, gossip })
     }
 
     /// The address where workers of shards find a ZeroMQ socket, such as `tcp://127.0.0.1:5555`, if there is one.
     pub fn shards_addr(&self) -> Option<&str> {
-        self.front.as_ref().map(Front::address)
+        self.shard_socket.as_ref().map(ShardSocket::address)
     }
 
     /// The address it is bound to.
@@ -187,14 +188,14 @@ impl Server {
 
     /// Serves until `shutdown`, then finishes what is under way.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { listener, app, identity, front, gossip, .. } = self;
+        let Self { listener, app, identity, shard_socket, gossip, .. } = self;
         let tracker = TaskTracker::new();
         // The signal to stop is first one to hand over jobs, while everything is still served.
         let signal = shutdown;
         let shutdown = CancellationToken::new();
         tracker.spawn(leave(Arc::clone(&app), signal, shutdown.clone()));
-        if let Some(front) = front {
-            tracker.spawn(front.run(shutdown.clone()));
+        if let Some(socket) = shard_socket {
+            tracker.spawn(socket.run(shutdown.clone()));
         }
         if let Some(gossip) = gossip {
             tracker.spawn(gossip.run(shutdown.clone()));
@@ -232,17 +233,28 @@ async fn leave(app: Arc<App>, signal: CancellationToken, shutdown: CancellationT
 }
 
 /// The first address that `host:port` names.
-pub(crate) async fn resolve(address: &str) -> io::Result<SocketAddr> {
+async fn resolve(address: &str) -> io::Result<SocketAddr> {
     let mut found = tokio::net::lookup_host(address).await?;
     found.next().ok_or_else(|| io::Error::other("it names no address"))
 }
 
 /// Listens on an address; 0 as its port picks a free one.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)
+}
+
+/// Binds the ZeroMQ socket for workers of shards.
+async fn bind_shard_socket(options: &baton_zmq::Options, shards: Shards) -> Result<ShardSocket, BindError> {
+    let address = format!("{}:{}", options.host, options.port);
+    let failed = |problem| BindError::Shards { address: format!("tcp://{address}"), problem };
+    let listener = match resolve(&address).await.and_then(listen) {
+        Ok(listener) => listener,
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    ShardSocket::new(listener, options, shards).map_err(failed)
 }
 
 /// Accepts connections until `shutdown`.

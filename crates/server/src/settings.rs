@@ -17,11 +17,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton_queue::Subscription;
+use baton_types::Secret;
 
 pub use cluster::Cluster;
 pub use foreign::{FOREIGN, Foreign};
 pub use nodes::Nodes;
-pub use security::{Secret, Security, is_secret};
+pub use security::{Security, is_secret};
 pub use shards::{ShardSettings, ShardsListen};
 pub use table::TABLE;
 
@@ -130,7 +131,7 @@ impl Default for Settings {
         Self {
             listen: "127.0.0.1:6632".into(),
             data: "./baton-data".into(),
-            store: Secret(EMBEDDED.into()),
+            store: Secret::new(EMBEDDED),
             store_schema: "baton".into(),
             spool_max: 1 << 30,
             node_id: "baton-1".into(),
@@ -564,7 +565,7 @@ mod tests {
             ("QUEEN_AFFINITY_MIGRATE_MIN_IMPROVEMENT", "0.1"),
             ("QUEEN_QUEUE_AFFINITY_THRESHOLD", "3"),
         ];
-        let settings = Settings { store: Secret("postgres://h/d".into()), ..load("", &old, &[]).unwrap() };
+        let settings = Settings { store: Secret::new("postgres://h/d"), ..load("", &old, &[]).unwrap() };
         let options = settings.server().cluster.unwrap();
         assert_eq!(options.peers, ["queen-1:6634", "queen-2:6634"]);
         assert_eq!((options.listen.as_str(), options.routes), ("0.0.0.0:6633", true));

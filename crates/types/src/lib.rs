@@ -8,11 +8,13 @@
 mod id;
 pub mod limits;
 mod options;
+mod secret;
 mod time;
 pub mod wire;
 
 pub use id::{GroupId, IdHash, LeaseId, MessageId, Offset, PartitionId, QueueId, transaction_hash};
 pub use options::{OptionsError, QueueOptions};
+pub use secret::Secret;
 pub use time::{ParseTimestampError, Timestamp};
 
 /// The group of every consumer that names none: they compete as one.

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
+use baton_types::Secret;
 use tokio_util::sync::CancellationToken;
 
 pub use role::{Role, RoleNames};
@@ -27,7 +28,6 @@ use self::seen::{Digest, Seen, digest_of};
 use self::token::{Refusal, Rules};
 use crate::error::{Error, Kind};
 use crate::routes::Access;
-use crate::settings::Secret;
 
 /// How soon keys that could not be read are tried again.
 const RETRY: Duration = Duration::from_secs(15);

@@ -23,6 +23,7 @@ use baton_cluster::{
 use baton_queue::{Broker, News};
 use baton_store::{Event, Store};
 use baton_tls::TlsClient;
+use baton_types::Secret;
 use bytes::Bytes;
 use http::HeaderValue;
 
@@ -33,7 +34,6 @@ pub use routed::{Mark, Routed, Way};
 
 use crate::process::Usage;
 use crate::reply::Reply;
-use crate::settings::Secret;
 
 /// The record in the store that makes its servers one cluster. Its value is a secret that they share; its version
 /// rises with every start of a server.

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_cluster::Policy;
+use baton_types::Secret;
 
 use super::security::{self, boolean, setting};
 use super::values::{host_and_port, number, positive, positive_millis, set, show_millis};
-use super::{Secret, Setting, Settings};
+use super::{Setting, Settings};
 use crate::cluster::Options;
 
 /// How servers find each other and share the work.

@@ -3,43 +3,24 @@
 //! Always: a secret is never printed, neither in an error nor by `Debug`. The names without our prefix are those of
 //! older servers. Start at [`Security`].
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_queue::Keyring;
+use baton_types::Secret;
 
 use super::Setting;
 use super::values::{filled, number, positive, positive_millis, set, show_millis};
 use crate::auth::{self, Algorithm, RoleNames};
 use crate::server::Certificate;
 
-/// What stands for a secret wherever it would be printed.
-const HIDDEN: &str = "(hidden)";
 /// Settings whose values are secrets.
 const SECRETS: &[&str] =
     &["store", "jwt_secret", "encryption_keys", "gossip_secret", "shards_curve_secret_key"];
 
-/// A text that is not printed.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Secret(pub(super) String);
-
-impl Secret {
-    /// The text itself.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0.is_empty() { "(none)" } else { HIDDEN })
-    }
-}
-
 /// A secret, or the file that it is in.
 pub(super) fn secret(text: &str) -> Result<Secret, String> {
-    text_or_file(text).map(Secret)
+    text_or_file(text).map(Secret::new)
 }
 
 /// Who may call, and what is encrypted.
@@ -109,7 +90,7 @@ impl Security {
 
 /// The value of a setting as an error may show it.
 pub(super) fn shown(name: &str, value: &str) -> String {
-    if is_secret(name) { HIDDEN.into() } else { value.into() }
+    if is_secret(name) { Secret::HIDDEN.into() } else { value.into() }
 }
 
 /// Whether the value of this setting is, or may contain, a secret.

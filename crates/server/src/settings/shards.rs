@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use baton_shards::limits::{SHARDS_MAX, TIMEOUT_MAX, TIMEOUT_MIN};
 use baton_shards::{Allocation, Rules};
+use baton_types::Secret;
 
+use super::Setting;
 use super::security::{setting, text_or_file};
 use super::values::{number, set, show_millis};
-use super::{Secret, Setting};
-use crate::zeromq;
 
 /// Where workers find a ZeroMQ socket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,8 +98,8 @@ impl ShardSettings {
     }
 
     /// Where to listen, if anywhere.
-    pub(super) fn listening(&self) -> Option<zeromq::Options> {
-        (!self.listen.is_off()).then(|| zeromq::Options {
+    pub(super) fn listening(&self) -> Option<baton_zmq::Options> {
+        (!self.listen.is_off()).then(|| baton_zmq::Options {
             host: self.listen.host().to_owned(),
             port: self.listen.port(),
             curve_secret_key: self.curve_secret_key.clone(),
@@ -272,11 +272,11 @@ fn connections(text: &str) -> Result<usize, String> {
 }
 
 fn secret_key(text: &str) -> Result<Secret, String> {
-    let key = key_or_file(text, zeromq::check_secret_key)?;
+    let key = key_or_file(text, baton_zmq::check_secret_key)?;
     if !key.is_empty() {
-        zeromq::check_secret_key(&key)?;
+        baton_zmq::check_secret_key(&key)?;
     }
-    Ok(Secret(key))
+    Ok(Secret::new(key))
 }
 
 /// A key may itself begin with the sign of a file.
@@ -287,8 +287,8 @@ fn key_or_file(text: &str, check: fn(&str) -> Result<(), String>) -> Result<Stri
 
 fn client_keys(text: &str) -> Result<Vec<String>, String> {
     let keys: Vec<String> =
-        key_or_file(text, zeromq::check_public_key)?.split_whitespace().map(str::to_owned).collect();
-    keys.iter().try_for_each(|key| zeromq::check_public_key(key))?;
+        key_or_file(text, baton_zmq::check_public_key)?.split_whitespace().map(str::to_owned).collect();
+    keys.iter().try_for_each(|key| baton_zmq::check_public_key(key))?;
     Ok(keys)
 }
 

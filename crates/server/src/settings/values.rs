@@ -4,7 +4,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::security::secret;
-use super::{EMBEDDED, Secret, SubscriptionMode};
+use baton_types::Secret;
+
+use super::{EMBEDDED, SubscriptionMode};
 
 pub(super) fn set<T>(
     field: &mut T,

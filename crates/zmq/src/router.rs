@@ -1,7 +1,7 @@
-//! The ZeroMQ socket: takes connections in, each of which then speaks for itself (`link`), and cuts off those that say
-//! nothing (`crowd`). The protocol and its cryptography are a library's; this and `link` are the files that know which.
+//! The ROUTER socket: accepts connections, runs each in its own task (`peer`), and closes idle ones (`idle`).
 //!
-//! Always: no peer holds up another, and nothing that a peer sends ends the socket. Start at [`Router::bind`].
+//! Always: no peer holds up another, and nothing that a peer sends ends the socket. Not here: what messages mean
+//! (`socket`). Start at [`RouterSocket::run`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,29 +18,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::crowd::Crowd;
-use super::link::{Link, MESSAGE_BYTES_MAX};
+use crate::idle::IdleReaper;
+use crate::peer::{MESSAGE_BYTES_MAX, PeerConnection};
 
-/// Peers that greet at the same time; more are cut off at once.
-const GREETINGS_MAX: usize = 4_096;
-/// How often it is looked who is connected.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Handshakes at the same time; further connections are closed at once.
+const HANDSHAKES_MAX: usize = 4_096;
+/// How often idle connections are looked for.
+const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who is at the other end.
-pub type Peer = Arc<Link>;
+/// A shared connection.
+pub type Peer = Arc<PeerConnection>;
 
 /// A bound socket.
 #[derive(Debug)]
-pub struct Router {
+pub struct RouterSocket {
     listener: TcpListener,
     mechanism: MechanismSetup,
-    /// Who is connected, by numbers that rise as they come. Held for moments, never across an await.
+    /// Open connections by numbers that rise as they connect. Never locked across an await.
     connected: Mutex<BTreeMap<u64, (Peer, AbortHandle)>>,
 }
 
-impl Router {
-    /// Listens with `listener`. With a secret key only peers that know the public one, and whose own is among `clients`
-    /// if there are any, can connect.
+impl RouterSocket {
+    /// A socket on `listener`. With a secret key, only peers that know its public key can connect; with `clients`, their
+    /// own public key must be among them, too.
     pub fn new(listener: TcpListener, secret: Option<&str>, clients: &[String]) -> Result<Self, String> {
         let mechanism = match secret {
             None => MechanismSetup::Null,
@@ -59,48 +59,53 @@ impl Router {
         Ok(Self { listener, mechanism, connected: Mutex::default() })
     }
 
-    /// Where it is bound.
+    /// The address it is bound to.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Gives every message to `take` with its sender, and cuts off whom `crowd` tells to. All connections end with it.
-    pub async fn run(&self, mut crowd: Crowd, take: impl Fn(&Peer, &[u8]) + Clone + Send + 'static) {
-        let (clock, greetings) = (Stopwatch::start(), Arc::new(Semaphore::new(GREETINGS_MAX)));
-        let (mut conversations, mut number) = (JoinSet::new(), 0_u64);
-        let mut looks = tokio::time::interval(LOOK_INTERVAL);
+    /// Passes each message and its sender to `on_message`, and closes what `reaper` chooses. All connections end with it.
+    pub async fn run(
+        &self,
+        mut reaper: IdleReaper,
+        on_message: impl Fn(&Peer, &[u8]) + Clone + Send + 'static,
+    ) {
+        let (clock, handshakes) = (Stopwatch::start(), Arc::new(Semaphore::new(HANDSHAKES_MAX)));
+        let (mut tasks, mut number) = (JoinSet::new(), 0_u64);
+        let mut reaps = tokio::time::interval(REAP_INTERVAL);
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        // Too many greet at once: whoever is real comes again by itself.
-                        let Ok(greeting) = Arc::clone(&greetings).try_acquire_owned() else { continue };
+                        // Too many handshakes at once: a real peer reconnects by itself.
+                        let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else { continue };
                         number += 1;
-                        self.begin(&mut conversations, number, stream, greeting, take.clone());
+                        self.start(&mut tasks, number, stream, permit, on_message.clone());
                     }
                     Err(error) => {
-                        // Out of file descriptors, most likely: they come back when connections end.
-                        tracing::warn!(%error, "cannot accept a worker of shards");
+                        // Most likely out of file descriptors; they come back when connections end.
+                        tracing::warn!(%error, "cannot accept the connection of a shard worker");
                         baton_env::sleep(Duration::from_millis(100)).await;
                     }
                 },
-                Some(ended) = conversations.join_next() => {
+                Some(ended) = tasks.join_next() => {
                     if let Ok(number) = ended {
                         self.connected().remove(&number);
                     }
                 }
-                _ = looks.tick() => self.look(&mut crowd, clock.elapsed()),
+                _ = reaps.tick() => self.close_idle(&mut reaper, clock.elapsed()),
             }
         }
     }
 
-    fn begin(
+    /// Starts the task of one connection.
+    fn start(
         &self,
-        conversations: &mut JoinSet<u64>,
+        tasks: &mut JoinSet<u64>,
         number: u64,
         stream: TcpStream,
-        greeting: OwnedSemaphorePermit,
-        take: impl Fn(&Peer, &[u8]) + Send + 'static,
+        permit: OwnedSemaphorePermit,
+        on_message: impl Fn(&Peer, &[u8]) + Send + 'static,
     ) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
@@ -108,33 +113,33 @@ impl Router {
         let config = ConnectionConfig::new(Role::Server, SocketType::Router)
             .max_message_size(MESSAGE_BYTES_MAX)
             .mechanism(self.mechanism.clone());
-        let (link, waiting) = Link::new();
-        let link = Arc::new(link);
-        let conversation =
-            Arc::clone(&link).converse(stream, Connection::new(config), waiting, greeting, take);
-        let task = conversations.spawn(async move {
-            if let Err(end) = conversation.await {
-                tracing::debug!(%end, "a connection for workers of shards ended");
+        let (peer, outgoing) = PeerConnection::new();
+        let peer = Arc::new(peer);
+        let connection = Arc::clone(&peer).run(stream, Connection::new(config), outgoing, permit, on_message);
+        let task = tasks.spawn(async move {
+            if let Err(reason) = connection.await {
+                tracing::debug!(%reason, "the connection of a shard worker ended");
             }
             number
         });
-        self.connected().insert(number, (link, task));
+        self.connected().insert(number, (peer, task));
     }
 
-    /// Looks who is connected and who has spoken, and cuts off whom `crowd` tells to.
-    fn look(&self, crowd: &mut Crowd, now: Duration) {
+    /// Records which connections are active and closes what `reaper` chooses.
+    fn close_idle(&self, reaper: &mut IdleReaper, now: Duration) {
         let mut connected = self.connected();
-        let heard = connected.iter().filter(|(_, (link, _))| link.has_spoken()).map(|(number, _)| *number);
-        crowd.hear(now, heard);
-        let cut = crowd.look(now, connected.keys().copied());
-        if !cut.is_empty() {
+        let active =
+            connected.iter().filter(|(_, (peer, _))| peer.take_activity()).map(|(number, _)| *number);
+        reaper.record_activity(now, active);
+        let expired = reaper.expired(now, connected.keys().copied());
+        if !expired.is_empty() {
             tracing::warn!(
                 connections = connected.len(),
-                cut = cut.len(),
-                "connections for workers of shards are cut off: they say nothing, or are too many"
+                closed = expired.len(),
+                "connections of shard workers are closed: they are idle or too many"
             );
         }
-        for (_, task) in cut.into_iter().filter_map(|number| connected.remove(&number)) {
+        for (_, task) in expired.into_iter().filter_map(|number| connected.remove(&number)) {
             task.abort();
         }
     }
@@ -144,8 +149,8 @@ impl Router {
     }
 }
 
-/// The public key that belongs to a secret one, both in Z85.
-pub fn public_of(secret: &str) -> Result<String, String> {
+/// The public key that belongs to a secret key, both in Z85.
+pub fn derive_public_key(secret: &str) -> Result<String, String> {
     Ok(secret_key(secret)?.derive_public().to_z85())
 }
 
@@ -159,12 +164,12 @@ fn public_key(text: &str) -> Result<CurvePublicKey, String> {
         .map_err(|_| format!("{text:?} is no public key: give 40 characters of Z85"))
 }
 
-/// Whether a text is a secret key.
+/// Checks that a text is a secret key.
 pub fn check_secret_key(text: &str) -> Result<(), String> {
     secret_key(text).map(|_| ())
 }
 
-/// Whether a text is a public key.
+/// Checks that a text is a public key.
 pub fn check_public_key(text: &str) -> Result<(), String> {
     public_key(text).map(|_| ())
 }
