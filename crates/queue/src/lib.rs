@@ -7,60 +7,41 @@
 //!
 //! Start at [`Broker`], then `pop` and `ack`.
 
-mod ack;
 mod broker;
 pub mod counter;
 mod error;
-mod group;
-mod inspect;
 pub mod kv;
 pub mod lock;
-mod maintenance;
-mod meter;
-mod news;
-mod outage;
-mod parking;
-mod pop;
-mod push;
-mod resolve;
-mod retention;
-mod room;
-mod seal;
-mod series;
-mod stream;
+mod rules;
 pub mod timer;
-mod trace;
-mod transaction;
-mod unreadable;
-mod waiting;
-mod withdrawn;
+mod wait;
 
-pub use ack::{AckItem, Acked, LeaseClaim};
+pub use broker::history::{Gauges, Minute};
+pub use broker::metrics::{Kind, Meters, Tally};
 pub use broker::{
     Broker, Causes, Cleared, FetchEntry, Fetched, Given, LetterError, LetterErrors, LetterFilter,
     LetterPlace, LetterProgress, LetterSample, Marks, Numbers, Options, Spool, TracedMessage,
 };
 pub use error::Error;
-pub use group::{GroupOverview, GroupPartition, LeaseView, Position};
-pub use inspect::{
+pub use rules::ack::{AckItem, Acked, LeaseClaim};
+pub use rules::group::{GroupOverview, GroupPartition, LeaseView, Position};
+pub use rules::inspect::{
     Counts, DeadLetterFilter, DeadLetterPage, ListedLetter, MessageDetail, MessageFilter, MessageStatus,
     MessageSummary, PartitionSummary, QueueSummary, Replayed,
 };
-pub use maintenance::{Maintenance, PushMode, is_hidden};
-pub use meter::{Kind, Meters, Tally};
-pub use news::{News, Relay};
-pub use parking::Herald;
-pub use pop::{Claim, PopRequest, Popped, Subscription, Target};
-pub use push::{PushBatch, Pushed};
-pub use seal::{KeyError, Keyring};
-pub use series::{Gauges, Minute};
-pub use stream::{
+pub use rules::maintenance::{Maintenance, PushMode, is_hidden};
+pub use rules::pop::{Claim, PopRequest, Popped, Subscription, Target};
+pub use rules::push::{PushBatch, Pushed};
+pub use rules::seal::{KeyError, Keyring};
+pub use rules::stream::{
     Cycle, CycleAck, CycleAcked, Cycled, KEY_BYTES_MAX, NewQuery, Registered, StateChange, StateRow,
     VALUE_BYTES_MAX, Wanted,
 };
-pub use trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
-pub use transaction::{
+pub use rules::trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
+pub use rules::transaction::{
     LEASE, Place, Refusal, Repeatable, Ridden, Rider, Step, StepResult, Transaction, TransactionResult,
     WriteAnswer,
 };
-pub use waiting::WaitStatistics;
+pub use wait::WaitStatistics;
+pub use wait::hint::{News, Relay};
+pub use wait::service::Herald;

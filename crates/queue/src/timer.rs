@@ -15,10 +15,10 @@ use baton_types::limits::RECORD_BYTES_MAX;
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::maintenance::Detour;
-use crate::meter::PushCount;
-use crate::push::{self, PushBatch};
-use crate::seal::{Owner, Sealer, is_sealed};
+use crate::broker::metrics::PushCount;
+use crate::rules::maintenance::Detour;
+use crate::rules::push::{self, PushBatch};
+use crate::rules::seal::{Owner, Sealer, is_sealed};
 
 const TIMERS: &str = "timer/";
 const DUE: &str = "timer-due/";

@@ -8,8 +8,8 @@ use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 
 use super::queues::FEW;
 use super::{Broker, PAGE};
-use crate::push::{self, PushBatch, Pushed};
-use crate::seal::{Owner, Sealer};
+use crate::rules::push::{self, PushBatch, Pushed};
+use crate::rules::seal::{Owner, Sealer};
 use crate::{DeadLetterFilter, DeadLetterPage, Error, ListedLetter, Replayed};
 
 /// Letters of a queue that are looked at for their causes: the newest.

@@ -7,9 +7,10 @@ use baton_types::Timestamp;
 
 use super::queues::FEW;
 use super::{Broker, PAGE};
-use crate::maintenance::is_hidden;
-use crate::push::check_name;
-use crate::{Error, GroupOverview, GroupPartition, Position, group};
+use crate::rules::group;
+use crate::rules::maintenance::is_hidden;
+use crate::rules::push::check_name;
+use crate::{Error, GroupOverview, GroupPartition, Position};
 
 impl Broker {
     /// Every group of every queue.

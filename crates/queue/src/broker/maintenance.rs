@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Broker, PAGE};
 use crate::Error;
-use crate::maintenance::{self, Detour, Drained, Hint, Maintenance, PushMode, Run, SPOOL};
-use crate::news::News;
-use crate::parking::Parking;
-use crate::seal::Sealer;
+use crate::rules::maintenance::{self, Detour, Drained, Hint, Maintenance, PushMode, Run, SPOOL};
+use crate::rules::seal::Sealer;
+use crate::wait::hint::News;
+use crate::wait::service::Parking;
 
 /// After this the stored modes are looked at again, and what could not be drained is tried again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);

@@ -8,10 +8,10 @@ use baton_types::{IdHash, Offset, PartitionId, Timestamp, limits};
 use bytes::Bytes;
 
 use super::dead_letters::{find_letter, letters_of};
-use super::{Broker, PAGE};
-use crate::inspect::Views;
-use crate::withdrawn::Withdrawal;
-use crate::{Error, MessageDetail, MessageFilter, MessageSummary, resolve};
+use super::{Broker, PAGE, resolve};
+use crate::rules::dedup_release::Withdrawal;
+use crate::rules::inspect::Views;
+use crate::{Error, MessageDetail, MessageFilter, MessageSummary};
 
 /// Partitions whose newest messages a listing looks at.
 const LISTED_PARTITIONS_MAX: usize = 1000;

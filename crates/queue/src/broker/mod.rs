@@ -3,19 +3,22 @@
 //! It finds out what a request means (which message a transaction id names), runs the decision, and reads the
 //! payloads that were granted. The rules are in the modules beside it; HTTP is not known here.
 
+mod dead_letter_bulk;
 mod dead_letters;
+mod fetch;
 mod groups;
-mod letters_in_bulk;
+pub mod history;
 mod maintenance;
 mod messages;
-mod numbers;
+pub mod metrics;
 mod outage;
-mod pops;
+mod overview;
+mod pop;
 mod queues;
-mod reads;
 mod records;
-mod stream;
-mod trace;
+mod resolve;
+mod streams;
+mod traces;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,33 +32,33 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use self::dead_letters::Causes;
-pub use self::letters_in_bulk::{
+pub use self::dead_letter_bulk::{
     LetterError, LetterErrors, LetterFilter, LetterPlace, LetterProgress, LetterSample,
 };
+pub use self::dead_letters::Causes;
+pub use self::fetch::{FetchEntry, Fetched, Marks};
 use self::maintenance::Keeper;
 use self::outage::Outage;
 pub use self::outage::Spool;
-pub use self::pops::Given;
+pub use self::pop::Given;
 pub use self::queues::Cleared;
-pub use self::reads::{FetchEntry, Fetched, Marks};
-pub use self::trace::TracedMessage;
+use self::resolve::Deliveries;
+pub use self::traces::TracedMessage;
 use crate::Error;
-use crate::ack::{self, AckItem, Acked, LeaseClaim, RepeatedAck, Resolved};
-use crate::meter::{Kind, Meters};
-use crate::news::{News, Relay};
-use crate::parking::{GiveBack, Parking};
-use crate::pop;
-use crate::push::{self, PushBatch, Pushed, check_name};
-use crate::resolve::{self, Deliveries};
-use crate::retention;
-use crate::room;
-use crate::seal::{self, Keyring, Sealer};
-use crate::series::Series;
-use crate::transaction::{self, Ready, Step, Transaction, TransactionResult};
-use crate::waiting::{BackOff, WaitStatistics};
+use crate::broker::history::Series;
+use crate::broker::metrics::{Kind, Meters};
+use crate::rules;
+use crate::rules::ack::{self, AckItem, Acked, LeaseClaim, RepeatedAck, Resolved};
+use crate::rules::push::{self, PushBatch, Pushed, check_name};
+use crate::rules::quota;
+use crate::rules::retention;
+use crate::rules::seal::{self, Keyring, Sealer};
+use crate::rules::transaction::{self, Ready, Step, Transaction, TransactionResult};
+use crate::wait::hint::{News, Relay};
+use crate::wait::service::{GiveBack, Parking};
+use crate::wait::{BackOff, WaitStatistics};
 
-pub use numbers::Numbers;
+pub use overview::Numbers;
 
 /// Better no queue than one that says it is encrypted and is not.
 const NO_ENCRYPTION: &str =
@@ -124,7 +127,7 @@ struct Shared {
     deliveries: Deliveries,
     meters: Meters,
     series: Series,
-    numbers: numbers::Cache,
+    numbers: overview::Cache,
     sealer: Arc<Sealer>,
     keeper: Arc<Keeper>,
     outage: Option<Arc<Outage>>,
@@ -161,7 +164,7 @@ impl Broker {
             sealer,
             meters: Meters::default(),
             series,
-            numbers: numbers::Cache::default(),
+            numbers: overview::Cache::default(),
             keeper: keeper.clone(),
             outage: outage.clone(),
             pop_creates_queue: options.pop_creates_queue,
@@ -270,7 +273,7 @@ impl Broker {
         let configured = self.run(move |tx| {
             let known = tx.queue(&name)?;
             if known.is_none() {
-                room::for_queues(tx, 1)?;
+                quota::for_queues(tx, 1)?;
             }
             let old = known.filter(|_| !replace);
             let base = old.as_ref().map_or_else(QueueOptions::default, |old| old.spec.options.clone());
@@ -501,7 +504,7 @@ impl Broker {
 
     /// Lets a lease run longer; how many (partition, group) leases were extended, and when the first ends.
     pub async fn extend(&self, lease: LeaseId, by: Duration) -> Result<(u64, Option<Timestamp>), Error> {
-        self.run(move |tx| pop::extend(tx, lease, by.min(limits::LEASE_MAX))).await
+        self.run(move |tx| rules::pop::extend(tx, lease, by.min(limits::LEASE_MAX))).await
     }
 }
 
@@ -523,10 +526,10 @@ async fn keep_sweeping(shared: Arc<Shared>, every: Duration) {
             }
             Err(error) => tracing::warn!(%error, "could not give up old messages; will try again"),
         }
-        if let Err(error) = trace::expire(&*shared.store).await {
+        if let Err(error) = traces::expire(&*shared.store).await {
             tracing::warn!(%error, "could not forget old traces; will try again");
         }
-        if let Err(error) = stream::clear(&*shared.store).await {
+        if let Err(error) = streams::clear(&*shared.store).await {
             tracing::warn!(%error, "could not clear away old state; will try again");
         }
         match records::sweep_expired(&*shared.store).await {

@@ -19,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Broker, PAGE};
 use crate::Error;
-use crate::maintenance::{self, Detour, Drained, Run};
-use crate::outage;
-use crate::push::{PushBatch, Pushed};
-use crate::seal::Sealer;
+use crate::rules::maintenance::{self, Detour, Drained, Run};
+use crate::rules::outage;
+use crate::rules::push::{PushBatch, Pushed};
+use crate::rules::seal::Sealer;
 
 /// After this it is looked again whether the store is back.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

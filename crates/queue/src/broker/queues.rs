@@ -6,10 +6,10 @@ use baton_store::{Partition, Queue, Tx, TxError, collect_misses};
 use baton_types::PartitionId;
 
 use super::{Broker, PAGE};
-use crate::inspect;
-use crate::maintenance;
-use crate::news::News;
-use crate::withdrawn::Withdrawal;
+use crate::rules::dedup_release::Withdrawal;
+use crate::rules::inspect;
+use crate::rules::maintenance;
+use crate::wait::hint::News;
 use crate::{Error, PartitionSummary, QueueSummary};
 
 /// Queues looked at in one decision while many are listed. As each is looked at only if it has [`FEW`] rows, one

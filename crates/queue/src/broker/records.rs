@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_store::{Store, expiry, run};
 
 use super::{Broker, Shared};
-use crate::seal::Owner;
+use crate::rules::seal::Owner;
 use crate::timer::{self, Fired, Timer, Way};
 use crate::{Error, kv, lock};
 

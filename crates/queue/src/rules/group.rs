@@ -11,8 +11,8 @@ use baton_store::{
 };
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 
-use crate::pop::current_cursor;
-use crate::room;
+use crate::rules::pop::current_cursor;
+use crate::rules::quota;
 
 /// Where to move a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,7 +246,7 @@ pub fn seek(tx: &mut dyn Tx, queue: &Queue, name: &str, to: Position) -> Result<
     match group {
         Some(group) => restart(tx, &group, start),
         None => {
-            room::for_groups(tx, queue, 1)?;
+            quota::for_groups(tx, queue, 1)?;
             tx.put_group(queue.id, &GroupSpec { name, start, subscribed_at: now, conflation: false });
         }
     }
@@ -272,7 +272,7 @@ pub fn seek_partition(
         None => None,
     };
     if tx.group(queue.id, name)?.is_none() {
-        room::for_groups(tx, queue, 1)?;
+        quota::for_groups(tx, queue, 1)?;
     }
     place(tx, queue, name, partition, next)?;
     Ok(before)

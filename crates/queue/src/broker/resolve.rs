@@ -12,8 +12,8 @@ use baton_types::{IdHash, LeaseId, MessageId, Offset, PartitionId, limits, trans
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::ack::{AckItem, LeaseClaim, Resolved};
-use crate::pop::current_cursor;
+use crate::rules::ack::{AckItem, LeaseClaim, Resolved};
+use crate::rules::pop::current_cursor;
 
 /// Delivered messages that are remembered; beyond that the oldest deliveries are forgotten and looked up anew.
 const DELIVERED_MAX: usize = 1_000_000;

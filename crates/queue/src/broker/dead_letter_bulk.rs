@@ -16,7 +16,7 @@ use baton_types::{Offset, PartitionId, QueueId, Timestamp};
 use super::dead_letters::{READ_AT_ONCE, push_again};
 use super::{Broker, PAGE};
 use crate::Error;
-use crate::seal::Sealer;
+use crate::rules::seal::Sealer;
 
 /// Letters that one call looks at when it must read them, and when their keys are enough.
 const READ_MAX: usize = 10_000;

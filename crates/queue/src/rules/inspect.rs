@@ -7,8 +7,8 @@ use baton_store::{
 };
 use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
-use crate::group::LeaseView;
-use crate::pop::current_cursor;
+use crate::rules::group::LeaseView;
+use crate::rules::pop::current_cursor;
 
 /// Where a message stands for the group that counts: queue mode. Without queue mode it is finished when every group has
 /// finished it, and waits before.

@@ -112,7 +112,7 @@ fn a_line_that_rests_with_others_is_woken_by_an_event_and_leaves_nothing_behind(
     let mut at = ms(0);
     for _ in 0..2 {
         waiters.checked(at, line, nothing());
-        while waiters.lines[&line].next_check != agenda::RESTING {
+        while waiters.lines[&line].next_check != crate::wait::recheck_schedule::RESTING {
             at = waiters.agenda.next().unwrap();
             assert_eq!(waiters.take_due(at, Some(7)), []);
         }
@@ -120,7 +120,7 @@ fn a_line_that_rests_with_others_is_woken_by_an_event_and_leaves_nothing_behind(
         assert_eq!(waiters.take_due(at, Some(7)).len(), 1);
     }
     waiters.checked(at, line, nothing());
-    while waiters.lines[&line].next_check != agenda::RESTING {
+    while waiters.lines[&line].next_check != crate::wait::recheck_schedule::RESTING {
         at = waiters.agenda.next().unwrap();
         waiters.take_due(at, Some(7));
     }

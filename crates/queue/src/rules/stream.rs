@@ -17,9 +17,9 @@ use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::ack::{self, BAD_LEASE, FINISHED, NOT_FOUND, RepeatedAck, Resolved};
-use crate::pop::{current_cursor, settle};
-use crate::push::{self, PushBatch, Pushed};
+use crate::rules::ack::{self, BAD_LEASE, FINISHED, NOT_FOUND, RepeatedAck, Resolved};
+use crate::rules::pop::{current_cursor, settle};
+use crate::rules::push::{self, PushBatch, Pushed};
 use crate::{AckItem, Error, LeaseClaim};
 
 /// Bytes of a state key: it becomes part of a key of the store.

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::meter::{Meters, Tally};
+use crate::broker::metrics::{Meters, Tally};
 
 /// How long a minute is kept.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -237,7 +237,7 @@ fn read(key: &str, value: &[u8]) -> Option<Minute> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::PushCount;
+    use crate::broker::metrics::PushCount;
 
     fn pushes(meters: &Meters, queue: &str, messages: u64) {
         let mut count = PushCount::default();

@@ -8,7 +8,7 @@ use baton_store::{Tx, TxError};
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId};
 
-use crate::ack::{self, AckItem, LeaseClaim, RepeatedAck, Resolved};
+use crate::rules::ack::{self, AckItem, LeaseClaim, RepeatedAck, Resolved};
 
 /// A message that nobody can read.
 #[derive(Clone, Debug)]

@@ -12,10 +12,11 @@ use baton_store::{IdempotencyKey, PriorCall, Tx, TxError, collect_misses};
 use baton_types::{LeaseId, Offset, QueueId};
 use bytes::Bytes;
 
-use crate::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
-use crate::pop;
-use crate::seal::Sealer;
-use crate::{AckItem, Acked, Error, PushBatch, Pushed, group, kv, push, room, timer};
+use crate::rules::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
+use crate::rules::pop;
+use crate::rules::seal::Sealer;
+use crate::rules::{group, push, quota};
+use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, timer};
 
 /// One step.
 #[derive(Debug)]
@@ -268,7 +269,7 @@ pub fn transact(
         if known.is_none() {
             let fresh = new_groups.entry(queue.id).or_default();
             fresh.insert(&position.group);
-            match room::for_groups(tx, &queue, fresh.len() as u64) {
+            match quota::for_groups(tx, &queue, fresh.len() as u64) {
                 Err(TxError::Failed(full @ baton_store::Error::LimitReached(_))) => {
                     return Ok(Ok(TransactionResult::not_done("limit_reached", full.to_string()).at(index)));
                 }

@@ -11,12 +11,12 @@ use baton_types::{Offset, limits};
 
 use super::{Broker, Shared};
 use crate::Error;
-use crate::meter::Kind;
-use crate::parking::{Granted, Herald, ImmediatePop, Waited};
-use crate::pop::{self, Claim, PopRequest, Popped, Range, Subscription};
-use crate::push::check_name;
-use crate::unreadable::{self, Unreadable};
-use crate::waiting::Watched;
+use crate::broker::metrics::Kind;
+use crate::rules::pop::{self, Claim, PopRequest, Popped, Range, Subscription};
+use crate::rules::push::check_name;
+use crate::rules::undecryptable::{self, Unreadable};
+use crate::wait::Watched;
+use crate::wait::service::{Granted, Herald, ImmediatePop, Waited};
 
 /// Bytes of payload that a herald may hand over: it prepares on the thread that decides for everybody, so what takes long
 /// is left to the caller's own.
@@ -118,7 +118,7 @@ impl Broker {
         let lease = (!request.auto_ack).then_some(lease);
         if !unreadable.is_empty() {
             let group = request.group.clone();
-            self.run(move |tx| unreadable::bury(tx, &group, lease, &unreadable)).await?;
+            self.run(move |tx| undecryptable::bury(tx, &group, lease, &unreadable)).await?;
         }
         granted.accept();
         claims.retain(|claim| !claim.messages.is_empty());

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::Error;
-use crate::seal::{Opener, Owner, Sealer, hex, unhex};
+use crate::rules::seal::{Opener, Owner, Sealer, hex, unhex};
 
 /// Bytes of a trace's data: it is a note, not a payload.
 pub const DATA_BYTES_MAX: usize = 16 << 10;

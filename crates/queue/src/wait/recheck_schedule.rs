@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rustc_hash::FxHashSet;
 
-use super::LineId;
+/// Names a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LineId(pub u64);
 
 /// The moment of a line that rests: no event comes later.
 pub const RESTING: Duration = Duration::MAX;

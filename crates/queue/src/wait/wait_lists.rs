@@ -8,7 +8,6 @@
 //!
 //! Start at [`Waiters::park`] and [`Waiters::take_due`].
 
-mod agenda;
 #[cfg(test)]
 mod tests;
 
@@ -20,8 +19,8 @@ use baton_store::Event;
 use baton_types::{GroupId, PartitionId, QueueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::agenda::{Agenda, together};
-use crate::pop::Target;
+use super::recheck_schedule::{Agenda, LineId, together};
+use crate::rules::pop::Target;
 
 /// Waiters that one query may serve.
 const SERVED_AT_ONCE: usize = 64;
@@ -49,10 +48,6 @@ pub struct Key {
 /// Names a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WaiterId(u64);
-
-/// Names a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LineId(u64);
 
 /// A look that is due for a line, on behalf of its first waiters.
 #[derive(Debug, PartialEq, Eq)]

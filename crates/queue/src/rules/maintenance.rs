@@ -16,8 +16,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::push::{self, PushBatch};
-use crate::seal::Sealer;
+use crate::rules::push::{self, PushBatch};
+use crate::rules::seal::Sealer;
 
 /// The queue that spooled messages wait in. Nobody can name it, and no listing shows it.
 pub const SPOOL: &str = "__baton_spool__";

@@ -18,10 +18,10 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::maintenance::{self, Detour, Place, PushMode};
-use crate::meter::PushCount;
-use crate::seal::{Sealer, is_sealed};
-use crate::{room, withdrawn};
+use crate::broker::metrics::PushCount;
+use crate::rules::maintenance::{self, Detour, Place, PushMode};
+use crate::rules::seal::{Sealer, is_sealed};
+use crate::rules::{dedup_release, quota};
 
 /// Messages to push, encoded and sorted by partition while they are added.
 #[derive(Clone, Debug, Default)]
@@ -367,7 +367,7 @@ fn find_original(
         return Ok(message.filter(same).map(|message| message.id()));
     }
     let Some(created_at) = created_at.filter(|at| *at >= oldest) else { return Ok(None) };
-    let is_withdrawn = withdrawn::is_withdrawn(tx, row.id, IdHash::new(id), offset)?;
+    let is_withdrawn = dedup_release::is_withdrawn(tx, row.id, IdHash::new(id), offset)?;
     Ok((!is_withdrawn).then(|| MessageId::new(created_at, row.id, offset)))
 }
 
@@ -379,8 +379,8 @@ fn find_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<(), T
             fresh.entry(&part.queue).or_insert((0, plan.queue.as_deref())).0 += 1;
         }
     }
-    room::for_queues(tx, fresh.values().filter(|(_, queue)| queue.is_none()).count() as u64)?;
-    collect_misses(fresh, |(name, (partitions, queue))| room::for_partitions(tx, queue, name, partitions))
+    quota::for_queues(tx, fresh.values().filter(|(_, queue)| queue.is_none()).count() as u64)?;
+    collect_misses(fresh, |(name, (partitions, queue))| quota::for_partitions(tx, queue, name, partitions))
 }
 
 /// The queue that would hold more than it may, if there is one.

@@ -10,8 +10,8 @@ use baton_store::{Error, Partition, Tx, TxError};
 use baton_types::{Offset, PartitionId};
 use bytes::Bytes;
 
-use crate::maintenance::{self, Detour, Drained, PushMode, Run, SPOOL};
-use crate::push::{self, PushBatch, Pushed};
+use crate::rules::maintenance::{self, Detour, Drained, PushMode, Run, SPOOL};
+use crate::rules::push::{self, PushBatch, Pushed};
 
 /// Where a spool's own name is kept in it.
 const NAME: &str = "spool/name";

@@ -6,7 +6,7 @@ use baton_store::{Store, Tx, run};
 use baton_types::{PartitionId, limits};
 
 use super::{Broker, PAGE};
-use crate::stream::{self, Cycle, Cycled, NewQuery, Registered, StateRow, Wanted};
+use crate::rules::stream::{self, Cycle, Cycled, NewQuery, Registered, StateRow, Wanted};
 use crate::{AckItem, Error, LeaseClaim, PushBatch};
 
 impl Broker {

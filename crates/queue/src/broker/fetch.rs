@@ -8,7 +8,7 @@ use baton_types::{Offset, PartitionId, Timestamp, limits};
 
 use super::{Broker, PAGE};
 use crate::Error;
-use crate::inspect::{self, PartitionSummary};
+use crate::rules::inspect::{self, PartitionSummary};
 
 /// The first pause between two looks of a read that waits for more; it doubles up to the longest.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);

@@ -17,10 +17,11 @@ use baton_types::{LeaseId, QueueId};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use super::hint::{News, Relay};
+use super::recheck_schedule::LineId;
+use super::wait_lists::{BackOff, Checked, Key, Query, WaitStatistics, WaiterId, Waiters, Watched};
 use crate::Error;
-use crate::news::{News, Relay};
-use crate::pop::{self, Decided, PopRequest};
-use crate::waiting::{BackOff, Checked, Key, LineId, Query, WaitStatistics, WaiterId, Waiters, Watched};
+use crate::rules::pop::{self, Decided, PopRequest};
 
 /// What a pop was granted, before payloads are read. Dropped unaccepted it is given back, at once and uncharged.
 pub struct Granted {

@@ -12,8 +12,8 @@ use baton_store::{DURATION_BOUNDS, Distribution, Histogram};
 use baton_types::Timestamp;
 use rustc_hash::FxHashMap;
 
-use crate::ack::Acked;
-use crate::pop::Popped;
+use crate::rules::ack::Acked;
+use crate::rules::pop::Popped;
 
 /// Queues with counters of their own.
 const QUEUES_MAX: usize = 10_000;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use baton_store::{Store, StoredMessage, run};
 use baton_types::{PartitionId, QueueId, limits};
 
-use super::{Broker, PAGE};
-use crate::trace::{self, NameCount, NewTrace, Trace};
-use crate::{Error, resolve};
+use super::{Broker, PAGE, resolve};
+use crate::Error;
+use crate::rules::trace::{self, NameCount, NewTrace, Trace};
 
 /// Names that a listing looks at.
 const LISTED_NAMES_MAX: usize = 100_000;

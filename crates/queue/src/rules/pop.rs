@@ -16,10 +16,10 @@ use baton_store::{
 use baton_store::{Error, Tx, TxError};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
-use crate::maintenance::is_hidden;
-use crate::push::ensure_queue;
-use crate::room;
-use crate::waiting::Spot;
+use crate::rules::maintenance::is_hidden;
+use crate::rules::push::ensure_queue;
+use crate::rules::quota;
+use crate::wait::Spot;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
 const WINDOWS_MAX: u32 = 10;
@@ -193,7 +193,7 @@ impl Budget {
 pub fn create_queue(tx: &mut dyn Tx, request: &PopRequest) -> Result<(), TxError> {
     match request.target.queue().filter(|_| request.group != QUEUE_MODE || request.wait.is_some()) {
         Some(name) if tx.queue(name)?.is_none() => {
-            room::for_queues(tx, 1)?;
+            quota::for_queues(tx, 1)?;
             ensure_queue(tx, name).map(drop)
         }
         _ => Ok(()),
@@ -225,7 +225,7 @@ fn subscribe(tx: &mut dyn Tx, queue: &Queue, request: &PopRequest) -> Result<Arc
     if let Some(group) = tx.group(queue.id, &request.group)? {
         return Ok(group);
     }
-    room::for_groups(tx, queue, 1)?;
+    quota::for_groups(tx, queue, 1)?;
     let now = tx.now();
     let start = match request.subscription {
         _ if request.group == QUEUE_MODE => GroupStart::Oldest,
