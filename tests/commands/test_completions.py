@@ -54,7 +54,7 @@ def test_the_shell_accepts_its_script(shell, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "typed, completed", [("pu", "push"), ("push --trans", "--transaction-id"), ("bench fan", "fan-out")]
+    "typed, completed", [("pus", "push"), ("push --trans", "--transaction-id"), ("bench fan", "fan-out")]
 )
 def test_bash_completes_what_was_typed(typed, completed, tmp_path):
     script = tmp_path / "baton"

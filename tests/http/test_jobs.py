@@ -447,7 +447,7 @@ NO_ONE = "01900000-0000-7000-8000-000000000001"
     ("/workers/w-1/heartbeat", {"running": [{"progress": {"percents": 1}}]}, "percent"),
     ("/workers/w-1/lease", {"maxi": 1}, "max"),
     ("/workers/w-1/drain", {"grace": 1}, "graceMs"),
-    ("/schedules/s/backfill", {"from": "2026-01-01T00:00:00Z", "till": "x", "dryrun": True}, "dryRun"),
+    ("/schedules/s/backfill", {"from": "2026-01-01T00:00:00Z", "dryrun": True}, "dryRun"),
 ])
 def test_an_unknown_member_is_refused_with_the_nearest(server, path, body, near):
     answer = server.post(f"{API}{path}", body)

@@ -264,6 +264,8 @@ KNOWING = [
     ),
     ("DELETE", "/api/v1/shards/{service}", "/api/v1/shards/{q}", None),
     ("POST", "/api/v1/jobs:bulk", "/api/v1/jobs:bulk", {"action": "cancel", "filter": {"queue": "{q}"}}),
+    ("POST", "/api/v1/dead-letters:replay", "/api/v1/dead-letters:replay", {"filter": {"queue": "{q}"}}),
+    ("POST", "/api/v1/cluster/{server}/drain", "/api/v1/cluster/{s}/drain", {"mode": "off"}),
     ("GET", "/api/v1/dlq/errors", "/api/v1/dlq/errors?queue={q}", None),
     ("POST", "/api/v1/dlq:replay", "/api/v1/dlq:replay", {"filter": {"queue": "{q}"}, "ratePerSec": 100}),
     ("POST", "/api/v1/dlq:purge", "/api/v1/dlq:purge", {"filter": {"queue": "{q}"}, "dryRun": True}),
@@ -276,6 +278,7 @@ NEED_KNOWLEDGE = {f"{method} {template}" for method, template, _, _ in KNOWING}
 def test_who_knows_the_names_gets_what_the_document_says(server, document, queue):
     message = stage(server, queue)
     known = {"{m}": message["partitionId"], "{l}": message["leaseId"], "{q}": queue} | stage_jobs(server, queue)
+    known["{s}"] = server.get("/api/v1/cluster").json["server_id"]
     for method, template, path, body in KNOWING:
         body = json.dumps(body)
         for name, value in known.items():

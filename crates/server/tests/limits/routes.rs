@@ -132,9 +132,8 @@ async fn owners(server: &Bench, with: Filling) {
     server.call("DELETE", &group, &Value::Null).await;
     let service = format!("/api/v1/shards/{}", segment(&short(5)));
     let worker = json!({"action": "register", "workerId": short(6), "maxShardCount": 10, "weight": 1});
-    let registered = server.call("POST", &service, &worker).await;
-    let release = json!({"action": "release", "workerId": short(6), "session": registered["session"], "sessionId": registered["sessionId"]});
-    server.call("POST", &service, &release).await;
+    server.call("POST", &service, &worker).await;
+    server.call("POST", &service, &json!({"action": "release", "workerId": short(6)})).await;
     server.call("DELETE", &service, &Value::Null).await;
 }
 
@@ -228,6 +227,11 @@ async fn system(server: &Bench, with: Filling) {
         for mode in ["on", "off"] {
             server.call("POST", &drain, &json!({"mode": mode})).await;
         }
+    }
+    let cluster = server.call("GET", "/api/v1/cluster", &Value::Null).await;
+    let drain = format!("/api/v1/cluster/{}/drain", segment(text(&cluster["server_id"])));
+    for mode in ["on", "off"] {
+        server.call("POST", &drain, &json!({"mode": mode})).await;
     }
 }
 
