@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
 /// A moment in UTC with microsecond precision.
@@ -62,20 +63,21 @@ impl Timestamp {
     }
 
     fn to_iso(self, digits: usize) -> String {
-        let (days, in_day) = (self.0.div_euclid(86_400_000_000), self.0.rem_euclid(86_400_000_000));
-        let (year, month, day) = civil_from_days(days);
-        let (seconds, micros) = (in_day / 1_000_000, in_day % 1_000_000);
+        // Out of reach of a calendar with four digits are only `MIN` and `MAX`.
+        let limit = if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
+        let at = Offset::UTC.to_datetime(jiff::Timestamp::from_microsecond(self.0).unwrap_or(limit));
         let mut text = String::with_capacity("2026-11-15T18:34:07.638487Z".len());
-        match year {
-            0..10_000 => push_digits::<4>(&mut text, year),
-            _ => text.push_str(&format!("{year:04}")),
+        match at.year() {
+            year @ 0.. => push_digits::<4>(&mut text, year.into()),
+            year => text.push_str(&format!("{year:04}")),
         }
         let rest =
-            [('-', month), ('-', day), ('T', seconds / 3600), (':', seconds / 60 % 60), (':', seconds % 60)];
+            [('-', at.month()), ('-', at.day()), ('T', at.hour()), (':', at.minute()), (':', at.second())];
         for (before, number) in rest {
             text.push(before);
-            push_digits::<2>(&mut text, number);
+            push_digits::<2>(&mut text, number.into());
         }
+        let micros = at.subsec_nanosecond() / 1000;
         if digits > 0 {
             text.push('.');
             match digits {
@@ -88,9 +90,9 @@ impl Timestamp {
     }
 }
 
-/// The last `N` digits of a number: every message that is popped has a moment, and formatting one in general takes as
-/// long as all the rest of it.
-fn push_digits<const N: usize>(text: &mut String, mut number: i64) {
+/// Appends the last `N` digits of a number. A general formatter takes as long for the time of a popped message as all the
+/// rest of its answer.
+fn push_digits<const N: usize>(text: &mut String, mut number: i32) {
     let mut digits = ['0'; N];
     for digit in digits.iter_mut().rev() {
         // The remainder is below ten.
@@ -121,19 +123,6 @@ impl FromStr for Timestamp {
     }
 }
 
-/// Year, month and day of a day number counted from 1970-01-01 in the Gregorian calendar.
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    // Counted from 0000-03-01, so that the leap day is the last day of a year.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,6 +140,13 @@ mod tests {
         let moment = Timestamp::from_micros(1_794_767_647_638_487);
         assert_eq!(moment.to_iso_millis(), "2026-11-15T18:34:07.638Z");
         assert_eq!(moment.to_string(), "2026-11-15T18:34:07.638487Z");
+    }
+
+    #[test]
+    fn the_ends_of_time_have_a_text() {
+        assert_eq!(Timestamp::MIN.to_iso_seconds(), "-9999-01-02T01:59:59Z");
+        assert_eq!(Timestamp::MAX.to_iso_seconds(), "9999-12-30T22:00:00Z");
+        assert_eq!(Timestamp::from_micros(-62_167_219_200_000_001).to_iso_seconds(), "-001-12-31T23:59:59Z");
     }
 
     #[test]
