@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn every_duration_is_counted() {
         let mut histogram = Histogram::default();
-        for duration in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1 << 20), Duration::MAX] {
+        for duration in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1 << 20), Duration::MAX]
+        {
             histogram.record(duration);
         }
         assert_eq!(histogram.0.len(), 4);
