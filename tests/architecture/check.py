@@ -19,7 +19,7 @@ CYCLES_LEFT: dict[str, list[str]] = {
         "availability beat book cancel cluster compact due duties end enqueue history idempotency jobs leader lease log meter permit queue recount report schedule view wear worker",
     ],
     "baton-queue": [
-        "ack maintenance meter pop push waiting",
+        "broker rules timer wait",
         "counter kv",
     ],
     "baton-server": [
