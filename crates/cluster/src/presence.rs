@@ -2,7 +2,7 @@
 //!
 //! A push goes best where somebody waits for it; a notice of a push is sent only to those who wait. Always: what is
 //! known of other servers is forgotten when it is not told again; of one server only so much is kept. A consumer
-//! usually comes back at once, so a group that has stopped to wait still counts for a moment. Start at [`Own`] for this
+//! usually comes back at once, so a group that has stopped to wait still counts for a moment. Start at [`LocalWaiters`] for this
 //! server and [`RemoteWaiters`] for the rest.
 
 use std::collections::BTreeSet;

@@ -1,6 +1,6 @@
 //! Records that go away: written with a moment of expiry, and removed from disk some time after it.
 //!
-//! An expired record counts as absent at once ([`Tx::encode_record`] sees to that); what is here only takes the space
+//! An expired record counts as absent at once ([`Tx::record`] sees to that); what is here only takes the space
 //! back. Always: each expiring record has one entry under `DUE`, so a sweep looks at what is due and at nothing
 //! else. A key that is written here must not be written with [`Tx::put_record`] beside it. Start at [`put`].
 
@@ -16,7 +16,7 @@ fn due_key(at: Timestamp, key: &str) -> String {
     format!("{DUE_PREFIX}{:020}/{key}", at.micros())
 }
 
-/// Writes a record in place of `old`, which is what [`Tx::encode_record`] said of this key, and tells its version.
+/// Writes a record in place of `old`, which is what [`Tx::record`] said of this key, and tells its version.
 pub fn put(
     tx: &mut dyn Tx,
     key: &str,
@@ -35,7 +35,7 @@ pub fn put(
     Ok(version)
 }
 
-/// Removes a record, `old` being what [`Tx::encode_record`] said of it.
+/// Removes a record, `old` being what [`Tx::record`] said of it.
 pub fn remove(tx: &mut dyn Tx, key: &str, old: &Record) {
     tx.remove_record(key);
     remove_due_entry(tx, key, old.expires_at);

@@ -104,7 +104,7 @@ impl IdempotencyKey {
         })
     }
 
-    /// Keeps the answer, after [`find_prior_call`](Self::earlier) found none.
+    /// Keeps the answer, after [`find_prior_call`](Self::find_prior_call) found none.
     pub fn store_answer(&self, tx: &mut dyn Tx, scope: &str, answer: &[u8]) -> Result<(), TxError> {
         let (name, until) = (self.record_name(scope), Some(tx.now().after(ANSWER_RETENTION)));
         let (first, rest) = answer.split_at(answer.len().min(PART_BYTES));

@@ -223,7 +223,7 @@ impl Segment {
         bytes
     }
 
-    /// Completes the bytes of a segment whose encoded messages already stand from [`BODY_OFFSET`](Self::BODY_AT) on.
+    /// Completes the bytes of a segment whose encoded messages already stand from [`BODY_OFFSET`](Self::BODY_OFFSET) on.
     ///
     /// # Panics
     ///

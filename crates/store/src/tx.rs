@@ -91,7 +91,7 @@ pub struct GroupSpec<'a> {
 /// A decision reads what it needs, decides, and then writes. It checks everything before its first write, sizes as they
 /// are stored included. If it fails after that all the same, or panics, the backend undoes it, and only its caller gets
 /// the error. Undo may be slow. Reads see the writes of the same and of every earlier decision. A read may answer
-/// [`TxError::Load`], which the decision passes on with `?`; it is then run again, so it must have no effect
+/// [`TxError::RowsMissing`], which the decision passes on with `?`; it is then run again, so it must have no effect
 /// other than its writes. A try that is to count for nothing may have been shown rows of different moments, so a
 /// decision refuses what cannot be, and does not rest on its never being seen.
 ///
