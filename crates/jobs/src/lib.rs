@@ -59,7 +59,6 @@ mod availability;
 pub mod beat;
 pub mod book;
 mod bulk;
-pub mod calendar;
 mod cancel;
 mod chunk;
 pub mod cluster;

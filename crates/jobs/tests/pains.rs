@@ -26,7 +26,7 @@ const TESTS: [(u32, &str, &str); 25] = [
     (5, "tests/jobs/test_fires.py", "test_servers_that_share_a_database_fire_once"),
     (6, "tests/jobs/test_fires.py", "test_no_fire_is_lost_or_repeated_over_kills"),
     (7, "crates/jobs/tests/pains.rs", "a_node_that_takes_over_knows_every_schedule_and_its_zone"),
-    (8, "crates/jobs/tests/calendar.rs", "dst_in_new_york"),
+    (8, "crates/schedules/tests/calendar.rs", "dst_in_new_york"),
     (9, "crates/jobs/tests/pains.rs", "a_node_that_takes_over_knows_every_schedule_and_its_zone"),
     (10, "crates/jobs/tests/schedules.rs", "two_weeks_of_downtime_make_one_job_a_hundred_or_none"),
     (

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use baton_schedules::{FirePlan, FireState, Overlap, plan_fires};
 use baton_types::Timestamp;
 
-use super::plan::{Plan, plan};
-use super::{FIRES, FireOutcome, LastFire, Overlap, Schedule, expect, find, read_fire, write};
+use super::{FIRES, FireOutcome, LastFire, Schedule, expect, find, read_fire, write};
 use crate::book::{Book, Halt};
 use crate::cancel;
 use crate::enqueue::{self, Enqueued};
@@ -57,7 +57,15 @@ pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
     };
     let (now, calendar) = (book.now(), schedule.calendar()?);
     let is_active = is_active(book, &schedule)?;
-    let Some(plan) = plan(&schedule, &calendar, now, is_active) else {
+    let state = FireState {
+        next: schedule.next,
+        waiting: schedule.waiting,
+        misfire: schedule.spec.misfire,
+        grace: schedule.spec.grace(),
+        overlap: schedule.spec.overlap,
+        is_active,
+    };
+    let Some(plan) = plan_fires(&state, &calendar, now) else {
         let look_at = next_look(&schedule, now);
         write(book, id, &mut schedule, look_at)?;
         return Ok(Vec::new());
@@ -67,16 +75,16 @@ pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
     {
         cancel::cancel(book, job, false, Some("its schedule fired again"))?;
     }
-    let jobs = plan.jobs.iter().map(|fire| schedule.spec.job(id, *fire)).collect();
+    let jobs = plan.fires.iter().map(|fire| schedule.spec.job(id, *fire)).collect();
     let made = make(book, jobs)?;
     settle(&mut schedule, &plan, now, &made);
     let counts = &mut book.news.counts;
-    counts.fired.extend(plan.jobs.iter().map(|fire| now.since(*fire)));
+    counts.fired.extend(plan.fires.iter().map(|fire| now.since(*fire)));
     counts.misfires += u64::from(plan.is_misfire);
     counts.overlapped += plan.overlapped;
     let look_at = next_look(&schedule, now);
     write(book, id, &mut schedule, look_at)?;
-    Ok(plan.jobs)
+    Ok(plan.fires)
 }
 
 /// Whether the last job is under way. Only asked where it matters.
@@ -97,7 +105,7 @@ fn make(book: &mut Book<'_>, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Halt> {
 }
 
 /// What a plan makes of a schedule.
-fn settle(schedule: &mut Schedule, plan: &Plan, now: Timestamp, made: &[Enqueued]) {
+fn settle(schedule: &mut Schedule, plan: &FirePlan, now: Timestamp, made: &[Enqueued]) {
     let was_waiting = schedule.waiting;
     (schedule.next, schedule.waiting) = (plan.next, plan.waiting);
     schedule.jobs += made.len() as u64;
@@ -106,12 +114,12 @@ fn settle(schedule: &mut Schedule, plan: &Plan, now: Timestamp, made: &[Enqueued
     schedule.problem = None;
     schedule.last_job = made.last().map(|job| job.job_id).or(schedule.last_job);
     let outcome = match plan {
-        Plan { jobs, .. } if !jobs.is_empty() => FireOutcome::Fired,
-        Plan { waiting, .. } if waiting.is_some() && *waiting != was_waiting => FireOutcome::Waiting,
-        Plan { overlapped, .. } if *overlapped > 0 => FireOutcome::Overlapped,
+        FirePlan { fires, .. } if !fires.is_empty() => FireOutcome::Fired,
+        FirePlan { waiting, .. } if waiting.is_some() && *waiting != was_waiting => FireOutcome::Waiting,
+        FirePlan { overlapped, .. } if *overlapped > 0 => FireOutcome::Overlapped,
         _ => FireOutcome::Missed,
     };
-    let at = plan.jobs.last().copied().unwrap_or(now);
+    let at = plan.fires.last().copied().unwrap_or(now);
     schedule.last_fire = Some(LastFire { at, fired_at: now, outcome });
 }
 

@@ -4,27 +4,26 @@
 //! moves the schedule on to its next nominal time and its entry with it, and is guarded by the leader's lease; the
 //! store runs commits as if one after the other, so a nominal time is fired for once, by whichever server, and one
 //! that a crash cut short is still there. Always: a schedule that cannot fire (its queue is full, say) holds up no
-//! other, and is tried again; a paused one does nothing. Not here: when the moments are
-//! ([`calendar`](crate::calendar)), what a fire comes to ([`plan`]). Start at [`fire::look`].
+//! other, and is tried again; a paused one does nothing. Not here: calendars, misfires and overlap (`baton-schedules`).
+//! Start at [`fire::look`].
 
 pub(crate) mod duty;
 pub mod fire;
 mod handle;
-pub mod plan;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 pub(crate) mod simulated;
 mod spec;
 
+use baton_schedules::{Calendar, Overlap, database_version};
 use baton_store::Error as StoreError;
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use spec::{Kind, Moment, Overlap, ScheduleSpec, Template};
+pub use spec::{Kind, Moment, ScheduleSpec, Template};
 
 use crate::book::{Book, Halt};
-use crate::calendar::{Calendar, database_version};
 use crate::error::Error;
 use crate::id::JobId;
 use crate::spec::check_name;

@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_schedules::{
+    Calendar, DstGap, DstOverlap, GRACE, Interval, InvalidSchedule, Misfire, Overlap, Recurrence, Zone,
+    jitter,
+};
 use baton_types::Timestamp;
 use bytes::Bytes;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
-use crate::calendar::{Calendar, DstGap, DstOverlap, GRACE, Interval, Invalid, Misfire, Rule, Zone, jitter};
 use crate::error::Error;
 use crate::spec::{NORMAL, NewJob, PRIORITIES, Spec, When};
 
@@ -35,21 +38,6 @@ pub enum Kind {
     Interval,
     /// Only `at`.
     Once,
-}
-
-/// What happens when a schedule fires while its last job is under way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlap {
-    /// One more job.
-    #[default]
-    Allow,
-    /// None.
-    Skip,
-    /// One job, when the last has ended; further fires before that make none.
-    QueueOne,
-    /// One more job, and the last is asked to stop.
-    Replace,
 }
 
 /// A moment that is written as ISO-8601.
@@ -130,8 +118,8 @@ fn grace_ms() -> u64 {
     u64::try_from(GRACE.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl From<Invalid> for Error {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidSchedule> for Error {
+    fn from(invalid: InvalidSchedule) -> Self {
         Self::Invalid(invalid.to_string())
     }
 }
@@ -155,7 +143,7 @@ impl ScheduleSpec {
     pub fn calendar(&self, created_at: Timestamp) -> Result<Calendar, Error> {
         let given = (&self.cron, self.every_ms, self.at);
         let rule = match (self.kind, given) {
-            (Kind::Cron, (Some(cron), None, None)) => Rule::Cron {
+            (Kind::Cron, (Some(cron), None, None)) => Recurrence::Cron {
                 cron: cron.parse()?,
                 zone: self.time_zone.parse()?,
                 gap: self.dst_gap,
@@ -165,9 +153,9 @@ impl ScheduleSpec {
                 // What is shown has milliseconds, so that is what counts.
                 let created_at = Timestamp::from_micros(created_at.millis() * 1000);
                 let anchor = self.start_at.map_or(created_at, |start| start.0);
-                Rule::Interval(Interval::new(Duration::from_millis(millis), anchor)?)
+                Recurrence::Interval(Interval::new(Duration::from_millis(millis), anchor)?)
             }
-            (Kind::Once, (None, None, Some(at))) => Rule::Once(at.0),
+            (Kind::Once, (None, None, Some(at))) => Recurrence::Once(at.0),
             _ => {
                 let problem = "a schedule of kind cron has cron, of kind interval everyMs, of kind once at, and \
                                none of the others";

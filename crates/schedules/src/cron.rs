@@ -1,23 +1,23 @@
-//! Cron expressions: which wall-clock times they name.
+//! Cron expressions: the wall-clock times that they name.
 //!
 //! Five fields (minute, hour, day of the month, month, day of the week) or six with seconds first; names of months
 //! and days, lists, ranges, steps, and the common words such as `@daily`. Where both fields of days are restricted,
 //! either is enough, as in every crontab. Always: an expression that never fires is refused. Not here: zones and
-//! clock changes ([`zone`](super::zone)), and the letters `L`, `W`, `#` and `?` of other dialects, which are refused.
+//! clock changes (`zone`), and the letters `L`, `W`, `#` and `?` of other dialects, which are refused.
 
 use std::fmt;
 use std::str::FromStr;
 
 use jiff::civil::{Date, DateTime, Time, date};
 
-use super::Invalid;
-use super::field::{self, Field, Set};
+use crate::cron_field::{self as field, CronField, NumberSet};
+use crate::error::InvalidSchedule;
 
 /// Bytes of an expression: enough to list every minute of an hour and more.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// A day on which an expression must have fired, counting from 2000: every combination of a date and a day of the
-/// week comes within forty years, and the calendar repeats.
+/// An expression that does not fire between 2000 and this day never fires: every combination of a date and a day of
+/// the week occurs within forty years, and the calendar repeats.
 const LAST_DAY: Date = date(2050, 1, 1);
 
 const WORDS: [(&str, &str); 7] = [
@@ -34,55 +34,58 @@ const WORDS: [(&str, &str); 7] = [
 #[derive(Clone, Debug)]
 pub struct Cron {
     text: String,
-    seconds: Set,
-    minutes: Set,
-    hours: Set,
-    days: Field,
-    months: Set,
-    weekdays: Field,
-    is_rhythm: bool,
+    seconds: NumberSet,
+    minutes: NumberSet,
+    hours: NumberSet,
+    days: CronField,
+    months: NumberSet,
+    weekdays: CronField,
+    is_periodic: bool,
 }
 
 impl FromStr for Cron {
-    type Err = Invalid;
+    type Err = InvalidSchedule;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
+    fn from_str(text: &str) -> Result<Self, InvalidSchedule> {
         let text = text.trim();
         if text.len() > TEXT_BYTES_MAX {
             let problem =
                 format!("an expression has at most {TEXT_BYTES_MAX} bytes; split it into schedules");
-            return Err(Invalid::new("cron", problem));
+            return Err(InvalidSchedule::new("cron", problem));
         }
         let cron = Self::parse(text)?;
         let (start, end) = (date(2000, 1, 1), LAST_DAY);
         if cron.first(start.to_datetime(Time::midnight()), end.to_datetime(Time::midnight())).is_none() {
-            return Err(Invalid::new("cron", format!("{text:?} never fires: no year has such a day")));
+            return Err(InvalidSchedule::new(
+                "cron",
+                format!("{text:?} never fires: no year has such a day"),
+            ));
         }
         Ok(cron)
     }
 }
 
 impl Cron {
-    fn parse(text: &str) -> Result<Self, Invalid> {
+    fn parse(text: &str) -> Result<Self, InvalidSchedule> {
         let word = WORDS.iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
         if text.starts_with('@') && word.is_none() {
             let words: Vec<_> = WORDS.iter().map(|(word, _)| *word).collect();
             let problem = format!("{text:?} is not known; the words are {}", words.join(", "));
-            return Err(Invalid::new("cron", problem));
+            return Err(InvalidSchedule::new("cron", problem));
         }
         let fields: Vec<_> = word.map_or(text, |(_, fields)| fields).split_ascii_whitespace().collect();
         let (second, rest) = match fields[..] {
             [second, ref rest @ ..] if rest.len() == 5 => {
                 (field::parse(second, &field::SECOND)?.values, rest)
             }
-            ref rest if rest.len() == 5 => (Set::only(0), rest),
+            ref rest if rest.len() == 5 => (NumberSet::only(0), rest),
             _ => {
                 let problem = format!(
                     "an expression has 5 fields (minute, hour, day of the month, month, day of the week) or 6 \
                      with seconds first; this one has {}",
                     fields.len()
                 );
-                return Err(Invalid::new("cron", problem));
+                return Err(InvalidSchedule::new("cron", problem));
             }
         };
         let (minute, hour) = (field::parse(rest[0], &field::MINUTE)?, field::parse(rest[1], &field::HOUR)?);
@@ -94,17 +97,17 @@ impl Cron {
             days: field::parse(rest[2], &field::DAY)?,
             months: field::parse(rest[3], &field::MONTH)?.values,
             weekdays: field::parse(rest[4], &field::WEEKDAY)?,
-            is_rhythm: minute.is_rhythm || hour.is_rhythm,
+            is_periodic: minute.is_periodic || hour.is_periodic,
         })
     }
 
-    /// Whether it is a rhythm, with a star or a step in hours or minutes, rather than a list of times of day.
-    pub(super) fn is_rhythm(&self) -> bool {
-        self.is_rhythm
+    /// Whether the expression is periodic, with a star or a step in hours or minutes, instead of a list of times of day.
+    pub(crate) fn is_periodic(&self) -> bool {
+        self.is_periodic
     }
 
     /// The first time named from `from`, which has whole seconds, and before `end`.
-    pub(super) fn first(&self, from: DateTime, end: DateTime) -> Option<DateTime> {
+    pub(crate) fn first(&self, from: DateTime, end: DateTime) -> Option<DateTime> {
         let (mut day, mut since) = (from.date(), from.time());
         while day.to_datetime(Time::midnight()) < end {
             if !self.has_month(day) {
@@ -122,7 +125,7 @@ impl Cron {
     }
 
     /// The last time named from `from` on and before `end`.
-    pub(super) fn last(&self, from: DateTime, end: DateTime) -> Option<DateTime> {
+    pub(crate) fn last(&self, from: DateTime, end: DateTime) -> Option<DateTime> {
         let (mut day, mut until) = (end.date(), Some(end.time()));
         while day >= from.date() {
             if !self.has_month(day) {

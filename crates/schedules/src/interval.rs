@@ -1,12 +1,12 @@
-//! Intervals: evenly spaced moments, counted from a fixed one so that late fires do not add up.
+//! Intervals: evenly spaced moments. They count from a fixed anchor, so late fires do not accumulate.
 
 use std::time::Duration;
 
 use baton_types::Timestamp;
 
-use super::Invalid;
+use crate::error::InvalidSchedule;
 
-/// The shortest interval: schedules are looked at about once a second.
+/// The shortest interval: the leader checks schedules about once a second.
 const EVERY_MIN: Duration = Duration::from_secs(1);
 /// The longest interval.
 const EVERY_MAX: Duration = Duration::from_secs(10 * 366 * 86_400);
@@ -20,15 +20,18 @@ pub struct Interval {
 
 impl Interval {
     /// A moment at `anchor` and at every multiple of `every` after it.
-    pub fn new(every: Duration, anchor: Timestamp) -> Result<Self, Invalid> {
+    pub fn new(every: Duration, anchor: Timestamp) -> Result<Self, InvalidSchedule> {
         if !(EVERY_MIN..=EVERY_MAX).contains(&every) {
-            return Err(Invalid::new("everyMs", "an interval is at least 1000 ms and at most ten years"));
+            return Err(InvalidSchedule::new(
+                "everyMs",
+                "an interval is at least 1000 ms and at most ten years",
+            ));
         }
         let every = i64::try_from(every.as_micros()).unwrap_or(i64::MAX);
         Ok(Self { every, anchor: anchor.micros() })
     }
 
-    pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         if after.micros() < self.anchor {
             return Some(Timestamp::from_micros(self.anchor));
         }
@@ -36,7 +39,7 @@ impl Interval {
         self.at(rounds)
     }
 
-    pub(super) fn last(&self, until: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn last(&self, until: Timestamp) -> Option<Timestamp> {
         let since = until.micros().saturating_sub(self.anchor);
         (since >= 0).then(|| self.at(since / self.every))?
     }

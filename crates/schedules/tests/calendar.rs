@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use baton_jobs::calendar::{
-    Calendar, Cron, DstGap, DstOverlap, FIRES_MAX, GRACE, Interval, Misfire, Rule, Zone, catch_up, jitter,
+use baton_schedules::{
+    Calendar, Cron, DstGap, DstOverlap, FIRES_MAX, GRACE, Interval, Misfire, Recurrence, Zone, catch_up,
+    jitter,
 };
 use baton_types::Timestamp;
 use jiff::tz::{AmbiguousOffset, TimeZoneDatabase};
@@ -18,7 +19,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 fn cron(text: &str, zone: &str, gap: DstGap, overlap: DstOverlap) -> Calendar {
-    let rule = Rule::Cron { cron: text.parse().unwrap(), zone: zone.parse().unwrap(), gap, overlap };
+    let rule = Recurrence::Cron { cron: text.parse().unwrap(), zone: zone.parse().unwrap(), gap, overlap };
     Calendar::new(rule, None, None).unwrap()
 }
 
@@ -28,7 +29,7 @@ fn utc(text: &str) -> Calendar {
 
 fn every(seconds: u64, anchor: &str) -> Calendar {
     let interval = Interval::new(Duration::from_secs(seconds), at(anchor)).unwrap();
-    Calendar::new(Rule::Interval(interval), Some(at(anchor)), None).unwrap()
+    Calendar::new(Recurrence::Interval(interval), Some(at(anchor)), None).unwrap()
 }
 
 fn fires(calendar: &Calendar, from: &str, to: &str) -> Vec<String> {
@@ -235,7 +236,7 @@ fn dst_in_santiago() {
 
 #[test]
 fn fires_keep_to_the_start_and_the_end() {
-    let rule = Rule::Cron {
+    let rule = Recurrence::Cron {
         cron: "0 * * * *".parse().unwrap(),
         zone: "UTC".parse().unwrap(),
         gap: Shift,
@@ -247,7 +248,7 @@ fn fires_keep_to_the_start_and_the_end() {
     let all = ["2026-01-01T10:00:00Z", "2026-01-01T11:00:00Z", "2026-01-01T12:00:00Z"];
     check(&calendar, "2025-01-01T00:00:00Z", "2027-01-01T00:00:00Z", &all);
     assert!(Calendar::new(rule, Some(at("2026-01-02T00:00:00Z")), Some(at("2026-01-01T00:00:00Z"))).is_err());
-    let once = Calendar::new(Rule::Once(at("2026-01-01T00:00:00Z")), None, None).unwrap();
+    let once = Calendar::new(Recurrence::Once(at("2026-01-01T00:00:00Z")), None, None).unwrap();
     check(&once, "2025-01-01T00:00:00Z", "2027-01-01T00:00:00Z", &["2026-01-01T00:00:00Z"]);
     assert!(Interval::new(Duration::from_millis(999), Timestamp::MIN).is_err());
 }

@@ -1,21 +1,21 @@
-//! What becomes of fires that nobody was there for.
+//! Misfires: fires whose nominal time passed while no server could act.
 //!
-//! A look at a schedule finds its oldest fire that has not happened. While that one is not later than the grace
-//! allows, nothing was missed, and all that is due fires. Otherwise the policy decides about everything due at once.
-//! Always: at most [`FIRES_MAX`] fires per look, the newest ones; the work is bounded however long the downtime was;
-//! what was decided about lies in the past, so the next fire lies in the future.
+//! A check of a schedule starts from its oldest fire that has not happened. If that fire is late by no more than the
+//! grace, nothing was missed and everything due fires. Otherwise the policy decides about all due fires at once.
+//! Always: a check makes at most [`FIRES_MAX`] fires, the newest ones, however long the downtime was; the next fire
+//! lies in the future.
 
 use std::time::Duration;
 
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::Calendar;
+use crate::calendar::Calendar;
 
-/// The most fires that are made up for at once; older ones are given up.
+/// The most fires that one check makes; it drops older ones.
 pub const FIRES_MAX: usize = 100;
 
-/// How late a fire may be without counting as missed, unless the schedule says otherwise.
+/// How late a fire may be without counting as missed, by default.
 pub const GRACE: Duration = Duration::from_secs(60);
 
 /// What to do about fires that were missed.
@@ -31,18 +31,18 @@ pub enum Misfire {
     Skip,
 }
 
-/// What a look at a schedule came to.
+/// The result of [`catch_up`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CatchUp {
     /// The nominal times to fire for, in order.
     pub fires: Vec<Timestamp>,
-    /// Whether some were missed, so that the policy had a say.
+    /// Whether fires were missed, so that the policy applied.
     pub is_misfire: bool,
-    /// The next nominal time, after now; none when the schedule has ended.
+    /// The next nominal time after now; `None` when the schedule has ended.
     pub next: Option<Timestamp>,
 }
 
-/// What is to fire `now`, the oldest fire that has not happened being `oldest`; `None` when that is still ahead.
+/// Decides what fires `now`. `oldest` is the oldest fire that has not happened; `None` if it lies in the future.
 pub fn catch_up(
     calendar: &Calendar,
     oldest: Timestamp,
