@@ -13,11 +13,6 @@ import modules
 
 # The cycles that are still there, each as the modules it holds together.
 CYCLES_LEFT: dict[str, list[str]] = {
-    "baton-jobs": [
-        "chunk id",
-        "payload spec",
-        "availability beat book cancel cluster compact due duties end enqueue history idempotency jobs leader lease log meter permit queue recount report schedule view wear worker",
-    ],
     "baton-queue": [
         "broker rules timer wait",
         "counter kv",

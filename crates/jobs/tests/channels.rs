@@ -139,7 +139,7 @@ async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
         let statuses = hear(&store, "orchestrix.job.status", &job.job_id.to_string(), 3).await;
         assert_eq!(words(&statuses, "status"), ["dispatched", "running", "completed"]);
     }
-    let slices = 0..baton_jobs::cluster::SLICES;
+    let slices = 0..baton_jobs::SLICES;
     let mut crashed = 0;
     for slice in slices {
         let handoffs = heard(&store, "orchestrix.job.handoff", &slice.to_string()).await;

@@ -7,8 +7,8 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_jobs::cluster::{NodeState, SLICES};
 use baton_jobs::{ClusterView, Jobs, NewJob, NewWorker, Options, Outcome, Report, Times};
+use baton_jobs::{NodeState, SLICES};
 use baton_store::Store;
 
 /// Times that a test can wait for, far enough apart that a busy machine does not mix them up.
@@ -154,7 +154,7 @@ async fn the_jobs_of_a_dead_node_get_a_new_owner_and_do_not_run_again() {
             .numbers()
             .claims
             .iter()
-            .any(|(reason, count)| { *reason == baton_jobs::cluster::Reason::NodeCrash && *count > 0 })
+            .any(|(reason, count)| { *reason == baton_jobs::Reason::NodeCrash && *count > 0 })
     );
     // Epochs and terms only rise.
     let view = until(&staying, "somebody leads again", |view| {

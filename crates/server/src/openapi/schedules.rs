@@ -1,6 +1,6 @@
 //! Schedules, described.
 
-use baton_jobs::schedule::fire::BACKFILL_MAX;
+use baton_jobs::schedule::BACKFILL_MAX;
 use baton_types::limits::PAGE_ROWS_MAX;
 use http::StatusCode;
 use serde_json::{Value, json};

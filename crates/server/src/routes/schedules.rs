@@ -3,7 +3,7 @@
 //! Always: a schedule is answered with its next fires, so that whoever sets it sees what was understood; a change can
 //! be made dependent on the `revision` that was read, which is also its `ETag`. Start at [`put`].
 
-use baton_jobs::schedule::{OTHER_REVISION, Schedule, ScheduleSpec, fire::BACKFILL_MAX};
+use baton_jobs::schedule::{BACKFILL_MAX, OTHER_REVISION, Schedule, ScheduleSpec};
 use baton_types::Timestamp;
 use baton_types::limits::PAGE_ROWS_MAX;
 use http::{HeaderName, HeaderValue, StatusCode, header};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_jobs::cluster::{ClusterView, NodeView};
+use baton_jobs::{ClusterView, NodeView};
 use baton_types::Timestamp;
 use bytes::Bytes;
 use serde::Deserialize;

@@ -1,0 +1,256 @@
+//! The duties of the leader: what has to happen though nobody asks for it.
+//!
+//! One task holds the lease, and while it does runs each [`Duty`] when it says that it has something to do. A new duty
+//! is one more entry in [`own_duties`]. Always: every commit of a duty is guarded by the term; the duties begin together or, if
+//! one of them cannot, not at all; they end together, a margin before the lease does by this node's own clock, or as soon
+//! as a renewal fails or its outcome is not known; a duty that fails later is tried again and keeps no other from running.
+//! Not here: what the duties decide (`due` and its like).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_store::{BoxFuture, run};
+use baton_types::PartitionId;
+
+use crate::maintenance::compaction::compact;
+use crate::maintenance::schedule_firing::Schedules;
+use crate::maintenance::{leadership, log_retention, timeouts};
+use crate::model::error::{Error, NOT_LEADER};
+use crate::rules::availability::Availability;
+use crate::rules::queues;
+use crate::runtime::context::Shared;
+use crate::storage::leader_term::Term;
+
+/// The longest pause between two looks at the clock: another node may have added something.
+const TICK: Duration = Duration::from_secs(1);
+/// The pause after a duty has failed.
+const FAILED: Duration = Duration::from_millis(500);
+/// How often history is trimmed.
+const TRIM_EVERY: Duration = Duration::from_secs(60);
+
+/// Chunks of one queue that are moved before the other duties have their turn.
+const COMPACTED_MAX: usize = 100;
+
+/// Something the leader does.
+pub trait Duty: Send + Sync {
+    /// Its name, for the log.
+    fn name(&self) -> &'static str;
+
+    /// Does what there is to do; tells how long nothing else will be.
+    fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>>;
+}
+
+/// The duties of every leader, with or without other nodes.
+pub fn own_duties() -> Vec<Box<dyn Duty>> {
+    vec![Box::new(Clock), Box::new(Schedules), Box::new(Trim)]
+}
+
+/// Leads whenever it can, until the server stops.
+pub async fn keep(shared: Arc<Shared>, duties: Vec<Box<dyn Duty>>) {
+    while !shared.stop.is_cancelled() {
+        // Measured from before the attempt, so that this node stops believing before the others do.
+        let before = Stopwatch::start();
+        let term = if shared.standing.is_idle() { None } else { take(&shared).await };
+        if let Some(term) = term {
+            shared.meter.became_leader();
+            tracing::info!(term = term.number, "this node runs the duties of jobs");
+            lead(&shared, &duties, term, before).await;
+            shared.meter.was_leader();
+        }
+        if !shared.stop.is_cancelled() {
+            pause(&shared, jittered(shared.options.times.try_lead())).await;
+        }
+    }
+}
+
+/// So that nodes that wait for the same thing do not all come at once.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.75 + 0.5 * (baton_env::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
+}
+
+/// Runs the duties that the time calls for until nothing is due; tells whether this node could lead.
+pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
+    let Some(term) = take(shared).await else { return Ok(false) };
+    while Schedules.run(shared, &term).await?.is_zero() {}
+    while Clock.run(shared, &term).await?.is_zero() {}
+    Trim.run(shared, &term).await?;
+    Ok(true)
+}
+
+async fn take(shared: &Arc<Shared>) -> Option<Term> {
+    let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
+    let (life, known) = (shared.options.times.term, shared.availability());
+    let taken = run(&*shared.store, move |tx| leadership::take(tx, &node, sole, life, known));
+    match within(shared.options.duty_limit, taken).await? {
+        Ok(term) => term,
+        Err(error) => {
+            tracing::debug!(%error, "the lease for the duties of jobs cannot be had");
+            None
+        }
+    }
+}
+
+/// How leading ended.
+enum Ended {
+    /// The lease may be another's by now, or its time is not to be trusted.
+    Lost,
+    /// This node wants to lead no longer, and still may.
+    Given,
+}
+
+/// Runs the duties until the lease is lost, the node leaves or the server stops.
+async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term, renewed: Stopwatch) {
+    let ended = while_trusted(shared, duties, &mut term, renewed).await;
+    match ended {
+        Ended::Lost => {
+            tracing::warn!(term = term.number, "this node does not run the duties of jobs any more")
+        }
+        Ended::Given if shared.standing.is_abandoned() => {}
+        Ended::Given => {
+            let known = shared.availability_in(&term);
+            if let Err(error) = run(&*shared.store, move |tx| leadership::resign(tx, &term, known)).await {
+                tracing::debug!(%error, "the lease for the duties of jobs was not given back");
+            }
+        }
+    }
+}
+
+async fn while_trusted(
+    shared: &Arc<Shared>,
+    duties: &[Box<dyn Duty>],
+    term: &mut Term,
+    mut renewed: Stopwatch,
+) -> Ended {
+    let times = shared.options.times;
+    let mut pauses: Vec<(Stopwatch, Duration)> =
+        duties.iter().map(|_| (Stopwatch::start(), Duration::ZERO)).collect();
+    let mut is_first = true;
+    loop {
+        for (duty, (since, pause)) in duties.iter().zip(&mut pauses) {
+            if since.elapsed() < *pause && !shared.is_rung(duty.name()) {
+                continue;
+            }
+            let left = times.trusted().saturating_sub(renewed.elapsed());
+            let limit = shared.options.duty_limit.min(left);
+            *pause = match within(limit, duty.run(shared, term)).await {
+                None if limit == left => return Ended::Lost,
+                Some(Ok(pause)) => pause,
+                Some(Err(Error::Conflict { code: NOT_LEADER, .. })) => return Ended::Lost,
+                Some(Err(error)) if is_first => {
+                    tracing::warn!(%error, duty = duty.name(), "a duty cannot begin; another node may do better");
+                    return Ended::Given;
+                }
+                Some(Err(error)) => {
+                    tracing::warn!(%error, duty = duty.name(), "a duty failed; it will be tried again");
+                    FAILED
+                }
+                None => {
+                    tracing::warn!(
+                        duty = duty.name(),
+                        "a duty got no answer in time; it will be tried again"
+                    );
+                    FAILED
+                }
+            };
+            *since = Stopwatch::start();
+        }
+        is_first = false;
+        if shared.stop.is_cancelled() || shared.standing.is_idle() {
+            return Ended::Given;
+        }
+        if renewed.elapsed() >= times.renew {
+            let (before, left) = (Stopwatch::start(), times.trusted().saturating_sub(renewed.elapsed()));
+            match tokio::time::timeout(left, take(shared)).await {
+                Ok(Some(next)) if next.number == term.number => (*term, renewed) = (next, before),
+                _ => return Ended::Lost,
+            }
+        }
+        let next = pauses.iter().map(|(since, pause)| pause.saturating_sub(since.elapsed())).min();
+        let next = next.unwrap_or(TICK).min(times.renew.saturating_sub(renewed.elapsed()));
+        pause(shared, next).await;
+    }
+}
+
+/// What comes of it within a time. What it has begun may still happen later, which its guard allows for.
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        done = work => Some(done),
+        () = baton_env::sleep(limit) => None,
+    }
+}
+
+async fn pause(shared: &Shared, duration: Duration) {
+    tokio::select! {
+        () = shared.stop.cancelled() => {}
+        () = shared.alarm.notified() => {}
+        () = baton_env::sleep(duration) => {}
+    }
+}
+
+/// Jobs whose time has come, executions that are overdue, jobs that are to be forgotten.
+struct Clock;
+
+impl Duty for Clock {
+    fn name(&self) -> &'static str {
+        Shared::CLOCK
+    }
+
+    fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
+        Box::pin(async move {
+            let (number, known) = (term.number, shared.availability_in(term));
+            // Whatever becomes due from here on rings, until it is known when to look again.
+            shared.next_due.store(i64::MAX, Ordering::SeqCst);
+            let (swept, availability) = shared
+                .decide_guarded(term.clone(), move |book| {
+                    let availability = Availability::extend(known, book)?;
+                    Ok((timeouts::sweep(book, availability.since)?, availability))
+                })
+                .await?;
+            shared.note_availability(number, availability);
+            let now = availability.until;
+            // Often enough that two looks show no gap where there is none.
+            let longest = TICK.min(Availability::tolerated(&shared.options.policy) / 4);
+            let pause = timeouts::pause(now, swept.next, longest);
+            shared.next_due.store(now.after(pause).micros(), Ordering::SeqCst);
+            Ok(pause)
+        })
+    }
+}
+
+/// History that nobody can see any more, logs that have had their time, and space that a few old jobs hold.
+struct Trim;
+
+impl Duty for Trim {
+    fn name(&self) -> &'static str {
+        "trim"
+    }
+
+    fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
+        Box::pin(async move {
+            for partition in shared.all_queues().await? {
+                trim(shared, partition).await?;
+                for _ in 0..COMPACTED_MAX {
+                    let moved =
+                        shared.decide_guarded(term.clone(), move |book| compact(book, partition)).await?;
+                    if moved == 0 {
+                        break;
+                    }
+                }
+            }
+            while shared.decide_guarded(term.clone(), log_retention::sweep).await? {}
+            Ok(TRIM_EVERY)
+        })
+    }
+}
+
+async fn trim(shared: &Shared, partition: PartitionId) -> Result<(), Error> {
+    let kept = shared.options.policy.failed_for.max(shared.options.policy.completed_for);
+    run(&*shared.store, move |tx| {
+        let before = tx.now().before(kept);
+        queues::trim_history(tx, partition, before)
+    })
+    .await?;
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Who runs the duties: one node at a time, under a lease whose token guards everything that it does.
+//!
+//! Always: a decision of a duty asks [`Term::guard`] in its own commit, so a node that was paused past the end of its
+//! lease changes nothing, whatever it believes. A node that owns its store alone takes the lease from its own past.
+
+use std::time::Duration;
+
+use baton_store::lease::{self, Acquisition, Holder};
+use baton_store::{Tx, TxError};
+use serde_json::json;
+
+use crate::model::keys;
+use crate::rules::availability::Availability;
+use crate::storage::event_log::Log;
+use crate::storage::leader_term::Term;
+
+/// Takes the lease for a node, or renews it; `None` when another node has it. `sole` says that there can be no other.
+/// A renewal writes down what the leader knows of its availability in its term.
+pub fn take(
+    tx: &mut dyn Tx,
+    node: &str,
+    sole: bool,
+    life: Duration,
+    known: Option<(u64, Availability)>,
+) -> Result<Option<Term>, TxError> {
+    // Without a leader no job is deleted.
+    tx.use_reserve();
+    let (last, log) = (term(tx)?, Log::open(tx)?);
+    if sole && let Some(holder) = look(tx)?.filter(|holder| holder.owner != node) {
+        lease::release(tx, keys::LEADER, holder.token)?;
+    }
+    Ok(match lease::acquire(tx, keys::LEADER, node, life)? {
+        Acquisition::Granted(holder) => {
+            let number = last + 1;
+            tx.put_record(keys::TERM, number.to_string().into(), None)?;
+            log.write(tx, vec![("leader", json!({"node": node, "term": number}))])?;
+            Some(Term { number, token: holder.token, since: holder.since })
+        }
+        Acquisition::AlreadyHeld(holder) => {
+            if let Some((_, availability)) = known.filter(|(number, _)| *number == last) {
+                availability.keep(tx)?;
+            }
+            Some(Term { number: last, token: holder.token, since: holder.since })
+        }
+        Acquisition::HeldByOther(_) => None,
+    })
+}
+
+/// The number of the last term.
+pub fn term(tx: &mut dyn Tx) -> Result<u64, TxError> {
+    let record = tx.record(keys::TERM)?;
+    Ok(record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok()).unwrap_or(0))
+}
+
+/// Gives the lease back, so that another node need not wait for its end.
+pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Result<(), TxError> {
+    if let Some(availability) = known
+        && term.guard(tx)?
+    {
+        availability.keep(tx)?;
+    }
+    lease::release(tx, keys::LEADER, term.token).map(drop)
+}
+
+/// Who leads, and under which token.
+pub fn look(tx: &mut dyn Tx) -> Result<Option<Holder>, TxError> {
+    lease::holder(tx, keys::LEADER)
+}

@@ -1,0 +1,37 @@
+//! Counting, by slice, the jobs of a queue that were there before anybody asked who owns how many.
+//!
+//! A server that is alone on its store keeps no tally, and a queue may be older than tallies are. The leader counts such
+//! a queue, a stretch in each commit, while its jobs go on. Always: the tally of a queue says what its slots do, up to the
+//! chunk that the head names; what is before it is followed from then on, what is behind it is yet to be counted.
+
+use baton_types::PartitionId;
+
+use crate::model::ids::CHUNK;
+use crate::storage::{Book, Halt};
+
+/// Chunks counted in one commit.
+const STRETCH: u64 = 32;
+
+/// Counts the next stretch of a queue; tells whether there is more.
+pub fn recount(book: &mut Book<'_>, partition: PartitionId) -> Result<bool, Halt> {
+    let end = book.next_place(partition)?.offset.0.div_ceil(CHUNK);
+    let head = book.head(partition)?;
+    if !head.is_uncounted() {
+        return Ok(false);
+    }
+    let from = head.counted.unwrap_or(0).max(head.removed.end);
+    let to = end.min(from + STRETCH);
+    let chunks: Vec<_> = (from..to).map(|number| (partition, number)).collect();
+    book.want_chunks(&chunks)?;
+    let mut open = [0; CHUNK as usize];
+    for at in chunks {
+        for (count, slot) in open.iter_mut().zip(book.chunk(at)?) {
+            *count += u64::from(!slot.state.is_terminal());
+        }
+    }
+    let head = book.head_mut(partition)?;
+    head.begin_tally();
+    head.open.iter_mut().zip(open).for_each(|(count, more)| *count += more);
+    head.counted = (to < end).then_some(to);
+    Ok(to < end)
+}

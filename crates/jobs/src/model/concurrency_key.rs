@@ -1,0 +1,61 @@
+//! Concurrency keys: how many jobs of one key run, and which jobs wait for a permit.
+
+use baton_store::Error as StoreError;
+use baton_types::PartitionId;
+
+use crate::model::codec::{Reader, Writer};
+use crate::model::ids::Place;
+use crate::model::keys;
+use crate::model::slot::Permit;
+use crate::model::spec::Spec;
+
+/// What is kept of a key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Key {
+    /// How many may be under way.
+    pub limit: u32,
+    /// How many are.
+    pub held: u32,
+    /// Both ends of the line.
+    pub line: Option<(Place, Place)>,
+}
+
+impl Key {
+    /// Whether nobody holds it or waits for it, so that nothing has to be kept.
+    pub fn is_idle(&self) -> bool {
+        self.held == 0 && self.line.is_none()
+    }
+
+    pub(crate) fn encode(&self, out: &mut Writer) {
+        out.number(self.limit.into());
+        out.number(self.held.into());
+        out.byte(u8::from(self.line.is_some()));
+        for place in self.line.into_iter().flat_map(|(first, last)| [first, last]) {
+            out.number(place.partition.0);
+            out.number(place.offset.0);
+        }
+    }
+
+    pub(crate) fn decode(from: &mut Reader<'_>) -> Result<Self, StoreError> {
+        let (limit, held) = (from.small()?, from.small()?);
+        let line = if from.byte()? == 0 { None } else { Some((read_place(from)?, read_place(from)?)) };
+        Ok(Self { limit, held, line })
+    }
+}
+
+fn read_place(from: &mut Reader<'_>) -> Result<Place, StoreError> {
+    let partition = PartitionId(from.number()?);
+    Ok(Place::new(partition, from.number()?))
+}
+
+/// What a job needs by its specification, before it has any.
+pub fn of(spec: &Spec) -> Option<Permit> {
+    let text = spec.concurrency_key.as_ref()?;
+    Some(Permit {
+        key: keys::permit_hash(text),
+        limit: spec.concurrency_limit.unwrap_or(1),
+        held: false,
+        in_line: false,
+        next: None,
+    })
+}

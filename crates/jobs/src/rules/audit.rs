@@ -1,0 +1,166 @@
+//! The audit: whether everything that is derived from slots agrees with them.
+//!
+//! For tests, and for whoever suspects a mistake. It reads a whole queue, so it is not for every day. Always: what it
+//! finds is a mistake of ours; a healthy store has none, whatever callers did. Start at [`audit`].
+
+use std::collections::BTreeMap;
+
+use baton_store::TxError;
+use baton_types::PartitionId;
+
+use crate::model::ids::{CHUNK, JobId, Place};
+use crate::model::keys;
+use crate::model::limits::LOSSES_MAX;
+use crate::model::slot::Slot;
+use crate::model::state::State;
+use crate::storage::{Book, Halt, each};
+
+/// All slots of all queues.
+type Slots = BTreeMap<Place, Slot>;
+
+/// What is wrong in these queues; nothing, if all is well.
+pub fn audit(book: &mut Book<'_>, queues: &[PartitionId]) -> Result<Vec<String>, Halt> {
+    let (mut wrong, mut slots) = (Vec::new(), Slots::new());
+    for partition in queues {
+        audit_queue(book, *partition, &mut slots, &mut wrong)?;
+    }
+    audit_permits(book, &slots, &mut wrong)?;
+    audit_jobs(book, &slots, &mut wrong)?;
+    Ok(wrong)
+}
+
+/// Counts, lanes and the order of time.
+fn audit_queue(
+    book: &mut Book<'_>,
+    partition: PartitionId,
+    slots: &mut Slots,
+    wrong: &mut Vec<String>,
+) -> Result<(), Halt> {
+    let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
+    let (mut counts, mut open) = ([0; State::COUNT], vec![0; CHUNK as usize]);
+    let tallied = head.counted.unwrap_or(u64::MAX);
+    each(head.removed.end..end.div_ceil(CHUNK), |number| {
+        let (here, indexed) = book.chunk_as_stored((partition, number))?;
+        if here.is_empty() && !head.removed.contains(number) {
+            wrong.push(format!("chunk {number} of {partition} is missing"));
+        }
+        if let Some(at) = indexed
+            && book.record(&keys::due(at, partition, number))?.is_none()
+        {
+            wrong.push(format!("chunk {number} of {partition} has no due entry at {at}"));
+        }
+        if head.freed.contains(number) && here.iter().any(|slot| !slot.is_free()) {
+            wrong.push(format!("chunk {number} of {partition} is freed and needed"));
+        }
+        for (index, slot) in here.into_iter().enumerate() {
+            let place = Place::new(partition, number * CHUNK + index as u64);
+            counts[slot.state as usize] += 1;
+            open[index] += u64::from(number < tallied && !slot.state.is_terminal());
+            let lane =
+                head.lanes.iter().find(|lane| (lane.priority, lane.kind) == (slot.priority, slot.kind));
+            if slot.state == State::Dispatched && !lane.is_some_and(|lane| lane.chunks.contains(number)) {
+                wrong.push(format!("{place:?} is dispatched and in no lane"));
+            }
+            if slot.due().is_some_and(|due| indexed.is_none_or(|at| at > due)) {
+                wrong.push(format!(
+                    "{place:?} is due at {:?} and its chunk stands at {indexed:?}",
+                    slot.due()
+                ));
+            }
+            slots.insert(place, slot);
+        }
+        Ok(())
+    })?;
+    // Places of forgotten chunks are in no count.
+    counts[State::Gone as usize] = head.counts[State::Gone as usize];
+    if !head.open.is_empty() && head.open != open {
+        wrong.push(format!("{partition} tallies {:?} and has {open:?}", head.open));
+    }
+    if counts != head.counts {
+        wrong.push(format!("{partition} counts {:?} and has {counts:?}", head.counts));
+    }
+    Ok(())
+}
+
+/// Permits held, and the lines for them.
+fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
+    let mut keys = BTreeMap::<u64, (u32, Vec<Place>)>::new();
+    for (place, slot) in slots {
+        let Some(permit) = slot.permit else { continue };
+        let (held, waiting) = keys.entry(permit.key).or_default();
+        *held += u32::from(permit.held);
+        if permit.in_line {
+            waiting.push(*place);
+        }
+        let may_hold = slot.state == State::Dispatched || slot.state.is_held();
+        if permit.held != may_hold {
+            wrong.push(format!("{place:?} is {:?} and holds a permit: {}", slot.state, permit.held));
+        }
+    }
+    each(keys, |(hash, (held, mut waiting))| {
+        let known = book.permit(hash)?;
+        if known.held != held || held > known.limit.max(1) {
+            wrong.push(format!(
+                "key {hash:x}: {held} hold one of {}, {} are counted",
+                known.limit, known.held
+            ));
+        }
+        let (mut line, mut next) = (Vec::new(), known.line.map(|(first, _)| first));
+        while let Some(place) = next.filter(|_| line.len() <= slots.len()) {
+            line.push(place);
+            next = slots.get(&place).and_then(|slot| slot.permit).and_then(|permit| permit.next);
+        }
+        if line.last() != known.line.as_ref().map(|(_, last)| last) {
+            wrong.push(format!("key {hash:x}: the line ends at {:?}, not at {:?}", line.last(), known.line));
+        }
+        line.sort_unstable();
+        waiting.sort_unstable();
+        if line != waiting {
+            wrong.push(format!("key {hash:x}: {line:?} stand in line, {waiting:?} think so"));
+        }
+        if held < known.limit && !line.is_empty() && line.iter().any(|place| waits(slots, *place)) {
+            wrong.push(format!("key {hash:x}: {held} of {} are held and somebody waits", known.limit));
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn waits(slots: &Slots, place: Place) -> bool {
+    slots.get(&place).is_some_and(|slot| slot.state == State::Pending && slot.blockers == 0)
+}
+
+/// What holds for each job by itself.
+fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
+    each(slots.iter().filter(|(_, slot)| slot.state != State::Gone), |(place, slot)| {
+        let id = JobId::new(slot.created_at, *place);
+        let in_line = slot.permit.is_some_and(|permit| permit.in_line);
+        match book.spec(*place) {
+            Err(Halt::Stop(TxError::Failed(error))) => {
+                wrong.push(format!("{id} has no specification: {error}"))
+            }
+            other => drop(other?),
+        }
+        if slot.state == State::Pending && slot.blockers == 0 && !slot.is_doomed && !in_line {
+            wrong.push(format!("{id} waits for nothing"));
+        }
+        if slot.losses > LOSSES_MAX {
+            wrong.push(format!("{id} was lost {} times", slot.losses));
+        }
+        if slot.state.is_terminal() && (slot.unique.is_some() || slot.has_dependents) {
+            wrong.push(format!("{id} has ended and keeps others waiting"));
+        }
+        if let Some(unique) = slot.unique
+            && book.record(&keys::unique(unique))?.as_deref() != Some(&id.as_uuid().as_bytes()[..])
+        {
+            wrong.push(format!("{id} does not have its unique key"));
+        }
+        if let Some(at) = slot.dead_at
+            && book.record(&keys::dead(at, id))?.is_none()
+        {
+            wrong.push(format!("{id} is no dead letter though it says so"));
+        }
+        Ok(())
+    })?;
+    Ok(())
+}

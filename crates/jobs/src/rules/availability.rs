@@ -1,0 +1,50 @@
+//! When workers could be heard: the time since which the duties have run without a gap.
+//!
+//! A worker is dead when it was silent for a whole lease in which a server could have heard it. While all servers or
+//! their store are away, heartbeats are lost and leases end. So after a gap an execution that began before it keeps its
+//! lease for a full term. Always: a gap is measured in store time, from the last moment that the leader is known to have
+//! done its duties; a new leader reads that moment from the store, where each renewal of the leader's lease writes it.
+//! A gap that is longer than [`Availability::tolerated`] counts, so a worker can miss no more than that before its lease
+//! ends. Not here: what happens to a lease that has ended (`due`). Start at [`Availability::extend`].
+
+use std::time::Duration;
+
+use baton_store::{Tx, TxError};
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::keys;
+use crate::model::policy::Policy;
+use crate::storage::{Book, Halt};
+
+/// A time without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Availability {
+    /// Its beginning.
+    pub since: Timestamp,
+    /// The last moment that is known to belong to it.
+    pub until: Timestamp,
+}
+
+impl Availability {
+    /// How long a gap may be that does not count: half of what a lease is longer than the pause between heartbeats.
+    pub fn tolerated(policy: &Policy) -> Duration {
+        (policy.lease.saturating_sub(policy.heartbeat) / 2).max(Duration::from_secs(1))
+    }
+
+    /// Extends the time up to now, or begins a new one after a gap. `known` is what the leader itself remembers.
+    pub fn extend(known: Option<Self>, book: &mut Book<'_>) -> Result<Self, Halt> {
+        let now = book.now();
+        let last = match known {
+            Some(known) => Some(known),
+            None => book.record(keys::AVAILABILITY)?.and_then(|value| serde_json::from_slice(&value).ok()),
+        };
+        let unbroken = last.filter(|last: &Self| now.since(last.until) <= Self::tolerated(&book.policy));
+        Ok(Self { since: unbroken.map_or(now, |last| last.since), until: now })
+    }
+
+    /// Writes it down for the next leader.
+    pub fn keep(&self, tx: &mut dyn Tx) -> Result<(), TxError> {
+        tx.put_record(keys::AVAILABILITY, serde_json::to_vec(self).unwrap_or_default().into(), None).map(drop)
+    }
+}

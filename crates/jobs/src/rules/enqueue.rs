@@ -1,0 +1,243 @@
+//! Accepting jobs.
+
+use baton_types::{PartitionId, Timestamp};
+use serde::Serialize;
+
+use crate::model::concurrency_key;
+use crate::model::error::Error;
+use crate::model::ids::{JobId, Place};
+use crate::model::keys::{self, Label};
+use crate::model::limits::{BATCH_BYTES_MAX, BATCH_JOBS_MAX, DELAY_MAX, DEPENDENTS_MAX};
+use crate::model::new_job::{Dependency, NewJob, OnConflict, Unique, UniqueScope, When};
+use crate::model::payload;
+use crate::model::slot::Slot;
+use crate::model::spec::Spec;
+use crate::model::state::State;
+use crate::rules::completion;
+use crate::storage::{Book, Halt, each};
+
+/// What became of a job that was to be accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Enqueued {
+    /// The job, or the one that is there instead.
+    pub job_id: JobId,
+    /// Where it stands.
+    pub state: State,
+    /// When it will run, if not at once.
+    #[serde(skip)]
+    pub run_at: Option<Timestamp>,
+    /// Whether it is another one with the same unique key.
+    pub deduplicated: bool,
+}
+
+/// Refuses a batch that is too large, or a job in it that is wrong.
+pub fn check(jobs: &[NewJob]) -> Result<(), Error> {
+    if jobs.len() > BATCH_JOBS_MAX {
+        return Err(Error::TooLarge(format!("a call enqueues at most {BATCH_JOBS_MAX} jobs; split it")));
+    }
+    if jobs.iter().map(|job| job.args.len()).sum::<usize>() > BATCH_BYTES_MAX {
+        return Err(Error::TooLarge(format!(
+            "a call holds at most {BATCH_BYTES_MAX} bytes of args; split it"
+        )));
+    }
+    jobs.iter().try_for_each(NewJob::check)
+}
+
+/// Accepts jobs, each for the queue with the number beside it; an error concerns all of them.
+pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Vec<Enqueued>, Halt> {
+    add_until_refused(book, jobs, &mut None)
+}
+
+/// The same; `culprit` becomes the number of the job that is refused, if it is one.
+pub fn add_until_refused(
+    book: &mut Book<'_>,
+    jobs: &[(PartitionId, NewJob)],
+    culprit: &mut Option<usize>,
+) -> Result<Vec<Enqueued>, Halt> {
+    book.admit(jobs.iter().map(|(_, job)| job.args.len()).sum())?;
+    prefetch(book, jobs)?;
+    let mut accepted = Vec::with_capacity(jobs.len());
+    *culprit = Some(0);
+    each(jobs, |(partition, job)| {
+        let enqueued = add(book, *partition, job, &accepted)?;
+        accepted.push(enqueued);
+        *culprit = Some(accepted.len());
+        Ok(())
+    })?;
+    Ok(accepted)
+}
+
+/// Fetches at once what jobs will need one after the other.
+fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), Halt> {
+    let (mut keys, mut chunks, mut permits, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
+    let mut places = Ok(());
+    for (partition, job) in jobs {
+        if last.replace(*partition) != Some(*partition) {
+            // A queue whose end is not known yet does not keep the rest from being fetched.
+            match book.next_place(*partition) {
+                Ok(place) => chunks.push(place.chunk()),
+                Err(missing) => places = Err(missing),
+            }
+            keys.extend([keys::head(*partition), keys::kinds(*partition)]);
+        }
+        keys.extend(job.unique.iter().map(|unique| keys::unique(keys::unique_hash(*partition, &unique.key))));
+        permits.extend(job.spec.concurrency_key.iter().map(|text| keys::permit_hash(text)));
+    }
+    chunks.sort_unstable();
+    chunks.dedup();
+    let fetched = [
+        places,
+        book.want_chunks(&chunks),
+        book.want_permits(&permits),
+        book.want(keys.iter().map(String::as_str)),
+    ];
+    fetched.into_iter().collect()
+}
+
+/// Accepts one job; `before` are those of the same call.
+pub fn add(
+    book: &mut Book<'_>,
+    partition: PartitionId,
+    job: &NewJob,
+    before: &[Enqueued],
+) -> Result<Enqueued, Halt> {
+    if let Some(unique) = &job.unique
+        && let Some(there) = holder(book, partition, unique)?
+    {
+        book.news.counts.deduplicated += 1;
+        return Ok(there);
+    }
+    let (now, kind) = (book.now(), book.kind(partition, &job.spec.job_type)?);
+    let parents = parents(book, job, before)?;
+    let run_at = run_at(now, job.when)?;
+    let place = book.next_place(partition)?;
+    let (spec, depends_on) = (&job.spec, depends_on(book, &parents)?);
+    let mut slot = Slot::new(State::Pending, job.priority, kind, now);
+    slot.run_at = run_at;
+    slot.timeout_ms = spec.timeout_ms;
+    slot.has_labels = labels(spec).next().is_some();
+    slot.permit = concurrency_key::of(spec);
+    let id = JobId::new(now, place);
+    if let Some(unique) = &job.unique {
+        let hash = keys::unique_hash(partition, &unique.key);
+        let (until, held) = match unique.scope {
+            UniqueScope::Active => (None, Some(hash)),
+            UniqueScope::Window => (Some(now.after(unique.window)), None),
+        };
+        slot.unique = held;
+        book.put(keys::unique(hash), id.as_uuid().as_bytes().to_vec(), until);
+    }
+    slot.blockers = depend(book, place, &parents)?;
+    for (label, text) in labels(spec) {
+        book.put(keys::label(label, text, id), Vec::new(), None);
+    }
+    let mut payload = std::mem::take(&mut book.scratch);
+    payload.0.clear();
+    let unique_key = job.unique.as_ref().map(|unique| unique.key.as_str());
+    payload::encode(&mut payload, spec, unique_key, &depends_on, &job.args);
+    book.add(partition, &payload.0, slot)?;
+    book.scratch = payload;
+    completion::ready(book, place)?;
+    book.news.counts.enqueued += 1;
+    let state = book.slot(place)?.map_or(State::Pending, |slot| slot.state);
+    Ok(Enqueued { job_id: id, state, run_at, deduplicated: false })
+}
+
+/// The labels that a job is found by.
+pub fn labels(spec: &Spec) -> impl Iterator<Item = (Label, &str)> {
+    let tags = spec.tags.iter().map(|tag| (Label::Tag, tag.as_str()));
+    let correlation = spec.correlation_id.iter().map(|id| (Label::Correlation, id.as_str()));
+    tags.chain(correlation).chain(spec.schedule_id.iter().map(|id| (Label::Schedule, id.as_str())))
+}
+
+fn run_at(now: Timestamp, when: When) -> Result<Option<Timestamp>, Halt> {
+    let at = match when {
+        When::Now => return Ok(None),
+        When::After(delay) => now.after(delay),
+        When::At(at) if at > now.after(DELAY_MAX) => {
+            return Err(Error::invalid("runAt is more than five years ahead").into());
+        }
+        When::At(at) => at,
+    };
+    Ok((at > now).then_some(at))
+}
+
+/// The job that has the unique key already, unless the new one takes its place.
+fn holder(book: &mut Book<'_>, partition: PartitionId, unique: &Unique) -> Result<Option<Enqueued>, Halt> {
+    let hash = keys::unique_hash(partition, &unique.key);
+    let Some(value) = book.record(&keys::unique(hash))? else { return Ok(None) };
+    let id: Option<JobId> = uuid::Uuid::from_slice(&value).ok().and_then(|id| id.to_string().parse().ok());
+    let Some(id) = id else { return Ok(None) };
+    let Some(place) = book.find(id)? else {
+        // Of a job within its window that is forgotten, only the key is left.
+        let there = Enqueued { job_id: id, state: State::Gone, run_at: None, deduplicated: true };
+        return Ok(Some(there).filter(|_| unique.scope == UniqueScope::Window));
+    };
+    let slot = book.slot(place)?.map(|slot| (slot.state, slot.run_at));
+    let Some((state, run_at)) = slot else { return Ok(None) };
+    match unique.on_conflict {
+        OnConflict::Reject => {
+            let message = format!("job {id} has the uniqueKey {:?}", unique.key);
+            return Err(Error::conflict("unique_key_taken", message).into());
+        }
+        OnConflict::Replace if !state.is_held() && !state.is_terminal() => {
+            completion::call_off(book, place)?;
+            return Ok(None);
+        }
+        OnConflict::Replace | OnConflict::Return => {}
+    }
+    Ok(Some(Enqueued { job_id: id, state, run_at, deduplicated: true }))
+}
+
+// Dependencies.
+
+fn parents(book: &mut Book<'_>, job: &NewJob, before: &[Enqueued]) -> Result<Vec<Place>, Halt> {
+    let mut parents = each(&job.depends_on, |dependency| {
+        let id = match dependency {
+            Dependency::Job(id) => *id,
+            Dependency::Item(index) => {
+                let item = before.get(*index);
+                item.ok_or_else(|| {
+                    Error::invalid(format!("dependsOn names item {index}, which is not before it"))
+                })?
+                .job_id
+            }
+        };
+        let place = book.find(id)?;
+        Ok(place.ok_or_else(|| Error::invalid(format!("dependsOn names {id}, which is no job")))?)
+    })?;
+    parents.sort_unstable();
+    parents.dedup();
+    Ok(parents)
+}
+
+fn depends_on(book: &mut Book<'_>, parents: &[Place]) -> Result<Vec<JobId>, Halt> {
+    parents.iter().map(|place| book.id(*place)).collect()
+}
+
+/// Notes with each parent that has not completed that `place` waits for it; tells how many those are.
+fn depend(book: &mut Book<'_>, place: Place, parents: &[Place]) -> Result<u32, Halt> {
+    let mut blockers = 0;
+    for parent in parents {
+        let state = book.slot(*parent)?.map_or(State::Gone, |slot| slot.state);
+        match state {
+            State::Completed => continue,
+            state if state.is_terminal() => {
+                let message = format!("dependsOn names {}, which is {}", book.id(*parent)?, state.word());
+                return Err(Error::conflict("dependency_failed", message).into());
+            }
+            _ => {}
+        }
+        let mut dependents = completion::dependents(book, *parent)?;
+        if dependents.len() >= DEPENDENTS_MAX {
+            let message = format!("at most {DEPENDENTS_MAX} jobs can depend on one");
+            return Err(Error::Full(message).into());
+        }
+        dependents.push(place);
+        completion::put_dependents(book, *parent, &dependents);
+        book.slot_mut(*parent)?.has_dependents = true;
+        blockers += 1;
+    }
+    Ok(blockers)
+}

@@ -1,0 +1,63 @@
+//! Idempotency keys: a repeated call that makes jobs gets the first answer.
+
+use baton_store::{IdempotencyKey, RequestMatch};
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::model::error::Error;
+use crate::model::ids::JobId;
+use crate::model::keys;
+use crate::model::limits::IDEMPOTENT_FOR;
+use crate::model::state::State;
+use crate::rules::enqueue::Enqueued;
+use crate::storage::{Book, Halt};
+
+/// The code of a key that came with another request before.
+pub const KEY_REUSED: &str = "idempotency_key_reused";
+
+#[derive(Serialize, Deserialize)]
+struct Answered(JobId, State, bool, #[serde(default)] Option<Timestamp>);
+
+/// Runs `rule` unless the same call has been answered under this key. Another call under the key is refused.
+pub fn once(
+    book: &mut Book<'_>,
+    key: Option<&IdempotencyKey>,
+    rule: impl FnOnce(&mut Book<'_>) -> Result<Vec<Enqueued>, Halt>,
+) -> Result<Vec<Enqueued>, Halt> {
+    let Some(key) = key else { return rule(book) };
+    let place = keys::idempotent(&key.key);
+    if let Some(record) = book.record(&place)? {
+        let RequestMatch::Same(answer) = key.compare(&record) else {
+            let message =
+                "this idempotency key came with another request before; use a new key for a new request";
+            return Err(Error::conflict(KEY_REUSED, message).into());
+        };
+        if let Ok(answered) = serde_json::from_slice::<Vec<Answered>>(answer) {
+            let again = |Answered(job_id, state, deduplicated, run_at)| Enqueued {
+                job_id,
+                state,
+                run_at,
+                deduplicated,
+            };
+            return Ok(answered.into_iter().map(again).collect());
+        }
+    }
+    let answer = rule(book)?;
+    let kept: Vec<_> =
+        answer.iter().map(|one| Answered(one.job_id, one.state, one.deduplicated, one.run_at)).collect();
+    let until = book.now().after(IDEMPOTENT_FOR);
+    book.put(place, key.encode_record(&serde_json::to_vec(&kept).unwrap_or_default()), Some(until));
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_an_earlier_version_is_read() {
+        let text = r#"[["01900000-0000-7000-8000-000000000001","dispatched",false]]"#;
+        let answered: Vec<Answered> = serde_json::from_str(text).unwrap();
+        assert_eq!((answered[0].1, answered[0].3), (State::Dispatched, None));
+    }
+}

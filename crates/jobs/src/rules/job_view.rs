@@ -1,0 +1,161 @@
+//! A job as it is shown: where it stands, why it waits, and what became of each execution.
+
+use std::sync::Arc;
+
+use baton_types::{Offset, PartitionId, Timestamp};
+use bytes::Bytes;
+
+use crate::model::error::Error;
+use crate::model::history_entry::JobError;
+use crate::model::ids::{ExecutionId, JobId, Place, WorkerId};
+use crate::model::slot::Slot;
+use crate::model::spec::Spec;
+use crate::model::state::{Outcome, State, WaitReason};
+use crate::rules::heartbeat::ProgressAt;
+use crate::rules::leasing::held_back;
+use crate::storage::{Book, Halt};
+
+/// One execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// What it was reported under.
+    pub execution: ExecutionId,
+    /// Which one it was, from 1; 0 for what the server did itself.
+    pub number: u32,
+    /// Who ran it.
+    pub worker: WorkerId,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// How; `None` while it is under way.
+    pub outcome: Option<Outcome>,
+    /// Why.
+    pub error: Option<JobError>,
+}
+
+/// A job without its arguments and history.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobView {
+    /// Its id.
+    pub id: JobId,
+    /// Its queue.
+    pub queue: Arc<str>,
+    /// What it is.
+    pub spec: Spec,
+    /// Its arguments.
+    pub args: Bytes,
+    /// Where it stands.
+    pub state: State,
+    /// Why it does not run.
+    pub wait_reason: Option<WaitReason>,
+    /// 0 to 3.
+    pub priority: u8,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// When its time comes.
+    pub run_at: Option<Timestamp>,
+    /// When it was last leased.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub ended_at: Option<Timestamp>,
+    /// Attempts that count.
+    pub attempts: u32,
+    /// Executions in all.
+    pub executions: u32,
+    /// Executions whose worker fell silent.
+    pub losses: u32,
+    /// The fence that counts.
+    pub fence: u64,
+    /// Who has it, or had it last.
+    pub worker: Option<WorkerId>,
+    /// Since when it is a dead letter.
+    pub dead_at: Option<Timestamp>,
+    /// Why it failed or was cancelled, once it has ended so.
+    pub error: Option<JobError>,
+    pub(crate) history: Option<Offset>,
+    pub(crate) history_in: PartitionId,
+    pub(crate) has_result: bool,
+}
+
+/// A job with its history.
+#[derive(Clone, Debug, PartialEq)]
+pub struct JobDetail {
+    /// The job.
+    pub job: JobView,
+    /// Its executions, the first one first.
+    pub history: Vec<Attempt>,
+    /// What its worker last said of its progress.
+    pub progress: Option<ProgressAt>,
+    /// What it came to, as JSON.
+    pub result: Option<Bytes>,
+}
+
+/// What a slot and its queue tell of a job; its specification is read apart.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub place: Place,
+    pub slot: Slot,
+    pub queue: Arc<str>,
+    pub history_in: PartitionId,
+    pub wait_reason: Option<WaitReason>,
+}
+
+impl Seen {
+    /// Where the specification is.
+    pub fn spec_at(&self) -> (PartitionId, u64) {
+        (self.place.partition, self.slot.spec.unwrap_or(self.place.offset).0)
+    }
+
+    /// The job, with what was read.
+    pub fn with(self, spec: Spec, args: Bytes) -> JobView {
+        let slot = self.slot;
+        let has_run = slot.executions > 0;
+        JobView {
+            id: JobId::new(slot.created_at, self.place),
+            queue: self.queue,
+            spec,
+            args,
+            state: slot.state,
+            wait_reason: self.wait_reason,
+            priority: slot.priority,
+            created_at: slot.created_at,
+            run_at: slot.run_at,
+            started_at: has_run.then_some(slot.started_at),
+            ended_at: slot.state.is_terminal().then_some(slot.ended_at),
+            attempts: slot.attempts,
+            executions: slot.executions,
+            losses: slot.losses,
+            fence: slot.fence,
+            worker: has_run.then_some(WorkerId(slot.worker)),
+            dead_at: slot.dead_at,
+            error: None,
+            history: slot.history,
+            history_in: self.history_in,
+            has_result: slot.has_result,
+        }
+    }
+}
+
+/// Looks at a job.
+pub fn see(book: &mut Book<'_>, place: Place) -> Result<Option<Seen>, Halt> {
+    let Some(slot) = book.slot(place)?.cloned() else { return Ok(None) };
+    let now = book.now();
+    let head = book.head(place.partition)?;
+    let wait_reason = match slot.state {
+        State::Scheduled if slot.executions > 0 => Some(WaitReason::Retry),
+        State::Scheduled => Some(WaitReason::Delayed),
+        State::Pending if slot.blockers > 0 || slot.is_doomed => Some(WaitReason::Depends),
+        State::Pending => Some(WaitReason::KeyLimit),
+        State::Dispatched => Some(held_back(head, now).unwrap_or(WaitReason::NoWorker)),
+        _ => None,
+    };
+    let (queue, history_in) = (head.name.clone(), head.history);
+    Ok(Some(Seen { place, slot, queue, history_in, wait_reason }))
+}
+
+/// The same, or an error that says that the job is not known.
+pub fn look(book: &mut Book<'_>, id: JobId) -> Result<Seen, Halt> {
+    let place = book.expect(id)?;
+    see(book, place)?.ok_or_else(|| Error::no_job(id).into())
+}

@@ -1,0 +1,282 @@
+//! Giving jobs to workers: which ones, in which order.
+//!
+//! The most urgent lane of all queues that a worker serves comes first, the oldest job of a lane first. Where an
+//! operator gave one of the queues a weight, a draw decides first which queue is next, by weight. A look costs the head
+//! of each queue and the chunks that jobs are taken from, however many others wait.
+
+use std::time::Duration;
+
+use baton_types::{PartitionId, Timestamp};
+
+use crate::model::ids::{CHUNK, Place, WorkerId};
+use crate::model::keys;
+use crate::model::lane::Lane;
+use crate::model::queue_head::Head;
+use crate::model::state::State;
+use crate::model::worker::Desired;
+use crate::rules::{state_machine, workers};
+use crate::storage::{Book, Halt};
+
+/// Chunks fetched at once from one lane.
+const AHEAD: u64 = 16;
+/// Chunks fetched at once for several workers that ask together.
+const AHEAD_OF_ALL: usize = 64;
+/// Jobs taken after one draw between queues with weights.
+const DRAWN: usize = 8;
+/// How often the time of a worker's last look is noted.
+const NOTE_EVERY: Duration = Duration::from_secs(5);
+
+/// A job that was given to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Where it is.
+    pub place: Place,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// Where its specification is.
+    pub spec: u64,
+    /// What the worker must show.
+    pub fence: u64,
+    /// Which execution it is.
+    pub execution: u32,
+    /// Which attempt it is.
+    pub attempt: u32,
+    /// When it will have run too long.
+    pub deadline: Timestamp,
+}
+
+/// What a look for jobs came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The jobs.
+    pub jobs: Vec<Granted>,
+    /// What is wanted of the worker.
+    pub desired: Desired,
+    /// Whether there is more where these came from.
+    pub more: Vec<PartitionId>,
+    /// When a queue's rate allows the next job.
+    pub allowed_in: Option<Duration>,
+    /// The queues that were looked at.
+    pub queues: Vec<PartitionId>,
+}
+
+/// A lane of one of the queues.
+struct Choice {
+    partition: PartitionId,
+    lane: Lane,
+}
+
+/// Gives up to `max` jobs to a worker. `draw` is a random number, from which the choice between queues follows;
+/// `served` are the queues that the worker is known to serve, which are fetched along with it.
+pub fn lease(
+    book: &mut Book<'_>,
+    id: WorkerId,
+    max: usize,
+    draw: u64,
+    served: &[PartitionId],
+) -> Result<Grant, Halt> {
+    let mut keys = vec![keys::worker(id.0)];
+    keys.extend(served.iter().flat_map(|queue| [keys::head(*queue), keys::kinds(*queue)]));
+    book.want(keys.iter().map(String::as_str))?;
+    let mut worker = workers::expect(book, id)?;
+    let now = book.now();
+    let partitions: Vec<PartitionId> = worker.partitions.iter().copied().map(PartitionId).collect();
+    let mut grant = Grant { desired: worker.desired, queues: partitions.clone(), ..Grant::default() };
+    if worker.desired == Desired::Active {
+        fetch_heads(book, &partitions, !worker.told.job_types.is_empty())?;
+        let wish = Wish { worker: id, job_types: &worker.told.job_types, max, draw };
+        take(book, &partitions, &wish, &mut grant)?;
+    }
+    if !grant.jobs.is_empty() || now.since(worker.leased_at) > NOTE_EVERY {
+        (worker.leased_at, worker.seen_at) = (now, now);
+        workers::put(book, id, &worker)?;
+    }
+    Ok(grant)
+}
+
+fn fetch_heads(book: &mut Book<'_>, partitions: &[PartitionId], with_kinds: bool) -> Result<(), Halt> {
+    let mut keys: Vec<String> = partitions.iter().copied().map(keys::head).collect();
+    if with_kinds {
+        keys.extend(partitions.iter().copied().map(keys::kinds));
+    }
+    book.want(keys.iter().map(String::as_str))
+}
+
+/// What a worker asks for.
+struct Wish<'a> {
+    worker: WorkerId,
+    job_types: &'a [String],
+    max: usize,
+    draw: u64,
+}
+
+/// A queue that jobs may be taken from.
+struct Source {
+    partition: PartitionId,
+    /// How many more it may give out now.
+    left: u64,
+    weight: Option<u32>,
+}
+
+fn take(
+    book: &mut Book<'_>,
+    partitions: &[PartitionId],
+    wish: &Wish<'_>,
+    grant: &mut Grant,
+) -> Result<(), Halt> {
+    let now = book.now();
+    let (mut choices, mut sources) = (Vec::new(), Vec::new());
+    for partition in partitions {
+        let wanted = wanted_kinds(book, *partition, wish.job_types)?;
+        let head = book.head(*partition)?;
+        let is_wanted = |lane: &&Lane| wanted.as_ref().is_none_or(|wanted| wanted.contains(&lane.kind));
+        let (left, weight) = (head.allowance(now), head.settings.weight);
+        let lanes: Vec<Lane> = head.lanes.iter().filter(is_wanted).cloned().collect();
+        if left == 0 && !lanes.is_empty() && !head.settings.paused {
+            grant.allowed_in = shorter(grant.allowed_in, head.allowed_in(now));
+        }
+        sources.push(Source { partition: *partition, left, weight });
+        choices.extend(lanes.into_iter().map(|lane| Choice { partition: *partition, lane }));
+    }
+    let (mut draw, weighs) = (wish.draw, sources.iter().any(|source| source.weight.is_some()));
+    while grant.jobs.len() < wish.max {
+        let has_work = |source: &&Source| {
+            source.left > 0 && choices.iter().any(|choice| choice.partition == source.partition)
+        };
+        let mut open: Vec<&Source> = sources.iter().filter(has_work).collect();
+        let mut room = wish.max - grant.jobs.len();
+        if weighs && open.len() > 1 {
+            open = drawn(open, &mut draw).into_iter().collect();
+            room = room.min(DRAWN);
+        }
+        let Some(index) = most_urgent(&choices, &open, now, book.policy.ageing) else { break };
+        let partition = choices[index].partition;
+        let Some(source) = sources.iter_mut().find(|source| source.partition == partition) else { break };
+        let room = usize::try_from(source.left).unwrap_or(usize::MAX).min(room);
+        source.left -= take_from(book, &mut choices[index], wish.worker, room, grant)?;
+        if choices[index].lane.chunks.is_empty() {
+            choices.swap_remove(index);
+        }
+    }
+    for Source { partition, left, .. } in sources {
+        let taken = grant.jobs.iter().filter(|job| job.place.partition == partition).count() as u64;
+        if taken > 0 && book.head(partition)?.settings.rate_limit.is_some() {
+            book.head_mut(partition)?.give_out(taken, now);
+        }
+        if left > 0 && choices.iter().any(|choice| choice.partition == partition) {
+            grant.more.push(partition);
+        }
+    }
+    Ok(())
+}
+
+/// One of several queues, by weight; one without a weight has 1.
+fn drawn<'s>(open: Vec<&'s Source>, draw: &mut u64) -> Option<&'s Source> {
+    let weight = |source: &Source| u64::from(source.weight.unwrap_or(1));
+    // The next draw of the same call follows from this one.
+    *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let mut left = (*draw >> 33) % open.iter().map(|source| weight(source)).sum::<u64>().max(1);
+    open.into_iter().find(|source| match left.checked_sub(weight(source)) {
+        Some(rest) => {
+            left = rest;
+            false
+        }
+        None => true,
+    })
+}
+
+/// The most urgent lane of these queues, the oldest of several.
+fn most_urgent(choices: &[Choice], open: &[&Source], now: Timestamp, ageing: Duration) -> Option<usize> {
+    let is_open = |choice: &Choice| open.iter().any(|source| source.partition == choice.partition);
+    let open = choices.iter().enumerate().filter(|(_, choice)| is_open(choice));
+    let urgent = open
+        .max_by_key(|(_, choice)| (choice.lane.urgency(now, ageing), std::cmp::Reverse(choice.lane.since)));
+    urgent.map(|(index, _)| index)
+}
+
+/// Takes jobs from the first chunk of a lane; tells how many.
+fn take_from(
+    book: &mut Book<'_>,
+    choice: &mut Choice,
+    worker: WorkerId,
+    room: usize,
+    grant: &mut Grant,
+) -> Result<u64, Halt> {
+    let (partition, lane) = (choice.partition, &mut choice.lane);
+    let ahead = (room as u64 / CHUNK + 1).min(AHEAD);
+    let chunks: Vec<_> = lane.chunks.iter().map(|number| (partition, number)).take(ahead as usize).collect();
+    if let Err(missing) = book.want_chunks(&chunks) {
+        // Whoever asks along with this one will be given what comes after.
+        let after = lane.chunks.iter().take(AHEAD_OF_ALL).map(|number| (partition, number));
+        let _ = book.want_chunks(&after.collect::<Vec<_>>());
+        return Err(missing);
+    }
+    let Some(at @ (_, number)) = chunks.first().copied() else { return Ok(0) };
+    let (now, policy) = (book.now(), book.policy);
+    book.look_at(at)?;
+    let is_ours = |slot: &crate::model::slot::Slot| {
+        slot.state == State::Dispatched && (slot.priority, slot.kind) == (lane.priority, lane.kind)
+    };
+    let slots = book.chunk(at)?;
+    let found: Vec<usize> =
+        slots.iter().enumerate().filter(|(_, slot)| is_ours(slot)).map(|(at, _)| at).collect();
+    let newest = slots.last().map(|slot| slot.created_at);
+    let mut taken = 0;
+    for index in found.iter().take(room) {
+        let place = Place::new(partition, number * CHUNK + *index as u64);
+        let slot = book.slot_mut(place)?;
+        let ready_at = slot.run_at.unwrap_or(slot.created_at);
+        let Some(fence) = state_machine::lease(slot, now, worker.0, &policy) else { continue };
+        grant.jobs.push(Granted {
+            place,
+            created_at: slot.created_at,
+            spec: slot.spec.unwrap_or(place.offset).0,
+            fence,
+            execution: slot.executions,
+            attempt: slot.attempts,
+            deadline: slot.deadline,
+        });
+        book.news.counts.leased.push(now.since(ready_at));
+        book.tell(place);
+        taken += 1;
+    }
+    if found.len() <= room {
+        lane.chunks.remove(number);
+        lane.since = newest.unwrap_or(lane.since);
+    }
+    Ok(taken)
+}
+
+/// The numbers of the job types that a worker knows; `None` when it knows all.
+fn wanted_kinds(
+    book: &mut Book<'_>,
+    partition: PartitionId,
+    job_types: &[String],
+) -> Result<Option<Vec<u32>>, Halt> {
+    if job_types.is_empty() {
+        return Ok(None);
+    }
+    let kinds = book.kinds(partition)?.iter().zip(0u32..);
+    let known = kinds.filter(|(kind, _)| job_types.iter().any(|wanted| *wanted.as_str() == ***kind));
+    Ok(Some(known.map(|(_, number)| number).collect()))
+}
+
+fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Why a dispatched job of a queue is not given out.
+pub fn held_back(head: &Head, now: Timestamp) -> Option<crate::model::state::WaitReason> {
+    use crate::model::state::WaitReason;
+    let settings = &head.settings;
+    if settings.paused {
+        return Some(WaitReason::Paused);
+    }
+    if settings.concurrency.is_some_and(|limit| head.running() >= limit.into()) {
+        return Some(WaitReason::QueueLimit);
+    }
+    head.allowed_in(now).map(|_| WaitReason::RateLimit)
+}

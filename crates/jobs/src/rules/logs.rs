@@ -1,0 +1,351 @@
+//! Logs: what executions say, line by line, numbered without gaps.
+//!
+//! Lines of one call are one record, or several where they are many bytes. Always: the lines of an execution are numbered from 1 as its worker numbers them;
+//! a line that comes again is kept once, and a number that is missing is refused. Beyond the limit the oldest lines are
+//! dropped: their places stay empty, and readers are told of the gap. A log is kept for a time of its own after the job's end (`wear`). So a reader that goes on from the last number it saw misses nothing without knowing.
+
+use baton_store::Error as StoreError;
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::model::error::Error;
+use crate::model::ids::{ExecutionId, JobId};
+use crate::model::keys;
+use crate::model::limits::{LINE_BYTES_MAX, LINES_KEPT_MAX, LINES_MAX};
+use crate::model::slot::Slot;
+use crate::model::state::State;
+use crate::rules::heartbeat::ProgressAt;
+use crate::rules::state_machine;
+use crate::storage::split_records::split;
+use crate::storage::{Book, Halt};
+
+/// Records of lines read in one decision.
+const RECORDS_MAX: usize = 64;
+
+/// How grave a line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Every step.
+    Trace,
+    /// For whoever looks for a mistake.
+    Debug,
+    /// What happens.
+    #[default]
+    Info,
+    /// What should not.
+    Warn,
+    /// What must not.
+    Error,
+}
+
+/// A line as a worker sends it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NewLine {
+    /// How grave it is.
+    #[serde(default)]
+    pub level: Level,
+    /// What it says.
+    pub message: String,
+    /// When the worker wrote it, by its own clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+}
+
+/// Lines of one execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewLines {
+    /// The execution.
+    pub execution: ExecutionId,
+    /// The number of the first line.
+    pub first: u64,
+    /// The lines.
+    pub lines: Vec<NewLine>,
+}
+
+/// What became of lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logged {
+    /// All numbers before this one are kept or counted.
+    UpTo(u64),
+    /// The worker's time with the job was over.
+    StaleFence {
+        /// The fence that counts.
+        current: u64,
+    },
+}
+
+/// A kept line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    /// Its place in the job's log, from 1, over all executions.
+    #[serde(skip)]
+    pub offset: u64,
+    /// Its number in its execution.
+    pub seq: u64,
+    /// The execution.
+    pub execution_id: ExecutionId,
+    /// When: as the worker said, or when it was kept.
+    pub at: String,
+    /// How grave it is.
+    pub level: Level,
+    /// What it says.
+    pub message: String,
+    /// Lines before it that were not kept.
+    #[serde(skip)]
+    pub dropped: u64,
+}
+
+/// How far the log of each execution is; the newest last.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Logs {
+    /// Lines kept over all executions.
+    offset: u64,
+    /// The fence of the newest execution with a log, the number that its next line must have, lines kept and not kept.
+    fence: u64,
+    next: u64,
+    kept: u64,
+    dropped: u64,
+    /// How the job ended, once the job itself is forgotten.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    ended: Option<State>,
+}
+
+/// Lines of one call as they are kept.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    fence: u64,
+    first: u64,
+    at: Timestamp,
+    lines: Vec<NewLine>,
+}
+
+fn read<T: serde::de::DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(value)
+        .map_err(|error| StoreError::Corrupt(format!("a log cannot be read: {error}")))
+}
+
+/// Keeps lines.
+pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
+    if new.lines.is_empty() || new.lines.len() > LINES_MAX || new.first == 0 {
+        return Err(Error::invalid(format!("a call has 1 to {LINES_MAX} lines, numbered from 1")).into());
+    }
+    let job = new.execution.job;
+    let place = book.expect(job)?;
+    let Some(slot) = book.slot(place)? else { return Err(Error::no_job(job).into()) };
+    // The last words of an execution may come after its outcome, as long as it is the newest.
+    let is_last = slot.fence == new.execution.fence && slot.state == State::Completed;
+    if state_machine::check(slot, new.execution.fence).is_err() && !is_last {
+        let current = slot.fence;
+        book.news.counts.stale += 1;
+        return Ok(Logged::StaleFence { current });
+    }
+    let mut logs: Logs =
+        book.record(&keys::logs(job))?.map(|value| read(&value)).transpose()?.unwrap_or_default();
+    if logs.fence != new.execution.fence {
+        logs = Logs { fence: new.execution.fence, next: 1, kept: 0, dropped: 0, ..logs };
+    }
+    if new.first > logs.next {
+        let message = format!(
+            "the next line has number {}, these begin with {}: send those between",
+            logs.next, new.first
+        );
+        return Err(Error::conflict("log_gap", message).into());
+    }
+    let (known, sent_at) = (usize::try_from(logs.next - new.first).unwrap_or(usize::MAX), book.now());
+    let fresh = new.lines.get(known..).unwrap_or_default();
+    if fresh.is_empty() {
+        return Ok(Logged::UpTo(logs.next));
+    }
+    let mut seq = logs.next;
+    for lines in split(fresh.iter().cloned().map(bounded).collect()) {
+        book.say(place.index() as u64, || {
+            let at = sent_at.to_iso_millis();
+            json!({
+                "kind": "logs", "jobId": job, "executionId": new.execution, "firstSeq": seq, "lines": lines,
+                "at": at,
+            })
+        });
+        let count = lines.len() as u64;
+        let record = Kept { fence: logs.fence, first: seq, at: book.now(), lines };
+        book.put(keys::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);
+        seq += count;
+        logs.offset += count;
+    }
+    logs.next += fresh.len() as u64;
+    logs.kept += fresh.len() as u64;
+    let dropped = drop_oldest(book, job, &mut logs, fresh.len())?;
+    book.put(keys::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
+    book.news.counts.lines = (fresh.len() as u64, dropped);
+    let now = book.now();
+    let slot = book.slot_mut(place)?;
+    let is_first = !std::mem::replace(&mut slot.has_words, true);
+    if is_first && slot.state.is_terminal() {
+        schedule_removal(book, job, now);
+    }
+    book.tell(place);
+    Ok(Logged::UpTo(logs.next))
+}
+
+/// Removes the oldest records of the newest execution that are not needed to keep as many lines as are to be kept, after
+/// `fresh` lines were added. Its lines have the last places of the log, so what is removed leaves a gap before them.
+fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -> Result<u64, Halt> {
+    if logs.kept <= LINES_KEPT_MAX {
+        return Ok(0);
+    }
+    let prefix = keys::log_lines(job);
+    let before = keys::log(job, logs.offset - logs.kept);
+    // Each record has a line, so as many as were added make room for them.
+    let oldest = book.stored(&prefix, Some(&before), fresh + 1)?;
+    let first = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
+    let mut dropped = 0;
+    for pair in oldest.windows(2) {
+        let (Some(from), Some(to)) = (first(&pair[0].0), first(&pair[1].0)) else { break };
+        if logs.kept - (to - from) < LINES_KEPT_MAX {
+            break;
+        }
+        book.remove(pair[0].0.clone());
+        logs.kept -= to - from;
+        dropped += to - from;
+    }
+    logs.dropped += dropped;
+    Ok(dropped)
+}
+
+/// Prepares the log of a job that is about to be forgotten for its time without it.
+pub fn outlive(book: &mut Book<'_>, job: JobId, slot: &Slot) -> Result<(), Halt> {
+    let Some(value) = book.record(&keys::logs(job))? else { return Ok(()) };
+    let logs = Logs { ended: Some(slot.state), ..read(&value)? };
+    book.put(keys::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
+    schedule_removal(book, job, slot.ended_at);
+    Ok(())
+}
+
+/// Notes when the log of a job that ended at `ended_at` has had its time.
+pub fn schedule_removal(book: &mut Book<'_>, job: JobId, ended_at: Timestamp) {
+    let at = ended_at.after(book.policy.logs_for);
+    book.put(keys::worn(at, job), Vec::new(), None);
+}
+
+fn bounded(mut line: NewLine) -> NewLine {
+    let end = line.message.len().min(LINE_BYTES_MAX);
+    let end = (0..=end).rev().find(|end| line.message.is_char_boundary(*end)).unwrap_or(0);
+    line.message.truncate(end);
+    line.at = line.at.filter(|at| at.len() <= 64);
+    line
+}
+
+/// What a reader of a log asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Only lines of this execution.
+    pub execution: Option<ExecutionId>,
+    /// Only lines after this place.
+    pub after: u64,
+    /// Only lines as grave as this, or more.
+    pub level: Option<Level>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A piece of a log, and how the job stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogPage {
+    /// The lines.
+    pub lines: Vec<Line>,
+    /// The place of the last line that was looked at.
+    pub last: u64,
+    /// Whether there may be more now.
+    pub more: bool,
+    /// Lines of the newest execution that were not kept.
+    pub dropped: u64,
+    /// Where the job stands.
+    pub state: State,
+    /// The fence that counts.
+    pub fence: u64,
+    /// How far it is.
+    pub progress: Option<ProgressAt>,
+}
+
+/// Reads a log.
+pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPage, Halt> {
+    let slot = match book.find(job)? {
+        Some(place) => book.slot(place)?.map(|slot| (slot.state, slot.fence, slot.has_words)),
+        None => None,
+    };
+    let logs: Option<Logs> = match slot {
+        Some((.., false)) => None,
+        _ => book.record(&keys::logs(job))?.map(|value| read(&value)).transpose()?,
+    };
+    let outlived = || logs.as_ref().and_then(|logs| logs.ended.map(|state| (state, logs.fence, true)));
+    let (state, fence, has_words) = slot.or_else(outlived).ok_or_else(|| Error::no_job(job))?;
+    let mut page = LogPage {
+        lines: Vec::new(),
+        last: query.after,
+        more: false,
+        dropped: 0,
+        state,
+        fence,
+        progress: None,
+    };
+    if !has_words {
+        return Ok(page);
+    }
+    page.progress = book.record(&keys::progress(job))?.and_then(|value| serde_json::from_slice(&value).ok());
+    page.dropped = logs.as_ref().map_or(0, |logs| logs.dropped);
+    let prefix = keys::log_lines(job);
+    // A record holds at most so many lines, so the one with the next line begins no earlier than this.
+    let mut from = keys::log(job, (query.after + 1).saturating_sub(LINES_MAX as u64));
+    let first_line = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
+    let records = loop {
+        let records = book.stored(&prefix, Some(&from), RECORDS_MAX)?;
+        // Records with few lines each: only the last of these can hold the next line.
+        match records.last_chunk() {
+            Some([(before, _), (last, _)])
+                if records.len() == RECORDS_MAX && first_line(last).is_some_and(|n| n <= query.after) =>
+            {
+                from.clone_from(before);
+            }
+            _ => break records,
+        }
+    };
+    page.more = records.len() == RECORDS_MAX;
+    let (mut expected, mut gap) = (query.after + 1, 0);
+    for (key, record) in records {
+        let (Some(first), kept) = (first_line(&key), read::<Kept>(&record.value)?) else { continue };
+        let execution = ExecutionId { job, fence: kept.fence };
+        let at = kept.at.to_iso_millis();
+        if query.execution.is_none_or(|wanted| wanted == execution) {
+            gap += first.saturating_sub(expected);
+        }
+        expected = expected.max(first + kept.lines.len() as u64);
+        for (index, line) in kept.lines.into_iter().enumerate() {
+            let offset = first + index as u64;
+            if offset <= query.after {
+                continue;
+            }
+            if page.lines.len() >= query.limit {
+                page.more = true;
+                return Ok(page);
+            }
+            page.last = offset;
+            let fits = query.execution.is_none_or(|wanted| wanted == execution)
+                && query.level.is_none_or(|level| line.level >= level);
+            if fits {
+                page.lines.push(Line {
+                    offset,
+                    seq: kept.first + index as u64,
+                    execution_id: execution,
+                    at: line.at.unwrap_or_else(|| at.clone()),
+                    level: line.level,
+                    message: line.message,
+                    dropped: std::mem::take(&mut gap),
+                });
+            }
+        }
+    }
+    Ok(page)
+}

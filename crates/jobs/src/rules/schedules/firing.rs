@@ -1,0 +1,204 @@
+//! Firing: the commits that make jobs of schedules.
+
+use std::time::Duration;
+
+use baton_schedules::{FirePlan, FireState, Overlap, plan_fires};
+use baton_types::Timestamp;
+
+use crate::model::error::Error;
+use crate::model::new_job::NewJob;
+use crate::rules::enqueue::{self, Enqueued};
+use crate::rules::schedules::{FIRES, FireOutcome, LastFire, Schedule, expect, find, read_fire, write};
+use crate::rules::{cancellation, queues};
+use crate::storage::{Book, Halt};
+
+/// Schedules that one look lists.
+pub const DUE_MAX: usize = 100;
+/// Jobs that one back-fill may make.
+pub const BACKFILL_MAX: usize = 1_000;
+/// How soon a schedule is looked at again whose fire waits for a job to end.
+const WAITING_AGAIN: Duration = Duration::from_secs(1);
+/// The pause after a first failure; it doubles up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// What a look at the schedules found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Due {
+    /// Schedules to look at, each in a commit of its own.
+    pub schedules: Vec<String>,
+    /// When the next one is to be looked at.
+    pub next: Option<Timestamp>,
+}
+
+/// Which schedules are to be looked at now.
+pub fn look(book: &mut Book<'_>) -> Result<Due, Halt> {
+    let (now, mut due) = (book.now(), Due::default());
+    for (entry, _) in book.stored(FIRES, None, DUE_MAX + 1)? {
+        let Some((at, id)) = read_fire(&entry) else {
+            book.remove(entry);
+            continue;
+        };
+        if at > now || due.schedules.len() == DUE_MAX {
+            due.next = Some(at);
+            break;
+        }
+        due.schedules.push(id.to_owned());
+    }
+    Ok(due)
+}
+
+/// Fires a schedule if something of it is due. Nothing is decided twice: what was fired for lies before `next`, which
+/// moves in the same commit. Tells the nominal times that jobs were made for.
+pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
+    let Some(mut schedule) = find(book, id)?.filter(|schedule| schedule.spec.enabled) else {
+        return Ok(Vec::new());
+    };
+    let (now, calendar) = (book.now(), schedule.calendar()?);
+    let is_active = is_active(book, &schedule)?;
+    let state = FireState {
+        next: schedule.next,
+        waiting: schedule.waiting,
+        misfire: schedule.spec.misfire,
+        grace: schedule.spec.grace(),
+        overlap: schedule.spec.overlap,
+        is_active,
+    };
+    let Some(plan) = plan_fires(&state, &calendar, now) else {
+        let look_at = next_look(&schedule, now);
+        write(book, id, &mut schedule, look_at)?;
+        return Ok(Vec::new());
+    };
+    if plan.replaces
+        && let Some(job) = schedule.last_job
+    {
+        cancellation::cancel(book, job, false, Some("its schedule fired again"))?;
+    }
+    let jobs = plan.fires.iter().map(|fire| schedule.spec.job(id, *fire)).collect();
+    let made = make(book, jobs)?;
+    settle(&mut schedule, &plan, now, &made);
+    let counts = &mut book.news.counts;
+    counts.fired.extend(plan.fires.iter().map(|fire| now.since(*fire)));
+    counts.misfires += u64::from(plan.is_misfire);
+    counts.overlapped += plan.overlapped;
+    let look_at = next_look(&schedule, now);
+    write(book, id, &mut schedule, look_at)?;
+    Ok(plan.fires)
+}
+
+/// Whether the last job is under way. Only asked where it matters.
+fn is_active(book: &mut Book<'_>, schedule: &Schedule) -> Result<bool, Halt> {
+    let Some(job) = schedule.last_job.filter(|_| schedule.spec.overlap != Overlap::Allow) else {
+        return Ok(false);
+    };
+    let Some(place) = book.find(job)? else { return Ok(false) };
+    Ok(book.slot(place)?.is_some_and(|slot| !slot.state.is_terminal()))
+}
+
+fn make(book: &mut Book<'_>, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Halt> {
+    let Some(name) = jobs.first().map(|job| job.queue.clone()) else { return Ok(Vec::new()) };
+    let partition = queues::find(book, &name)?;
+    let partition = partition.ok_or_else(|| Error::NotFound(format!("there is no job queue {name:?}")))?;
+    let jobs: Vec<_> = jobs.into_iter().map(|job| (partition, job)).collect();
+    enqueue::add_all(book, &jobs)
+}
+
+/// What a plan makes of a schedule.
+fn settle(schedule: &mut Schedule, plan: &FirePlan, now: Timestamp, made: &[Enqueued]) {
+    let was_waiting = schedule.waiting;
+    (schedule.next, schedule.waiting) = (plan.next, plan.waiting);
+    schedule.jobs += made.len() as u64;
+    schedule.overlapped += plan.overlapped;
+    schedule.misfires += u64::from(plan.is_misfire);
+    schedule.problem = None;
+    schedule.last_job = made.last().map(|job| job.job_id).or(schedule.last_job);
+    let outcome = match plan {
+        FirePlan { fires, .. } if !fires.is_empty() => FireOutcome::Fired,
+        FirePlan { waiting, .. } if waiting.is_some() && *waiting != was_waiting => FireOutcome::Waiting,
+        FirePlan { overlapped, .. } if *overlapped > 0 => FireOutcome::Overlapped,
+        _ => FireOutcome::Missed,
+    };
+    let at = plan.fires.last().copied().unwrap_or(now);
+    schedule.last_fire = Some(LastFire { at, fired_at: now, outcome });
+}
+
+fn next_look(schedule: &Schedule, now: Timestamp) -> Option<Timestamp> {
+    let again = schedule.waiting.map(|_| now.after(WAITING_AGAIN));
+    schedule.next.into_iter().chain(again).min()
+}
+
+/// Takes note that a schedule could not fire, and looks at it again later. What is due stays due.
+pub fn postpone(book: &mut Book<'_>, id: &str, why: &str) -> Result<(), Halt> {
+    let Some(mut schedule) = find(book, id)? else { return Ok(()) };
+    let failures = schedule.problem.as_ref().map_or(0, |(_, failures)| *failures);
+    let pause = RETRY_FIRST.saturating_mul(1 << failures.min(6)).min(RETRY_MAX);
+    schedule.problem = Some((why.to_owned(), failures.saturating_add(1)));
+    let look_at = Some(book.now().after(pause));
+    write(book, id, &mut schedule, look_at)
+}
+
+/// Fires now, besides, whether the schedule is paused or not; the overlap policy holds. Tells the job, or none when it
+/// waits for the last one to end.
+pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Vec<Enqueued>, Halt> {
+    let mut schedule = expect(book, id)?;
+    let now = book.now();
+    if is_active(book, &schedule)? {
+        match schedule.spec.overlap {
+            Overlap::Skip => {
+                let message = "its last job is under way, and the schedule's overlap policy is skip";
+                return Err(Error::conflict("overlap", message).into());
+            }
+            Overlap::QueueOne => {
+                schedule.waiting.get_or_insert(now);
+                let look_at = next_look(&schedule, now);
+                write(book, id, &mut schedule, look_at)?;
+                return Ok(Vec::new());
+            }
+            Overlap::Replace => {
+                if let Some(job) = schedule.last_job {
+                    cancellation::cancel(book, job, false, Some("its schedule was triggered"))?;
+                }
+            }
+            Overlap::Allow => {}
+        }
+    }
+    let made = make(book, vec![schedule.spec.job_now(id, now)])?;
+    schedule.jobs += made.len() as u64;
+    schedule.last_job = made.last().map(|job| job.job_id).or(schedule.last_job);
+    schedule.last_fire = Some(LastFire { at: now, fired_at: now, outcome: FireOutcome::Fired });
+    let look_at = schedule.indexed;
+    write(book, id, &mut schedule, look_at)?;
+    Ok(made)
+}
+
+/// The nominal times of a stretch of the past, and whether there are more than `max`.
+pub fn stretch(
+    book: &mut Book<'_>,
+    id: &str,
+    (from, to): (Timestamp, Timestamp),
+    max: usize,
+) -> Result<(Vec<Timestamp>, bool), Halt> {
+    let schedule = expect(book, id)?;
+    if max == 0 || max > BACKFILL_MAX {
+        return Err(Error::invalid(format!("max is 1 to {BACKFILL_MAX}")).into());
+    }
+    if from > to || to > book.now() {
+        return Err(Error::invalid("from comes before to, and to lies in the past").into());
+    }
+    let calendar = schedule.calendar()?;
+    let fires = calendar.upcoming(from.before(Duration::from_micros(1))).take_while(|fire| *fire <= to);
+    let mut fires: Vec<_> = fires.take(max + 1).collect();
+    let is_cut = fires.len() > max;
+    fires.truncate(max);
+    Ok((fires, is_cut))
+}
+
+/// Makes a job for each of these nominal times. The overlap policy does not hold.
+pub fn backfill(book: &mut Book<'_>, id: &str, fires: &[Timestamp]) -> Result<Vec<Enqueued>, Halt> {
+    let mut schedule = expect(book, id)?;
+    let made = make(book, fires.iter().map(|fire| schedule.spec.job_now(id, *fire)).collect())?;
+    schedule.jobs += made.len() as u64;
+    let look_at = schedule.indexed;
+    write(book, id, &mut schedule, look_at)?;
+    Ok(made)
+}

@@ -1,0 +1,309 @@
+//! Schedules: jobs that come by themselves.
+//!
+//! A schedule is one record and one entry in the order of its next look. A fire is one commit that makes its jobs,
+//! moves the schedule on to its next nominal time and its entry with it, and is guarded by the leader's lease; the
+//! store runs commits as if one after the other, so a nominal time is fired for once, by whichever server, and one
+//! that a crash cut short is still there. Always: a schedule that cannot fire (its queue is full, say) holds up no
+//! other, and is tried again; a paused one does nothing. Not here: calendars, misfires and overlap (`baton-schedules`).
+//! Start at [`firing::look`].
+
+pub mod firing;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+pub(crate) mod simulated;
+mod spec;
+
+use baton_schedules::{Calendar, Overlap, database_version};
+use baton_store::Error as StoreError;
+use baton_types::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub use firing::BACKFILL_MAX;
+pub use spec::{Kind, Moment, ScheduleSpec, Template};
+
+use crate::model::error::Error;
+use crate::model::ids::JobId;
+use crate::model::names::check_name;
+use crate::storage::{Book, Halt};
+
+/// Schedules that there may be.
+pub const SCHEDULES_MAX: u64 = 100_000;
+/// Fires that are told ahead.
+const NEXT_FIRES: usize = 5;
+
+const SCHEDULES: &str = "jobs/schedule/";
+/// Entries in the order of the next look.
+const FIRES: &str = "jobs/fire/";
+/// How many there are.
+const COUNT: &str = "jobs/schedules";
+
+fn schedule_key(id: &str) -> String {
+    format!("{SCHEDULES}{id}")
+}
+
+fn fire_key(at: Timestamp, id: &str) -> String {
+    format!("{FIRES}{:020}/{id}", at.micros().max(0))
+}
+
+fn read_fire(entry: &str) -> Option<(Timestamp, &str)> {
+    let (at, id) = entry.strip_prefix(FIRES)?.split_once('/')?;
+    Some((Timestamp::from_micros(at.parse().ok()?), id))
+}
+
+/// What the last fire came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FireOutcome {
+    /// It made jobs.
+    Fired,
+    /// It made none because the last job was under way.
+    Overlapped,
+    /// It waits for the last job to end.
+    Waiting,
+    /// It was missed, and nothing was made up for.
+    Missed,
+}
+
+/// The last fire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastFire {
+    /// Its nominal time.
+    pub at: Timestamp,
+    /// When it happened.
+    pub fired_at: Timestamp,
+    /// What it came to.
+    pub outcome: FireOutcome,
+}
+
+/// A schedule as it is kept.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Schedule {
+    /// What was asked for.
+    pub spec: ScheduleSpec,
+    /// Rises with each change that somebody asked for.
+    pub revision: u64,
+    /// When it was created.
+    pub created_at: Timestamp,
+    /// When somebody changed it last.
+    pub updated_at: Timestamp,
+    /// The oldest nominal time that nothing was decided about.
+    pub next: Option<Timestamp>,
+    /// The fire that waits for the last job to end.
+    pub waiting: Option<Timestamp>,
+    /// The newest job.
+    pub last_job: Option<JobId>,
+    /// The last fire.
+    pub last_fire: Option<LastFire>,
+    /// Why the last look failed, and how often in a row looks have.
+    pub problem: Option<(String, u32)>,
+    /// Jobs that it made.
+    pub jobs: u64,
+    /// Fires that made none because of the last job.
+    pub overlapped: u64,
+    /// Looks that found missed fires.
+    pub misfires: u64,
+    /// Where its entry stands.
+    indexed: Option<Timestamp>,
+}
+
+impl Schedule {
+    /// A schedule that is new at `now`.
+    pub fn new(spec: ScheduleSpec, now: Timestamp) -> Result<Self, Error> {
+        let calendar = spec.calendar(now)?;
+        let next = spec.first(&calendar, now);
+        Ok(Self {
+            spec,
+            revision: 1,
+            created_at: now,
+            updated_at: now,
+            next,
+            waiting: None,
+            last_job: None,
+            last_fire: None,
+            problem: None,
+            jobs: 0,
+            overlapped: 0,
+            misfires: 0,
+            indexed: None,
+        })
+    }
+
+    fn calendar(&self) -> Result<Calendar, Error> {
+        self.spec.calendar(self.created_at)
+    }
+
+    /// The same schedule, changed at `now`. What is due stays due unless its moments are others.
+    fn changed(self, spec: ScheduleSpec, now: Timestamp) -> Result<Self, Error> {
+        let calendar = spec.calendar(self.created_at)?;
+        let stays = spec.has_the_moments_of(&self.spec) && self.spec.enabled;
+        let next = if stays { self.next } else { calendar.next(now) };
+        let waiting = self.waiting.filter(|_| spec.enabled && spec.overlap == Overlap::QueueOne);
+        Ok(Self { revision: self.revision + 1, updated_at: now, next, waiting, problem: None, spec, ..self })
+    }
+
+    /// As the API shows it.
+    pub fn show(&self, id: &str, now: Timestamp) -> Value {
+        let mut shown = serde_json::to_value(&self.spec).unwrap_or_default();
+        let from = self.next.map_or(now, |next| next.before(std::time::Duration::from_micros(1)));
+        let fires: Vec<_> = match self.calendar() {
+            Ok(calendar) if self.spec.enabled && self.next.is_some() => {
+                calendar.upcoming(from).take(NEXT_FIRES).map(Timestamp::to_iso_millis).collect()
+            }
+            _ => Vec::new(),
+        };
+        let last = self.last_fire.map(|last| {
+            json!({
+                "at": last.at.to_iso_millis(), "firedAt": last.fired_at.to_iso_millis(), "jobId": self.last_job,
+            })
+        });
+        let more = [
+            ("id", json!(id)),
+            ("revision", json!(self.revision)),
+            ("createdAt", json!(self.created_at.to_iso_millis())),
+            ("updatedAt", json!(self.updated_at.to_iso_millis())),
+            ("nextFires", json!(fires)),
+            ("lastFire", json!(last)),
+            ("lastOutcome", json!(self.last_fire.map(|last| last.outcome))),
+            ("waiting", json!(self.waiting.map(Timestamp::to_iso_millis))),
+            ("problem", json!(self.problem.as_ref().map(|(problem, _)| problem))),
+            ("jobs", json!(self.jobs)),
+            ("overlapped", json!(self.overlapped)),
+            ("misfires", json!(self.misfires)),
+            ("tzdb", json!(database_version())),
+        ];
+        for (name, value) in more {
+            shown[name] = value;
+        }
+        shown
+    }
+}
+
+/// A schedule by id.
+pub fn find(book: &mut Book<'_>, id: &str) -> Result<Option<Schedule>, Halt> {
+    let value = book.record(&schedule_key(id))?;
+    Ok(value.map(|value| decode(&value)).transpose()?)
+}
+
+/// The same, or an error that says so.
+pub fn expect(book: &mut Book<'_>, id: &str) -> Result<Schedule, Halt> {
+    find(book, id)?.ok_or_else(|| Error::NotFound(format!("there is no schedule {id:?}")).into())
+}
+
+/// Schedules after `after`, by id, and whether there are more.
+pub fn list(
+    book: &mut Book<'_>,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<(String, Schedule)>, bool), Halt> {
+    let after = after.map(schedule_key);
+    let rows = book.stored(SCHEDULES, after.as_deref(), limit)?;
+    let is_full = rows.len() == limit;
+    let named = rows.into_iter().map(|(key, record)| {
+        let id = key.strip_prefix(SCHEDULES).unwrap_or_default().to_owned();
+        Ok((id, decode(&record.value)?))
+    });
+    Ok((named.collect::<Result<_, StoreError>>()?, is_full))
+}
+
+/// What a change that depends on another revision is refused with.
+pub const OTHER_REVISION: &str = "revision";
+
+/// Creates a schedule, or changes the one that is there; tells whether it is new. With a `revision`, only if that is
+/// the one that is there, zero standing for none.
+pub fn put(
+    book: &mut Book<'_>,
+    id: &str,
+    spec: &ScheduleSpec,
+    revision: Option<u64>,
+) -> Result<(Schedule, bool), Halt> {
+    check_name("the id of a schedule", id)?;
+    let (old, now) = (find(book, id)?, book.now());
+    check_revision(old.as_ref(), revision)?;
+    let is_new = old.is_none();
+    let mut schedule = match old {
+        Some(old) => old.changed(spec.clone(), now)?,
+        None => {
+            count(book, true)?;
+            Schedule::new(spec.clone(), now)?
+        }
+    };
+    let look_at = schedule.next;
+    write(book, id, &mut schedule, look_at)?;
+    Ok((schedule, is_new))
+}
+
+/// Pauses a schedule, or lets it go on with the fires after now.
+pub fn enable(book: &mut Book<'_>, id: &str, enabled: bool) -> Result<Schedule, Halt> {
+    let mut schedule = expect(book, id)?;
+    if schedule.spec.enabled != enabled {
+        let spec = ScheduleSpec { enabled, ..schedule.spec.clone() };
+        schedule = schedule.changed(spec, book.now())?;
+        let look_at = schedule.next;
+        write(book, id, &mut schedule, look_at)?;
+    }
+    Ok(schedule)
+}
+
+/// Removes a schedule. Its jobs stay.
+pub fn remove(book: &mut Book<'_>, id: &str, revision: Option<u64>) -> Result<(), Halt> {
+    let schedule = expect(book, id)?;
+    check_revision(Some(&schedule), revision)?;
+    if let Some(at) = schedule.indexed {
+        book.remove(fire_key(at, id));
+    }
+    book.remove(schedule_key(id));
+    count(book, false)
+}
+
+fn check_revision(there: Option<&Schedule>, wanted: Option<u64>) -> Result<(), Error> {
+    let revision = there.map_or(0, |schedule| schedule.revision);
+    match wanted {
+        Some(wanted) if wanted != revision => {
+            let message = format!("the schedule has revision {revision}, not {wanted}; read it again");
+            Err(Error::conflict(OTHER_REVISION, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn count(book: &mut Book<'_>, one_more: bool) -> Result<(), Halt> {
+    let value = book.record(COUNT)?;
+    let count: u64 = value.and_then(|value| std::str::from_utf8(&value).ok()?.parse().ok()).unwrap_or(0);
+    if one_more && count >= SCHEDULES_MAX {
+        let message = format!("there are {SCHEDULES_MAX} schedules, which is as many as may be; delete some");
+        return Err(Error::Full(message).into());
+    }
+    let count = if one_more { count + 1 } else { count.saturating_sub(1) };
+    book.put(COUNT.to_owned(), count.to_string(), None);
+    Ok(())
+}
+
+/// Writes a schedule, and its entry at `look_at` unless it is paused.
+fn write(
+    book: &mut Book<'_>,
+    id: &str,
+    schedule: &mut Schedule,
+    look_at: Option<Timestamp>,
+) -> Result<(), Halt> {
+    let look_at = look_at.filter(|_| schedule.spec.enabled);
+    if schedule.indexed != look_at {
+        if let Some(old) = schedule.indexed {
+            book.remove(fire_key(old, id));
+        }
+        if let Some(at) = look_at {
+            book.put(fire_key(at, id), Vec::new(), None);
+        }
+        schedule.indexed = look_at;
+    }
+    book.news.fires = true;
+    let value = serde_json::to_vec(schedule)
+        .map_err(|error| StoreError::Corrupt(format!("a schedule cannot be written: {error}")))?;
+    book.put(schedule_key(id), value, None);
+    Ok(())
+}
+
+fn decode(value: &[u8]) -> Result<Schedule, StoreError> {
+    serde_json::from_slice(value)
+        .map_err(|error| StoreError::Corrupt(format!("a schedule cannot be read: {error}")))
+}

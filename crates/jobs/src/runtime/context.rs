@@ -1,0 +1,271 @@
+//! What all handles of one store share: running a rule in one commit, waking who waits for it, knowing the queues.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use baton_env::Stopwatch;
+use baton_store::{Store, Tx, TxError, run};
+use baton_types::PartitionId;
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use tokio::sync::{Notify, OnceCell};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::model::error::Error;
+use crate::model::ids::WorkerId;
+use crate::model::limits::{PAGE_MAX, WORKERS_MAX};
+use crate::model::names::check_name;
+use crate::model::policy::Policy;
+use crate::rules::availability::Availability;
+use crate::rules::queues;
+use crate::runtime::meter::Meter;
+use crate::runtime::notifiers::Bells;
+use crate::runtime::options::Options;
+use crate::runtime::participation::Standing;
+use crate::runtime::prefetch::Likely;
+use crate::storage::channel_watchers::is_watched;
+use crate::storage::leader_term::Term;
+use crate::storage::{Book, Halt, News};
+
+/// What all handles share.
+pub struct Shared {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    pub(crate) meter: Meter,
+    pub(crate) bells: Arc<Bells>,
+    /// Rung when something is due earlier than was known.
+    pub(crate) alarm: Notify,
+    rung: AtomicBool,
+    rung_for_schedules: AtomicBool,
+    /// When the clock will be looked at anyway, in microseconds.
+    pub(crate) next_due: AtomicI64,
+    /// Which queues workers serve: a worker is told so once and for all.
+    served: RwLock<FxHashMap<WorkerId, Arc<[PartitionId]>>>,
+    /// Queues never change their number.
+    queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
+    /// What decisions are likely to look at next.
+    pub(crate) likely: Arc<Likely>,
+    /// How this node stands among the others.
+    pub(crate) standing: Standing,
+    /// Whether somebody watches a channel, as last seen, and whether anybody has looked.
+    pub(crate) watched: AtomicBool,
+    looked: OnceCell<()>,
+    /// The last term of this node, and what it knows of its availability in it.
+    availability: Mutex<Option<(u64, Availability)>>,
+    /// Since when this server is there.
+    pub(crate) began: Stopwatch,
+    pub(crate) stop: CancellationToken,
+    pub(crate) tasks: TaskTracker,
+}
+impl Shared {
+    pub(crate) fn new(store: Arc<dyn Store>, options: Options) -> Self {
+        Self {
+            store,
+            options,
+            meter: Meter::default(),
+            bells: Arc::default(),
+            alarm: Notify::new(),
+            rung: AtomicBool::new(false),
+            rung_for_schedules: AtomicBool::new(false),
+            next_due: AtomicI64::new(i64::MAX),
+            served: RwLock::default(),
+            queues: RwLock::default(),
+            likely: Arc::default(),
+            standing: Standing::default(),
+            watched: AtomicBool::new(false),
+            looked: OnceCell::new(),
+            availability: Mutex::default(),
+            began: Stopwatch::start(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
+    pub(crate) const CLOCK: &'static str = "clock";
+    pub(crate) const SCHEDULES: &'static str = "schedules";
+
+    /// Whether a duty has been called for.
+    pub(crate) fn is_rung(&self, duty: &str) -> bool {
+        match duty {
+            Self::CLOCK => self.rung.swap(false, Ordering::SeqCst),
+            Self::SCHEDULES => self.rung_for_schedules.swap(false, Ordering::SeqCst),
+            _ => false,
+        }
+    }
+
+    /// The last term of this node, and what it knows of its availability in it.
+    pub(crate) fn availability(&self) -> Option<(u64, Availability)> {
+        *self.availability.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for one term. What an earlier term knew is no use: another node has led since.
+    pub(crate) fn availability_in(&self, term: &Term) -> Option<Availability> {
+        self.availability().filter(|(number, _)| *number == term.number).map(|(_, known)| known)
+    }
+
+    pub(crate) fn note_availability(&self, term: u64, known: Availability) {
+        *self.availability.lock().unwrap_or_else(PoisonError::into_inner) = Some((term, known));
+    }
+
+    /// What rules go by now. Whether somebody watches is found out before the first of them: or a server that has just
+    /// come would not tell of what it does until it looks.
+    pub(crate) async fn policy(&self) -> Policy {
+        let looked = self.looked.get_or_try_init(|| async { self.find_watchers().await.map(drop) });
+        // Telling nobody does no harm.
+        let watched = looked.await.is_err() || self.watched.load(Ordering::Relaxed);
+        Policy { watched, ..self.options.policy }
+    }
+
+    /// Finds out whether somebody watches; tells what was known before, and what is now.
+    pub(crate) async fn find_watchers(&self) -> Result<(bool, bool), baton_store::Error> {
+        let prefix = Arc::clone(&self.options.channels);
+        let watched = run(&*self.store, move |tx| is_watched(tx, &prefix)).await?;
+        Ok((self.watched.swap(watched, Ordering::Relaxed), watched))
+    }
+
+    /// Runs a rule in one commit and does what follows from it.
+    pub(crate) async fn decide<R: Send + 'static>(
+        &self,
+        rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+    ) -> Result<R, Error> {
+        self.decide_likely(|_| Vec::new(), rule).await
+    }
+
+    /// The same for a rule that is likely to need some records besides the first that it finds missing.
+    pub(crate) async fn decide_likely<R: Send + 'static>(
+        &self,
+        keys: impl Fn(&Likely) -> Vec<String> + Send + 'static,
+        mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+    ) -> Result<R, Error> {
+        let (policy, likely) = (self.policy().await, Arc::clone(&self.likely));
+        let mut rule = move |book: &mut Book<'_>| {
+            let outcome = rule(book);
+            if matches!(outcome, Err(Halt::Stop(TxError::RowsMissing))) {
+                // The rule is run again anyway.
+                let _ = book.want(keys(&likely).iter().map(String::as_str));
+            }
+            outcome
+        };
+        let decided = run(&*self.store, move |tx| decide(tx, policy, &mut rule)).await?;
+        let (answer, news) = decided?;
+        self.spread(&news);
+        Ok(answer)
+    }
+
+    /// The same, only as long as `term` is the one that counts.
+    pub(crate) async fn decide_guarded<R: Send + 'static>(
+        &self,
+        term: Term,
+        mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+    ) -> Result<R, Error> {
+        let policy = self.policy().await;
+        let decided = run(&*self.store, move |tx| {
+            if !term.guard(tx)? {
+                return Ok(Err(Error::not_leader()));
+            }
+            decide(tx, policy, &mut rule)
+        })
+        .await?;
+        let (answer, news) = decided?;
+        self.spread(&news);
+        Ok(answer)
+    }
+
+    /// Wakes and counts.
+    pub(crate) fn spread(&self, news: &News) {
+        self.meter.add(&news.counts);
+        for (partition, jobs) in &news.ready {
+            self.bells.ready(*partition, *jobs);
+        }
+        self.bells.changed(&news.changed);
+        self.bells.call(&news.called);
+        if let Some(pages) = news.permit_pages {
+            self.likely.note_permits(pages);
+        }
+        if news.due.is_some_and(|due| due.micros() < self.next_due.load(Ordering::SeqCst)) {
+            self.rung.store(true, Ordering::SeqCst);
+            self.alarm.notify_one();
+        }
+        if news.fires {
+            self.rung_for_schedules.store(true, Ordering::SeqCst);
+            self.alarm.notify_one();
+        }
+    }
+
+    /// The queues that a worker serves, if it was here before.
+    pub(crate) fn served(&self, worker: WorkerId) -> Option<Arc<[PartitionId]>> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).get(&worker).cloned()
+    }
+
+    pub(crate) fn note_served(&self, worker: WorkerId, queues: &[PartitionId]) {
+        let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        if served.len() >= WORKERS_MAX {
+            // Most of them are gone; the others are noted again.
+            served.clear();
+        }
+        served.insert(worker, queues.into());
+    }
+
+    fn known_queue(&self, name: &str) -> Option<PartitionId> {
+        self.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).copied()
+    }
+
+    /// The number of a queue, which is created if it is not there.
+    pub(crate) async fn queue(&self, name: &str) -> Result<PartitionId, Error> {
+        if let Some(partition) = self.known_queue(name) {
+            return Ok(partition);
+        }
+        check_name("queue", name)?;
+        let wanted = name.to_owned();
+        let partition = run(&*self.store, move |tx| queues::create(tx, &wanted)).await??;
+        self.queues.write().unwrap_or_else(PoisonError::into_inner).insert(name.into(), partition);
+        Ok(partition)
+    }
+
+    /// The number of a queue that is there.
+    pub(crate) async fn existing_queue(&self, name: &str) -> Result<PartitionId, Error> {
+        if let Some(partition) = self.known_queue(name) {
+            return Ok(partition);
+        }
+        let wanted = name.to_owned();
+        let found = self.decide(move |book| queues::find(book, &wanted)).await?;
+        found.ok_or_else(|| Error::NotFound(format!("there is no job queue {name:?}")))
+    }
+
+    /// The numbers of all queues.
+    pub(crate) async fn all_queues(&self) -> Result<Vec<PartitionId>, Error> {
+        let (mut all, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let from = after.clone();
+            let page = run(&*self.store, move |tx| {
+                tx.records(crate::model::keys::QUEUES, from.as_deref(), PAGE_MAX)
+            })
+            .await?;
+            let is_last = page.len() < PAGE_MAX;
+            after = page.last().map(|(key, _)| key.clone());
+            let number = |value: &Bytes| std::str::from_utf8(value).ok()?.parse().ok().map(PartitionId);
+            all.extend(page.iter().filter_map(|(_, record)| number(&record.value)));
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// A rule within a decision of the store: its answer and its news, or why it was refused.
+pub(crate) fn decide<R>(
+    tx: &mut dyn Tx,
+    policy: Policy,
+    rule: &mut dyn FnMut(&mut Book<'_>) -> Result<R, Halt>,
+) -> Result<Result<(R, News), Error>, TxError> {
+    let mut book = Book::new(tx, policy);
+    match rule(&mut book) {
+        Ok(answer) => {
+            let news = book.commit()?;
+            Ok(Ok((answer, news)))
+        }
+        Err(Halt::Refused(error)) => Ok(Err(error)),
+        Err(Halt::Stop(stop)) => Err(stop),
+    }
+}

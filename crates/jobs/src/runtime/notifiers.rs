@@ -1,0 +1,131 @@
+//! Who waits on this server: workers for jobs, and callers for news of one job.
+//!
+//! Everything here is a hint. Whoever waits looks again by itself after a while, because another server may have
+//! changed something; a hint that is lost costs that while.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use baton_types::PartitionId;
+use rustc_hash::FxHashMap;
+use tokio::sync::Notify;
+
+use crate::model::ids::{Place, WorkerId};
+use crate::model::limits::WORKERS_MAX;
+
+/// Rings for whoever waits.
+#[derive(Debug, Default)]
+pub struct Bells {
+    queues: Mutex<FxHashMap<PartitionId, Arc<Notify>>>,
+    jobs: Mutex<FxHashMap<Place, (Arc<Notify>, usize)>>,
+    workers: Mutex<FxHashMap<WorkerId, Weak<Notify>>>,
+    watchers: AtomicUsize,
+}
+
+/// More waiters than this are not woken at once; each that finds jobs wakes the next.
+const RINGS_MAX: u64 = 64;
+
+impl Bells {
+    /// The bell of a queue.
+    pub fn queue(&self, partition: PartitionId) -> Arc<Notify> {
+        Arc::clone(lock(&self.queues).entry(partition).or_default())
+    }
+
+    /// The bell of a worker, for as long as a heartbeat of it waits.
+    pub fn worker(&self, id: WorkerId) -> Arc<Notify> {
+        let mut workers = lock(&self.workers);
+        if let Some(bell) = workers.get(&id).and_then(Weak::upgrade) {
+            return bell;
+        }
+        if workers.len() >= WORKERS_MAX {
+            workers.retain(|_, bell| bell.strong_count() > 0);
+        }
+        let bell = Arc::default();
+        workers.insert(id, Arc::downgrade(&bell));
+        bell
+    }
+
+    /// Wakes the heartbeats of these workers.
+    pub fn call(&self, called: &[WorkerId]) {
+        if called.is_empty() {
+            return;
+        }
+        let workers = lock(&self.workers);
+        for bell in called.iter().filter_map(|id| workers.get(id)?.upgrade()) {
+            bell.notify_waiters();
+        }
+    }
+
+    /// Wakes as many workers as there are new jobs.
+    pub fn ready(&self, partition: PartitionId, jobs: u64) {
+        let Some(bell) = lock(&self.queues).get(&partition).cloned() else { return };
+        match jobs {
+            u64::MAX => bell.notify_waiters(),
+            jobs => (0..jobs.min(RINGS_MAX)).for_each(|_| bell.notify_one()),
+        }
+    }
+
+    /// Wakes all workers that wait, because the server stops.
+    pub fn wake_all(&self) {
+        lock(&self.queues).values().for_each(|bell| bell.notify_waiters());
+        lock(&self.jobs).values().for_each(|(bell, _)| bell.notify_waiters());
+        lock(&self.workers).values().filter_map(Weak::upgrade).for_each(|bell| bell.notify_waiters());
+    }
+
+    /// Watches a job for as long as the answer is kept.
+    pub fn watch(self: &Arc<Self>, place: Place) -> Watch {
+        self.watchers.fetch_add(1, Ordering::SeqCst);
+        let mut jobs = lock(&self.jobs);
+        let (bell, watchers) = jobs.entry(place).or_default();
+        *watchers += 1;
+        Watch { bell: Arc::clone(bell), bells: Arc::clone(self), place }
+    }
+
+    /// How many watch a job.
+    pub fn watchers(&self) -> usize {
+        self.watchers.load(Ordering::SeqCst)
+    }
+
+    /// Wakes whoever watches one of these jobs.
+    pub fn changed(&self, places: &[Place]) {
+        if self.watchers() == 0 {
+            return;
+        }
+        let jobs = lock(&self.jobs);
+        for (bell, _) in places.iter().filter_map(|place| jobs.get(place)) {
+            bell.notify_waiters();
+        }
+    }
+}
+
+/// Hears of one job, for as long as it is kept.
+#[derive(Debug)]
+pub struct Watch {
+    bell: Arc<Notify>,
+    bells: Arc<Bells>,
+    place: Place,
+}
+
+impl Watch {
+    /// Rings with the job's next change; made before the job is looked at, it misses none.
+    pub fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut jobs = lock(&self.bells.jobs);
+        if let Some((_, watchers)) = jobs.get_mut(&self.place) {
+            *watchers -= 1;
+            if *watchers == 0 {
+                jobs.remove(&self.place);
+            }
+        }
+        self.bells.watchers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,73 @@
+//! How this node takes part in the cluster, shared by its tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{Notify, watch};
+
+use crate::model::ownership::Table;
+
+/// What a node knows of itself, shared by its tasks.
+#[derive(Debug)]
+pub struct Standing {
+    /// Whether the server is about to stop.
+    leaving: AtomicBool,
+    /// Whether it ends without a word, as a crash would.
+    abandoned: AtomicBool,
+    /// Rung when something of that changes.
+    pub(crate) bell: Notify,
+    /// Whether the node takes no part: it drains or has drained.
+    pub(crate) idle: watch::Sender<bool>,
+    /// Whether everything was handed over, or left behind.
+    pub(crate) drained: watch::Sender<bool>,
+    /// The owners as last seen.
+    pub(crate) table: watch::Sender<Option<Arc<Table>>>,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            leaving: false.into(),
+            abandoned: false.into(),
+            bell: Notify::new(),
+            idle: watch::Sender::new(false),
+            drained: watch::Sender::new(false),
+            table: watch::Sender::new(None),
+        }
+    }
+}
+
+impl Standing {
+    /// Whether the node takes no part.
+    pub fn is_idle(&self) -> bool {
+        *self.idle.borrow()
+    }
+
+    /// The owners as last seen: a hint.
+    pub fn table(&self) -> Option<Arc<Table>> {
+        self.table.borrow().clone()
+    }
+
+    /// Begins to leave; returns when everything was handed over or left behind.
+    pub async fn leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.bell.notify_one();
+        // The sender lives as long as `self`.
+        let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
+    }
+
+    /// Has the node end without a word.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether nothing may be said to the others any more.
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::SeqCst)
+    }
+
+    /// Whether the server is about to stop.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+}

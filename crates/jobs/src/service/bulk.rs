@@ -1,0 +1,100 @@
+//! Doing the same to many jobs: a page at a time, so that nothing else waits long.
+
+use crate::model::error::Error;
+use crate::model::ids::JobId;
+use crate::model::limits::PAGE_MAX;
+use crate::model::state::State;
+use crate::rules::cancellation;
+use crate::rules::search::Filter;
+use crate::rules::state_machine::Cancelled;
+use crate::service::Jobs;
+use crate::storage::{Halt, each};
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Call them off.
+    Cancel,
+    /// Give them another try.
+    Retry,
+}
+
+/// What was done, or would be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Jobs that the filter describes and to which it can be done.
+    pub matched: u64,
+    /// Jobs to which it was done.
+    pub changed: u64,
+    /// A few of them.
+    pub sample: Vec<JobId>,
+    /// Where to go on, when there are more than one call does.
+    pub next: Option<String>,
+}
+
+/// Pages of one call.
+const PAGES_MAX: usize = 50;
+const SAMPLE_MAX: usize = 10;
+
+impl Jobs {
+    /// Does something to all jobs that `filter` describes; or only tells to how many.
+    pub async fn bulk(
+        &self,
+        action: Action,
+        mut filter: Filter,
+        cursor: Option<String>,
+        dry_run: bool,
+    ) -> Result<Done, Error> {
+        let fits = |state: &State| match action {
+            Action::Cancel => !state.is_terminal() && *state != State::Cancelling,
+            Action::Retry => state.is_terminal() && !matches!(state, State::Completed | State::Gone),
+        };
+        let asked =
+            if filter.states.is_empty() { State::ALL.to_vec() } else { std::mem::take(&mut filter.states) };
+        filter.states = asked.into_iter().filter(fits).collect();
+        if filter.states.is_empty() {
+            return Err(Error::invalid("no job in these states can be changed so"));
+        }
+        // Those that become so meanwhile are left alone, or a retry that fails at once would never end.
+        let (mut done, mut cursor) = (Done::default(), cursor);
+        for _ in 0..PAGES_MAX {
+            let page = self.search(filter.clone(), cursor.clone(), PAGE_MAX).await?;
+            let ids: Vec<JobId> = page.jobs.iter().map(|job| job.id).collect();
+            done.matched += ids.len() as u64;
+            done.sample.extend(ids.iter().take(SAMPLE_MAX - done.sample.len().min(SAMPLE_MAX)));
+            if !dry_run && !ids.is_empty() {
+                done.changed += self.change(action, ids).await?;
+            }
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(done);
+            }
+        }
+        done.next = cursor;
+        Ok(done)
+    }
+
+    async fn change(&self, action: Action, ids: Vec<JobId>) -> Result<u64, Error> {
+        self.shared
+            .decide(move |book| {
+                book.want_places(ids.iter().filter_map(|id| id.place()))?;
+                let changed = each(&ids, |id| {
+                    let Some(place) = book.find(*id)? else { return Ok(0) };
+                    let state = book.slot(place)?.map_or(State::Gone, |slot| slot.state);
+                    let did = match action {
+                        Action::Cancel => cancellation::cancel(book, *id, false, None)? != Cancelled::TooLate,
+                        Action::Retry if state.is_terminal() => {
+                            match cancellation::retry(book, *id, true, None, None) {
+                                Err(Halt::Refused(_)) => false,
+                                other => other.map(|_| true)?,
+                            }
+                        }
+                        Action::Retry => false,
+                    };
+                    Ok(u64::from(did))
+                })?;
+                Ok(changed.into_iter().sum())
+            })
+            .await
+    }
+}

@@ -1,0 +1,98 @@
+//! Dead letters: jobs that failed for good, the newest first, and their second chance.
+
+use std::time::Duration;
+
+use crate::model::error::Error;
+use crate::model::ids::JobId;
+use crate::model::keys;
+use crate::model::limits::PAGE_MAX;
+use crate::rules::cancellation;
+use crate::rules::job_view::{JobView, see};
+use crate::service::Jobs;
+use crate::storage::{Book, Halt, each};
+
+/// Replays a second: the slowest spreads a page over eleven days, the fastest is as good as none.
+const REPLAYS_PER_SECOND_MIN: f64 = 0.001;
+/// See [`REPLAYS_PER_SECOND_MIN`].
+const REPLAYS_PER_SECOND_MAX: f64 = 100_000.0;
+
+/// A page of dead letters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeadLetters {
+    /// The jobs.
+    pub jobs: Vec<JobView>,
+    /// Where to go on; `None` when there is no more.
+    pub next: Option<String>,
+}
+
+impl Jobs {
+    /// Dead letters, the newest first.
+    pub async fn dead_letters(&self, cursor: Option<String>, limit: usize) -> Result<DeadLetters, Error> {
+        let limit = limit.clamp(1, PAGE_MAX);
+        let (seen, next) = self
+            .shared
+            .decide(move |book| {
+                let after = cursor.as_ref().map(|cursor| format!("{}{cursor}", keys::DEAD));
+                let rows = book.stored(keys::DEAD, after.as_deref(), limit)?;
+                let next = rows.last().filter(|_| rows.len() == limit);
+                let next = next.and_then(|(row, _)| row.strip_prefix(keys::DEAD)).map(str::to_owned);
+                let jobs: Vec<JobId> = rows.iter().filter_map(|(row, _)| keys::read_dead(row)).collect();
+                book.want_places(jobs.iter().filter_map(|job| job.place()))?;
+                let mut seen = Vec::with_capacity(jobs.len());
+                for job in jobs {
+                    if let Some(place) = book.find(job)? {
+                        seen.extend(see(book, place)?);
+                    }
+                }
+                Ok((seen, next))
+            })
+            .await?;
+        Ok(DeadLetters { jobs: self.filled(seen).await?, next })
+    }
+
+    /// Gives dead letters another try; tells for how many. With a rate, so many of them a second: the first at once,
+    /// each other one when its turn comes.
+    pub async fn replay(&self, jobs: Vec<JobId>, per_second: Option<f64>) -> Result<usize, Error> {
+        if per_second.is_some_and(|rate| !(REPLAYS_PER_SECOND_MIN..=REPLAYS_PER_SECOND_MAX).contains(&rate)) {
+            return Err(Error::invalid(format!(
+                "ratePerSec is {REPLAYS_PER_SECOND_MIN} to {REPLAYS_PER_SECOND_MAX}"
+            )));
+        }
+        self.shared
+            .decide(move |book| {
+                book.want_places(jobs.iter().filter_map(|job| job.place()))?;
+                let (now, mut turn) = (book.now(), 0u32);
+                each(&jobs, |job| {
+                    if is_dead(book, *job)? {
+                        let wait = per_second.map(|rate| Duration::from_secs_f64(f64::from(turn) / rate));
+                        cancellation::retry(book, *job, true, None, wait.map(|wait| now.after(wait)))?;
+                        turn += 1;
+                    }
+                    Ok(())
+                })?;
+                Ok(turn as usize)
+            })
+            .await
+    }
+
+    /// Takes a job from the dead letters, where it will be forgotten as any other.
+    pub async fn bury(&self, job: JobId) -> Result<(), Error> {
+        self.shared
+            .decide(move |book| {
+                if !is_dead(book, job)? {
+                    return Err(Error::NotFound(format!("{job} is no dead letter")).into());
+                }
+                let place = book.expect(job)?;
+                if let Some(at) = book.slot_mut(place)?.dead_at.take() {
+                    book.remove(keys::dead(at, job));
+                }
+                Ok(())
+            })
+            .await
+    }
+}
+
+fn is_dead(book: &mut Book<'_>, job: JobId) -> Result<bool, Halt> {
+    let Some(place) = book.find(job)? else { return Ok(false) };
+    Ok(book.slot(place)?.is_some_and(|slot| slot.dead_at.is_some()))
+}

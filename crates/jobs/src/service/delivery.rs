@@ -1,0 +1,260 @@
+//! Bringing jobs to a worker that asks: waiting for some, reading what was granted, and taking back what nobody heard of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_types::{Offset, PartitionId, Timestamp};
+use bytes::Bytes;
+use tokio::sync::{Notify, oneshot};
+
+use crate::model::error::Error;
+use crate::model::ids::{ExecutionId, JobId, WorkerId};
+use crate::model::limits::{LEASE_BYTES_MAX, LEASE_JOBS_MAX, WAIT_MAX};
+use crate::model::payload::{self, Brief};
+use crate::model::policy::Policy;
+use crate::model::state::Outcome;
+use crate::model::worker::Desired;
+use crate::rules::leasing::{self, Grant, Granted};
+use crate::rules::reporting::Report;
+use crate::service::Jobs;
+
+/// How long an answer waits for jobs that go back.
+const ANSWER_AFTER: Duration = Duration::from_secs(1);
+/// The pause between attempts to give jobs back.
+const GIVE_BACK_EVERY: Duration = Duration::from_millis(100);
+
+/// A job as a worker gets it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leased {
+    /// The job.
+    pub id: JobId,
+    /// What it must be reported under.
+    pub execution: ExecutionId,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+    /// How long the worker may be silent.
+    pub lease: Duration,
+    /// How long it may run; `None` is for ever.
+    pub timeout: Option<Duration>,
+    /// What it is.
+    pub spec: Brief,
+    /// Its arguments.
+    pub args: Bytes,
+}
+/// Jobs for a worker, and what is wanted of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Leases {
+    /// The jobs.
+    pub jobs: Vec<Leased>,
+    /// What is wanted of the worker.
+    pub desired: Desired,
+}
+
+impl Jobs {
+    /// Up to `max` jobs for a worker; waits for the first of them. When the caller is gone before it hears of them, they
+    /// go back at once and for free.
+    pub async fn lease(&self, worker: WorkerId, max: usize, wait: Duration) -> Result<Leases, Error> {
+        let (caller, answer) = oneshot::channel();
+        let (jobs, max, wait) = (self.clone(), max.clamp(1, LEASE_JOBS_MAX), wait.min(WAIT_MAX));
+        self.shared.tasks.spawn(jobs.lease_for(caller, worker, max, wait));
+        answer
+            .await
+            .unwrap_or_else(|_| Err(baton_store::Error::Closed("the server is stopping".into()).into()))
+    }
+
+    async fn lease_for(
+        self,
+        mut caller: oneshot::Sender<Result<Leases, Error>>,
+        worker: WorkerId,
+        max: usize,
+        wait: Duration,
+    ) {
+        let (leases, back) = match self.granted(&mut caller, worker, max, wait).await {
+            Ok(grant) => self.deliver(grant).await,
+            Err(error) => (Err(error), Vec::new()),
+        };
+        let mut giving_back = Box::pin(self.give_back(back));
+        // An error says that nothing was changed, which is true once the jobs are back.
+        let is_back = tokio::select! {
+            () = &mut giving_back => true,
+            () = baton_env::sleep(ANSWER_AFTER) => false,
+        };
+        let unheard = caller.send(leases).err().and_then(Result::ok);
+        if !is_back {
+            giving_back.await;
+        }
+        let back = |leased: &Leased| Report::new(leased.id, leased.execution.fence, Outcome::Released);
+        self.give_back(unheard.unwrap_or_default().jobs.iter().map(back).collect()).await;
+    }
+
+    /// Gives jobs back that their worker has not heard of, for free. Tries until it is done, the leases are over or the
+    /// server stops.
+    async fn give_back(&self, reports: Vec<Report>) {
+        let watch = Stopwatch::start();
+        while !reports.is_empty()
+            && let Err(error) = self.report(reports.clone()).await
+        {
+            if watch.elapsed() > self.shared.options.policy.lease || self.shared.stop.is_cancelled() {
+                tracing::warn!(%error, jobs = reports.len(), "jobs were not given back; their leases run out");
+                return;
+            }
+            tokio::select! {
+                () = baton_env::sleep(GIVE_BACK_EVERY) => {}
+                () = self.shared.stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Looks for jobs until there are some, the time is over or the caller is gone.
+    async fn granted(
+        &self,
+        caller: &mut oneshot::Sender<Result<Leases, Error>>,
+        worker: WorkerId,
+        max: usize,
+        wait: Duration,
+    ) -> Result<Grant, Error> {
+        let watch = Stopwatch::start();
+        // The first look is made without listening, which is enough where there is work.
+        let mut bells: Vec<Arc<Notify>> = Vec::new();
+        let served = self.shared.served(worker);
+        loop {
+            let rings: Vec<_> = bells.iter().map(listening).collect();
+            // Drawn here, so that the decision may be run again.
+            let draw = baton_env::random_u64();
+            let known = served.clone().unwrap_or_default();
+            let queues = Arc::clone(&known);
+            let grant = self
+                .shared
+                .decide_likely(
+                    move |likely| likely.of_leases(&queues),
+                    move |book| leasing::lease(book, worker, max, draw, &known),
+                )
+                .await?;
+            if let Some(job) = grant.jobs.last() {
+                self.shared.likely.note_given_out(job.place);
+            }
+            if served.is_none() {
+                self.shared.note_served(worker, &grant.queues);
+            }
+            let left = wait.saturating_sub(watch.elapsed());
+            let is_over = left.is_zero() || self.shared.stop.is_cancelled() || caller.is_closed();
+            if !grant.jobs.is_empty() || grant.desired != Desired::Active || is_over {
+                return Ok(grant);
+            }
+            if bells.is_empty() {
+                bells = grant.queues.iter().map(|queue| self.shared.bells.queue(*queue)).collect();
+                continue;
+            }
+            let soon = grant.allowed_in.unwrap_or(self.shared.options.look_every);
+            let soon = soon.min(self.shared.options.look_every).min(left).max(Duration::from_millis(1));
+            tokio::select! {
+                () = any(rings) => {}
+                () = baton_env::sleep(soon) => {}
+                () = caller.closed() => {}
+                () = self.shared.stop.cancelled() => {}
+            }
+        }
+    }
+
+    /// Reads what was granted; also tells what has to go back: jobs that do not fit, or all when they cannot be read.
+    async fn deliver(&self, grant: Grant) -> (Result<Leases, Error>, Vec<Report>) {
+        for partition in &grant.more {
+            self.shared.bells.ready(*partition, 1);
+        }
+        let given_back =
+            |job: &Granted| Report::new(JobId::new(job.created_at, job.place), job.fence, Outcome::Released);
+        let places = grant.jobs.iter().map(|job| (job.place.partition, job.spec));
+        let payloads = match self.payloads(places).await {
+            Ok(payloads) => payloads,
+            // Damaged jobs stay leased and end as poison. Given back, they would be the first of every lease for ever.
+            Err(error @ Error::Store(baton_store::Error::Corrupt(_))) => return (Err(error), Vec::new()),
+            Err(error) => return (Err(error), grant.jobs.iter().map(given_back).collect()),
+        };
+        let policy = self.shared.options.policy;
+        let (mut jobs, mut bytes, mut back) = (Vec::with_capacity(grant.jobs.len()), 0, Vec::new());
+        for (job, payload) in grant.jobs.iter().zip(payloads) {
+            let fits = jobs.is_empty() || bytes <= LEASE_BYTES_MAX;
+            let Some(payload) = payload.filter(|_| fits) else {
+                back.push(given_back(job));
+                continue;
+            };
+            let like = jobs.last().map(|leased: &Leased| &leased.spec.job_type);
+            let id = JobId::new(job.created_at, job.place);
+            match payload::brief(&payload, like) {
+                Ok((spec, args)) => {
+                    bytes += args.len();
+                    jobs.push(leased(id, job, spec, args, &policy));
+                }
+                // As above.
+                Err(error) => tracing::error!(%error, job = %id, "a job cannot be read"),
+            }
+        }
+        (Ok(Leases { jobs, desired: grant.desired }), back)
+    }
+
+    /// What is kept of jobs, one for each place, read in runs; `None` for what is not kept any more.
+    pub(crate) async fn payloads(
+        &self,
+        places: impl Iterator<Item = (PartitionId, u64)>,
+    ) -> Result<Vec<Option<Bytes>>, Error> {
+        let mut wanted: Vec<_> = places.enumerate().map(|(index, place)| (place, index)).collect();
+        wanted.sort_unstable();
+        let (mut found, mut at) = (vec![None; wanted.len()], 0);
+        while let Some(((partition, first), _)) = wanted.get(at).copied() {
+            let same = wanted[at..]
+                .iter()
+                .take_while(|((other, offset), _)| *other == partition && *offset < first + 4096);
+            let end = wanted[at..][same.count() - 1].0.1 + 1;
+            let segments =
+                self.shared.store.read(partition, Offset(first), Offset(end), 2 * LEASE_BYTES_MAX).await?;
+            let before = at;
+            for message in segments.iter().flat_map(baton_store::Segment::messages) {
+                let message = message.map_err(baton_store::Error::from)?;
+                let here = (partition, message.offset.0);
+                while wanted.get(at).is_some_and(|(place, _)| *place < here) {
+                    at += 1;
+                }
+                while let Some((_, index)) = wanted.get(at).filter(|(place, _)| *place == here) {
+                    found[*index] = Some(message.payload.clone());
+                    at += 1;
+                }
+            }
+            if at == before {
+                // It is not kept any more.
+                at += 1;
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn leased(id: JobId, job: &Granted, spec: Brief, args: Bytes, policy: &Policy) -> Leased {
+    Leased {
+        id,
+        execution: ExecutionId { job: id, fence: job.fence },
+        attempt: job.attempt,
+        lease: policy.lease,
+        timeout: (job.deadline != Timestamp::MAX).then(|| Duration::from_millis(spec.timeout_ms)),
+        spec,
+        args,
+    }
+}
+
+type Ring = std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>;
+
+/// Hears the bell from now on.
+fn listening(bell: &Arc<Notify>) -> Ring {
+    let mut ring = Box::pin(Arc::clone(bell).notified_owned());
+    ring.as_mut().enable();
+    ring
+}
+
+/// Returns when one of the bells rings.
+async fn any(mut rings: Vec<Ring>) {
+    std::future::poll_fn(|cx| match rings.iter_mut().any(|ring| ring.as_mut().poll(cx).is_ready()) {
+        true => std::task::Poll::Ready(()),
+        false => std::task::Poll::Pending,
+    })
+    .await;
+}

@@ -1,0 +1,364 @@
+//! The handle: every operation on jobs, run on a store.
+//!
+//! An operation finds the queue that a request names, runs the rule, reads the messages that the rule granted, and wakes
+//! the clients that wait. Not here: the rules themselves (`rules`), HTTP (`baton-server`). Start at [`Jobs`].
+
+mod audit;
+mod bulk;
+mod cluster;
+mod cluster_events;
+mod dead_letters;
+mod delivery;
+mod job_view;
+mod logs;
+mod schedules;
+mod search;
+mod transaction;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_env::Stopwatch;
+use baton_store::{IdempotencyKey, Store, run};
+use baton_types::{PartitionId, Timestamp};
+use bytes::Bytes;
+
+pub use self::bulk::{Action, Done};
+pub use self::cluster::{ClusterView, NodeView, Owner};
+pub use self::cluster_events::ClusterEvent;
+pub use self::dead_letters::DeadLetters;
+pub use self::delivery::{Leased, Leases};
+pub use self::transaction::{Refused, Within};
+use crate::maintenance::{leader_loop, leadership};
+use crate::model::error::Error;
+use crate::model::ids::{JobId, Place, WorkerId};
+use crate::model::limits::{PAGE_MAX, WAIT_MAX, WORKER_FOR};
+use crate::model::new_job::NewJob;
+use crate::model::policy::Policy;
+use crate::model::queue_head::QueueSettings;
+use crate::model::state::State;
+use crate::model::worker::{Desired, NewWorker, Worker};
+use crate::nodes::dead_nodes::{Balance, Orphans};
+use crate::nodes::{channels, membership};
+use crate::rules::enqueue::{self, Enqueued};
+use crate::rules::heartbeat::{Beat, Heard, beat};
+use crate::rules::job_view::JobView;
+use crate::rules::queues::{self, QueueView};
+use crate::rules::reporting::{self, Report, Reported};
+use crate::rules::state_machine::Cancelled;
+use crate::rules::{cancellation, idempotency, workers};
+use crate::runtime::context::Shared;
+use crate::runtime::meter::Numbers;
+use crate::runtime::notifiers::Watch;
+use crate::runtime::options::Options;
+use crate::runtime::prefetch::Likely;
+use crate::storage::Book;
+
+/// The jobs of one store. Cheap to clone.
+#[derive(Clone)]
+pub struct Jobs {
+    pub(crate) shared: Arc<Shared>,
+}
+/// What a worker is told when it registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Its id, which no other registration has.
+    pub worker: WorkerId,
+    /// What holds for it.
+    pub policy: Policy,
+}
+impl Jobs {
+    /// Starts the duties. Needs a tokio runtime.
+    pub fn start(store: Arc<dyn Store>, mut options: Options) -> Self {
+        options.policy.shared = !options.sole;
+        let shared = Arc::new(Shared::new(store, options));
+        if shared.options.duties {
+            let mut duties = leader_loop::own_duties();
+            if !shared.options.sole {
+                duties.push(Box::new(Orphans));
+                duties.push(Box::new(Balance));
+            }
+            shared.tasks.spawn(leader_loop::keep(Arc::clone(&shared), duties));
+            if shared.options.sole {
+                shared.tasks.spawn(channels::keep_alone(Arc::clone(&shared)));
+            } else {
+                shared.tasks.spawn(membership::keep(Arc::clone(&shared)));
+            }
+        }
+        Self { shared }
+    }
+
+    /// Ends the duties and lets nobody wait any more.
+    pub async fn shutdown(&self) {
+        self.shared.stop.cancel();
+        self.shared.bells.wake_all();
+        self.shared.tasks.close();
+        self.shared.tasks.wait().await;
+    }
+
+    /// Takes the lead, if it can be had, and does everything that is due now; tells whether it led.
+    pub async fn sweep(&self) -> Result<bool, Error> {
+        leader_loop::once(&self.shared).await
+    }
+
+    /// Waits until a job has ended, or for so long; tells how it stands.
+    pub async fn wait(&self, id: JobId, wait: Duration) -> Result<JobView, Error> {
+        let (wait, watch) = (wait.min(WAIT_MAX), Stopwatch::start());
+        let Some(place) = id.place() else { return Err(Error::no_job(id)) };
+        let watching = self.shared.bells.watch(place);
+        loop {
+            let bell = watching.bell();
+            let mut ring = Box::pin(bell.notified());
+            ring.as_mut().enable();
+            let job = self.get(id).await?;
+            let left = wait.saturating_sub(watch.elapsed());
+            if job.state.is_terminal() || left.is_zero() || self.shared.stop.is_cancelled() {
+                return Ok(job);
+            }
+            tokio::select! {
+                () = ring => {}
+                () = baton_env::sleep(left.min(self.shared.options.look_every)) => {}
+            }
+        }
+    }
+
+    /// Hears of a job's changes on this server. How long to wait for one is up to the caller: another server may have
+    /// changed it, of which nothing is heard.
+    pub fn watch(&self, place: Place) -> Watch {
+        self.shared.bells.watch(place)
+    }
+
+    /// How often somebody who waits for news should look by himself.
+    pub fn look_every(&self) -> Duration {
+        self.shared.options.look_every
+    }
+
+    /// How many watch jobs on this server.
+    pub fn watchers(&self) -> usize {
+        self.shared.bells.watchers()
+    }
+
+    /// The store's time, roughly.
+    pub fn now(&self) -> Timestamp {
+        self.shared.store.now()
+    }
+
+    /// What holds unless a job says otherwise.
+    pub fn policy(&self) -> Policy {
+        self.shared.options.policy
+    }
+
+    /// Who leads, and under which token.
+    pub async fn leader(&self) -> Result<Option<baton_store::lease::Holder>, Error> {
+        Ok(run(&*self.shared.store, leadership::look).await?)
+    }
+
+    /// What was counted on this server.
+    pub fn numbers(&self) -> Numbers {
+        self.shared.meter.numbers()
+    }
+
+    // Producers.
+
+    /// Finds or creates the queues of jobs, which must be done before they can be accepted.
+    pub async fn placed(&self, jobs: Vec<NewJob>) -> Result<Vec<(PartitionId, NewJob)>, Error> {
+        enqueue::check(&jobs)?;
+        let mut placed = Vec::<(PartitionId, NewJob)>::with_capacity(jobs.len());
+        for job in jobs {
+            let partition = match placed.last() {
+                Some((partition, last)) if last.queue == job.queue => *partition,
+                _ => self.shared.queue(&job.queue).await?,
+            };
+            placed.push((partition, job));
+        }
+        Ok(placed)
+    }
+
+    /// Accepts jobs, all or none. A repeated call with the same `key` gets the first answer.
+    pub async fn enqueue(
+        &self,
+        jobs: Vec<NewJob>,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Vec<Enqueued>, Error> {
+        let placed = self.placed(jobs).await?;
+        let mut queues: Vec<PartitionId> = placed.iter().map(|(queue, _)| *queue).collect();
+        queues.dedup();
+        let has_keys = placed.iter().any(|(_, job)| job.spec.concurrency_key.is_some());
+        let keys = move |likely: &Likely| {
+            let permits = if has_keys { likely.of_permits() } else { Vec::new() };
+            likely.of_acceptance(&queues).into_iter().chain(permits).collect()
+        };
+        let rule = move |book: &mut Book<'_>| {
+            idempotency::once(book, key.as_ref(), |book| enqueue::add_all(book, &placed))
+        };
+        let accepted = self.shared.decide_likely(keys, rule).await?;
+        if let Some(place) = accepted.last().and_then(|last| last.job_id.place()) {
+            self.shared.likely.note_accepted(place);
+        }
+        Ok(accepted)
+    }
+
+    /// Calls a job off.
+    pub async fn cancel(&self, id: JobId, force: bool, reason: Option<String>) -> Result<Cancelled, Error> {
+        self.shared.decide(move |book| cancellation::cancel(book, id, force, reason.as_deref())).await
+    }
+
+    /// Gives an ended job another try.
+    pub async fn retry(&self, id: JobId, reset_attempts: bool, args: Option<Bytes>) -> Result<State, Error> {
+        self.shared
+            .decide(move |book| cancellation::retry(book, id, reset_attempts, args.as_ref(), None))
+            .await
+    }
+
+    // Queues.
+
+    /// All queues.
+    pub async fn queues(&self) -> Result<Vec<QueueView>, Error> {
+        let (mut all, mut after) = (Vec::<QueueView>::new(), None::<Arc<str>>);
+        loop {
+            let from = after.clone();
+            let (page, more) = self.shared.decide(move |book| queues::list(book, from.as_deref())).await?;
+            after = page.last().map(|queue| queue.name.clone());
+            all.extend(page);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// One queue.
+    pub async fn queue(&self, name: &str) -> Result<QueueView, Error> {
+        let partition = self.shared.existing_queue(name).await?;
+        self.shared.decide(move |book| queues::view(book, partition)).await
+    }
+
+    /// Says what holds for a queue, which is created if it is not there.
+    pub async fn set_queue(&self, name: &str, settings: QueueSettings) -> Result<QueueView, Error> {
+        let partition = self.shared.queue(name).await?;
+        self.shared.decide(move |book| queues::set(book, partition, &settings, None)).await
+    }
+
+    /// The same, only if the queue is there and its settings are those that were read with this tag.
+    pub async fn set_queue_as_read(
+        &self,
+        name: &str,
+        settings: QueueSettings,
+        read: u64,
+    ) -> Result<QueueView, Error> {
+        let partition = match self.shared.existing_queue(name).await {
+            Err(Error::NotFound(_)) => return Err(queues::other_settings()),
+            found => found?,
+        };
+        self.shared.decide(move |book| queues::set(book, partition, &settings, Some(read))).await
+    }
+
+    /// Pauses a queue, or lets it go on.
+    pub async fn pause(&self, name: &str, paused: bool) -> Result<QueueView, Error> {
+        let partition = self.shared.existing_queue(name).await?;
+        self.shared
+            .decide(move |book| {
+                let settings = QueueSettings { paused, ..book.head(partition)?.settings.clone() };
+                queues::set(book, partition, &settings, None)
+            })
+            .await
+    }
+
+    // Workers.
+
+    /// Registers a worker. Its queues are created if they are not there.
+    pub async fn register(&self, told: NewWorker) -> Result<Registered, Error> {
+        told.check()?;
+        let mut partitions = Vec::with_capacity(told.queues.len());
+        for queue in &told.queues {
+            partitions.push(self.shared.queue(queue).await?);
+        }
+        partitions.dedup();
+        // Drawn here, so that the decision may be run again; 53 bits, so that every client can hold it in a number.
+        let worker = WorkerId(baton_env::random_u64() >> 11);
+        self.shared.decide(move |book| workers::register(book, worker, &told, &partitions)).await?;
+        Ok(Registered { worker, policy: self.shared.options.policy })
+    }
+
+    /// Forgets a worker that leaves.
+    pub async fn deregister(&self, id: WorkerId) -> Result<(), Error> {
+        self.shared.decide(move |book| workers::deregister(book, id)).await
+    }
+
+    /// All workers that were heard lately.
+    pub async fn workers(&self) -> Result<Vec<(WorkerId, Worker)>, Error> {
+        let (mut all, mut after) = (Vec::new(), None::<String>);
+        let since = self.shared.store.now().before(WORKER_FOR);
+        loop {
+            let from = after.clone();
+            let page = run(&*self.shared.store, move |tx| {
+                tx.records(crate::model::keys::WORKERS, from.as_deref(), PAGE_MAX)
+            })
+            .await?;
+            after = page.last().map(|(key, _)| key.clone());
+            let is_last = page.len() < PAGE_MAX;
+            for (key, record) in page {
+                let number = key.strip_prefix(crate::model::keys::WORKERS);
+                let number = number.and_then(|number| u64::from_str_radix(number, 16).ok());
+                if let (Some(number), Ok(worker)) = (number, serde_json::from_slice::<Worker>(&record.value))
+                    && worker.seen_at > since
+                {
+                    all.push((WorkerId(number), worker));
+                }
+            }
+            if is_last {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// One worker.
+    pub async fn worker(&self, id: WorkerId) -> Result<Worker, Error> {
+        self.shared.decide(move |book| workers::expect(book, id)).await
+    }
+
+    /// Says what is wanted of a worker.
+    pub async fn want(&self, id: WorkerId, desired: Desired, grace: Duration) -> Result<(), Error> {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        self.shared.decide(move |book| workers::want(book, id, desired, grace_ms)).await
+    }
+
+    /// Hears a worker. Waits until there is something new for it to do, at most for `wait`.
+    pub async fn heartbeat(&self, told: Beat, wait: Duration) -> Result<Heard, Error> {
+        let (wait, watch) = (wait.min(self.shared.options.policy.heartbeat), Stopwatch::start());
+        let (worker, mut again) = (told.worker, told.clone());
+        again.running.iter_mut().for_each(|held| held.progress = None);
+        let bell = self.shared.bells.worker(worker);
+        let mut heard = None::<Heard>;
+        loop {
+            let mut ring = Box::pin(bell.notified());
+            ring.as_mut().enable();
+            // Only the first look renews leases, and one that finds news.
+            let has_news = match &heard {
+                None => true,
+                Some(_) => {
+                    self.shared.decide(move |book| Ok(workers::expect(book, worker)?.has_news)).await?
+                }
+            };
+            let heard = if has_news {
+                let told = if heard.is_none() { told.clone() } else { again.clone() };
+                heard.insert(self.shared.decide(move |book| beat(book, &told)).await?)
+            } else {
+                heard.get_or_insert_default()
+            };
+            let left = wait.saturating_sub(watch.elapsed());
+            if heard.is_news || left.is_zero() || self.shared.stop.is_cancelled() {
+                return Ok(std::mem::take(heard));
+            }
+            tokio::select! {
+                () = ring => {}
+                () = baton_env::sleep(left.min(self.shared.options.look_every)) => {}
+            }
+        }
+    }
+
+    /// Takes in how executions ended, one answer for each.
+    pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Reported>, Error> {
+        reporting::check(&reports)?;
+        self.shared.decide_likely(Likely::of_permits, move |book| reporting::report(book, &reports)).await
+    }
+}

@@ -1,0 +1,87 @@
+//! Schedules as the handle offers them.
+
+use baton_store::IdempotencyKey;
+use baton_types::Timestamp;
+
+use crate::model::error::Error;
+use crate::model::limits::PAGE_MAX;
+use crate::rules::enqueue::Enqueued;
+use crate::rules::idempotency;
+use crate::rules::schedules::{Schedule, ScheduleSpec, enable, expect, firing, list, put, remove};
+use crate::service::Jobs;
+
+impl Jobs {
+    /// Creates a schedule, or changes the one that is there; tells whether it is new. With a `revision`, only if that
+    /// is the one that is there, zero standing for none.
+    pub async fn put_schedule(
+        &self,
+        id: String,
+        spec: ScheduleSpec,
+        revision: Option<u64>,
+    ) -> Result<(Schedule, bool), Error> {
+        // Its jobs need a queue that is there.
+        self.shared.queue(&spec.job.queue).await?;
+        self.shared.decide(move |book| put(book, &id, &spec, revision)).await
+    }
+
+    /// A schedule.
+    pub async fn schedule(&self, id: String) -> Result<Schedule, Error> {
+        self.shared.decide(move |book| expect(book, &id)).await
+    }
+
+    /// A page of schedules, by id, and whether there are more.
+    pub async fn schedules(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<(String, Schedule)>, bool), Error> {
+        let limit = limit.clamp(1, PAGE_MAX);
+        self.shared.decide(move |book| list(book, after.as_deref(), limit)).await
+    }
+
+    /// Removes a schedule. Its jobs stay.
+    pub async fn remove_schedule(&self, id: String, revision: Option<u64>) -> Result<(), Error> {
+        self.shared.decide(move |book| remove(book, &id, revision)).await
+    }
+
+    /// Pauses a schedule, or lets it go on with the fires after now.
+    pub async fn enable_schedule(&self, id: String, enabled: bool) -> Result<Schedule, Error> {
+        self.shared.decide(move |book| enable(book, &id, enabled)).await
+    }
+
+    /// Fires a schedule now, besides; none when that waits for its last job to end. The same `key` again is answered
+    /// as the first time.
+    pub async fn trigger_schedule(
+        &self,
+        id: String,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Option<Enqueued>, Error> {
+        let rule = move |book: &mut crate::storage::Book<'_>| {
+            idempotency::once(book, key.as_ref(), |book| firing::trigger(book, &id))
+        };
+        Ok(self.shared.decide(rule).await?.into_iter().next())
+    }
+
+    /// The nominal times of a stretch of the past, and whether there are more than `max`.
+    pub async fn schedule_stretch(
+        &self,
+        id: String,
+        stretch: (Timestamp, Timestamp),
+        max: usize,
+    ) -> Result<(Vec<Timestamp>, bool), Error> {
+        self.shared.decide(move |book| firing::stretch(book, &id, stretch, max)).await
+    }
+
+    /// Makes a job for each of these nominal times. The same `key` again is answered as the first time.
+    pub async fn backfill_schedule(
+        &self,
+        id: String,
+        fires: Vec<Timestamp>,
+        key: Option<IdempotencyKey>,
+    ) -> Result<Vec<Enqueued>, Error> {
+        let rule = move |book: &mut crate::storage::Book<'_>| {
+            idempotency::once(book, key.as_ref(), |book| firing::backfill(book, &id, &fires))
+        };
+        self.shared.decide(rule).await
+    }
+}

@@ -1,0 +1,51 @@
+//! How a rule stops early, and how it collects the rows that it misses.
+
+use baton_store::{Error as StoreError, TxError};
+
+use crate::model::error::Error;
+
+/// Why a rule did not come to its end. Nothing of it is kept.
+#[derive(Debug)]
+pub enum Halt {
+    /// The store has to fetch something, or has failed.
+    Stop(TxError),
+    /// The request was refused.
+    Refused(Error),
+}
+
+impl From<TxError> for Halt {
+    fn from(stop: TxError) -> Self {
+        Self::Stop(stop)
+    }
+}
+
+impl From<StoreError> for Halt {
+    fn from(error: StoreError) -> Self {
+        Self::Stop(error.into())
+    }
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Takes a step for each item. One that misses a row does not keep the others from saying what they miss, so that the
+/// store fetches everything together; the rule is then run again from the start.
+pub fn each<T, R>(
+    items: impl IntoIterator<Item = T>,
+    mut step: impl FnMut(T) -> Result<R, Halt>,
+) -> Result<Vec<R>, Halt> {
+    let (mut done, mut missing) = (Vec::new(), false);
+    for item in items {
+        match step(item) {
+            Ok(answer) => done.push(answer),
+            Err(Halt::Stop(TxError::RowsMissing)) => missing = true,
+            // After a miss nothing that a step says counts.
+            Err(_) if missing => {}
+            Err(other) => return Err(other),
+        }
+    }
+    if missing { Err(Halt::Stop(TxError::RowsMissing)) } else { Ok(done) }
+}

@@ -1,0 +1,378 @@
+//! The book: one look at job queues, and what is to be changed in them, as one commit.
+//!
+//! A rule reads slots and heads here, changes slots, and the book works out what follows: lanes, counts, the order of
+//! time, chunks that are not needed any more. Always: nothing is written before [`Book::commit`], so a rule may refuse
+//! at any point and leaves nothing; everything is read before the first write, as [`Tx`] asks. Not here: what a
+//! transition means (`machine`). Start at [`Book::slot`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use baton_store::{Error as StoreError, MessageBlock, NewMessage, Record, Tx, TxError};
+use baton_types::{Offset, PartitionId, Timestamp};
+use bytes::Bytes;
+
+use crate::model::chunk::Chunk;
+use crate::model::codec::Writer;
+use crate::model::error::Error;
+use crate::model::ids::{CHUNK, JobId, Place};
+use crate::model::limits::KINDS_MAX;
+use crate::model::policy::Policy;
+use crate::model::queue_head::Head;
+use crate::model::slot::Slot;
+use crate::model::spec::Spec;
+use crate::model::state::State;
+use crate::model::{keys, payload};
+use crate::storage::abort::Halt;
+use crate::storage::changes::{Appends, Changes};
+use crate::storage::chunk_cache::{Page, Pages};
+use crate::storage::commit_effects::News;
+use crate::storage::concurrency_keys::Permits;
+use crate::storage::derived::Summary;
+
+/// See the module.
+pub struct Book<'t> {
+    pub(super) tx: &'t mut dyn Tx,
+    /// What holds where a job does not say otherwise.
+    pub policy: Policy,
+    pub(super) heads: BTreeMap<PartitionId, (Head, bool)>,
+    pub(super) kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
+    pub(super) pages: Pages,
+    pub(super) permits: Permits,
+    pub(super) read: BTreeMap<String, Option<Record>>,
+    pub(super) writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
+    pub(super) appends: BTreeMap<PartitionId, Appends>,
+    /// Where payloads are put together, one after the other.
+    pub(crate) scratch: Writer,
+    /// What goes into the journal besides changes of jobs, each with the slice it belongs to.
+    pub(super) said: Vec<serde_json::Value>,
+    /// What the commit is news of.
+    pub news: News,
+}
+
+impl<'t> Book<'t> {
+    /// Opens the book.
+    pub fn new(tx: &'t mut dyn Tx, policy: Policy) -> Self {
+        Self {
+            tx,
+            policy,
+            heads: BTreeMap::new(),
+            kinds: BTreeMap::new(),
+            pages: Pages::default(),
+            permits: Permits::default(),
+            read: BTreeMap::new(),
+            writes: BTreeMap::new(),
+            appends: BTreeMap::new(),
+            scratch: Writer::default(),
+            said: Vec::new(),
+            news: News::default(),
+        }
+    }
+
+    /// The store's time.
+    pub fn now(&self) -> Timestamp {
+        self.tx.now()
+    }
+
+    /// Says whether `bytes` more can be taken in.
+    pub fn admit(&self, bytes: usize) -> Result<(), Halt> {
+        Ok(self.tx.admit_bytes(bytes)?)
+    }
+
+    // Records.
+
+    /// A record as it will be after the commit.
+    pub fn record(&mut self, key: &str) -> Result<Option<Bytes>, Halt> {
+        if let Some((value, _)) = self.writes.get(key) {
+            return Ok(value.clone());
+        }
+        if let Some(record) = self.read.get(key) {
+            return Ok(record.as_ref().map(|record| record.value.clone()));
+        }
+        let record = self.tx.record(key)?;
+        let value = record.as_ref().map(|record| record.value.clone());
+        self.read.insert(key.to_owned(), record);
+        Ok(value)
+    }
+
+    /// Fetches several records at once.
+    pub fn want<'k>(&mut self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), Halt> {
+        let mut missing = None;
+        for key in keys {
+            match self.record(key) {
+                Ok(_) => {}
+                Err(Halt::Stop(TxError::RowsMissing)) => missing = Some(Halt::Stop(TxError::RowsMissing)),
+                Err(other) => return Err(other),
+            }
+        }
+        missing.map_or(Ok(()), Err)
+    }
+
+    /// Records as they are stored, without what the book is about to change.
+    pub fn stored(
+        &mut self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<(String, Record)>, Halt> {
+        Ok(self.tx.records(prefix, after, limit)?)
+    }
+
+    /// Writes a record. One that expires must have been read before.
+    pub fn put(&mut self, key: String, value: impl Into<Bytes>, expires_at: Option<Timestamp>) {
+        self.writes.insert(key, (Some(value.into()), expires_at));
+    }
+
+    /// Removes a record.
+    pub fn remove(&mut self, key: String) {
+        self.writes.insert(key, (None, None));
+    }
+
+    // Queues.
+
+    /// The head of a queue.
+    pub fn head(&mut self, partition: PartitionId) -> Result<&Head, Halt> {
+        self.load_head(partition)?;
+        self.heads.get(&partition).map(|(head, _)| head).ok_or_else(|| no_queue(partition))
+    }
+
+    /// The head of a queue, to be changed.
+    pub fn head_mut(&mut self, partition: PartitionId) -> Result<&mut Head, Halt> {
+        self.load_head(partition)?;
+        let (head, dirty) = self.heads.get_mut(&partition).ok_or_else(|| no_queue(partition))?;
+        *dirty = true;
+        Ok(head)
+    }
+
+    pub(super) fn load_head(&mut self, partition: PartitionId) -> Result<(), Halt> {
+        if !self.heads.contains_key(&partition) {
+            let value = self.record(&keys::head(partition))?.ok_or_else(|| no_queue(partition))?;
+            self.heads.insert(partition, (Head::decode(&value)?, false));
+        }
+        Ok(())
+    }
+
+    /// The names of a queue's job types, by number.
+    pub fn kinds(&mut self, partition: PartitionId) -> Result<&[Arc<str>], Halt> {
+        if !self.kinds.contains_key(&partition) {
+            let kinds = match self.record(&keys::kinds(partition))? {
+                Some(value) => serde_json::from_slice(&value)
+                    .map_err(|error| StoreError::Corrupt(format!("job types cannot be read: {error}")))?,
+                None => Vec::new(),
+            };
+            self.kinds.insert(partition, (kinds, false));
+        }
+        Ok(self.kinds.get(&partition).map_or(&[], |(kinds, _)| kinds))
+    }
+
+    /// The number of a job type, which is given one if it has none.
+    pub fn kind(&mut self, partition: PartitionId, name: &str) -> Result<u32, Halt> {
+        let known = self.kinds(partition)?;
+        let number = known.iter().position(|kind| **kind == *name).unwrap_or(known.len());
+        if number == known.len() {
+            if number >= KINDS_MAX {
+                let message = format!("a queue has at most {KINDS_MAX} job types; use another queue");
+                return Err(Error::Full(message).into());
+            }
+            if let Some((kinds, dirty)) = self.kinds.get_mut(&partition) {
+                kinds.push(name.into());
+                *dirty = true;
+            }
+        }
+        Ok(u32::try_from(number).unwrap_or(u32::MAX))
+    }
+
+    // Slots.
+
+    /// Fetches the chunks of several places at once.
+    pub fn want_places(&mut self, places: impl IntoIterator<Item = Place>) -> Result<(), Halt> {
+        let mut chunks: Vec<_> = places.into_iter().map(Place::chunk).collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        self.want_chunks(&chunks)
+    }
+
+    /// Fetches several chunks, and the heads of their queues, at once.
+    pub fn want_chunks(&mut self, chunks: &[(PartitionId, u64)]) -> Result<(), Halt> {
+        let missing = chunks.iter().filter(|chunk| !self.pages.contains(**chunk) && !self.is_new(**chunk));
+        let mut keys: Vec<String> =
+            missing.map(|(partition, number)| keys::chunk(*partition, *number)).collect();
+        let mut last = None;
+        for (partition, _) in chunks {
+            if last.replace(*partition) != Some(*partition) && !self.heads.contains_key(partition) {
+                keys.push(keys::head(*partition));
+            }
+        }
+        self.want(keys.iter().map(String::as_str))
+    }
+
+    /// Whether a chunk can only come into being with this book: it is beyond the end of its queue. A store that has to
+    /// fetch what is looked at is spared one look for each chunk of a batch, one after the other.
+    fn is_new(&self, at: (PartitionId, u64)) -> bool {
+        self.appends.get(&at.0).is_some_and(|appends| at.1 * CHUNK >= appends.first)
+    }
+
+    fn page(&mut self, at: (PartitionId, u64)) -> Result<&mut Page, Halt> {
+        let index = match self.pages.find(at) {
+            Ok(index) => index,
+            Err(index) => {
+                let stored = if self.is_new(at) { None } else { self.record(&keys::chunk(at.0, at.1))? };
+                let chunk = stored.as_ref().map(|value| Chunk::decode(value)).transpose()?;
+                let (stored, chunk) = (chunk.is_some(), chunk.unwrap_or_default());
+                let before = Summary::of(&chunk);
+                self.pages.insert(index, at, Page { chunk, before, stored, dirty: false, swept: false });
+                index
+            }
+        };
+        self.pages.get_mut(index).ok_or_else(|| StoreError::Corrupt("a chunk is missing".into()).into())
+    }
+
+    /// Whether a chunk has been looked at.
+    pub fn has_chunk(&self, at: (PartitionId, u64)) -> bool {
+        self.pages.contains(at)
+    }
+
+    /// The slots of a chunk.
+    pub fn chunk(&mut self, at: (PartitionId, u64)) -> Result<&[Slot], Halt> {
+        Ok(&self.page(at)?.chunk.slots)
+    }
+
+    /// The slots of a chunk, and under which moment it stands in the order of time.
+    pub fn chunk_as_stored(
+        &mut self,
+        at: (PartitionId, u64),
+    ) -> Result<(Vec<Slot>, Option<Timestamp>), Halt> {
+        let chunk = &self.page(at)?.chunk;
+        Ok((chunk.slots.clone(), chunk.indexed))
+    }
+
+    /// What is known of a job; `None` when it is forgotten or never was.
+    pub fn slot(&mut self, place: Place) -> Result<Option<&Slot>, Halt> {
+        let slot = self.page(place.chunk())?.chunk.slots.get(place.index());
+        Ok(slot.filter(|slot| slot.state != State::Gone))
+    }
+
+    /// The slot of a place, to be changed; also one without a job.
+    pub fn slot_mut(&mut self, place: Place) -> Result<&mut Slot, Halt> {
+        let page = self.page(place.chunk())?;
+        page.dirty = true;
+        let slot = page.chunk.slots.get_mut(place.index());
+        slot.ok_or_else(|| StoreError::Corrupt(format!("there is no slot at {place:?}")).into())
+    }
+
+    /// Notes that somebody may want to hear of a job's change.
+    pub fn tell(&mut self, place: Place) {
+        self.news.changed.push(place);
+    }
+
+    /// Where a job is, if it is there under this very id.
+    pub fn find(&mut self, id: JobId) -> Result<Option<Place>, Halt> {
+        let Some(place) = id.place() else { return Ok(None) };
+        let found = self.slot(place)?.is_some_and(|slot| JobId::new(slot.created_at, place) == id);
+        Ok(found.then_some(place))
+    }
+
+    /// The same, or an error that says so.
+    pub fn expect(&mut self, id: JobId) -> Result<Place, Halt> {
+        self.find(id)?.ok_or_else(|| Error::no_job(id).into())
+    }
+
+    /// The id of the job in a place.
+    pub fn id(&mut self, place: Place) -> Result<JobId, Halt> {
+        let created_at = self.slot(place)?.map(|slot| slot.created_at);
+        Ok(JobId::new(created_at.unwrap_or_default(), place))
+    }
+
+    /// Says that a chunk was looked at because something in it was due.
+    pub fn sweep(&mut self, at: (PartitionId, u64)) -> Result<(), Halt> {
+        let page = self.page(at)?;
+        (page.dirty, page.swept) = (true, true);
+        Ok(())
+    }
+
+    /// Says that a chunk was looked at for dispatched jobs, so that lanes forget it if it has none.
+    pub fn look_at(&mut self, at: (PartitionId, u64)) -> Result<(), Halt> {
+        self.page(at)?.dirty = true;
+        Ok(())
+    }
+
+    // Messages.
+
+    /// The specification of a job and its arguments.
+    pub fn spec(&mut self, place: Place) -> Result<(Spec, Bytes), Halt> {
+        let at = self.slot(place)?.and_then(|slot| slot.spec).unwrap_or(place.offset);
+        let message = self.tx.message(place.partition, at)?;
+        let message =
+            message.ok_or_else(|| StoreError::Corrupt(format!("the job at {place:?} is missing")))?;
+        Ok(payload::decode(&message.payload)?)
+    }
+
+    fn next_offset(&mut self, partition: PartitionId) -> Result<u64, Halt> {
+        if let Some(appends) = self.appends.get(&partition) {
+            return Ok(appends.first + appends.block.len() as u64);
+        }
+        let row = self.tx.partition_by_id(partition)?.ok_or_else(|| no_queue(partition))?;
+        self.appends.insert(partition, Appends { first: row.tail.0, block: MessageBlock::default() });
+        Ok(row.tail.0)
+    }
+
+    fn append(&mut self, partition: PartitionId, payload: &[u8]) -> Result<u64, Halt> {
+        let offset = self.next_offset(partition)?;
+        if let Some(appends) = self.appends.get_mut(&partition) {
+            appends.block.push(&NewMessage { payload, ..NewMessage::default() });
+        }
+        Ok(offset)
+    }
+
+    /// Adds a job to a queue: its specification, and its slot as told by `slot`.
+    pub fn add(&mut self, partition: PartitionId, payload: &[u8], slot: Slot) -> Result<Place, Halt> {
+        let place = Place::new(partition, self.next_offset(partition)?);
+        let page = self.page(place.chunk())?;
+        if page.chunk.slots.is_empty() {
+            page.chunk.slots.reserve_exact(CHUNK as usize);
+        }
+        // What the store has and no job knows of can only be what a rule never finished: none is.
+        while page.chunk.slots.len() < place.index() {
+            page.chunk.slots.push(Slot::gone());
+        }
+        // Rows of different moments do not fit; the store then lets the decision count for nothing.
+        if page.chunk.slots.len() > place.index() {
+            return Err(StoreError::Corrupt(format!("a job is already at {place:?}")).into());
+        }
+        page.chunk.slots.push(slot);
+        page.dirty = true;
+        self.append(partition, payload)?;
+        Ok(place)
+    }
+
+    /// Where the next job of a queue will be.
+    pub fn next_place(&mut self, partition: PartitionId) -> Result<Place, Halt> {
+        Ok(Place::new(partition, self.next_offset(partition)?))
+    }
+
+    /// Adds an entry to the history of a queue.
+    pub fn add_history(&mut self, partition: PartitionId, payload: &[u8]) -> Result<Offset, Halt> {
+        let history = self.head(partition)?.history;
+        self.append(history, payload).map(Offset)
+    }
+
+    // The end.
+
+    /// Writes everything; tells what it is news of.
+    pub fn commit(mut self) -> Result<News, TxError> {
+        let trims = self.settled()?;
+        let Self { tx, heads, kinds, pages, read, writes, appends, news, .. } = self;
+        Changes { heads, kinds, pages, read, writes, appends, trims, news }.write(tx)
+    }
+
+    /// What is to be written, for a decision that has other things to write, too.
+    pub fn close(mut self) -> Result<Changes, TxError> {
+        let trims = self.settled()?;
+        let Self { heads, kinds, pages, read, writes, appends, news, .. } = self;
+        Ok(Changes { heads, kinds, pages, read, writes, appends, trims, news })
+    }
+}
+
+fn no_queue(partition: PartitionId) -> Halt {
+    Error::NotFound(format!("there is no job queue with the number {partition}")).into()
+}
