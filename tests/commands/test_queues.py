@@ -416,7 +416,7 @@ def test_a_watch_ends_when_nothing_reads_it_any_more(server, programs, queue):
 
 def test_an_address_from_the_environment_is_not_shown_as_required(programs):
     code, out, err = programs.baton("push")
-    assert code == 2 and "Usage: baton push <QUEUE> [JSON]..." in err, err
+    assert code == 2 and "push <QUEUE> [JSON]..." in err, err
 
 
 def test_an_address_that_is_taken_is_said_once(server, tmp_path):

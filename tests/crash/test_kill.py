@@ -60,7 +60,7 @@ def test_the_checker_reports_a_server_that_forgets_its_last_moments(crashing, rn
     shutil.rmtree(crashing.data)
     shutil.copytree(earlier, crashing.data)
     restart(crashing, load)
-    load.stop()
+    load.stop(forgotten=True)
     load.drain(crashing)
 
     assert "lost" in {violation.promise for violation in check(load.history)}

@@ -249,7 +249,7 @@ def test_a_pop_too_many_is_told_to_come_again(tmp_path, queue):
 
 def test_a_long_poll_and_other_work_share_the_server(server, queue):
     with Connection(server.port) as polling:
-        poll = Background(polling.call, "GET", pop_path(queue, wait=True, timeout=10000))
+        poll = Background(polling.call, "GET", pop_path(queue, wait=True, timeout=60000))
         for i in range(50):
             served_quickly(server, f"{queue}-other")
         assert not poll.done()

@@ -217,7 +217,7 @@ def test_one_push_wakes_only_as_many_polls_as_it_has_work_for(server, queue):
 
 def test_hundreds_of_polls_wait_and_one_push_reaches_one_of_them(server, queue):
     connections = [Connection(server.port) for _ in range(300)]
-    path = pop_path(queue, wait=True, timeout=20000)
+    path = pop_path(queue, wait=True, timeout=120000)
     polls = [Background(connection.call, "GET", path) for connection in connections]
     parked(server, 300)
     started = time.monotonic()
@@ -225,7 +225,7 @@ def test_hundreds_of_polls_wait_and_one_push_reaches_one_of_them(server, queue):
         server.push(queue, i, partition=str(i))
     answers = [poll.result() for poll in polls]
     assert sorted(m["data"] for answer in answers for m in answer.json["messages"]) == list(range(300))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     for connection in connections:
         connection.close()
 
