@@ -20,10 +20,6 @@ CYCLES_LEFT: dict[str, list[str]] = {
     "baton-server": [
         "app auth body call cluster error http1 json media metrics names openapi path query reply routes server service settings sites timeline unknown zeromq",
     ],
-    "baton-store-embedded": [
-        "hot tails",
-        "committer context filling index instance leftovers loading log messages reclaimer recovery shared store store_clock telling tx writer",
-    ],
 }
 
 # Words that docs/glossary.md replaces, and how often comments and documents may still use them.

@@ -1,7 +1,7 @@
-//! What outlives an instance: options, who hears of events, and the numbers about the store's work.
+//! What outlives an instance: options, the listener for events, and statistics.
 //!
-//! When the store recovers from a failure, a new instance takes over and the callers must not notice: counters only rise,
-//! and events go to the same listener. Not here: anything that is rebuilt from the directory (`instance`).
+//! When the store recovers from a failure, a new instance takes over. Callers must not notice: counters only rise, and
+//! events go to the same listener. Not here: anything that is rebuilt from the directory (`recovery::instance`).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -11,49 +11,49 @@ use std::time::Duration;
 use baton_store::{COUNT_BOUNDS, DURATION_BOUNDS, Event, Histogram, Listener, Statistics};
 use baton_types::Timestamp;
 
-use crate::store::Options;
+use crate::options::Options;
 
-/// A commit that takes so long, or less, is over before it pays that another thread makes it.
-const QUICK_MICROS: u64 = 500;
+/// A commit of at most this length is too short to be worth another thread.
+const FAST_COMMIT_MICROS: u64 = 500;
 
-pub struct Context {
+pub struct StoreContext {
     pub options: Options,
     listener: RwLock<Option<Listener>>,
-    /// How often a queue or a group has changed, or an instance has begun.
-    structure: AtomicU64,
-    /// The time of the last decision.
+    /// Rises when a queue or a group changes, and when an instance starts.
+    catalog_version: AtomicU64,
+    /// The time of the last operation.
     now: AtomicI64,
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
     undone: AtomicU64,
     commit_micros: Histogram,
-    /// How long the last ones took, the later the more it counts.
-    usual_micros: AtomicU64,
+    /// A moving average of `commit_micros`.
+    average_micros: AtomicU64,
     commit_operations: Histogram,
     /// The thread that recovers from failures.
     recovery: OnceLock<Thread>,
 }
 
-impl Context {
+impl StoreContext {
     pub fn new(options: Options) -> Self {
         Self {
             options,
             listener: RwLock::default(),
-            structure: AtomicU64::new(0),
+            catalog_version: AtomicU64::new(0),
             now: AtomicI64::new(Timestamp::MIN.micros()),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
             undone: AtomicU64::new(0),
             commit_micros: Histogram::new(DURATION_BOUNDS),
-            usual_micros: AtomicU64::new(0),
+            average_micros: AtomicU64::new(0),
             commit_operations: Histogram::new(COUNT_BOUNDS),
             recovery: OnceLock::new(),
         }
     }
 
-    pub fn listen(&self, listener: Listener) {
+    pub fn set_listener(&self, listener: Listener) {
         *self.listener.write().unwrap_or_else(PoisonError::into_inner) = Some(listener);
     }
 
@@ -64,13 +64,13 @@ impl Context {
         }
     }
 
-    /// Notes that a queue or a group changes, or that events may have been lost.
-    pub fn change_structure(&self) {
-        self.structure.fetch_add(1, Ordering::Release);
+    /// Raises the version: a queue or a group changes, or events may have been lost.
+    pub fn bump_catalog_version(&self) {
+        self.catalog_version.fetch_add(1, Ordering::Release);
     }
 
-    pub fn structure(&self) -> u64 {
-        self.structure.load(Ordering::Acquire)
+    pub fn catalog_version(&self) -> u64 {
+        self.catalog_version.load(Ordering::Acquire)
     }
 
     pub fn set_now(&self, now: Timestamp) {
@@ -82,19 +82,19 @@ impl Context {
     }
 
     /// Sets the thread that recovers from failures.
-    pub fn set_recovery(&self, thread: Thread) {
-        // There is one per store.
+    pub fn set_recovery_thread(&self, thread: Thread) {
+        // A store has only one.
         let _ = self.recovery.set(thread);
     }
 
     /// Wakes the thread that recovers from failures.
-    pub fn wake_recovery(&self) {
+    pub fn wake_recovery_thread(&self) {
         if let Some(thread) = self.recovery.get() {
             thread.unpark();
         }
     }
 
-    /// Counts a decision that was undone.
+    /// Counts an operation that was undone.
     pub fn count_undone(&self) {
         self.undone.fetch_add(1, Ordering::Relaxed);
     }
@@ -103,26 +103,26 @@ impl Context {
         self.operations.fetch_add(operations, Ordering::Relaxed);
     }
 
-    /// Counts a commit; `synced` is how long it took if it was forced to disk.
+    /// Counts a commit. `synced` is its duration if it had an fsync.
     pub fn count_commit(&self, operations: u64, synced: Option<Duration>) {
         self.commits.fetch_add(1, Ordering::Relaxed);
         if let Some(took) = synced {
             self.syncs.fetch_add(1, Ordering::Relaxed);
             let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             self.commit_micros.observe(micros);
-            let usual = self.usual_micros.load(Ordering::Relaxed);
-            self.usual_micros.store(usual - usual / 8 + micros / 8, Ordering::Relaxed);
+            let average = self.average_micros.load(Ordering::Relaxed);
+            self.average_micros.store(average - average / 8 + micros / 8, Ordering::Relaxed);
             self.commit_operations.observe(operations);
         }
         self.count_operations(operations);
     }
 
-    /// Whether forcing a commit to disk takes not much longer than waking a thread to do it.
-    pub fn commits_are_quick(&self) -> bool {
-        self.usual_micros.load(Ordering::Relaxed) <= QUICK_MICROS
+    /// Whether a commit takes not much longer than waking another thread for it.
+    pub fn are_commits_fast(&self) -> bool {
+        self.average_micros.load(Ordering::Relaxed) <= FAST_COMMIT_MICROS
     }
 
-    /// The numbers that are counted here.
+    /// The statistics that are counted here.
     pub fn statistics(&self) -> Statistics {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Statistics {

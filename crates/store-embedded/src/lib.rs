@@ -1,48 +1,35 @@
 //! The store that needs nothing installed: one process, one directory.
 //!
-//! It keeps what is hot (tails, cursors, leases, who has work) in memory and everything on disk: commits and messages
-//! in a log, rows and where messages are in an embedded key-value engine. One thread decides: it runs operations one
-//! after the other against memory. A second thread commits: it appends what a group of operations changed to the log
-//! with one fsync, while the first already decides the next group. So throughput grows with load instead of with the
-//! number of fsyncs, and nobody waits for a lock. While commits are small and quick, the first makes them itself; when
-//! hardly anything happens, a caller decides and commits on its own thread instead: waking another would take longer.
+//! Queues, partitions, cursors and leases are in memory (`state`). Commits and messages go to a write-ahead log (`wal`).
+//! Rows, and the places of messages in the log, go to an embedded key-value engine (`index`). Operations form commit
+//! batches (`commit`): one thread runs operations one after the other against memory, and a second thread appends the
+//! batch before to the log with one fsync. So throughput grows with load and not with the number of fsyncs, and no
+//! operation waits for a lock. While commits are small and fast, the first thread commits itself. At very low load the
+//! caller decides and commits on its own thread, because waking another would take longer.
 //!
-//! Always: an answer leaves only after the group that holds its writes, and those it has read, is on disk;
-//! memory is rebuilt from compact rows at start, never by reading messages. Deliberately absent: any rule about
-//! retries, groups or delays; a write path around the two threads. A third one takes care of the log, and a fourth opens
-//! the directory again after a disk error.
+//! Always: an answer leaves only after the batch with its writes, and those with everything it has read, is on disk.
+//! Memory is rebuilt from compact rows at a start, never by reading messages. Deliberately absent: any rule about
+//! retries, groups or delays. A third thread compacts the log, and a fourth opens the directory again after a disk error.
 //!
-//! Start at [`EmbeddedStore`], then `writer`, then `hot` and `log`.
+//! Which folder may touch what: `state` memory only, `wal` files only, `index` the engine only; `rows` converts between
+//! values and bytes. `commit` joins them; `startup` fills them from disk; `recovery` runs an instance of the whole.
+//!
+//! Start at [`EmbeddedStore`], then `commit::writer`, then `state` and `wal`.
 
-mod calm;
-mod cold;
-mod committer;
+mod commit;
 mod context;
-mod courtesy;
-mod dense;
-mod directory;
-mod filling;
-mod hot;
-mod id_files;
+mod dedup;
+mod disk;
 mod index;
-mod instance;
-mod leftovers;
-mod loading;
-mod log;
-mod messages;
-mod name;
-mod reclaimer;
+mod options;
 mod recovery;
-mod remembered;
-mod shared;
-mod space;
+mod rows;
+mod segment_reader;
+mod startup;
+mod state;
 mod store;
 mod store_clock;
-mod tables;
-mod tails;
-mod telling;
-mod tx;
-mod undo;
-mod writer;
+mod wal;
 
-pub use store::{EmbeddedStore, Options};
+pub use options::Options;
+pub use store::EmbeddedStore;

@@ -1,72 +1,26 @@
 //! The store as its callers see it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use baton_env::{BootClock, Clock};
-use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Store, StoreLimits};
+use baton_store::{BoxFuture, Error, Listener, Operation, Segment, Statistics, Store};
 use baton_types::{Offset, PartitionId, Timestamp};
 
-use crate::context::Context;
-use crate::recovery::Recovery;
-
-/// When to try again at a full intake, or while the store recovers.
-pub const BUSY_FOR: Duration = Duration::from_millis(100);
-
-/// How to open a store.
-#[derive(Clone)]
-pub struct Options {
-    /// Where it lives; created when missing.
-    pub directory: PathBuf,
-    /// Free space on the disk below which no more messages are taken in.
-    pub min_free_disk: u64,
-    /// Bytes of young messages kept in memory.
-    pub cache_bytes: usize,
-    /// A file of the log that has become this long is followed by another. Space is given back file by file.
-    pub log_file_bytes: u64,
-    /// Transaction ids kept in memory, about 40 bytes each.
-    pub remembered_max: usize,
-    /// Rows that tell where messages are, kept in memory before many are written at once, about 48 bytes each.
-    pub index_rows: usize,
-    /// How many queues, partitions and groups there may be.
-    pub bounds: StoreLimits,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
-    /// Whether the machine's clock counts, however far it is from the time that is stored.
-    pub resets_clock: bool,
-}
-
-impl Options {
-    /// The usual options for a directory.
-    pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self {
-            directory: directory.into(),
-            min_free_disk: 256 << 20,
-            cache_bytes: 64 << 20,
-            log_file_bytes: 32 << 20,
-            remembered_max: 20_000_000,
-            index_rows: 128 << 10,
-            bounds: StoreLimits::default(),
-            clock: Arc::new(BootClock::default()),
-            resets_clock: false,
-        }
-    }
-}
+use crate::context::StoreContext;
+use crate::options::Options;
+use crate::recovery::RecoverySupervisor;
 
 /// The embedded store.
 pub struct EmbeddedStore {
-    recovery: Arc<Recovery>,
+    recovery: Arc<RecoverySupervisor>,
 }
 
 impl EmbeddedStore {
-    /// Opens the directory, or says why it cannot be used.
+    /// Opens the directory.
     pub fn open(options: Options) -> Result<Self, Error> {
-        Ok(Self { recovery: Recovery::begin(Arc::new(Context::new(options)))? })
+        Ok(Self { recovery: RecoverySupervisor::start(Arc::new(StoreContext::new(options)))? })
     }
 
-    /// Makes a checkpoint, so that the next opening has nothing to do again. For a store that is otherwise idle; it is
-    /// done by itself in time.
+    /// Makes a checkpoint, so that the next start replays nothing. The store does this by itself from time to time.
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.recovery.instance()?.shared.checkpoint()
     }
@@ -96,10 +50,10 @@ impl Store for EmbeddedStore {
         };
         let read = tokio::task::spawn_blocking(move || {
             let shared = &instance.shared;
-            shared.tell_engine();
+            shared.apply_to_index();
             match shared.refusal() {
                 Some(refusal) => Err(refusal),
-                None => shared.messages.read(partition, from, to, bytes_max),
+                None => shared.segments.read_segments(partition, from, to, bytes_max),
             }
         });
         Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
@@ -112,20 +66,20 @@ impl Store for EmbeddedStore {
         to: Offset,
         bytes_max: usize,
     ) -> Option<Vec<Segment>> {
-        self.recovery.instance().ok()?.shared.messages.cache.read(partition, from, to, bytes_max)
+        self.recovery.instance().ok()?.shared.segments.cache.read(partition, from, to, bytes_max)
     }
 
     fn set_listener(&self, listener: Listener) {
-        self.recovery.context.listen(listener);
+        self.recovery.context.set_listener(listener);
     }
 
     fn catalog_version(&self) -> Option<u64> {
-        Some(self.recovery.context.structure())
+        Some(self.recovery.context.catalog_version())
     }
 
     fn now(&self) -> Timestamp {
         let now = self.recovery.context.now();
-        self.recovery.instance().map_or(now, |instance| now.max(instance.shared.time.now()))
+        self.recovery.instance().map_or(now, |instance| now.max(instance.shared.clock.now()))
     }
 
     fn statistics(&self) -> Statistics {
@@ -133,7 +87,7 @@ impl Store for EmbeddedStore {
         match self.recovery.instance() {
             Ok(instance) => Statistics {
                 disk_bytes: instance.shared.disk_bytes(),
-                remembered: instance.shared.remembered(),
+                remembered: instance.shared.dedup_len(),
                 ..statistics
             },
             Err(_) => statistics,
@@ -145,7 +99,7 @@ impl Store for EmbeddedStore {
     }
 
     fn outage(&self) -> Option<String> {
-        self.recovery.away()
+        self.recovery.outage()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
@@ -159,7 +113,7 @@ impl Store for EmbeddedStore {
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
-        // A caller that wants to know whether it worked calls `close`.
+        // A caller that needs the outcome calls `close`.
         let _ = self.recovery.close();
     }
 }

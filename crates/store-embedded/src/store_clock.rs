@@ -1,7 +1,8 @@
 //! The store's time: monotonic time, slewed toward the machine's clock.
 //!
-//! Always: while the store is open, no step of the machine's clock lets anything expire early or stand still; a start takes up the machine's clock, unless that is implausibly far from the time that is stored. Then the
-//! store refuses to open, for time that is stored once cannot go back by itself. Start at [`begin`].
+//! Always: while the store is open, no step of the machine's clock lets anything expire early or stand still. A start takes
+//! the machine's clock, unless it is implausibly far from the stored time. Then the store refuses to open, because stored
+//! time cannot go back by itself. Start at [`start_time`].
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +12,18 @@ use baton_env::{Clock, SlewedClock};
 use baton_store::Error;
 use baton_types::Timestamp;
 
-use crate::store::Options;
-use crate::tables::{Counters, Tables, cursor_value, engine_error, read_cursor};
-use crate::writer::Write;
+use crate::index::{RowWrite, Tables, engine_error};
+use crate::options::Options;
+use crate::rows::{Counters, decode_cursor, encode_cursor};
 
 /// How far the stored time may be ahead of the machine's clock at a start.
 const AHEAD_MAX: Duration = Duration::from_secs(24 * 3600);
-/// How far the machine's clock may be ahead of the stored time at a start: a directory may lie idle for long.
+/// How far the machine's clock may be ahead of the stored time at a start: a store may be closed for long.
 const BEHIND_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// A difference that is logged.
-const NOTABLE: Duration = Duration::from_secs(10);
+/// A difference of this length is logged.
+const LOGGED_DIFFERENCE: Duration = Duration::from_secs(10);
 
-/// Tells store time to any thread.
+/// The store's time, for any thread.
 pub struct StoreClock {
     clock: Arc<dyn Clock>,
     slewed: Mutex<SlewedClock>,
@@ -40,7 +41,7 @@ impl StoreClock {
         let wall = self.clock.now();
         let now = slewed.advance(wall, self.clock.elapsed());
         drop(slewed);
-        let is_off = now.since(wall).max(wall.since(now)) > NOTABLE;
+        let is_off = now.since(wall).max(wall.since(now)) > LOGGED_DIFFERENCE;
         if is_off != self.is_off.load(Ordering::Relaxed)
             && self.is_off.swap(is_off, Ordering::Relaxed) != is_off
         {
@@ -56,8 +57,8 @@ impl StoreClock {
     }
 }
 
-/// The time with which a store begins.
-pub fn begin(options: &Options, stored: &Counters) -> Result<Timestamp, Error> {
+/// The store's time at a start.
+pub fn start_time(options: &Options, stored: &Counters) -> Result<Timestamp, Error> {
     let (wall, stored) = (options.clock.now(), stored.now);
     if options.resets_clock || stored == Timestamp::MIN {
         return Ok(wall);
@@ -72,21 +73,21 @@ pub fn begin(options: &Options, stored: &Counters) -> Result<Timestamp, Error> {
     Ok(wall.max(stored))
 }
 
-/// Cursors whose leases and delays end at `now` at the latest, for those that do not.
-pub fn reset_cursors(tables: &Tables, now: Timestamp) -> Result<Vec<Write>, Error> {
+/// Rows of all cursors whose lease or delay ends after `now`, so that it ends at `now`.
+pub fn reset_cursors(tables: &Tables, now: Timestamp) -> Result<Vec<RowWrite>, Error> {
     let mut writes = Vec::new();
     for entry in tables.cursors.iter() {
         let (key, value) = entry.into_inner().map_err(engine_error)?;
-        let mut cursor = read_cursor(&value)?;
+        let mut cursor = decode_cursor(&value)?;
         if cursor.available_at > now {
             cursor.available_at = now;
             if let Some(lease) = &mut cursor.lease {
                 lease.until = lease.until.min(now);
             }
-            writes.push(Write {
+            writes.push(RowWrite {
                 table: tables.cursors.clone(),
                 key,
-                value: Some(cursor_value(&cursor).into()),
+                value: Some(encode_cursor(&cursor).into()),
             });
         }
     }
