@@ -35,7 +35,6 @@ WORDS_LEFT: dict[str, int] = {
     "crates/queue": 41,
     "crates/server": 58,
     "crates/store": 9,
-    "crates/store-embedded": 48,
     "crates/testing-postgres": 3,
     "crates/tls": 2,
     "docs": 45,

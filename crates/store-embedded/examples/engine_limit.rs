@@ -1,11 +1,11 @@
-//! How close the embedded store comes to the disk, as JSON lines.
+//! Measures how close the embedded store comes to the disk. Prints JSON lines.
 //!
 //! `engine_limit throughput` compares pushes through the store with a plain loop that appends the same bytes in the
-//! same commit groups (`throughput IDS SPREAD BATCH PARTITIONS` only one such case); `engine_limit partitions` tells what a partition costs in memory and whether many of them
-//! slow a push down; `engine_limit restart` how long opening takes with ten million messages, after a close and
-//! after kill -9. Without an argument it does all three. `ENGINE_LIMIT_DIR` says where; otherwise a temporary
-//! directory. Memory is told rightly only by `partitions` alone: after the others the process reuses what they freed.
-//! Numbers of one run are comparable with each other, not with those of another machine.
+//! same commit batches (`throughput IDS SPREAD BATCH PARTITIONS` runs one such case). `engine_limit partitions` measures
+//! the memory of a partition, and whether many partitions slow a push down. `engine_limit restart` measures the time of a
+//! start with ten million messages, after a close and after kill -9. Without an argument it does all three.
+//! `ENGINE_LIMIT_DIR` names a directory; the default is a temporary one. Memory is measured correctly only by
+//! `partitions` alone: after the others the process reuses memory that they freed. Compare only numbers of one run.
 
 #![allow(clippy::unwrap_used, reason = "an example that stops at the first problem")]
 
@@ -26,14 +26,14 @@ use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{Offset, PartitionId, QueueId, QueueOptions};
 use serde_json::json;
 
-/// The same as the server's.
+/// The allocator of the server.
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const PAYLOAD_BYTES: usize = 300;
 const WINDOW: Duration = Duration::from_secs(3600);
 const ROUNDS: usize = 5;
-/// Pushes under way at a time, unless `ENGINE_LIMIT_IN_FLIGHT` says otherwise.
+/// Pushes in flight, unless `ENGINE_LIMIT_IN_FLIGHT` gives another number.
 const IN_FLIGHT: usize = 4;
 
 fn main() {
@@ -96,7 +96,7 @@ async fn queue(store: &dyn Store, partitions: u64) -> (QueueId, Vec<PartitionId>
     (queue, ids)
 }
 
-/// Messages of one push, with ids that no other push has.
+/// The messages of one push, with ids that no other push has.
 fn block(messages: usize, push: u64, named: bool) -> MessageBlock {
     let payload = [b'x'; PAYLOAD_BYTES];
     let mut block = MessageBlock::default();
@@ -111,7 +111,7 @@ fn block(messages: usize, push: u64, named: bool) -> MessageBlock {
     block
 }
 
-/// What a push does: is there room, is any of it a duplicate, append.
+/// The operation of a push: check the free space, search for duplicates, append.
 fn push(
     tx: &mut dyn Tx,
     to: &[(PartitionId, MessageBlock)],
@@ -131,7 +131,7 @@ fn push(
 
 type Push = Vec<(PartitionId, MessageBlock)>;
 
-/// Runs all pushes with a few of them under way at a time.
+/// Runs all pushes with a few of them in flight.
 async fn push_all(store: &dyn Store, pushes: Vec<Push>, named: bool) -> Duration {
     let in_flight = in_flight();
     let watch = Stopwatch::start();
@@ -148,7 +148,7 @@ async fn push_all(store: &dyn Store, pushes: Vec<Push>, named: bool) -> Duration
     watch.elapsed()
 }
 
-/// Appends as many bytes in as many commits, with nothing else to do.
+/// Appends as many bytes in as many commits, and does nothing else.
 fn plain(directory: &Path, bytes: usize, commits: u64, preallocated: bool) -> Duration {
     let path = directory.join("plain");
     let mut file = File::create(&path).unwrap();
@@ -255,7 +255,7 @@ async fn partitions() {
     const MANY: u64 = 1_000_000;
     let directory = scratch();
     let store = open(&directory.path().join("store"));
-    // What a store holds whatever is in it: caches and write buffers full.
+    // The memory of every store: full caches and write buffers.
     let (_, few) = queue(&store, 100).await;
     for _ in 0..6 {
         let pushes = (0..500).map(|index| vec![(few[index % 100], block(100, 0, false))]).collect();
@@ -312,7 +312,7 @@ async fn partitions() {
             let pushes = (0..500usize)
                 .map(|push| {
                     let start = (round * 500 + push) * 100;
-                    // Far apart, as the partitions of unrelated pushes are.
+                    // Far apart, like the partitions of unrelated pushes.
                     (0..100).map(|i| (ids[(start + i) * 7919 % ids.len()], block(1, 0, false))).collect()
                 })
                 .collect();
@@ -343,7 +343,7 @@ async fn partitions() {
     println!("{line}");
 }
 
-/// Stores `messages` in batches of 100 with transaction ids, says so, and goes on until it is told to stop.
+/// Stores `messages` in batches of 100 with transaction ids, prints that, and pushes on until it is stopped.
 async fn fill(directory: &Path, messages: u64) {
     let store = open(directory);
     let (_, ids) = queue(&store, 100).await;

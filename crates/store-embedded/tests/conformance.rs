@@ -20,7 +20,7 @@ impl Backend for Directory {
     }
 
     async fn open(&self, clock: Arc<ManualClock>) -> Arc<dyn Store> {
-        // Small files of the log, so that they come and go all the time, and little memory for what is in them and where.
+        // Small log files, a small cache and few index rows, so that files are created and removed all the time.
         let (min_free_disk, log_file_bytes, cache_bytes, index_rows) = (0, 4 << 10, 4 << 10, 12);
         let options = Options {
             clock,
@@ -33,11 +33,11 @@ impl Backend for Directory {
         Arc::new(EmbeddedStore::open(options).unwrap())
     }
 
-    /// What the files hold while the store is still open is what a killed process leaves.
+    /// A copy of the files of an open store is what a killed process leaves.
     async fn crash(self, store: Arc<dyn Store>) -> Self {
         loop {
             let left = tempfile::tempdir().unwrap();
-            // Only if nothing moved meanwhile is the copy a picture of one moment.
+            // The copy is of one moment only if no file changed meanwhile.
             let before = listing(self.0.path());
             let copied = copy(self.0.path(), left.path());
             if copied.is_ok()
@@ -51,7 +51,7 @@ impl Backend for Directory {
     }
 }
 
-/// Every file with its length and when it was last written.
+/// Every file with its length and the time of the last write.
 fn listing(directory: &Path) -> std::io::Result<Vec<(PathBuf, u64, SystemTime)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory)? {

@@ -1,5 +1,5 @@
-//! What a push leads to at once: whoever hears of it asks, and is decided and answered with the same sync, for
-//! which answers are prepared while that is under way.
+//! Operations that a push causes: a listener of its event submits an operation, which is decided before the push's fsync
+//! and answered with it. Answers are prepared during the fsync.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,9 +14,9 @@ use baton_store_embedded::{EmbeddedStore, Options};
 use baton_types::{Offset, PartitionId, QueueOptions};
 use tokio::sync::mpsc;
 
-/// Most pushes wake one, so that callers decide on their own threads, and the deciding thread now and then.
+/// Most pushes cause one operation. Then callers commit inline, and the deciding thread now and then.
 const FEW: usize = 1;
-/// Some wake more than are few enough for that.
+/// Some pushes cause too many operations for inline commits.
 const MANY: usize = 5;
 const PUSHES: u64 = 60;
 
@@ -42,7 +42,7 @@ fn append(tx: &mut dyn Tx, partition: PartitionId) -> Result<(), TxError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_after() {
+async fn operations_that_a_push_causes_are_decided_before_its_sync_and_answered_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let (store, partition) = store_with_partition(&directory).await;
     let (asked, mut answers) = mpsc::channel(MANY);
@@ -75,7 +75,7 @@ async fn everyone_whom_a_push_wakes_is_decided_before_it_is_synced_and_answered_
     store.close().await.unwrap();
 }
 
-/// Pushes, and notes how many syncs there had been when it prepared and when it finished.
+/// Pushes, and records the number of syncs when it prepared and when it finished.
 struct Witness {
     store: Arc<dyn Store>,
     partition: PartitionId,

@@ -12,7 +12,7 @@ use super::writer::Writer;
 const COSTLY: Duration = Duration::from_millis(1);
 /// The pause after yields were too costly. At worst yields cost a few time slices in all this time.
 const PAUSE: Duration = Duration::from_secs(2);
-/// The weight of the last yield in the average is one in so many.
+/// The last yield has one part in this many in the average.
 const WEIGHT: u32 = 4;
 
 /// The cost of recent yields.

@@ -35,7 +35,7 @@ pub struct Shared {
     pub segments: SegmentReader,
     pub context: Arc<StoreContext>,
     pub free_space: FreeSpace,
-    /// What the log was told about a nearly full disk.
+    /// Whether the log treats the disk as nearly full.
     scarce: AtomicBool,
     failure: OnceLock<Error>,
     /// The time of the next operation.

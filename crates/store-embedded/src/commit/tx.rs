@@ -1,7 +1,7 @@
 //! The transaction of one operation: reads memory, and adds what it writes to the batch that is filling.
 //!
-//! Every read notes the last batch that changed what it read (`depends_on`), as an answer may contain it only once that
-//! batch is durable. Each kind of row has a module with the methods of [`Tx`] that concern it.
+//! Every read records the last batch that changed what it read (`depends_on`): the answer must wait until that batch is
+//! durable. Each kind of row has a module with the methods of [`Tx`] that concern it.
 
 mod cursor;
 mod dead_letter;

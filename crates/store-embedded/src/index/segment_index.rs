@@ -194,7 +194,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (index, mut expected, mut number) = (open(&directory), BTreeMap::new(), 1u64);
         for step in 0..300 {
-            // Few and many at a time, some again; every so often one goes.
+            // Few and many rows at a time, some keys again; from time to time a row is removed.
             let rows: Vec<_> = (0..step % 40)
                 .map(|at| {
                     number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,4 +1,4 @@
-//! Files that are not what was written.
+//! Damaged files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use baton_types::{GroupId, Offset, PartitionId};
 
 use super::{block, copy, files, is_log, lane, open, open_cold, push, push_to_all};
 
-/// Copies a directory where one file is about to be damaged; the others that are never changed are shared.
+/// Copies a directory with one damaged file. Files that are never changed are hard links.
 fn copy_around(from: &Path, to: &Path, damaged: &Path, bytes: &[u8], journal_bytes: &[u8]) {
     for path in files(from) {
         let name = path.strip_prefix(from).unwrap();
@@ -33,7 +33,7 @@ fn copy_around(from: &Path, to: &Path, damaged: &Path, bytes: &[u8], journal_byt
     }
 }
 
-/// Whether it is a list of files that a newer one has replaced.
+/// Whether it is a list of files that a newer list has replaced.
 fn is_old_list(path: &Path) -> bool {
     let Ok(current) = fs::read(path.with_file_name("current")) else { return false };
     let number = u64::from_le_bytes(current[..8].try_into().unwrap());
@@ -46,12 +46,12 @@ fn without_zeros(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Whether it is the engine's journal, on which nothing rests.
+/// Whether it is the engine's journal, on which nothing depends.
 fn is_journal(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "jnl")
 }
 
-/// Everything that a store tells: payloads per partition, records, and how far a group is.
+/// The contents of a store: payloads of each partition, records, and the cursors of a group.
 #[derive(Debug, PartialEq)]
 struct Contents {
     payloads: Vec<Vec<bytes::Bytes>>,
@@ -88,7 +88,7 @@ async fn contents(store: &dyn Store, partitions: &[PartitionId], group: GroupId)
 
 /// A store with all kinds of files: tables, a checkpoint, files of the log before and after it.
 async fn furnish(directory: &Path) -> (Vec<PartitionId>, GroupId, Contents) {
-    // Few rows of the index make a file, so that there are such files too.
+    // Few index rows, so that some are ingested as files.
     let (log_file_bytes, index_rows) = (512 << 10, 64);
     let options = Options { min_free_disk: 0, log_file_bytes, index_rows, ..Options::new(directory) };
     let store = EmbeddedStore::open(options).unwrap();
@@ -210,15 +210,15 @@ async fn a_log_that_lost_its_end_is_refused_with_advice() {
     copy(directory.path(), left.path());
     let log = files(left.path()).into_iter().find(|path| is_log(path)).unwrap();
     let written = written(&fs::read(&log).unwrap()) as u64;
-    // Commits were torn off after they had been answered and the engine had written down that it knows of them.
+    // The lost commits were answered, and the index has recorded that it has them.
     fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(written / 4).unwrap();
     let refused = open(left.path()).err().unwrap().to_string();
     assert!(refused.contains("commits are missing") && refused.contains("backup"), "{refused}");
 }
 
-/// Neither the engine nor a later frame knows of the commits that are gone.
+/// Neither the index nor a later frame shows that commits are missing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_behind_everything_that_the_engine_knows_is_refused() {
+async fn a_log_cut_behind_everything_in_the_index_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let clock = Arc::new(ManualClock::new(BootClock::default().now()));
     let options = Options { clock: clock.clone(), min_free_disk: 0, ..Options::new(directory.path()) };
@@ -229,7 +229,7 @@ async fn a_cut_behind_everything_that_the_engine_knows_is_refused() {
     }
     clock.advance(Duration::from_secs(1));
     push(&store, partitions[0], block(1, 500, 10)).await.unwrap();
-    // As a crash leaves it, without what the engine had not synced and without the log's last bytes.
+    // What a crash leaves, without what the engine had not synced and without the log's last bytes.
     let cut_by = |bytes: usize| {
         let left = tempfile::tempdir().unwrap();
         copy(directory.path(), left.path());
@@ -252,7 +252,7 @@ async fn a_cut_behind_everything_that_the_engine_knows_is_refused() {
         let (store, id) = (open(left).unwrap(), partitions[0]);
         run(&store, move |tx| tx.partition_by_id(id)).await.unwrap().unwrap().tail
     };
-    // The last commit may be one that was never finished.
+    // The last commit may be torn.
     assert_eq!(tail(cut_by(100).path()).await, Offset(10));
     // A directory of an earlier version has no mark.
     fs::remove_file(left.path().join("high-water")).unwrap();
@@ -267,7 +267,7 @@ async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_
     for salt in 0..10 {
         push(&store, partitions[0], block(1, 500, salt)).await.unwrap();
     }
-    // As a crash leaves it, with bytes changed so many before its end.
+    // What a crash leaves, with bytes changed at this distance from the end.
     let with_damage = |before_end: isize| {
         let left = tempfile::tempdir().unwrap();
         copy(directory.path(), left.path());
@@ -286,7 +286,7 @@ async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_
     let partition = partitions[0];
     let told = run(&store, move |tx| tx.partition_by_id(partition)).await.unwrap().unwrap();
     assert_eq!(told.tail, Offset(9));
-    // Something of a commit that was never finished stands after its beginning is missing.
+    // A commit that was never finished may lack its beginning and have its end.
     let ahead = with_damage(-5000);
     for tail in [11, 12] {
         let store = open(ahead.path()).unwrap();
@@ -299,13 +299,13 @@ async fn a_log_that_is_damaged_in_its_middle_is_refused_and_one_that_is_torn_at_
     assert_eq!(written(&bytes), bytes.len(), "a store that was closed keeps no zeros ahead");
 }
 
-/// Where a file of the log ends, without the zeros that stand after it.
+/// The length of a log file without the zeros at its end.
 fn written(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_engine_forgets_the_log_tells_again() {
+async fn the_log_replays_what_the_engine_has_lost() {
     let directory = tempfile::tempdir().unwrap();
     let (partitions, group, expected) = furnish(directory.path()).await;
     for path in files(directory.path()).iter().filter(|path| is_journal(path)) {
@@ -316,7 +316,7 @@ async fn what_the_engine_forgets_the_log_tells_again() {
     let store = open_cold(directory.path()).unwrap();
     assert_eq!(contents(&store, &partitions, group).await.unwrap(), expected);
     drop(store);
-    // Without the log, that is noticed.
+    // Without the log the loss is reported.
     for path in files(directory.path()).iter().filter(|path| is_log(path)) {
         fs::remove_file(path).unwrap();
     }
@@ -324,7 +324,7 @@ async fn what_the_engine_forgets_the_log_tells_again() {
     assert!(matches!(&refused, Error::Corrupt(text) if text.contains("of the log is missing")), "{refused}");
 }
 
-/// As when a disk answers with an I/O error: whoever asked for what cannot be read gets the error, and nobody else.
+/// Like a disk with an I/O error: only the call that needs the unreadable bytes fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_that_fails_fails_one_call_and_not_the_store() {
     let directory = tempfile::tempdir().unwrap();
@@ -340,7 +340,7 @@ async fn a_read_that_fails_fails_one_call_and_not_the_store() {
     for path in files(&directory.path().join("engine/keyspaces")) {
         if path.parent().unwrap().ends_with("tables") {
             let length = usize::try_from(fs::metadata(&path).unwrap().len()).unwrap();
-            // In place, for the engine has it open.
+            // In place, as the engine has the file open.
             fs::OpenOptions::new()
                 .write(true)
                 .open(&path)
@@ -357,7 +357,7 @@ async fn a_read_that_fails_fails_one_call_and_not_the_store() {
         tx.record("unreadable")
     });
     assert!(half.await.is_err());
-    // What is deleted cannot be cleared away, because where its segments are cannot be read.
+    // Deleted segments cannot be removed, because their places cannot be read.
     run(&store, move |tx| {
         tx.remove_queue(queue);
         Ok(())

@@ -1,4 +1,4 @@
-//! What the embedded store does about its directory: damage, space, and whose it is.
+//! The data directory: damage, disk space, recovery, and its lock.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -22,7 +22,7 @@ fn open(directory: &Path) -> Result<EmbeddedStore, Error> {
     EmbeddedStore::open(Options { min_free_disk: 0, ..Options::new(directory) })
 }
 
-/// Without young messages in memory: everything is read from disk.
+/// Opens a store without a segment cache: every message is read from disk.
 fn open_cold(directory: &Path) -> Result<EmbeddedStore, Error> {
     EmbeddedStore::open(Options { min_free_disk: 0, cache_bytes: 0, ..Options::new(directory) })
 }
@@ -39,7 +39,7 @@ async fn lane(store: &dyn Store, partitions: u64) -> (QueueId, Vec<PartitionId>)
     .unwrap()
 }
 
-/// Messages that differ from each other and from every other block's.
+/// Messages that differ from each other and from those of every other block.
 fn block(messages: usize, bytes: usize, salt: u64) -> MessageBlock {
     let mut block = MessageBlock::default();
     for index in 0..messages {
@@ -82,7 +82,7 @@ fn is_log(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "log")
 }
 
-/// Copies a directory. A journal is made larger than it is, with zeros that need not be written.
+/// Copies a directory. The zeros at the end of a journal become a hole.
 fn copy(from: &Path, to: &Path) {
     for path in files(from) {
         let target = to.join(path.strip_prefix(from).unwrap());
@@ -124,9 +124,9 @@ async fn half_a_decision_is_never_kept() {
     assert_eq!(found.into_iter().map(|(key, _)| key).collect::<Vec<_>>(), ["after", "before"]);
 }
 
-/// Small groups are committed by the thread that decides, or by callers; large ones by the thread that only commits.
+/// Callers and the deciding thread commit small batches, the commit thread large ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_answered_is_kept_whoever_has_committed_it() {
+async fn every_answered_push_survives_a_crash_whichever_thread_committed_it() {
     const ROUNDS: u64 = 24;
     const PARTITIONS: u64 = 8;
     let directory = tempfile::tempdir().unwrap();
@@ -144,7 +144,7 @@ async fn what_was_answered_is_kept_whoever_has_committed_it() {
             assert_eq!(push.await.unwrap(), Offset(round));
         }
     }
-    // As a crash would leave it.
+    // What a crash leaves.
     copy(directory.path(), left.path());
     let store = open_cold(left.path()).unwrap();
     for id in partitions {
@@ -157,7 +157,7 @@ async fn what_was_answered_is_kept_whoever_has_committed_it() {
     }
 }
 
-/// Of this process so far: unlike the time of day, it does not depend on what else the machine does.
+/// The processor time of this process. Other load on the machine does not change it.
 fn processor_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
     let after_name = stat.rsplit(')').next().unwrap();
@@ -205,7 +205,7 @@ async fn tails_that_were_moved_together_are_found_again() {
     let mut store = open_cold(directory.path()).unwrap();
     let (queue, partitions) = lane(&store, 40).await;
     for round in 0..4 {
-        // More than the log of tails holds before its beginning goes.
+        // More than the tail log has before its oldest entries are removed.
         for salt in 0..300 {
             push_to_all(&store, &partitions[..if salt % 2 == 0 { 40 } else { 20 }], salt).await;
         }
@@ -234,7 +234,7 @@ async fn tails_that_were_moved_together_are_found_again() {
         let read = store.read(partitions[25], Offset(0), Offset(u64::MAX), usize::MAX).await.unwrap();
         assert_eq!(read.last().unwrap().end().0, 150 * (round + 1));
     }
-    // Nothing of a queue that is deleted is left, also when there was no time for it.
+    // Nothing of a deleted queue is left, even if the store closed before the sweep.
     run(&store, move |tx| {
         tx.remove_queue(queue);
         Ok(())
@@ -251,7 +251,7 @@ async fn tails_that_were_moved_together_are_found_again() {
     assert_eq!(told, Some(Offset(1)));
 }
 
-/// Time that was stored once does not go back by itself, so a start asks before it takes over an implausible clock.
+/// Stored time cannot go back by itself, so a start refuses an implausible clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_asks_about_a_clock_that_is_far_from_the_stored_time() {
     let directory = tempfile::tempdir().unwrap();
@@ -281,7 +281,7 @@ async fn a_start_asks_about_a_clock_that_is_far_from_the_stored_time() {
     let (queue, partitions) = lane(&store, 1).await;
     let id = partitions[0];
     drop(store);
-    // A week in which nothing happened is nothing special.
+    // A store that was closed for a week opens.
     clock.set(begin.after(7 * day));
     let store = open(false).unwrap();
     assert!(now(&store).await >= begin.after(7 * day));
@@ -301,7 +301,7 @@ async fn a_start_asks_about_a_clock_that_is_far_from_the_stored_time() {
         let refused = open(false).err().unwrap().to_string();
         assert!(refused.contains("baton data reset-clock"), "{refused}");
     }
-    // An hour is slewed.
+    // A difference of an hour is slewed.
     clock.set(begin.after(7 * day).before(Duration::from_secs(3600)));
     let store = open(false).unwrap();
     assert!(now(&store).await >= begin.after(7 * day));

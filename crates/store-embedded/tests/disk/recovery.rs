@@ -11,7 +11,7 @@ use baton_types::{Offset, PartitionId};
 
 use super::{block, lane, open, push};
 
-/// As a disk that answers writes with errors: the engine cannot make sorted files, and the directory cannot be opened.
+/// Like a disk that fails writes: the engine cannot create sorted files, and the directory cannot be opened.
 struct Fault {
     format: PathBuf,
     whole: Vec<u8>,
@@ -22,7 +22,7 @@ impl Fault {
         for keyspace in fs::read_dir(directory.join("engine/keyspaces")).unwrap() {
             let tables = keyspace.unwrap().path().join("tables");
             for number in (0..200).filter(|_| tables.is_dir()) {
-                // One that exists stays.
+                // An existing file stays.
                 let _ = symlink("/nowhere/at/all", tables.join(number.to_string()));
             }
         }
@@ -47,7 +47,7 @@ async fn until(store: &dyn Store, condition: impl Fn(&dyn Store) -> bool) {
     panic!("away: {:?}, failure: {:?}", store.outage(), store.failure());
 }
 
-/// Pushes messages until `condition` holds; says which were accepted.
+/// Pushes messages until `condition` holds. Returns those that were accepted.
 async fn push_until(
     store: &dyn Store,
     partition: PartitionId,
@@ -88,7 +88,7 @@ async fn an_engine_that_failed_in_the_background_is_opened_again() {
     assert!(store.statistics().commits > commits);
     let read = store.read(partitions[0], Offset(0), Offset(10_000), usize::MAX).await.unwrap();
     assert_eq!(read.iter().map(|segment| segment.messages().count() as u64).sum::<u64>(), accepted);
-    // It works as before, and another opening finds the same.
+    // It works as before, and the next start finds the same.
     push(&store, partitions[0], block(1, 100, 901)).await.unwrap();
     store.checkpoint().unwrap();
     store.close().await.unwrap();

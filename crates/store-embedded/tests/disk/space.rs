@@ -1,4 +1,4 @@
-//! Space: given back when messages are given up, and refused when there is too little.
+//! Disk space: deleted messages free it, and pushes are refused when there is too little.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,12 +13,12 @@ use baton_types::Offset;
 
 use super::{block, copy, files, is_log, lane, open, push};
 
-/// What the directory takes on disk. Journals are made larger than they are, with nothing behind it.
+/// The blocks that the directory takes on disk. Journals have holes.
 fn bytes_in(directory: &Path) -> u64 {
     files(directory).iter().filter_map(|path| fs::metadata(path).ok()).map(|meta| meta.blocks() * 512).sum()
 }
 
-/// Copies a directory, unless it changes meanwhile.
+/// Copies a directory. Returns `false` if it changed meanwhile.
 fn copied_at_once(from: &Path, to: &Path) -> bool {
     let listing = || -> Vec<_> {
         let meta =
@@ -36,7 +36,7 @@ async fn retention_gives_disk_space_back() {
     let options = Options { min_free_disk: 0, log_file_bytes: 4 << 20, ..Options::new(directory.path()) };
     let store = EmbeddedStore::open(options).unwrap();
     let (_, partitions) = lane(&store, 8).await;
-    // 100 MB, a hundred messages to a segment.
+    // 100 MB in segments of a hundred messages.
     let mut answers = Vec::new();
     for salt in 0..1000 {
         let partition = partitions[usize::try_from(salt % 8).unwrap()];
@@ -73,7 +73,7 @@ async fn retention_gives_disk_space_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stays_of_a_file_is_written_again_and_found_there() {
+async fn live_segments_of_a_garbage_file_are_rewritten_and_found() {
     let directory = tempfile::tempdir().unwrap();
     let small = |path: &Path| {
         let (min_free_disk, cache_bytes, log_file_bytes) = (0, 0, 64 << 10);
@@ -88,13 +88,13 @@ async fn what_stays_of_a_file_is_written_again_and_found_there() {
     }
     let first = logs(directory.path());
     assert!(first.len() > 10, "{first:?}");
-    // Three of four messages go, a few at a time, so every file has some that stay.
+    // Three of four messages are deleted, a few at a time, so every file has live ones.
     let mut crashes = 0;
     for step in 1..=10 {
         for partition in partitions[1..].iter().copied() {
             run(&store, move |tx| tx.trim(partition, Offset(step * 10))).await.unwrap();
         }
-        // Whatever moves meanwhile, a crash loses nothing.
+        // A crash during compaction loses nothing.
         let left = tempfile::tempdir().unwrap();
         if copied_at_once(directory.path(), left.path()) {
             crashes += 1;
@@ -114,7 +114,7 @@ async fn what_stays_of_a_file_is_written_again_and_found_there() {
         }
         sleep(Duration::from_millis(100)).await;
     }
-    // They held four times as much as is still needed of them.
+    // Three quarters of each were garbage.
     assert!(gone(), "{:?}", logs(directory.path()));
     let check = async |store: &EmbeddedStore| {
         let read = store.read(partitions[0], Offset(0), Offset(100), usize::MAX).await.unwrap();
@@ -148,7 +148,7 @@ async fn below_the_floor_messages_are_refused_and_the_rest_goes_on() {
     run(&store, |tx| tx.admit_bytes(1)).await.unwrap();
 }
 
-/// A small disk never holds as much garbage as is worth while elsewhere.
+/// A small disk never has as much garbage as compaction needs elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn below_the_floor_every_bit_of_garbage_goes() {
     let directory = tempfile::tempdir().unwrap();
@@ -166,7 +166,7 @@ async fn below_the_floor_every_bit_of_garbage_goes() {
     let gone = partitions[0];
     run(&store, move |tx| tx.trim(gone, Offset(400))).await.unwrap();
     for _ in 0..600 {
-        // Something must happen for it to be looked at.
+        // A commit makes the store check for garbage.
         run(&store, |tx| tx.put_record("tick", "v".into(), None)).await.unwrap();
         if log_bytes() < 6_000_000 {
             break;
