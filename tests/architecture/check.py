@@ -41,7 +41,7 @@ WORDS_LEFT: dict[str, int] = {
 }
 
 # Names that the standard terms in docs/glossary.md have replaced.
-NAMES = re.compile(r"\b(?:heralded)\b")
+NAMES = re.compile(r"\b(?:heralded|Courtesy|step_aside|Untold|tell_engine|Leftovers|Reclaimer|commit_here|hand_over)\b")
 
 
 def cycles() -> list[str]:
