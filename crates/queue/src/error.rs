@@ -25,6 +25,14 @@ pub enum Error {
         /// The first message of the call that has no place, by its number.
         first_beyond: usize,
     },
+    /// The call would make more queues or partitions than there may be.
+    #[error("{problem}")]
+    NoRoom {
+        /// Of which there would be too many.
+        problem: String,
+        /// The first message of the call that has no place, by its number.
+        first_beyond: usize,
+    },
     /// The server is at a limit; nothing was changed.
     #[error("{reason}; try again in {} ms", .after.as_millis())]
     Busy {

@@ -65,10 +65,13 @@ impl Bench {
         self.broker.configure(queue, None, None, &Map::new(), false).await.map(drop)
     }
 
-    async fn transact(&self, places: &[(&str, &str)]) -> Option<&'static str> {
+    /// The culprit of a transaction that is refused because of a limit.
+    async fn transact(&self, places: &[(&str, &str)]) -> Option<usize> {
         let steps = vec![Step::Push(batch(places))];
         let transaction = Transaction { steps, ..Transaction::default() };
-        self.broker.transaction(transaction).await.unwrap().reason
+        let refused = self.broker.transaction(transaction).await.unwrap();
+        assert_eq!(refused.reason, Some("limit_reached"));
+        refused.failed_index
     }
 
     async fn schedule(&self, queue: &str, partition: &str) {
@@ -103,7 +106,8 @@ impl Bench {
         is_full(self.push(&[("a", "1"), ("d", "1")]).await);
         is_full(self.configure("d").await);
         is_full(self.pop("d", "g", None).await);
-        assert_eq!(self.transact(&[("d", "1")]).await, Some("limit_reached"));
+        assert_eq!(self.transact(&[("d", "1")]).await, Some(0));
+        assert_eq!(self.transact(&[("a", "1"), ("a", "2"), ("d", "1"), ("d", "2")]).await, Some(2));
         self.configure("a").await.unwrap();
         assert!(self.broker.delete_queue("c").await.unwrap());
         self.configure("d").await.unwrap();
@@ -119,7 +123,9 @@ impl Bench {
         for _ in 0..3 {
             is_full(self.push(&[("a", "5")]).await);
         }
-        assert_eq!(self.transact(&[("b", "2"), ("a", "5")]).await, Some("limit_reached"));
+        assert_eq!(self.transact(&[("b", "2"), ("a", "5")]).await, Some(1));
+        let places = [("b", "2"), ("b", "3"), ("a", "1"), ("b", "2"), ("b", "4"), ("b", "5"), ("a", "5")];
+        assert_eq!(self.transact(&places).await, Some(5));
         self.push(&[("a", "1"), ("a", "4"), ("b", "2")]).await.unwrap();
         assert_eq!((self.partitions("a").await, self.partitions("b").await), (Some(4), Some(2)));
     }
@@ -183,7 +189,10 @@ fn batch(places: &[(&str, &str)]) -> PushBatch {
 
 #[track_caller]
 fn is_full(outcome: Result<(), Error>) {
-    assert!(matches!(outcome, Err(Error::Store(baton_store::Error::LimitReached(_)))), "{outcome:?}");
+    let is_full = |error: &Error| {
+        matches!(error, Error::NoRoom { .. } | Error::Store(baton_store::Error::LimitReached(_)))
+    };
+    assert!(outcome.as_ref().is_err_and(is_full), "{outcome:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_env::Stopwatch;
+use baton_env::{ManualClock, Stopwatch};
 use baton_queue::{Broker, Options, PopRequest, PushBatch, Subscription, Target};
 use baton_store::{NewMessage, Store};
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
 use baton_testing_postgres::Postgres;
+use baton_types::Timestamp;
 
 /// More partitions than are looked at together with other queues.
 const PARTITIONS: usize = 50;
@@ -83,7 +84,7 @@ impl Bench {
         assert!(others.iter().all(|queue| (queue.partitions, queue.counts.total) == (1, 1)));
         let lags: Vec<_> = numbers.groups.iter().map(|group| (&*group.queue, group.total_lag)).collect();
         assert_eq!(lags, [("q0", PARTITIONS as u64), ("q1", 1)]);
-        let partitions = self.broker.group_partitions(Some("g")).await.unwrap();
+        let partitions = self.broker.group_partitions("g").await.unwrap();
         assert_eq!(partitions.len(), PARTITIONS + 1);
         cost
     }
@@ -118,4 +119,107 @@ async fn a_listing_takes_time_by_the_number_of_queues() {
     assert!(slow < bound, "{quick:?} for {few} queues, {slow:?} for {many}");
     some.broker.shutdown().await;
     all.broker.shutdown().await;
+}
+
+const MANY_GROUPS: usize = 60;
+const MANY_PARTITIONS: usize = 4_000;
+/// Rows that one decision reads.
+const PAGE: usize = 1_000;
+
+/// Groups that only look at a queue with many partitions, and some that differ from them in each way.
+struct ManyGroups {
+    _directory: tempfile::TempDir,
+    clock: Arc<ManualClock>,
+    broker: Broker,
+}
+
+impl ManyGroups {
+    async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = Arc::new(ManualClock::new(Timestamp::from_micros(1_800_000_000_000_000)));
+        let options = baton_store_embedded::Options {
+            min_free_disk: 0,
+            clock: clock.clone(),
+            ..baton_store_embedded::Options::new(directory.path())
+        };
+        let broker = Broker::start(Arc::new(EmbeddedStore::open(options).unwrap()), Options::default());
+        Self { _directory: directory, clock, broker }
+    }
+
+    /// Pushes a message to each of these partitions, and lets 100.3 seconds pass: no lag is near the next second.
+    async fn push(&self, partitions: std::ops::Range<usize>) {
+        let mut batch = PushBatch::default();
+        let message = NewMessage { payload: b"{}", ..NewMessage::default() };
+        for number in partitions {
+            batch.add("q", &format!("p{number}"), &message).unwrap();
+        }
+        self.broker.push(batch).await.unwrap();
+        self.clock.advance(Duration::from_millis(100_300));
+    }
+
+    /// Pops from so many partitions; the group `done` finishes what it gets.
+    async fn pop(&self, group: &str, partitions: u32, subscription: Subscription) {
+        let request = PopRequest {
+            target: Target::Queue("q".into()),
+            group: group.into(),
+            batch: partitions,
+            partitions,
+            auto_ack: group == "done",
+            wait: None,
+            lease: None,
+            subscription,
+            attempt: None,
+            conflation: false,
+        };
+        self.broker.pop(request).await.unwrap();
+    }
+
+    fn decisions(&self) -> u64 {
+        self.broker.store().statistics().operations
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_groups_on_many_partitions_are_listed_without_a_look_at_each_pair() {
+    let bench = ManyGroups::new().await;
+    bench.push(0..MANY_PARTITIONS / 2).await;
+    let middle = bench.broker.store().now();
+    for number in 0..MANY_GROUPS {
+        bench.pop(&format!("look-{number:03}"), 1, Subscription::New).await;
+    }
+    bench.push(0..10).await;
+    bench.push(MANY_PARTITIONS / 2 - 50..MANY_PARTITIONS).await;
+    bench.pop("all", 1, Subscription::All).await;
+    bench.pop("holding", 20, Subscription::All).await;
+    bench.pop("middle", 1, Subscription::From(middle)).await;
+    bench.pop("done", 30, Subscription::All).await;
+
+    let before = bench.decisions();
+    let groups = bench.broker.groups().await.unwrap();
+    let decisions = bench.decisions() - before;
+    let each = 3 * groups.len() as u64 + (2 * MANY_PARTITIONS / PAGE) as u64 + 10;
+    assert!(decisions < each, "{decisions} decisions for {} groups", groups.len());
+    assert_eq!(groups.len(), MANY_GROUPS + 4);
+    let mut described = Vec::new();
+    for group in &groups {
+        let partitions = bench.broker.group_partitions(&group.name).await.unwrap();
+        let behind = || partitions.iter().filter(|partition| partition.lag > 0);
+        let expected = (behind().count() as u64, behind().map(|p| p.time_lag_seconds).max());
+        assert_eq!((group.partitions_with_lag, Some(group.time_lag_seconds)), expected, "{}", group.name);
+        assert_eq!(group.leases, partitions.iter().filter(|p| p.lease.is_some()).count() as u64);
+        assert_eq!(group.ever_consumed, *group.name == *"done");
+        described.extend(partitions);
+    }
+
+    for (min_seconds, limit) in [(0, 50), (150, usize::MAX), (1_000, 50)] {
+        let behind = described.iter().filter(|p| p.lag > 0 && p.time_lag_seconds >= min_seconds);
+        let expected: Vec<_> = behind.map(|p| (&p.group, p.partition)).take(limit).collect();
+        let before = bench.decisions();
+        let found = bench.broker.lagging_partitions(min_seconds, limit).await.unwrap();
+        let decisions = bench.decisions() - before;
+        assert_eq!(found.iter().map(|p| (&p.group, p.partition)).collect::<Vec<_>>(), expected);
+        let each = 3 * groups.len() + 2 * (found.len() + MANY_PARTITIONS) / PAGE + 10;
+        assert!(decisions < each as u64, "{decisions} decisions for {} rows", found.len());
+    }
+    bench.broker.shutdown().await;
 }

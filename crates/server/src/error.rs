@@ -522,6 +522,7 @@ impl From<baton_queue::Error> for Error {
             Queue::QueueFull { .. } => {
                 Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::QueueFull, message) }
             }
+            Queue::NoRoom { .. } => Self::new(Kind::LimitReached, message),
             Queue::Busy { after, .. } => {
                 Self { retry_after: Some(after), ..Self::new(Kind::Overloaded, message) }
             }

@@ -264,6 +264,13 @@ pub trait Tx {
     /// How far a group is in a partition; `None` before its first [`put_cursor`](Tx::put_cursor).
     fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, TxError>;
 
+    /// The partitions where a group's place is more than where the group begins, by number: it has a cursor there, or its
+    /// first message follows older ones. `None` if the backend stores a row for each group and partition anyway, so that
+    /// looking at every partition costs no more.
+    fn placed_partitions(&mut self, _group: GroupId) -> Result<Option<Vec<PartitionId>>, TxError> {
+        Ok(None)
+    }
+
     /// Writes a cursor.
     fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability);
 

@@ -1,13 +1,15 @@
 //! Groups: how far they are, moving and deleting them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use baton_store::{Group, GroupStart, Queue, Tx, collect_misses};
-use baton_types::Timestamp;
+use baton_store::{Group, GroupStart, Queue, Tx, TxError, collect_misses};
+use baton_types::{GroupId, PartitionId, Timestamp};
 
 use super::queues::FEW;
 use super::{Broker, PAGE};
 use crate::rules::group;
+use crate::rules::group_lag::{PartitionEnds, Unread};
 use crate::rules::maintenance::is_hidden;
 use crate::rules::push::check_name;
 use crate::{Error, GroupOverview, GroupPartition, Position};
@@ -25,19 +27,27 @@ impl Broker {
                 continue;
             }
             let id = queue.id;
-            let (groups, partition_count, now) = self
-                .run(move |tx| {
-                    let mut groups = Vec::new();
-                    for group in tx.groups(id)? {
-                        let backlog = tx.backlog(group.id)?;
-                        groups.push((group, backlog));
+            let (groups, partition_count) =
+                self.run(move |tx| Ok((tx.groups(id)?, tx.partition_count(id)?))).await?;
+            let mut ends = None;
+            for group in groups {
+                let of_group = group.id;
+                let (placed, backlog, now) = self
+                    .run(move |tx| {
+                        let (placed, backlog) = (tx.placed_partitions(of_group), tx.backlog(of_group)?);
+                        Ok((placed?, backlog, tx.now()))
+                    })
+                    .await?;
+                let (partitions, unread) = match placed {
+                    Some(placed) => {
+                        let unread = self.ends_of(queue, &mut ends).await?.unread(&group, &placed);
+                        let ids = [&placed[..], &unread.middles].concat();
+                        (self.describe_some(queue, &group, &ids, usize::MAX, |_| true).await?, unread)
                     }
-                    Ok((groups, tx.partition_count(id)?, tx.now()))
-                })
-                .await?;
-            for (group, backlog) in groups {
-                let partitions = self.describe(queue, &group).await?;
-                found.push(group::summarise(queue, &group, partition_count, backlog, now, &partitions));
+                    None => (self.describe(queue, &group).await?, Unread::default()),
+                };
+                let overview = group::summarise(queue, &group, partition_count, backlog, now, &partitions);
+                found.push(overview.with_unread(&unread, now));
             }
         }
         Ok(found)
@@ -51,46 +61,78 @@ impl Broker {
     ) -> Result<Vec<GroupPartition>, Error> {
         let is_behind =
             |partition: &GroupPartition| partition.lag > 0 && partition.time_lag_seconds >= min_seconds;
-        self.described_partitions(None, is_behind, limit).await
-    }
-
-    /// How far groups are, partition by partition: the named one, or all.
-    pub async fn group_partitions(&self, name: Option<&str>) -> Result<Vec<GroupPartition>, Error> {
-        self.described_partitions(name, |_| true, usize::MAX).await
-    }
-
-    async fn described_partitions(
-        &self,
-        name: Option<&str>,
-        wanted: impl Fn(&GroupPartition) -> bool + Send + Sync,
-        limit: usize,
-    ) -> Result<Vec<GroupPartition>, Error> {
         let queues = self.matching_queues(None, None, None).await?;
-        let only = name.map(String::from);
+        let few = |tx: &mut dyn Tx, queue: &Arc<Queue>| group::describe_few(tx, queue, FEW, |_| true);
+        let described = self.look_at_queues(&queues, few).await?;
+        let mut found = Vec::new();
+        for (queue, described) in queues.iter().zip(described) {
+            if let Some(described) = described {
+                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions).filter(is_behind));
+                continue;
+            }
+            let (id, mut ends) = (queue.id, None);
+            for group in self.run(move |tx| tx.groups(id)).await? {
+                if found.len() >= limit {
+                    break;
+                }
+                let of_group = group.id;
+                let (placed, now) =
+                    self.run(move |tx| Ok((tx.placed_partitions(of_group)?, tx.now()))).await?;
+                let Some(mut ids) = placed else {
+                    found.extend(self.describe(queue, &group).await?.into_iter().filter(is_behind));
+                    continue;
+                };
+                let until = now.before(Duration::from_secs(min_seconds));
+                let unread = self.ends_of(queue, &mut ends).await?.unread_by(&group, &ids, until);
+                ids.extend(unread);
+                ids.sort_unstable();
+                let left = limit - found.len();
+                found.extend(self.describe_some(queue, &group, &ids, left, is_behind).await?);
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// How far a group is, partition by partition.
+    pub async fn group_partitions(&self, name: &str) -> Result<Vec<GroupPartition>, Error> {
+        let queues = self.matching_queues(None, None, None).await?;
+        let only = name.to_owned();
         let few = move |tx: &mut dyn Tx, queue: &Arc<Queue>| {
-            group::describe_few(tx, queue, FEW, |group| {
-                only.as_deref().is_none_or(|name| *group.name == *name)
-            })
+            group::describe_few(tx, queue, FEW, |group| *group.name == *only)
         };
         let described = self.look_at_queues(&queues, few).await?;
         let mut found = Vec::new();
         for (queue, described) in queues.iter().zip(described) {
             if let Some(described) = described {
-                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions).filter(&wanted));
+                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions));
                 continue;
             }
-            let id = queue.id;
-            for group in self.run(move |tx| tx.groups(id)).await? {
-                if found.len() >= limit {
-                    break;
-                }
-                if name.is_none_or(|name| *group.name == *name) {
-                    found.extend(self.describe(queue, &group).await?.into_iter().filter(&wanted));
-                }
+            let (id, name) = (queue.id, name.to_owned());
+            if let Some(group) = self.run(move |tx| tx.group(id, &name)).await? {
+                found.extend(self.describe(queue, &group).await?);
             }
         }
-        found.truncate(limit);
         Ok(found)
+    }
+
+    /// The ends of a queue's partitions, which are read once.
+    async fn ends_of<'e>(
+        &self,
+        queue: &Queue,
+        known: &'e mut Option<PartitionEnds>,
+    ) -> Result<&'e PartitionEnds, Error> {
+        if known.is_none() {
+            let (id, mut ends, mut after) = (queue.id, PartitionEnds::default(), None);
+            loop {
+                let page = self.run(move |tx| tx.partitions(id, after, PAGE)).await?;
+                ends.add(&page);
+                let Some(last) = page.last() else { break };
+                after = Some(last.id);
+            }
+            *known = Some(ends.sorted());
+        }
+        Ok(known.get_or_insert_default())
     }
 
     async fn describe(&self, queue: &Arc<Queue>, group: &Arc<Group>) -> Result<Vec<GroupPartition>, Error> {
@@ -116,20 +158,54 @@ impl Broker {
         }
     }
 
+    /// How far a group is in some partitions, at most `limit` of those that are `wanted`.
+    async fn describe_some(
+        &self,
+        queue: &Arc<Queue>,
+        group: &Arc<Group>,
+        ids: &[PartitionId],
+        limit: usize,
+        wanted: impl Fn(&GroupPartition) -> bool,
+    ) -> Result<Vec<GroupPartition>, Error> {
+        let mut found = Vec::new();
+        for ids in ids.chunks(PAGE) {
+            if found.len() >= limit {
+                break;
+            }
+            let (queue, group, ids) = (queue.clone(), group.clone(), ids.to_vec());
+            let page = self
+                .run(move |tx| {
+                    let mut page = Vec::new();
+                    collect_misses(&ids, |id| {
+                        if let Some(partition) = tx.partition_by_id(*id)? {
+                            page.extend(group::describe(tx, &queue, &group, &partition)?);
+                        }
+                        Ok(())
+                    })?;
+                    Ok(page)
+                })
+                .await?;
+            found.extend(page.into_iter().filter(&wanted));
+        }
+        Ok(found)
+    }
+
     /// How many partitions a group has read.
     async fn partitions_read(&self, queue: &Queue, group: &Group) -> Result<u64, Error> {
         let (queue, group) = (queue.id, group.id);
         let (mut read, mut after) = (0, None);
+        if let Some(placed) = self.run(move |tx| tx.placed_partitions(group)).await? {
+            for ids in placed.chunks(PAGE) {
+                let ids = ids.to_vec();
+                read += self.run(move |tx| count_read(tx, group, ids.iter().copied())).await?;
+            }
+            return Ok(read);
+        }
         loop {
             let (count, last) = self
                 .run(move |tx| {
                     let page = tx.partitions(queue, after, PAGE)?;
-                    let mut count = 0;
-                    collect_misses(&page, |partition| {
-                        let cursor = tx.cursor(group, partition.id)?;
-                        count += u64::from(cursor.is_some_and(|c| c.last_pop_at > Timestamp::default()));
-                        Ok(())
-                    })?;
+                    let count = count_read(tx, group, page.iter().map(|partition| partition.id))?;
                     Ok((count, page.last().map(|partition| partition.id)))
                 })
                 .await?;
@@ -217,4 +293,19 @@ impl Broker {
         })
         .await
     }
+}
+
+/// In how many of these partitions a group has read.
+fn count_read(
+    tx: &mut dyn Tx,
+    group: GroupId,
+    partitions: impl Iterator<Item = PartitionId>,
+) -> Result<u64, TxError> {
+    let mut count = 0;
+    collect_misses(partitions, |partition| {
+        let cursor = tx.cursor(group, partition)?;
+        count += u64::from(cursor.is_some_and(|cursor| cursor.last_pop_at > Timestamp::default()));
+        Ok(())
+    })?;
+    Ok(count)
 }

@@ -11,6 +11,7 @@ use baton_store::{
 };
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 
+use crate::rules::group_lag::Unread;
 use crate::rules::pop::current_cursor;
 use crate::rules::quota;
 
@@ -61,6 +62,16 @@ pub struct GroupOverview {
     pub subscribed_at: Timestamp,
     /// Whether it is only ever given the newest message of a partition.
     pub conflation: bool,
+}
+
+impl GroupOverview {
+    /// The same, with what the group has not read in partitions that it has no place in.
+    pub fn with_unread(mut self, unread: &Unread, now: Timestamp) -> Self {
+        self.partitions_with_lag += unread.partitions;
+        let seconds = unread.oldest.map_or(0, |at| now.since(at).as_secs());
+        self.time_lag_seconds = self.time_lag_seconds.max(seconds);
+        self
+    }
 }
 
 /// A live lease of a group on messages of a partition.

@@ -7,6 +7,7 @@
 pub mod ack;
 pub mod dedup_release;
 pub mod group;
+pub mod group_lag;
 pub mod inspect;
 pub mod maintenance;
 pub mod outage;

@@ -287,10 +287,12 @@ pub fn prepare(tx: &mut dyn Tx, batch: &PushBatch) -> Result<Result<Prepared, Er
     }
     match find_room(tx, batch, &plans) {
         // Others that are decided together with it go on.
-        Err(TxError::Failed(full @ baton_store::Error::LimitReached(_))) => return Ok(Err(full.into())),
-        room => room?,
+        Err(TxError::Failed(full @ baton_store::Error::LimitReached(_))) => {
+            let (problem, first_beyond) = (full.to_string(), first_without_room(tx, batch, &plans)?);
+            Ok(Err(Error::NoRoom { problem, first_beyond }))
+        }
+        room => room.map(|()| Ok(Prepared(plans))),
     }
-    Ok(Ok(Prepared(plans)))
 }
 
 /// Looks up the partitions that exist, neighbours of one queue together.
@@ -381,6 +383,44 @@ fn find_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<(), T
     }
     quota::for_queues(tx, fresh.values().filter(|(_, queue)| queue.is_none()).count() as u64)?;
     collect_misses(fresh, |(name, (partitions, queue))| quota::for_partitions(tx, queue, name, partitions))
+}
+
+/// The first message for which there would be too many queues or partitions, by its number.
+fn first_without_room(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<usize, TxError> {
+    let room_for_queues = tx.limits().queues.saturating_sub(tx.queue_count()?);
+    let (mut fresh, mut queues) = (FxHashMap::default(), 0);
+    for (number, (part, plan)) in batch.parts.iter().zip(plans).enumerate() {
+        if plan.partition.is_some() || plan.detour.is_some() {
+            continue;
+        }
+        let (partitions, room) = match fresh.entry(&*part.queue) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => {
+                queues += u64::from(plan.queue.is_none());
+                new.insert((0, room_for_partitions(tx, plan.queue.as_deref(), batch.parts.len() as u64)?))
+            }
+        };
+        *partitions += 1;
+        if queues > room_for_queues || *partitions > *room {
+            return Ok(batch.places.iter().position(|(of, _)| *of == number).unwrap_or_default());
+        }
+    }
+    Ok(0)
+}
+
+/// How many partitions more a queue, which may be a new one, can have; `wanted` if that is fewer.
+fn room_for_partitions(tx: &mut dyn Tx, queue: Option<&Queue>, wanted: u64) -> Result<u64, TxError> {
+    let Some(queue) = queue else { return Ok(tx.limits().partitions) };
+    let (mut fits, mut beyond) = (0, wanted + 1);
+    while fits + 1 < beyond {
+        let half = fits.midpoint(beyond);
+        if tx.has_partition_room(queue.id, half)? {
+            fits = half;
+        } else {
+            beyond = half;
+        }
+    }
+    Ok(fits)
 }
 
 /// The queue that would hold more than it may, if there is one.

@@ -342,11 +342,7 @@ pub fn cycle(
     }
     let prepared = match push::prepare(tx, pushes)? {
         Ok(prepared) => prepared,
-        Err(
-            error @ (Error::QueueFull { .. }
-            | Error::Invalid(_)
-            | Error::Store(baton_store::Error::LimitReached(_))),
-        ) => {
+        Err(error @ (Error::QueueFull { .. } | Error::Invalid(_) | Error::NoRoom { .. })) => {
             return Ok(Ok(refused(error.to_string())));
         }
         Err(error) => return Ok(Err(error)),

@@ -238,8 +238,9 @@ pub fn transact(
             let refused = TransactionResult::not_done("queue_full", error.to_string());
             return Ok(Ok(refused.at(ready.index_of(StepKind::Message, first_beyond))));
         }
-        Err(error @ Error::Store(baton_store::Error::LimitReached(_))) => {
-            return Ok(Ok(TransactionResult::not_done("limit_reached", error.to_string())));
+        Err(ref error @ Error::NoRoom { first_beyond, .. }) => {
+            let refused = TransactionResult::not_done("limit_reached", error.to_string());
+            return Ok(Ok(refused.at(ready.index_of(StepKind::Message, first_beyond))));
         }
         Err(error @ Error::Unsealed(_)) => return Ok(Err(error)),
         Err(error) => return Ok(Ok(TransactionResult::not_done("bad_request", error.to_string()))),

@@ -88,7 +88,7 @@ fn hours(seconds: u64) -> f64 {
 /// Shows one group.
 pub(super) fn one(call: Call) -> Answer {
     Box::pin(async move {
-        let partitions = call.broker().group_partitions(Some(call.parameter(0))).await?;
+        let partitions = call.broker().group_partitions(call.parameter(0)).await?;
         let mut queues = Map::new();
         for partition in &partitions {
             let queue = queues.entry(&*partition.queue).or_insert_with(|| json!({"partitions": []}));

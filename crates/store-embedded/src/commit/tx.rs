@@ -286,6 +286,11 @@ impl Tx for EmbeddedTx<'_> {
         cursor::get(self, group, partition)
     }
 
+    fn placed_partitions(&mut self, group: GroupId) -> Result<Option<Vec<PartitionId>>, TxError> {
+        self.depend_on_everything();
+        Ok(Some(self.writer.state.placed_partitions(group)))
+    }
+
     fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability) {
         cursor::put(self, group, partition, cursor, durability)
     }

@@ -111,12 +111,20 @@ impl<K: NumberKey, V> DenseMap<K, V> {
         Some(value)
     }
 
-    pub fn into_entries(self) -> impl Iterator<Item = (K, V)> {
-        self.pages.into_iter().flat_map(|(number, page)| {
-            let bits = (0..64).filter(move |bit| page.present >> bit & 1 == 1);
-            bits.map(move |bit| K::from_number(number * 64 + bit)).zip(page.entries)
-        })
+    /// All entries. Their order is that of the numbers only within a page.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.pages.iter().flat_map(|(number, page)| keys(*number, page.present).zip(&page.entries))
     }
+
+    pub fn into_entries(self) -> impl Iterator<Item = (K, V)> {
+        self.pages.into_iter().flat_map(|(number, page)| keys(number, page.present).zip(page.entries))
+    }
+}
+
+/// The keys of the entries of a page.
+fn keys<K: NumberKey>(page: u64, present: u64) -> impl Iterator<Item = K> {
+    let bits = (0..64).filter(move |bit| present >> bit & 1 == 1);
+    bits.map(move |bit| K::from_number(page * 64 + bit))
 }
 
 #[cfg(test)]
@@ -144,8 +152,11 @@ mod tests {
             assert_eq!(dense.contains_key(&next), plain.contains_key(&next));
             assert_eq!(dense.len(), plain.len());
         }
+        let mut seen: Vec<_> = dense.iter().map(|(key, value)| (key, *value)).collect();
         let mut entries: Vec<_> = dense.into_entries().collect();
+        seen.sort_unstable();
         entries.sort_unstable();
+        assert_eq!(seen, entries);
         let mut expected: Vec<_> = plain.into_iter().collect();
         expected.sort_unstable();
         assert_eq!(entries, expected);

@@ -412,6 +412,15 @@ impl MemoryState {
         slot.written.then_some(&slot.cursor)
     }
 
+    /// The partitions where a group has a cursor or a start offset, by number.
+    pub fn placed_partitions(&self, group: GroupId) -> Vec<PartitionId> {
+        let Some(group) = self.groups.get(&group) else { return Vec::new() };
+        let placed = group.slots.iter().filter(|(_, slot)| slot.written || slot.has_start);
+        let mut ids: Vec<_> = placed.map(|(id, _)| id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// The row of a cursor, or of a start offset where no cursor was written.
     pub fn encode_cursor(&self, group: GroupId, partition: PartitionId) -> Option<Bytes> {
         let group = self.groups.get(&group)?;
