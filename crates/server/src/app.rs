@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use baton_auth::Auth;
 use baton_cluster::Cluster;
 use baton_env::Stopwatch;
 use baton_jobs::Jobs;
@@ -11,7 +12,6 @@ use baton_queue::Broker;
 use baton_shards::Shards;
 use tokio_util::sync::CancellationToken;
 
-use crate::auth::Auth;
 use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
 use crate::cluster::{Draining, served_by, served_by_line};
 use crate::elections::Elections;

@@ -6,18 +6,17 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use baton_auth::{Access, Identity};
 use baton_jobs::Jobs;
 use baton_queue::{Broker, Herald};
 
 use crate::app::App;
-use crate::auth::Identity;
 use crate::body::Received;
 use crate::cluster::{Origin, Routed};
 use crate::error::Error;
 use crate::http1::{Outgoing, Outlet};
 use crate::query::Query;
 use crate::reply::Reply;
-use crate::routes::Access;
 
 /// What a handler is on its way to.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;

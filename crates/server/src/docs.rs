@@ -5,10 +5,12 @@
 
 use std::fmt::Write;
 
+use baton_auth::Access;
+
 use crate::metrics::{FAMILIES, Type};
 use crate::openapi::known;
+use crate::routes::ROUTES;
 use crate::routes::unsupported::UNSUPPORTED;
-use crate::routes::{Access, ROUTES};
 use crate::settings::Settings;
 use crate::{error, ignored, settings};
 

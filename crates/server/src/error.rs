@@ -512,6 +512,17 @@ impl Error {
     }
 }
 
+impl From<baton_auth::Error> for Error {
+    fn from(error: baton_auth::Error) -> Self {
+        let kind = match error {
+            baton_auth::Error::Unauthenticated(_) => Kind::Unauthenticated,
+            baton_auth::Error::Forbidden => Kind::Forbidden,
+            baton_auth::Error::KeysUnavailable => Kind::KeysUnavailable,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
 impl From<baton_queue::Error> for Error {
     fn from(error: baton_queue::Error) -> Self {
         use baton_queue::Error as Queue;

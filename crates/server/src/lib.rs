@@ -9,7 +9,6 @@
 //! Start at [`Server`], then `http1`, then `routes`.
 
 mod app;
-pub mod auth;
 mod body;
 mod call;
 mod cluster;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use baton_auth::Auth;
 use baton_cluster::Gossip;
 use baton_queue::{Broker, Subscription};
 use baton_shards::Shards;
@@ -21,7 +22,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
-use crate::auth::{self, Auth};
 use crate::cluster;
 use crate::http1::{Connection, Stream};
 use crate::places::{Place, Places};
@@ -67,7 +67,7 @@ pub struct Options {
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
     /// What the token of a caller must be; without this nobody is asked for one.
-    pub auth: Option<auth::Options>,
+    pub auth: Option<baton_auth::Options>,
     /// Sites whose pages may call, as their browsers name them: `https://console.example.com`, or `*` for every site.
     pub cors_origins: Vec<String>,
     /// Names that the server goes by; without any, every name beyond loopback will do.

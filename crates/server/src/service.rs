@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use baton_auth::{Access, Admission, Auth, Identity, Refusal};
 use http::Method;
 
 use crate::app::App;
-use crate::auth::{self, Admission, Auth, Identity};
 use crate::call::{Answer, Call, Handler};
 use crate::cluster::Origin;
 use crate::error::{Error, Kind};
 use crate::http1::{self, Head};
 use crate::reply::Reply;
-use crate::routes::{self, Access, Found, Route};
+use crate::routes::{self, Found, Route};
 
 /// Where a request leads.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Patience {
     /// back, and what it has handed to the store may still happen.
     pub fn over(self) -> Reply {
         let error = match self.ends_with_token {
-            true => auth::expired(),
+            true => baton_auth::Error::from(Refusal::Expired).into(),
             false => Error::took_too_long(self.allowed.unwrap_or_default()),
         };
         if self.is_pop { error.of_pop() } else { error }.into_reply()
@@ -98,9 +98,11 @@ impl Caller {
     pub async fn known(self, auth: Option<&Auth>) -> Result<Option<Arc<Identity>>, Reply> {
         match (self, auth) {
             (Self::Known(caller), _) => Ok(caller),
-            (Self::Unknown(access, token), Some(auth)) => {
-                auth.admit_later(access, &token).await.map(Some).map_err(Error::into_reply)
-            }
+            (Self::Unknown(access, token), Some(auth)) => auth
+                .admit_later(access, &token)
+                .await
+                .map(Some)
+                .map_err(|error| Error::from(error).into_reply()),
             (Self::Unknown(..), None) => Ok(None),
         }
     }
@@ -126,7 +128,7 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
         None => Caller::Known(None),
         Some(Admission::Granted(caller)) => Caller::Known(caller),
         Some(Admission::Unknown(token)) => Caller::Unknown(route.access, token),
-        Some(Admission::Refused(error)) => return Err(error.into_reply()),
+        Some(Admission::Refused(error)) => return Err(Error::from(error).into_reply()),
     };
     http1::media::check(head).map_err(Error::into_reply)?;
     let parameters = segments.decoded().map_err(Error::into_reply)?;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use baton_auth::Identity;
 use baton_env::ResettableSleep;
 use bytes::Bytes;
 use http::Method;
@@ -26,7 +27,6 @@ use super::head::{Framing, Head, Version};
 use super::stream::Stream;
 use super::wire::{Phase, Wire};
 use crate::app::App;
-use crate::auth::Identity;
 use crate::body::{Charge, Received, too_large};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};

@@ -24,11 +24,12 @@ mod system;
 
 use std::sync::LazyLock;
 
+use baton_auth::Access;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
 use crate::error;
-use crate::routes::{Access, ROUTES, Route};
+use crate::routes::{ROUTES, Route};
 use describe::Operation;
 
 /// The page that shows the document to people.

@@ -37,6 +37,7 @@ pub mod unsupported;
 
 use std::time::Duration;
 
+use baton_auth::Access;
 use baton_jobs::limits::WAIT_MAX;
 use baton_types::limits::{BODY_BYTES_MAX, FETCH_WAIT_MAX, POP_WAIT_MAX};
 use http::Method;
@@ -46,21 +47,6 @@ use crate::path::{self, Segments};
 
 pub use self::pace::Pace;
 
-/// Who may call a route, when callers need a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Anybody.
-    Public,
-    /// Whoever may read.
-    Read,
-    /// Whoever may push, which is less than writing: a pusher takes nothing away.
-    Push,
-    /// Whoever may write.
-    Write,
-    /// Administrators.
-    Admin,
-}
-
 /// One route.
 #[derive(Debug)]
 pub struct Route {
@@ -68,7 +54,7 @@ pub struct Route {
     pub method: Method,
     /// The path; a segment that begins with a colon is open, and a star stands for the rest.
     pub path: &'static str,
-    /// Who may call it.
+    /// Who may call it, when callers need a token.
     pub access: Access,
     /// What it does, in a line.
     pub help: &'static str,

@@ -6,12 +6,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use baton_auth::Algorithm;
 use baton_queue::Keyring;
 use baton_types::Secret;
 
 use super::Setting;
 use super::values::{filled, number, positive, positive_millis, set, show_millis};
-use crate::auth::{self, Algorithm, RoleNames};
 use crate::server::Certificate;
 
 /// Settings whose values are secrets.
@@ -29,7 +29,7 @@ pub struct Security {
     /// Whether callers need a token.
     pub jwt_enabled: bool,
     /// What a token says when it is right.
-    pub jwt: auth::Options,
+    pub jwt: baton_auth::Options,
     /// Sites whose pages may call.
     pub cors_origins: Vec<String>,
     /// Names that the server goes by.
@@ -46,26 +46,7 @@ impl Default for Security {
     fn default() -> Self {
         Self {
             jwt_enabled: false,
-            jwt: auth::Options {
-                algorithm: Algorithm::Hs256,
-                secret: Secret::default(),
-                public_key: String::new(),
-                jwks_url: String::new(),
-                jwks_refresh: Duration::from_secs(3600),
-                jwks_timeout: Duration::from_millis(5000),
-                issuer: String::new(),
-                audience: String::new(),
-                clock_skew: Duration::from_secs(30),
-                skip_paths: "/health,/metrics/prometheus,/metrics,/".into(),
-                roles_claim: "role".into(),
-                roles_array_claim: "roles".into(),
-                roles: RoleNames {
-                    admin: "admin".into(),
-                    read_write: "read-write".into(),
-                    read_only: "read-only".into(),
-                    write_only: "write-only".into(),
-                },
-            },
+            jwt: baton_auth::Options::default(),
             cors_origins: Vec::new(),
             allowed_hosts: Vec::new(),
             tls_cert: PathBuf::new(),
@@ -77,7 +58,7 @@ impl Default for Security {
 
 impl Security {
     /// How tokens are judged, if they are.
-    pub(super) fn auth(&self) -> Option<auth::Options> {
+    pub(super) fn auth(&self) -> Option<baton_auth::Options> {
         self.jwt_enabled.then(|| self.jwt.clone())
     }
 

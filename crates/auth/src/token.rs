@@ -13,9 +13,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::access::Access;
 use super::key::{Key, KeySet, Signing};
 use super::role::{Role, RoleNames};
-use crate::routes::Access;
 
 /// Bytes of a token.
 pub const TOKEN_BYTES_MAX: usize = 16 << 10;
@@ -75,7 +75,7 @@ pub enum Refusal {
     /// Its key is not known.
     #[error("Unknown key ID: {0}")]
     UnknownKey(String),
-    /// It was signed by somebody else, or changed.
+    /// It was signed with another key, or changed.
     #[error("Invalid token signature")]
     Signature,
     /// Its time is over.
@@ -84,10 +84,10 @@ pub enum Refusal {
     /// Its time has not come.
     #[error("Token is not valid yet")]
     Early,
-    /// It is somebody else's.
+    /// It comes from another issuer.
     #[error("Invalid token issuer")]
     Issuer,
-    /// It is for somebody else.
+    /// It is for another audience.
     #[error("Invalid token audience")]
     Audience,
 }
@@ -261,7 +261,6 @@ mod tests {
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
     fn rules(algorithm: Algorithm) -> Rules {
-        let roles = crate::settings::Security::default().jwt.roles;
         Rules {
             algorithm,
             issuer: String::new(),
@@ -269,7 +268,7 @@ mod tests {
             clock_skew: Duration::from_secs(30),
             roles_claim: "role".into(),
             roles_array_claim: "roles".into(),
-            roles,
+            roles: RoleNames::default(),
         }
     }
 
@@ -302,8 +301,8 @@ mod tests {
             until: Some(NOW + 35.0),
         };
         assert_eq!(judge(&rules, &token), Ok(expected));
-        let nobody = judge(&rules, &hs256(&json!({"sub": ""}))).unwrap();
-        assert_eq!(nobody, Identity { subject: None, roles: vec![], until: None });
+        let anonymous = judge(&rules, &hs256(&json!({"sub": ""}))).unwrap();
+        assert_eq!(anonymous, Identity { subject: None, roles: vec![], until: None });
     }
 
     #[test]

@@ -53,7 +53,7 @@ impl Published {
             Some("http") if is_loopback(&host) => (None, 80),
             _ => {
                 return Err(format!(
-                    "jwt_jwks_url cannot be {url:?}: give an https address; whoever can change the keys on their \
+                    "jwt_jwks_url cannot be {url:?}: give an https address; one who can change the keys on their \
                      way can sign tokens, so http is for this machine only"
                 ));
             }

@@ -1,33 +1,20 @@
-//! Who calls, and whether they may.
+//! Admission: the token of a request, found good or not, against the level of what it asks for.
 //!
-//! A caller shows a token (a JWT); its roles are compared with the level of the route. Always: off unless switched
-//! on; no token and no secret is logged, answered or printed; a token that was found good is remembered until it is
-//! over, so that signatures cost nothing on the way of a message. Deliberately absent: users.
 //! Start at [`Auth::admit`].
-
-mod issue;
-mod jwks;
-mod key;
-mod role;
-mod seen;
-mod token;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use baton_env::{Clock, SystemClock};
-use baton_types::Secret;
 use tokio_util::sync::CancellationToken;
 
-pub use role::{Role, RoleNames};
-pub use token::{Algorithm, Identity};
-
-use self::jwks::Published;
-use self::key::{Key, KeySet};
-use self::seen::{Digest, Seen, digest_of};
-use self::token::{Refusal, Rules};
-use crate::error::{Error, Kind};
-use crate::routes::Access;
+use super::access::Access;
+use super::error::Error;
+use super::jwks::Published;
+use super::key::{Key, KeySet};
+use super::options::Options;
+use super::token::{Algorithm, Identity, Refusal, Rules};
+use super::token_cache::{Digest, TokenCache, digest_of};
 
 /// How soon keys that could not be read are tried again.
 const RETRY: Duration = Duration::from_secs(15);
@@ -35,37 +22,6 @@ const RETRY: Duration = Duration::from_secs(15);
 const REMAINING_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// Bytes of a secret below which it can be guessed.
 const SECRET_BYTES_SAFE: usize = 32;
-
-/// What a token must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How it must be signed.
-    pub algorithm: Algorithm,
-    /// The shared secret.
-    pub secret: Secret,
-    /// A public key in PEM.
-    pub public_key: String,
-    /// Where public keys are published.
-    pub jwks_url: String,
-    /// How often those are read again.
-    pub jwks_refresh: Duration,
-    /// How long that may take.
-    pub jwks_timeout: Duration,
-    /// Its `iss`, unless empty.
-    pub issuer: String,
-    /// Its `aud`, unless empty.
-    pub audience: String,
-    /// By how much clocks may differ.
-    pub clock_skew: Duration,
-    /// Paths that need none, with commas between.
-    pub skip_paths: String,
-    /// The claim with a role.
-    pub roles_claim: String,
-    /// The claim with a list of roles.
-    pub roles_array_claim: String,
-    /// What roles are called.
-    pub roles: RoleNames,
-}
 
 /// Decides who may call what.
 #[derive(Debug)]
@@ -76,7 +32,7 @@ pub struct Auth {
     refresh: Duration,
     skip: Vec<String>,
     /// Held for a look-up, never across an await.
-    seen: Mutex<Seen>,
+    cache: Mutex<TokenCache>,
     clock: SystemClock,
 }
 
@@ -135,7 +91,7 @@ impl Auth {
             published,
             refresh: options.jwks_refresh,
             skip: options.skip_paths.split(',').map(|path| path.trim().to_owned()).collect(),
-            seen: Mutex::default(),
+            cache: Mutex::default(),
             clock: SystemClock::default(),
         })
     }
@@ -161,19 +117,19 @@ impl Auth {
         if access == Access::Public || self.skips(path) {
             return Admission::Granted(self.recognize(header));
         }
-        let Some(token) = token_of(header) else { return Admission::Refused(refused(&Refusal::Missing)) };
+        let Some(token) = token_of(header) else { return Admission::Refused(Refusal::Missing.into()) };
         let Ok(token) = std::str::from_utf8(token) else {
-            return Admission::Refused(refused(&Refusal::Malformed("it is not text".into())));
+            return Admission::Refused(Refusal::Malformed("it is not text".into()).into());
         };
         match self.identify(token) {
             Ok(identity) => permit(identity, access)
                 .map_or_else(Admission::Refused, |identity| Admission::Granted(Some(identity))),
             Err(Refusal::UnknownKey(_)) if self.published.is_some() => Admission::Unknown(token.to_owned()),
-            Err(refusal) => Admission::Refused(refused(&refusal)),
+            Err(refusal) => Admission::Refused(refusal.into()),
         }
     }
 
-    /// Whom a token speaks for that nobody asked for; nobody if it is not good.
+    /// Whom a token speaks for that is not needed; `None` if it is not good.
     fn recognize(&self, header: Option<&[u8]>) -> Option<Arc<Identity>> {
         let token = std::str::from_utf8(token_of(header)?).ok()?;
         self.identify(token).ok()
@@ -181,7 +137,7 @@ impl Auth {
 
     fn identify(&self, token: &str) -> Result<Arc<Identity>, Refusal> {
         let (digest, now) = (digest_of(token), self.now());
-        let known = self.seen().find(&digest, now);
+        let known = self.cache().find(&digest, now);
         known.map_or_else(|| self.judge(token, digest, now), Ok)
     }
 
@@ -190,14 +146,10 @@ impl Auth {
         if let Some(published) = &self.published {
             self.read_again(published).await;
             if published.keys().is_missing() {
-                let message = "the keys that tokens are checked with cannot be read at the moment";
-                return Err(Error::new(Kind::KeysUnavailable, message));
+                return Err(Error::KeysUnavailable);
             }
         }
-        match self.judge(token, digest_of(token), self.now()) {
-            Ok(identity) => permit(identity, access),
-            Err(refusal) => Err(refused(&refusal)),
-        }
+        permit(self.judge(token, digest_of(token), self.now())?, access)
     }
 
     /// How long the token of this identity is still valid; `None` is for ever.
@@ -208,7 +160,7 @@ impl Auth {
 
     async fn read_again(&self, published: &Published) {
         if published.refresh().await {
-            self.seen().clear();
+            self.cache().clear();
         }
     }
 
@@ -217,7 +169,7 @@ impl Auth {
         let none = KeySet::default();
         let identity =
             self.rules.judge(token, &self.fixed, published.as_deref().unwrap_or(&none), now).map(Arc::new)?;
-        self.seen().add(digest, Arc::clone(&identity));
+        self.cache().add(digest, Arc::clone(&identity));
         Ok(identity)
     }
 
@@ -231,8 +183,8 @@ impl Auth {
         Duration::from_micros(u64::try_from(self.clock.now().micros()).unwrap_or(0)).as_secs_f64()
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> std::sync::MutexGuard<'_, TokenCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -248,34 +200,17 @@ fn token_of(header: Option<&[u8]>) -> Option<&[u8]> {
 }
 
 fn permit(identity: Arc<Identity>, access: Access) -> Result<Arc<Identity>, Error> {
-    if identity.may(access) {
-        Ok(identity)
-    } else {
-        Err(Error::new(Kind::Forbidden, "Insufficient permissions"))
-    }
-}
-
-/// What a call is answered whose token expires while it waits.
-pub fn expired() -> Error {
-    refused(&Refusal::Expired)
-}
-
-fn refused(refusal: &Refusal) -> Error {
-    Error::new(Kind::Unauthenticated, refusal.to_string())
+    if identity.may(access) { Ok(identity) } else { Err(Error::Forbidden) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn options() -> Options {
-        crate::settings::Security::default().jwt
-    }
-
     #[test]
     fn a_server_without_the_key_it_needs_does_not_start() {
         let refusal = |change: fn(&mut Options)| {
-            let mut options = options();
+            let mut options = Options::default();
             change(&mut options);
             Auth::new(options).unwrap_err()
         };

@@ -11,7 +11,8 @@ use baton_types::Timestamp;
 use ring::hmac;
 use serde_json::{Map, Value, json};
 
-use super::{Algorithm, Options};
+use super::options::Options;
+use super::token::Algorithm;
 
 impl Options {
     /// A token signed with HS256. Without a `lifetime` it is valid for ever.

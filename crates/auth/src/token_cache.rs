@@ -1,7 +1,7 @@
 //! Tokens that were found good, so that the same one is not judged with every request.
 //!
 //! Always: at most twice [`GENERATION`] of them; a token is known by its digest, so none is kept and none can be
-//! guessed byte by byte; one that is over is not found. Start at [`Seen::find`].
+//! guessed byte by byte; one that is over is not found. Start at [`TokenCache::find`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ pub fn digest_of(token: &str) -> Digest {
 
 /// Tokens that were found good.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct TokenCache {
     young: HashMap<Digest, Arc<Identity>>,
     old: HashMap<Digest, Arc<Identity>>,
 }
 
-impl Seen {
+impl TokenCache {
     /// Whom the token speaks for, if it was seen and is not over.
     pub fn find(&mut self, token: &Digest, now: f64) -> Option<Arc<Identity>> {
         let found = match self.young.get(token) {
@@ -68,21 +68,21 @@ mod tests {
 
     #[test]
     fn a_token_is_found_until_it_is_over() {
-        let mut seen = Seen::default();
-        seen.add(digest_of("a"), identity(10.0));
-        assert!(seen.find(&digest_of("a"), 9.0).is_some() && seen.find(&digest_of("b"), 9.0).is_none());
-        assert!(seen.find(&digest_of("a"), 10.0).is_none());
+        let mut cache = TokenCache::default();
+        cache.add(digest_of("a"), identity(10.0));
+        assert!(cache.find(&digest_of("a"), 9.0).is_some() && cache.find(&digest_of("b"), 9.0).is_none());
+        assert!(cache.find(&digest_of("a"), 10.0).is_none());
     }
 
     #[test]
     fn the_number_of_tokens_is_bounded_and_those_in_use_stay() {
-        let mut seen = Seen::default();
-        seen.add(digest_of("used"), identity(10.0));
+        let mut cache = TokenCache::default();
+        cache.add(digest_of("used"), identity(10.0));
         for i in 0..3 * GENERATION {
-            seen.add(digest_of(&i.to_string()), identity(10.0));
-            assert!(seen.find(&digest_of("used"), 1.0).is_some());
+            cache.add(digest_of(&i.to_string()), identity(10.0));
+            assert!(cache.find(&digest_of("used"), 1.0).is_some());
         }
-        assert!(seen.young.len() + seen.old.len() <= 2 * GENERATION + 1);
-        assert!(seen.find(&digest_of("0"), 1.0).is_none());
+        assert!(cache.young.len() + cache.old.len() <= 2 * GENERATION + 1);
+        assert!(cache.find(&digest_of("0"), 1.0).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! Roles, and what they allow.
 
-use crate::routes::Access;
+use super::access::Access;
 
 /// What a caller is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether this role may call a route of that level.
+    /// Whether this role allows that.
     pub fn allows(self, access: Access) -> bool {
         match access {
             Access::Public => true,
@@ -39,6 +39,17 @@ pub struct RoleNames {
     pub read_only: String,
     /// Of [`Role::WriteOnly`].
     pub write_only: String,
+}
+
+impl Default for RoleNames {
+    fn default() -> Self {
+        Self {
+            admin: "admin".into(),
+            read_write: "read-write".into(),
+            read_only: "read-only".into(),
+            write_only: "write-only".into(),
+        }
+    }
 }
 
 impl RoleNames {
