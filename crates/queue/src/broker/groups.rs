@@ -32,12 +32,8 @@ impl Broker {
             let mut ends = None;
             for group in groups {
                 let of_group = group.id;
-                let (placed, backlog, now) = self
-                    .run(move |tx| {
-                        let (placed, backlog) = (tx.placed_partitions(of_group), tx.backlog(of_group)?);
-                        Ok((placed?, backlog, tx.now()))
-                    })
-                    .await?;
+                let (placed, now) =
+                    self.run(move |tx| Ok((tx.placed_partitions(of_group)?, tx.now()))).await?;
                 let (partitions, unread) = match placed {
                     Some(placed) => {
                         let unread = self.ends_of(queue, &mut ends).await?.unread(&group, &placed);
@@ -46,7 +42,7 @@ impl Broker {
                     }
                     None => (self.describe(queue, &group).await?, Unread::default()),
                 };
-                let overview = group::summarise(queue, &group, partition_count, backlog, now, &partitions);
+                let overview = group::summarise(queue, &group, partition_count, now, &partitions);
                 found.push(overview.with_unread(&unread, now));
             }
         }

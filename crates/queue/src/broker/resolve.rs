@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::rules::ack::{AckItem, LeaseClaim, Resolved};
-use crate::rules::pop::current_cursor;
+use crate::rules::cursor::current_cursor;
 
 /// Delivered messages that are remembered; beyond that the oldest deliveries are forgotten and looked up anew.
 const DELIVERED_MAX: usize = 1_000_000;

@@ -16,7 +16,7 @@ use baton_store::{
 use baton_types::wire::AckStatus;
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp, limits};
 
-use crate::rules::pop::{current_cursor, settle};
+use crate::rules::cursor::{current_cursor, settle};
 
 /// No such message. Queen's clients look for the first word.
 pub const NOT_FOUND: &str = "unresolvable: Message not found";

@@ -11,8 +11,8 @@ use baton_store::{
 };
 use baton_types::{LeaseId, Offset, PartitionId, Timestamp};
 
+use crate::rules::cursor::{current_cursor, passed_over};
 use crate::rules::group_lag::Unread;
-use crate::rules::pop::current_cursor;
 use crate::rules::quota;
 
 /// Where to move a group.
@@ -68,6 +68,7 @@ impl GroupOverview {
     /// The same, with what the group has not read in partitions that it has no place in.
     pub fn with_unread(mut self, unread: &Unread, now: Timestamp) -> Self {
         self.partitions_with_lag += unread.partitions;
+        self.total_lag += unread.messages;
         let seconds = unread.oldest.map_or(0, |at| now.since(at).as_secs());
         self.time_lag_seconds = self.time_lag_seconds.max(seconds);
         self
@@ -112,7 +113,7 @@ pub struct GroupPartition {
     pub partition: PartitionId,
     /// Its name.
     pub partition_name: Arc<str>,
-    /// Messages not finished.
+    /// Messages not finished and not deleted.
     pub lag: u64,
     /// Seconds since the oldest of them was stored.
     pub time_lag_seconds: u64,
@@ -137,17 +138,18 @@ pub fn describe(
 ) -> Result<Option<GroupPartition>, TxError> {
     let has_cursor = tx.cursor(group.id, partition.id)?.is_some();
     let cursor = current_cursor(tx, group, partition)?;
-    let finished = cursor.finished.as_ref().map_or(0, |finished| finished.len());
-    let lag = partition.tail.since(cursor.next).saturating_sub(finished);
+    let passed = passed_over(&cursor, partition);
+    let lag = partition.tail.since(cursor.next).saturating_sub(passed.len_from(cursor.next));
+    let first = passed.first_missing(cursor.next);
     if !has_cursor && lag == 0 {
         return Ok(None);
     }
     // The row of a partition has the times of its ends; a read of the log for each group and partition would be dear.
     let oldest = match lag {
         0 => None,
-        _ if cursor.next == partition.start => Some(partition.first_at),
-        _ if cursor.next.plus(1) == partition.tail => Some(partition.last_at),
-        _ => tx.message(partition.id, cursor.next)?.map(|message| message.created_at),
+        _ if first == partition.start => Some(partition.first_at),
+        _ if first.plus(1) == partition.tail => Some(partition.last_at),
+        _ => tx.message(partition.id, first)?.map(|message| message.created_at),
     };
     let now = tx.now();
     Ok(Some(GroupPartition {
@@ -170,7 +172,6 @@ pub fn summarise(
     queue: &Queue,
     group: &Group,
     partition_count: u64,
-    total_lag: u64,
     now: Timestamp,
     partitions: &[GroupPartition],
 ) -> GroupOverview {
@@ -188,7 +189,7 @@ pub fn summarise(
         },
         leases: partitions.iter().filter(|p| p.lease.is_some()).count() as u64,
         partitions_with_lag: partitions.iter().filter(|p| p.lag > 0).count() as u64,
-        total_lag,
+        total_lag: partitions.iter().map(|p| p.lag).sum(),
         time_lag_seconds: partitions.iter().map(|p| p.time_lag_seconds).max().unwrap_or(0),
         ever_consumed: partitions.iter().any(|p| p.consumed > 0),
         age: now.since(group.subscribed_at),
@@ -221,12 +222,12 @@ pub fn describe_few(
     }
     let mut found = Vec::with_capacity(groups.len());
     collect_misses(groups, |group| {
-        let (backlog, mut partitions) = (tx.backlog(group.id), Vec::new());
+        let mut partitions = Vec::new();
         collect_misses(&page, |partition| {
             partitions.extend(describe(tx, queue, &group, partition)?);
             Ok(())
         })?;
-        let overview = summarise(queue, &group, page.len() as u64, backlog?, tx.now(), &partitions);
+        let overview = summarise(queue, &group, page.len() as u64, tx.now(), &partitions);
         found.push((overview, partitions));
         Ok(())
     })?;

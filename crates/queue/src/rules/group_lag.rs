@@ -4,7 +4,7 @@
 //! partitions are sorted once; after that a group costs as many steps as it has places. A look at each partition for each
 //! group would be 300 million steps for 3,000 groups on 100,000 partitions. Always: the numbers are those that
 //! [`describe`](super::group::describe) would give partition by partition, but for a group that begins in the middle of more
-//! than [`MIDDLES_MAX`] partitions: it counts as behind since its beginning. Not here: partitions where a group has a place.
+//! than [`MIDDLES_MAX`] partitions: it counts as behind since its beginning, by all messages of these. Not here: partitions where a group has a place.
 //! Start at [`PartitionEnds::unread`].
 
 use baton_store::{Group, GroupStart, Partition};
@@ -13,11 +13,12 @@ use baton_types::{PartitionId, Timestamp};
 /// Partitions that a group begins in the middle of and that are read for its exact lag: each costs a read of the log.
 const MIDDLES_MAX: usize = 100;
 
-/// When the oldest and the newest message of a partition were stored.
+/// When the oldest and the newest message of a partition were stored, and how many it has.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     first_at: Timestamp,
     last_at: Timestamp,
+    messages: u64,
     partition: PartitionId,
 }
 
@@ -28,6 +29,8 @@ pub struct PartitionEnds {
     by_partition: Vec<Ends>,
     /// By the time of the oldest message.
     by_first: Vec<Ends>,
+    /// For each place in `by_first`, the messages of all partitions before it; one more for those of all.
+    messages_before: Vec<u64>,
     /// The times of the newest messages, sorted.
     lasts: Vec<Timestamp>,
 }
@@ -37,6 +40,8 @@ pub struct PartitionEnds {
 pub struct Unread {
     /// How many partitions have messages for it, those in `middles` left out.
     pub partitions: u64,
+    /// How many messages they have, deleted ones left out.
+    pub messages: u64,
     /// When the oldest of these messages was stored.
     pub oldest: Option<Timestamp>,
     /// Partitions with older messages before the group's first one: only the log knows when that was stored.
@@ -58,6 +63,7 @@ impl PartitionEnds {
         self.by_partition.extend(with_messages.map(|partition| Ends {
             first_at: partition.first_at,
             last_at: partition.last_at,
+            messages: partition.tail.since(partition.start).saturating_sub(partition.deleted.len()),
             partition: partition.id,
         }));
     }
@@ -66,6 +72,12 @@ impl PartitionEnds {
     pub fn sorted(mut self) -> Self {
         self.by_first = self.by_partition.clone();
         self.by_first.sort_unstable_by_key(|ends| (ends.first_at, ends.partition));
+        let mut before = 0;
+        self.messages_before = vec![before];
+        self.messages_before.extend(self.by_first.iter().map(|ends| {
+            before += ends.messages;
+            before
+        }));
         self.lasts = self.by_partition.iter().map(|ends| ends.last_at).collect();
         self.lasts.sort_unstable();
         self
@@ -83,20 +95,25 @@ impl PartitionEnds {
         let (older, newer) = self.by_first.split_at(self.by_first.partition_point(|e| e.first_at < begins));
         let behind = self.lasts.len() - self.lasts.partition_point(|at| *at < begins);
         let (mut whole, mut middle) = (newer.len(), behind - newer.len());
+        let before = |place: usize| self.messages_before.get(place).copied().unwrap_or_default();
+        let mut messages = before(self.by_first.len()) - before(older.len());
         for ends in placed.iter().filter_map(|id| self.of(*id)).filter(|ends| ends.last_at >= begins) {
             if ends.first_at < begins {
                 middle -= 1;
             } else {
                 whole -= 1;
+                messages -= ends.messages;
             }
         }
         let oldest = if whole == 0 { None } else { newer.iter().find(is_unplaced).map(|ends| ends.first_at) };
-        if middle > MIDDLES_MAX {
-            return Unread { partitions: (whole + middle) as u64, oldest: Some(begins), middles: Vec::new() };
-        }
         let with_news = older.iter().filter(|ends| ends.last_at >= begins).filter(is_unplaced);
+        if middle > MIDDLES_MAX {
+            messages += with_news.map(|ends| ends.messages).sum::<u64>();
+            let partitions = (whole + middle) as u64;
+            return Unread { partitions, messages, oldest: Some(begins), middles: Vec::new() };
+        }
         let middles = with_news.take(middle).map(|ends| ends.partition).collect();
-        Unread { partitions: whole as u64, oldest, middles }
+        Unread { partitions: whole as u64, messages, oldest, middles }
     }
 
     /// Partitions outside of `placed` that may have messages for a group that were stored by `until`.
@@ -158,7 +175,8 @@ mod tests {
         let check = |start: GroupStart, placed: &[u64], expected: (u64, Option<i64>, &[u64])| {
             let unread = ends.unread(&group(start), &ids(placed));
             let (partitions, oldest, middles) = expected;
-            let expected = Unread { partitions, oldest: oldest.map(at), middles: ids(middles) };
+            let (messages, oldest) = (2 * partitions, oldest.map(at));
+            let expected = Unread { partitions, messages, oldest, middles: ids(middles) };
             assert_eq!(unread, expected, "{start:?} {placed:?}");
         };
         check(GroupStart::Oldest, &[], (4, Some(1), &[]));
@@ -175,7 +193,11 @@ mod tests {
     fn beyond_some_middles_a_group_is_behind_since_its_beginning() {
         let many = ends(&[(1, 9); MIDDLES_MAX + 1]);
         let unread = many.unread(&group(GroupStart::At(at(5))), &[]);
-        assert_eq!((unread.partitions, unread.oldest), (MIDDLES_MAX as u64 + 1, Some(at(5))));
+        let partitions = MIDDLES_MAX as u64 + 1;
+        assert_eq!(
+            (unread.partitions, unread.messages, unread.oldest),
+            (partitions, 2 * partitions, Some(at(5)))
+        );
         assert!(unread.middles.is_empty());
         assert_eq!(many.unread(&group(GroupStart::At(at(5))), &ids(&[7])).middles.len(), MIDDLES_MAX);
     }

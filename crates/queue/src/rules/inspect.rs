@@ -7,8 +7,8 @@ use baton_store::{
 };
 use baton_types::{MessageId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
+use crate::rules::cursor::{current_cursor, passed_over};
 use crate::rules::group::LeaseView;
-use crate::rules::pop::current_cursor;
 
 /// Where a message stands for the group that counts: queue mode. Without queue mode it is finished when every group has
 /// finished it, and waits before.
@@ -237,10 +237,12 @@ pub fn summarise(
     let mut counts = Counts { total, pending: total, ..Counts::default() };
     if let Some(group) = group {
         let cursor = current_cursor(tx, group, partition)?;
-        let finished = cursor.finished.as_ref().map_or(0, |finished| finished.len());
-        let unfinished = partition.tail.since(cursor.next).saturating_sub(finished).min(total);
+        let passed = passed_over(&cursor, partition);
+        let unfinished_from =
+            |from: Offset| partition.tail.since(from).saturating_sub(passed.len_from(from)).min(total);
+        let unfinished = unfinished_from(cursor.next);
         if let Some(lease) = cursor.lease.filter(|lease| lease.until > tx.now()) {
-            counts.processing = lease.end.since(cursor.next).saturating_sub(finished).min(unfinished);
+            counts.processing = unfinished.saturating_sub(unfinished_from(lease.end));
         }
         counts.pending = unfinished - counts.processing;
         counts.completed = total - unfinished;

@@ -5,6 +5,7 @@
 //! Start at [`pop`] and [`ack`].
 
 pub mod ack;
+pub mod cursor;
 pub mod dedup_release;
 pub mod group;
 pub mod group_lag;

@@ -16,6 +16,7 @@ use baton_store::{
 use baton_store::{Error, Tx, TxError};
 use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
 
+use crate::rules::cursor::{beginning, current_cursor, passed_over, settle, skip_to};
 use crate::rules::maintenance::is_hidden;
 use crate::rules::push::ensure_queue;
 use crate::rules::quota;
@@ -376,26 +377,6 @@ fn claim(
     Ok(())
 }
 
-/// The group's cursor, or where it begins.
-pub fn current_cursor(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Cursor, TxError> {
-    let mut cursor = match tx.cursor(group.id, partition.id)? {
-        Some(cursor) => cursor,
-        None => Cursor { next: beginning(tx, group, partition)?, ..Cursor::default() },
-    };
-    if cursor.next < partition.start {
-        skip_to(&mut cursor, partition.start);
-    }
-    Ok(cursor)
-}
-
-/// Where the group begins in a partition that it has never read.
-pub fn beginning(tx: &mut dyn Tx, group: &Group, partition: &Partition) -> Result<Offset, TxError> {
-    match group.start {
-        GroupStart::Oldest => Ok(partition.start),
-        GroupStart::At(at) => tx.offset_at(partition.id, at),
-    }
-}
-
 /// Moves the cursor over everything that is not to be delivered any more.
 fn pass_over(
     tx: &mut dyn Tx,
@@ -410,33 +391,10 @@ fn pass_over(
         }
     }
     if !partition.deleted.is_empty() {
-        let finished = cursor.finished.get_or_insert_default();
-        for (start, end) in partition.deleted.ranges() {
-            finished.insert_range(Offset(*start).max(cursor.next), Offset(*end));
-        }
+        cursor.finished = Some(Box::new(passed_over(cursor, partition)));
     }
     settle(cursor);
     Ok(())
-}
-
-fn skip_to(cursor: &mut Cursor, next: Offset) {
-    cursor.next = next;
-    settle(cursor);
-}
-
-/// Moves the cursor over its finished prefix, and drops what was kept about finished messages.
-pub fn settle(cursor: &mut Cursor) {
-    if let Some(finished) = &mut cursor.finished {
-        cursor.next = finished.first_missing(cursor.next);
-        finished.remove_below(cursor.next);
-    }
-    let (next, finished) = (cursor.next, cursor.finished.take_if(|finished| !finished.is_empty()));
-    if let Some(retries) = &mut cursor.retries {
-        let is_finished = |offset| finished.as_ref().is_some_and(|finished| finished.contains(offset));
-        retries.retain(|offset| offset >= next && !is_finished(offset));
-    }
-    cursor.finished = finished;
-    cursor.retries.take_if(|retries| retries.is_empty());
 }
 
 enum Visible {

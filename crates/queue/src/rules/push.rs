@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::{
-    MessageBlock, NewMessage, Partition, Queue, QueueSpec, RememberedId, StoredMessage, Tx, TxError,
-    collect_misses, home_of,
+    GroupStart, MessageBlock, NewMessage, Partition, Queue, QueueSpec, RememberedId, StoredMessage, Tx,
+    TxError, collect_misses, home_of,
 };
 use baton_types::{IdHash, MessageId, Offset, PartitionId, QueueOptions, Timestamp, limits};
 use bytes::Bytes;
@@ -19,9 +19,13 @@ use rustc_hash::FxHashMap;
 
 use crate::Error;
 use crate::broker::metrics::PushCount;
+use crate::rules::cursor;
 use crate::rules::maintenance::{self, Detour, Place, PushMode};
 use crate::rules::seal::{Sealer, is_sealed};
 use crate::rules::{dedup_release, quota};
+
+/// Partitions that a push counts by itself before it calls a queue full.
+const COUNTED_PARTITIONS_MAX: usize = 100;
 
 /// Messages to push, encoded and sorted by partition while they are added.
 #[derive(Clone, Debug, Default)]
@@ -434,7 +438,10 @@ fn find_full(tx: &mut dyn Tx, batch: &PushBatch, plans: &[Plan]) -> Result<Optio
     }
     let mut full: Option<Error> = None;
     collect_misses(growth.into_values(), |(fresh, queue)| {
-        let (size, max) = (unfinished(tx, queue)?, queue.spec.options.max_size);
+        let (mut size, max) = (backlog(tx, queue)?, queue.spec.options.max_size);
+        if fresh > 0 && size + fresh > max {
+            size = count_backlog(tx, queue)?.unwrap_or(size);
+        }
         if fresh > 0 && size + fresh > max {
             let name = &queue.spec.name;
             let first_beyond = nth_new(batch, plans, name, max.saturating_sub(size));
@@ -455,14 +462,39 @@ fn nth_new(batch: &PushBatch, plans: &[Plan], queue: &str, stored: u64) -> usize
     new.map(|(number, _)| number).nth(skipped).unwrap_or_default()
 }
 
-/// Messages that the group furthest behind has not finished; all that are kept when there is no group.
-fn unfinished(tx: &mut dyn Tx, queue: &Queue) -> Result<u64, TxError> {
+/// Messages that the group furthest behind has not finished; all that are kept when there is no group. Where a group
+/// begins in the middle of a partition that it has not popped yet, the older messages may be counted too.
+fn backlog(tx: &mut dyn Tx, queue: &Queue) -> Result<u64, TxError> {
     let mut most = None;
     collect_misses(tx.groups(queue.id)?, |group| {
         most = most.max(Some(tx.backlog(group.id)?));
         Ok(())
     })?;
     most.map_or_else(|| tx.message_count(queue.id), Ok)
+}
+
+/// The same, counted partition by partition and without the older messages; `None` where it is what the store counts, or
+/// where there are too many partitions: every refused push to a full queue would look at all of them.
+fn count_backlog(tx: &mut dyn Tx, queue: &Queue) -> Result<Option<u64>, TxError> {
+    let groups = tx.groups(queue.id)?;
+    if groups.iter().all(|group| group.start == GroupStart::Oldest) {
+        return Ok(None);
+    }
+    let partitions = tx.partitions(queue.id, None, COUNTED_PARTITIONS_MAX + 1)?;
+    if partitions.len() > COUNTED_PARTITIONS_MAX {
+        return Ok(None);
+    }
+    let mut most = 0;
+    collect_misses(groups, |group| {
+        let mut backlog = 0;
+        collect_misses(&partitions, |partition| {
+            backlog += cursor::unfinished(tx, &group, partition)?;
+            Ok(())
+        })?;
+        most = most.max(backlog);
+        Ok(())
+    })?;
+    Ok(Some(most))
 }
 
 fn window(options: &QueueOptions) -> Duration {

@@ -18,7 +18,7 @@ use bytes::{BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
 use crate::rules::ack::{self, BAD_LEASE, FINISHED, NOT_FOUND, RepeatedAck, Resolved};
-use crate::rules::pop::{current_cursor, settle};
+use crate::rules::cursor::{current_cursor, settle};
 use crate::rules::push::{self, PushBatch, Pushed};
 use crate::{AckItem, Error, LeaseClaim};
 

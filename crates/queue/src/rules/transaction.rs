@@ -13,9 +13,8 @@ use baton_types::{LeaseId, Offset, QueueId};
 use bytes::Bytes;
 
 use crate::rules::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
-use crate::rules::pop;
 use crate::rules::seal::Sealer;
-use crate::rules::{group, push, quota};
+use crate::rules::{cursor, group, push, quota};
 use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, timer};
 
 /// One step.
@@ -279,7 +278,7 @@ pub fn transact(
         }
         let next = match (position.next, known) {
             (Some(next), _) => next,
-            (None, Some(known)) => pop::beginning(tx, &known, &partition)?,
+            (None, Some(known)) => cursor::beginning(tx, &known, &partition)?,
             (None, None) => partition.start,
         };
         places.push((queue, partition, &position.group, next));
