@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use baton_server::settings::{self, Setting};
+use baton_config::{Setting, TABLE, is_secret};
 
 use crate::commands::serve;
 
@@ -35,8 +35,8 @@ fn warn(flags: &[String], problem: &str) {
 /// A flag whose value nobody else may read: not the name of a file, nor an address without a password.
 fn secret((name, value): &(String, String)) -> Option<(&'static Setting, &str)> {
     let is_plain = value.starts_with('@') || (name == "store" && !has_password(value));
-    let setting = settings::TABLE.iter().find(|setting| setting.name == name)?;
-    (settings::is_secret(name) && !is_plain).then_some((setting, value))
+    let setting = TABLE.iter().find(|setting| setting.name == name)?;
+    (is_secret(name) && !is_plain).then_some((setting, value))
 }
 
 fn has_password(address: &str) -> bool {

@@ -16,10 +16,10 @@ use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
 use crate::cluster::{Draining, served_by, served_by_line};
 use crate::elections::Elections;
 use crate::lag::Naps;
+use crate::options::Options;
 use crate::places::Refusals;
 use crate::process::Usage;
 use crate::reply::Reply;
-use crate::server::Options;
 use crate::sites::Sites;
 
 /// What all connections share.

@@ -6,13 +6,13 @@
 use std::fmt::Write;
 
 use baton_auth::Access;
+use baton_config::Settings;
 
 use crate::metrics::{FAMILIES, Type};
 use crate::openapi::known;
 use crate::routes::ROUTES;
 use crate::routes::unsupported::UNSUPPORTED;
-use crate::settings::Settings;
-use crate::{error, ignored, settings};
+use crate::{error, ignored};
 
 const NOTE: &str =
     "Printed from the code; change it there and run `BATON_UPDATE_DOCS=1 cargo test -p baton-server docs`.";
@@ -27,7 +27,7 @@ pub fn settings() -> String {
          | setting | flag | environment | default | what it is for |\n|---|---|---|---|---|\n"
     );
     let defaults = Settings::default();
-    for setting in settings::TABLE {
+    for setting in baton_config::TABLE {
         let names: Vec<_> =
             std::iter::once(&setting.env).chain(setting.aliases).map(|name| format!("`{name}`")).collect();
         line(
@@ -102,7 +102,7 @@ pub fn unsupported() -> String {
 /// The names of settings in the environment of Queen's servers, in `docs/coming-from-queen.md`.
 pub fn foreign_settings() -> String {
     let mut table = String::from("| variable of Queen | setting of Baton |\n|---|---|\n");
-    for foreign in settings::FOREIGN {
+    for foreign in baton_config::FOREIGN {
         line(&mut table, &[&format!("`{}`", foreign.name), foreign.instead]);
     }
     table

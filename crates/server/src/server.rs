@@ -6,14 +6,13 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_auth::Auth;
 use baton_cluster::Gossip;
-use baton_queue::{Broker, Subscription};
+use baton_queue::Broker;
 use baton_shards::Shards;
 use baton_tls::Identity;
 use baton_zmq::ShardSocket;
@@ -24,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::App;
 use crate::cluster;
 use crate::http1::{Connection, Stream};
+use crate::options::Options;
 use crate::places::{Place, Places};
 use crate::sites::Sites;
 
@@ -35,60 +35,6 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// How long a peer may take to agree on TLS.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-
-/// What to serve HTTPS with.
-#[derive(Clone, Debug)]
-pub struct Certificate {
-    /// The file with the certificate and those between it and its authority.
-    pub chain: PathBuf,
-    /// The file with its private key.
-    pub key: PathBuf,
-}
-
-/// How the server behaves.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where to listen, `HOST:PORT`; port 0 picks a free one.
-    pub listen: String,
-    /// The name of this node.
-    pub node_id: String,
-    /// Connections beyond which new ones are refused.
-    pub connections_max: usize,
-    /// The same for connections of one address; 0 is no limit.
-    pub connections_per_address: usize,
-    /// How long a call may take beyond what its caller asked to wait.
-    pub call_timeout: Duration,
-    /// Messages of a pop that does not say how many.
-    pub default_batch_size: u32,
-    /// How long a pop waits that does not say how long.
-    pub default_timeout: Duration,
-    /// Where a new group begins that does not say where.
-    pub default_subscription: Subscription,
-    /// How long stopping may take.
-    pub shutdown_deadline: Duration,
-    /// What the token of a caller must be; without this nobody is asked for one.
-    pub auth: Option<baton_auth::Options>,
-    /// Sites whose pages may call, as their browsers name them: `https://console.example.com`, or `*` for every site.
-    pub cors_origins: Vec<String>,
-    /// Names that the server goes by; without any, every name beyond loopback will do.
-    pub allowed_hosts: Vec<String>,
-    /// What to serve HTTPS with; without this it is HTTP.
-    pub certificate: Option<Certificate>,
-    /// How jobs are run.
-    pub jobs: baton_jobs::Options,
-    /// How shards are looked after.
-    pub shards: baton_shards::Options,
-    /// Where workers of shards find a ZeroMQ socket; without this there is none.
-    pub shards_listen: Option<baton_zmq::Options>,
-    /// How to take part in a cluster; without this the server is alone.
-    pub cluster: Option<cluster::Options>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        crate::settings::Settings::default().server()
-    }
-}
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::error::{Error, Kind};
-use crate::server::Options;
+use crate::options::Options;
 
 /// Which web pages may call.
 #[derive(Debug)]

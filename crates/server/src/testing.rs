@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use baton_config::Settings;
 use baton_queue::Broker;
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
 use tokio_util::sync::CancellationToken;
 
+use crate::options::Options;
 use crate::server::Server;
-use crate::settings::Settings;
 
 /// A running server. Dropping it stops it.
 pub struct Testing {
@@ -60,7 +61,7 @@ pub async fn testing_with(settings: &Settings) -> Result<Testing, Box<dyn std::e
         ..baton_store_embedded::Options::new(directory.path())
     })?);
     let broker = Broker::start(Arc::clone(&store) as Arc<dyn Store>, settings.broker());
-    let server = Server::bind(settings.server(), broker).await?;
+    let server = Server::bind(Options::from(settings), broker).await?;
     let url = format!("http://{}", server.local_addr());
     let shutdown = CancellationToken::new();
     let task = tokio::spawn(server.run(shutdown.clone()));

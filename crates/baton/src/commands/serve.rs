@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use baton_config::{Setting, Settings, TABLE};
 use baton_queue::{Broker, Spool};
-use baton_server::{Server, Settings, settings};
+use baton_server::{Options, Server};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
@@ -47,7 +48,7 @@ impl clap::Args for Args {
             .value_parser(clap::value_parser!(PathBuf))
             .help("A TOML file with settings; the environment and flags win over it");
         let defaults = Settings::default();
-        settings::TABLE.iter().fold(command.arg(config), |command, setting| {
+        TABLE.iter().fold(command.arg(config), |command, setting| {
             let default = setting.show(&defaults);
             let arg = Arg::new(setting.name)
                 .long(setting.flag)
@@ -66,13 +67,13 @@ impl clap::Args for Args {
 
 impl FromArgMatches for Args {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = |setting: &settings::Setting| {
+        let given = |setting: &Setting| {
             let value = matches.get_one::<String>(setting.name)?;
             Some((setting.name.to_owned(), value.clone()))
         };
         Ok(Self {
             config: matches.get_one::<PathBuf>("config").cloned(),
-            flags: settings::TABLE.iter().filter_map(given).collect(),
+            flags: TABLE.iter().filter_map(given).collect(),
         })
     }
 
@@ -84,7 +85,7 @@ impl FromArgMatches for Args {
 
 impl Args {
     /// The settings that hold: file, then environment, then flags.
-    pub fn settings(&self) -> Result<Settings, settings::Error> {
+    pub fn settings(&self) -> Result<Settings, baton_config::Error> {
         // A name or value that is not UTF-8 cannot be one of ours.
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
@@ -114,7 +115,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let options = baton_queue::Options { spool: spool.clone(), ..settings.broker() };
     let broker = Broker::start(Arc::clone(&store), options);
     warn_of_missing_key(&broker).await?;
-    let server = Server::bind(settings.server(), broker).await?;
+    let server = Server::bind(Options::from(&settings), broker).await?;
     let (address, identity) = (server.local_addr(), server.identity());
     let shards = server.shards_addr().map(str::to_owned);
     let scheme = if identity.is_some() { "https" } else { "http" };

@@ -11,19 +11,18 @@ mod origin;
 mod routed;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_cluster::forward::SERVED_BY;
 use baton_cluster::limits::{PEERS_MAX, SERVER_ID_BYTES_MAX, URL_BYTES_MAX};
 use baton_cluster::{
-    Cluster, DatagramSeal, Gauge, Gossip, GossipMessage, Listener, LoadSample, Notice, Policy, WaitingGroup,
+    Cluster, DatagramSeal, Gauge, Gossip, GossipMessage, Listener, LoadSample, Notice, WaitingGroup,
 };
+use baton_config::ClusterOptions;
 use baton_queue::{Broker, News};
 use baton_store::{Event, Store};
 use baton_tls::TlsClient;
-use baton_types::Secret;
 use bytes::Bytes;
 use http::HeaderValue;
 
@@ -40,36 +39,9 @@ use crate::reply::Reply;
 const RECORD: &str = "cluster/identity";
 const SECRET_BYTES: usize = 32;
 
-/// How a server takes part in a cluster.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Options {
-    /// Where to listen for datagrams.
-    pub listen: String,
-    /// Where the other servers listen.
-    pub peers: Vec<String>,
-    /// A secret beyond the one in the store.
-    pub secret: Secret,
-    /// Where other servers reach this one over HTTP; empty is where it listens.
-    pub advertise: String,
-    /// The authorities of servers that speak TLS; empty are those of the system.
-    pub ca: PathBuf,
-    /// How often this server says that it is there.
-    pub heartbeat: Duration,
-    /// The silence after which another server is dead.
-    pub dead_after: Duration,
-    /// Whether requests are routed.
-    pub routes: bool,
-    /// How they are routed.
-    pub policy: Policy,
-    /// How long a forwarded request may take, beyond the wait that it asks for.
-    pub timeout: Duration,
-    /// How long connecting to another server may take.
-    pub connect_timeout: Duration,
-}
-
 /// Joins the cluster of the servers that share the broker's store.
 pub async fn join(
-    options: &Options,
+    options: &ClusterOptions,
     node_id: &str,
     scheme: &str,
     address: SocketAddr,

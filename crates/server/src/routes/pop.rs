@@ -16,9 +16,9 @@ use crate::cluster::{Mark, Way};
 use crate::error::Error;
 use crate::json;
 use crate::names;
+use crate::options::Options;
 use crate::query::{self, Query};
 use crate::reply::Reply;
-use crate::server::Options;
 
 /// Messages of a pop that leaves the choice to the server.
 const AUTOPILOT_BATCH: u32 = 200;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use baton_queue::Broker;
-use baton_server::{Server, Settings};
+use baton_server::{Options, Server, Settings};
 use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
@@ -44,7 +44,7 @@ impl Bench {
     async fn start(store: Arc<dyn Store>, directory: Option<tempfile::TempDir>) -> Self {
         let settings = Settings { listen: "127.0.0.1:0".into(), min_free_disk: 0, ..Settings::default() };
         let broker = Broker::start(Arc::clone(&store), settings.broker());
-        let server = Server::bind(settings.server(), broker).await.unwrap();
+        let server = Server::bind(Options::from(&settings), broker).await.unwrap();
         let (address, stop) = (server.local_addr().to_string(), CancellationToken::new());
         tokio::spawn(server.run(stop.clone()));
         Self {

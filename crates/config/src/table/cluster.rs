@@ -1,85 +1,10 @@
-//! The settings about other servers.
-//!
-//! The names that begin with `QUEEN_` are those of older servers. Start at [`Cluster`].
+//! The settings about other servers. The names that begin with `QUEEN_` are those of older servers.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use baton_cluster::Policy;
-use baton_types::Secret;
-
-use super::security::{self, boolean, setting};
+use super::security::{self, boolean};
 use super::values::{host_and_port, number, positive, positive_millis, set, show_millis};
-use super::{Setting, Settings};
-use crate::cluster::Options;
-
-/// How servers find each other and share the work.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Cluster {
-    /// Where the other servers listen for datagrams.
-    pub peers: Vec<String>,
-    /// Whether servers tell each other what happens.
-    pub gossip_enabled: bool,
-    /// Whether this server was given a name of its own.
-    pub named: bool,
-    /// What the server is told about taking part.
-    pub options: Options,
-}
-
-impl Default for Cluster {
-    fn default() -> Self {
-        Self {
-            peers: Vec::new(),
-            gossip_enabled: true,
-            named: false,
-            options: Options {
-                listen: "127.0.0.1:6634".into(),
-                peers: Vec::new(),
-                secret: Secret::default(),
-                advertise: String::new(),
-                ca: PathBuf::new(),
-                heartbeat: Duration::from_millis(1000),
-                dead_after: Duration::from_millis(5000),
-                routes: false,
-                policy: Policy::default(),
-                timeout: Duration::from_millis(5000),
-                connect_timeout: Duration::from_millis(1000),
-            },
-        }
-    }
-}
-
-impl Settings {
-    /// How to take part in a cluster, if there are peers.
-    pub(super) fn cluster_options(&self) -> Option<Options> {
-        let Cluster { peers, gossip_enabled, options, .. } = &self.cluster;
-        let wanted = *gossip_enabled && !peers.is_empty();
-        wanted.then(|| Options { peers: peers.clone(), ..options.clone() })
-    }
-
-    /// Whether this server tells others what happens.
-    pub fn has_peers(&self) -> bool {
-        self.cluster_options().is_some()
-    }
-
-    /// What does not fit together.
-    pub(super) fn check_cluster(&self) -> Result<(), String> {
-        if self.cluster_options().is_some() && self.is_embedded() {
-            return Err("peers need a store that servers can share; give store=postgres://…".into());
-        }
-        let thresholds = self.cluster.options.policy.thresholds;
-        if thresholds.migrate > thresholds.break_at {
-            return Err("affinity_migrate_threshold must not be above affinity_break_threshold".into());
-        }
-        Ok(())
-    }
-}
-
-/// The name of this machine, for a server that was given none of its own.
-pub(super) fn host_name() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
-}
+use crate::setting::{Setting, setting};
 
 pub(super) const PEERS: Setting = setting(
     ["peers", "peers", "BATON_PEERS"],

@@ -1,13 +1,20 @@
 //! The table of settings. Those of one section stand in the file of that section.
 
+mod cluster;
+mod nodes;
+mod security;
+mod shards;
+mod values;
+
 use std::path::PathBuf;
 
-use super::security::boolean;
-use super::values::{
+use self::security::boolean;
+use self::values::{
     batch_size, bytes, factor, filled, host_and_port, number, positive, positive_millis, schema_name, set,
     show_bytes, show_millis, store_address, subscription_mode,
 };
-use super::{Setting, SubscriptionMode, cluster, nodes, security, shards};
+use crate::setting::Setting;
+use crate::settings::SubscriptionMode;
 
 /// Everything that can be set.
 pub const TABLE: &[Setting] = &[

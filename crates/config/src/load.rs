@@ -1,35 +1,14 @@
-//! Settings: one table says what can be set, under which names, what happens by default and why one would change it.
+//! Where settings come from: a file, then the environment, then flags.
 //!
-//! Files, environment and flags all go through [`Settings::set`], so a value means the same wherever it stands, and
-//! the reference page and the command line's help are printed from the same table. Always: a later source wins
-//! (file, then environment, then flags); a name that is not known or a value that does not fit is an error that
-//! names it, never a silent default. Not here: options of queues, which travel over HTTP. Start at [`TABLE`].
-
-mod cluster;
-mod foreign;
-mod nodes;
-mod security;
-mod shards;
-mod table;
-mod values;
+//! Always: each source goes through [`Settings::set`] or the same table, so an error names the place and the name that was
+//! used there; a value that is a secret is not in it. Start at [`Settings::load`].
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use baton_queue::Subscription;
-use baton_types::Secret;
-
-pub use cluster::Cluster;
-pub use foreign::{FOREIGN, Foreign};
-pub use nodes::Nodes;
-pub use security::{Security, is_secret};
-pub use shards::{ShardSettings, ShardsListen};
-pub use table::TABLE;
-
-use crate::server;
-
-/// The store that is a directory.
-pub const EMBEDDED: &str = "embedded";
+use crate::foreign;
+use crate::setting::{Setting, shown};
+use crate::settings::Settings;
+use crate::table::TABLE;
 
 /// What the environment names of settings begin with.
 pub const PREFIX: &str = "BATON_";
@@ -38,167 +17,6 @@ pub const PREFIX: &str = "BATON_";
 const NOT_SETTINGS: &[&str] = &["BATON_CONFIG", "BATON_URL", "BATON_TOKEN", "BATON_CA", "BATON_UPDATE_DOCS"];
 /// Names that tests and benchmarks use begin with one of these.
 const NOT_SETTINGS_PREFIXES: &[&str] = &["BATON_TEST_", "BATON_BENCH_", "BATON_CLIENT_"];
-
-/// How one server behaves.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Where HTTP listens.
-    pub listen: String,
-    /// Where data is kept.
-    pub data: PathBuf,
-    /// Where else data is kept: the address of a PostgreSQL, which may contain a password.
-    pub store: Secret,
-    /// The schema there.
-    pub store_schema: String,
-    /// Bytes of messages that may wait on the local disk while the PostgreSQL is away.
-    pub spool_max: u64,
-    /// The name of this node.
-    pub node_id: String,
-    /// Free disk space, in bytes, below which pushes are refused.
-    pub min_free_disk: u64,
-    /// How soon a waiting pop first looks again.
-    pub pop_wait_initial_interval: Duration,
-    /// Empty looks after which the interval grows.
-    pub pop_wait_backoff_threshold: u32,
-    /// By how much it grows.
-    pub pop_wait_backoff_multiplier: f64,
-    /// How long it may become.
-    pub pop_wait_max_interval: Duration,
-    /// Pops that may wait at once.
-    pub pop_waiters_max: usize,
-    /// Whether a pop with a group, or one that waits, creates the queue that it names.
-    pub pop_creates_queue: bool,
-    /// Connections at once.
-    pub connections_max: usize,
-    /// Connections of one address at once; 0 is no limit.
-    pub connections_per_address: usize,
-    /// How long a call may take beyond what its caller asked to wait.
-    pub call_timeout: Duration,
-    /// Where a new group begins that does not say where.
-    pub default_subscription_mode: SubscriptionMode,
-    /// Messages of a pop that does not say how many.
-    pub default_batch_size: u32,
-    /// How long a pop waits that does not say how long.
-    pub default_timeout: Duration,
-    /// How often old messages are looked for.
-    pub retention_interval: Duration,
-    /// How long traces are kept.
-    pub trace_retention: Duration,
-    /// How long a worker may be silent before its jobs are given to others.
-    pub job_lease: Duration,
-    /// How often a worker is asked to be heard.
-    pub job_heartbeat: Duration,
-    /// How long a worker has to end a cancelled job.
-    pub job_cancel_grace: Duration,
-    /// How long completed and cancelled jobs are kept.
-    pub job_completed_retention: Duration,
-    /// How long failed jobs, dead letters and history are kept.
-    pub job_failed_retention: Duration,
-    /// How long the log of a job is kept after its end.
-    pub job_logs_retention: Duration,
-    /// How long a job waits before it counts as one priority higher.
-    pub job_ageing: Duration,
-    /// How long stopping may take.
-    pub shutdown_deadline: Duration,
-    /// What is logged.
-    pub log: String,
-    /// Who may call, and what is encrypted.
-    pub security: Security,
-    /// How shards are spread, and where their workers find a socket.
-    pub shards: ShardSettings,
-    /// How servers share jobs.
-    pub nodes: Nodes,
-    /// The other servers.
-    pub cluster: Cluster,
-    /// Variables of the environment that look like settings and were ignored, because a platform sets them.
-    pub ignored: Vec<String>,
-    /// Variables of the environment that Queen's servers read and this one does not.
-    pub foreign: Vec<(String, &'static Foreign)>,
-}
-
-/// Where a new group begins that does not say where.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SubscriptionMode {
-    /// At the oldest message.
-    #[default]
-    All,
-    /// At what is pushed from now on.
-    New,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            listen: "127.0.0.1:6632".into(),
-            data: "./baton-data".into(),
-            store: Secret::new(EMBEDDED),
-            store_schema: "baton".into(),
-            spool_max: 1 << 30,
-            node_id: "baton-1".into(),
-            min_free_disk: 256 << 20,
-            pop_wait_initial_interval: Duration::from_millis(100),
-            pop_wait_backoff_threshold: 3,
-            pop_wait_backoff_multiplier: 2.0,
-            pop_wait_max_interval: Duration::from_millis(1000),
-            pop_waiters_max: 100_000,
-            pop_creates_queue: false,
-            connections_max: 20_000,
-            connections_per_address: 10_000,
-            call_timeout: Duration::from_millis(45_000),
-            default_subscription_mode: SubscriptionMode::All,
-            default_batch_size: 1,
-            default_timeout: Duration::from_millis(30_000),
-            retention_interval: Duration::from_millis(2000),
-            trace_retention: Duration::from_secs(7 * 24 * 3600),
-            job_lease: baton_jobs::limits::LEASE,
-            job_heartbeat: baton_jobs::limits::HEARTBEAT,
-            job_cancel_grace: baton_jobs::limits::CANCEL_GRACE,
-            job_completed_retention: baton_jobs::limits::COMPLETED_FOR,
-            job_failed_retention: baton_jobs::limits::FAILED_FOR,
-            job_logs_retention: baton_jobs::limits::LOGS_FOR,
-            job_ageing: baton_jobs::limits::AGEING,
-            shutdown_deadline: Duration::from_millis(10_000),
-            log: "info".into(),
-            security: Security::default(),
-            shards: ShardSettings::default(),
-            nodes: Nodes::default(),
-            cluster: Cluster::default(),
-            ignored: Vec::new(),
-            foreign: Vec::new(),
-        }
-    }
-}
-
-/// One thing that can be set.
-pub struct Setting {
-    /// Its name in a file.
-    pub name: &'static str,
-    /// Its name on the command line, without the dashes: the same with `-` for `_`.
-    pub flag: &'static str,
-    /// Its name in the environment.
-    pub env: &'static str,
-    /// Other names in the environment, which documents of older servers use.
-    pub aliases: &'static [&'static str],
-    /// What its value is, for the help: `HOST:PORT`, `MS`.
-    pub value: &'static str,
-    /// What it is for.
-    pub help: &'static str,
-    set: fn(&mut Settings, &str) -> Result<(), String>,
-    show: fn(&Settings) -> String,
-}
-
-impl Setting {
-    /// Its value in `settings`, as it would be written.
-    pub fn show(&self, settings: &Settings) -> String {
-        (self.show)(settings)
-    }
-}
-
-impl std::fmt::Debug for Setting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Setting").field("name", &self.name).finish_non_exhaustive()
-    }
-}
 
 /// A setting that cannot be taken over.
 #[derive(Debug, thiserror::Error)]
@@ -259,17 +77,6 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Servers of a cluster need names of their own, so one that was given none is called after its machine.
-    fn name_itself(&mut self) {
-        if self.cluster_options().is_none() || self.cluster.named {
-            return;
-        }
-        let port = self.listen.rsplit_once(':').map_or("", |(_, port)| port);
-        if let Some(host) = cluster::host_name() {
-            self.node_id = format!("{host}:{port}");
-        }
-    }
-
     /// Changes the setting called `name`; `place` tells the reader of an error where it was given.
     pub fn set(&mut self, place: &str, name: &str, value: &str) -> Result<(), Error> {
         let Some(setting) = TABLE.iter().find(|setting| setting.name == name) else {
@@ -282,7 +89,7 @@ impl Settings {
         (setting.set)(self, value.trim()).map_err(|problem| Error::Malformed {
             place: place.into(),
             name: name.into(),
-            value: security::shown(setting.name, value),
+            value: shown(setting.name, value),
             problem,
         })
     }
@@ -342,81 +149,6 @@ impl Settings {
         }
         Ok(())
     }
-
-    /// Whether everything is kept in the data directory.
-    pub fn is_embedded(&self) -> bool {
-        self.store.expose() == EMBEDDED
-    }
-
-    /// What the HTTP server is told.
-    pub fn server(&self) -> server::Options {
-        server::Options {
-            listen: self.listen.clone(),
-            node_id: self.node_id.clone(),
-            connections_max: self.connections_max,
-            connections_per_address: self.connections_per_address,
-            call_timeout: self.call_timeout,
-            default_batch_size: self.default_batch_size,
-            default_timeout: self.default_timeout,
-            default_subscription: match self.default_subscription_mode {
-                SubscriptionMode::All => Subscription::All,
-                SubscriptionMode::New => Subscription::New,
-            },
-            shutdown_deadline: self.shutdown_deadline,
-            auth: self.security.auth(),
-            cors_origins: self.security.cors_origins.clone(),
-            allowed_hosts: self.security.allowed_hosts.clone(),
-            certificate: self.security.certificate(),
-            cluster: self.cluster_options(),
-            shards: self.shards.options(!self.is_embedded()),
-            shards_listen: self.shards.listening(),
-            jobs: self.jobs(),
-        }
-    }
-
-    /// How jobs are run.
-    pub fn jobs(&self) -> baton_jobs::Options {
-        let sole = self.is_embedded();
-        baton_jobs::Options {
-            // Of this start: a server that comes back is not the one that held a lease before.
-            node: format!("{}-{:x}", self.node_id, baton_env::random_u64() >> 32).into(),
-            name: self.node_id.as_str().into(),
-            sole,
-            policy: baton_jobs::Policy {
-                lease: self.job_lease,
-                heartbeat: self.job_heartbeat,
-                cancel_grace: self.job_cancel_grace,
-                completed_for: self.job_completed_retention,
-                cancelled_for: self.job_completed_retention,
-                failed_for: self.job_failed_retention,
-                logs_for: self.job_logs_retention,
-                ageing: self.job_ageing,
-                ..baton_jobs::Policy::default()
-            },
-            // Nobody else can change what a worker waits for, where there is nobody else.
-            look_every: Duration::from_secs(if sole { 5 } else { 1 }),
-            times: self.nodes.times,
-            channels: self.nodes.channels.as_str().into(),
-            ..baton_jobs::Options::default()
-        }
-    }
-
-    /// What the broker is told.
-    pub fn broker(&self) -> baton_queue::Options {
-        baton_queue::Options {
-            node: self.node_id.as_str().into(),
-            pop_wait_initial_interval: self.pop_wait_initial_interval,
-            pop_wait_backoff_threshold: self.pop_wait_backoff_threshold,
-            pop_wait_backoff_multiplier: self.pop_wait_backoff_multiplier,
-            pop_wait_max_interval: self.pop_wait_max_interval,
-            retention_interval: self.retention_interval,
-            waiters_max: self.pop_waiters_max,
-            pop_creates_queue: self.pop_creates_queue,
-            keys: self.security.encryption_keys.clone(),
-            trace_retention: self.trace_retention,
-            spool: None,
-        }
-    }
 }
 
 /// Whether Kubernetes injects this variable into pods beside a Service whose name begins with `baton`, as
@@ -452,6 +184,9 @@ fn joined(list: &[toml::Value]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use baton_types::Secret;
     use proptest::prelude::*;
 
     use super::*;
@@ -566,14 +301,14 @@ mod tests {
             ("QUEEN_QUEUE_AFFINITY_THRESHOLD", "3"),
         ];
         let settings = Settings { store: Secret::new("postgres://h/d"), ..load("", &old, &[]).unwrap() };
-        let options = settings.server().cluster.unwrap();
+        let options = settings.cluster_options().unwrap();
         assert_eq!(options.peers, ["queen-1:6634", "queen-2:6634"]);
         assert_eq!((options.listen.as_str(), options.routes), ("0.0.0.0:6633", true));
         assert_eq!((options.timeout, options.policy.queue_affinity_threshold), (Duration::from_secs(4), 3));
         let thresholds = options.policy.thresholds;
         assert_eq!((thresholds.forward, thresholds.migrate, thresholds.break_at), (0.2, 0.5, 0.8));
         assert_eq!((thresholds.min_improvement, thresholds.ttl), (0.1, Duration::from_secs(1)));
-        assert!(Settings::default().server().cluster.is_none(), "a server is alone unless told");
+        assert!(Settings::default().cluster_options().is_none(), "a server is alone unless told");
         let refused = Settings::load(None, pairs(&[("BATON_PEERS", "a:1")]), pairs(&[]));
         assert!(refused.unwrap_err().to_string().contains("postgres"));
         let named = Settings::load(None, pairs(&[]), pairs(&[("peers", "a:1"), ("store", "postgres://h/d")]));

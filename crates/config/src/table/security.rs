@@ -1,93 +1,20 @@
-//! The settings about who may call, and about what nobody else may read.
+//! The settings about who may call, and about what is secret.
 //!
 //! Always: a secret is never printed, neither in an error nor by `Debug`. The names without our prefix are those of
-//! older servers. Start at [`Security`].
+//! older servers.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_auth::Algorithm;
 use baton_queue::Keyring;
 use baton_types::Secret;
 
-use super::Setting;
 use super::values::{filled, number, positive, positive_millis, set, show_millis};
-use crate::server::Certificate;
-
-/// Settings whose values are secrets.
-const SECRETS: &[&str] =
-    &["store", "jwt_secret", "encryption_keys", "gossip_secret", "shards_curve_secret_key"];
+use crate::setting::{Setting, setting};
 
 /// A secret, or the file that it is in.
 pub(super) fn secret(text: &str) -> Result<Secret, String> {
     text_or_file(text).map(Secret::new)
-}
-
-/// Who may call, and what is encrypted.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Security {
-    /// Whether callers need a token.
-    pub jwt_enabled: bool,
-    /// What a token says when it is right.
-    pub jwt: baton_auth::Options,
-    /// Sites whose pages may call.
-    pub cors_origins: Vec<String>,
-    /// Names that the server goes by.
-    pub allowed_hosts: Vec<String>,
-    /// The certificate chain to serve HTTPS with.
-    pub tls_cert: PathBuf,
-    /// Its private key.
-    pub tls_key: PathBuf,
-    /// The keys of encrypted payloads.
-    pub encryption_keys: Keyring,
-}
-
-impl Default for Security {
-    fn default() -> Self {
-        Self {
-            jwt_enabled: false,
-            jwt: baton_auth::Options::default(),
-            cors_origins: Vec::new(),
-            allowed_hosts: Vec::new(),
-            tls_cert: PathBuf::new(),
-            tls_key: PathBuf::new(),
-            encryption_keys: Keyring::default(),
-        }
-    }
-}
-
-impl Security {
-    /// How tokens are judged, if they are.
-    pub(super) fn auth(&self) -> Option<baton_auth::Options> {
-        self.jwt_enabled.then(|| self.jwt.clone())
-    }
-
-    /// The certificate to serve with, if there is one.
-    pub(super) fn certificate(&self) -> Option<Certificate> {
-        let given = !self.tls_cert.as_os_str().is_empty() || !self.tls_key.as_os_str().is_empty();
-        given.then(|| Certificate { chain: self.tls_cert.clone(), key: self.tls_key.clone() })
-    }
-}
-
-/// The value of a setting as an error may show it.
-pub(super) fn shown(name: &str, value: &str) -> String {
-    if is_secret(name) { Secret::HIDDEN.into() } else { value.into() }
-}
-
-/// Whether the value of this setting is, or may contain, a secret.
-pub fn is_secret(name: &str) -> bool {
-    SECRETS.contains(&name)
-}
-
-pub(super) const fn setting(
-    [name, flag, env]: [&'static str; 3],
-    aliases: &'static [&'static str],
-    value: &'static str,
-    help: &'static str,
-    set: fn(&mut super::Settings, &str) -> Result<(), String>,
-    show: fn(&super::Settings) -> String,
-) -> Setting {
-    Setting { name, flag, env, aliases, value, help, set, show }
 }
 
 pub(super) const JWT_ENABLED: Setting = setting(

@@ -1,35 +1,7 @@
 //! The settings about servers that share the jobs of one store.
 
-use baton_jobs::Times;
-
-use super::security::setting;
 use super::values::{filled, positive, positive_millis, set, show_millis};
-use super::{Setting, Settings};
-
-/// How long servers wait for each other.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nodes {
-    /// The times.
-    pub times: Times,
-    /// What the names of channels begin with.
-    pub channels: String,
-}
-
-impl Default for Nodes {
-    fn default() -> Self {
-        Self { times: Times::default(), channels: "orchestrix".into() }
-    }
-}
-
-impl Settings {
-    /// What does not fit together.
-    pub(super) fn check_nodes(&self) -> Result<(), String> {
-        self.nodes
-            .times
-            .check()
-            .map_err(|wrong| format!("{wrong}; see the settings job_leader_…, job_node_… and job_handoff_…"))
-    }
-}
+use crate::setting::{Setting, setting};
 
 pub(super) const LEASE: Setting = setting(
     ["job_leader_lease_ms", "job-leader-lease-ms", "BATON_JOB_LEADER_LEASE_MS"],
@@ -132,7 +104,7 @@ pub(super) const CHANNELS: Setting = setting(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::settings::Settings;
 
     #[test]
     fn times_that_do_not_fit_together_are_refused() {

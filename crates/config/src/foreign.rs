@@ -35,7 +35,7 @@ pub const FOREIGN: &[Foreign] = &[
 const OF_CLIENTS: &[&str] = &["QUEEN_URL", "QUEEN_SERVER_URL", "QUEEN_SDK_"];
 
 /// What a variable is, if it is one of Queen's servers.
-pub(super) fn find(name: &str) -> Option<&'static Foreign> {
+pub(crate) fn find(name: &str) -> Option<&'static Foreign> {
     if OF_CLIENTS.iter().any(|beginning| name.starts_with(beginning)) {
         return None;
     }

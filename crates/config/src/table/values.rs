@@ -3,10 +3,10 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::security::secret;
 use baton_types::Secret;
 
-use super::{EMBEDDED, SubscriptionMode};
+use super::security::secret;
+use crate::settings::{EMBEDDED, SubscriptionMode};
 
 pub(super) fn set<T>(
     field: &mut T,
