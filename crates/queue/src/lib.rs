@@ -19,8 +19,8 @@ mod wait;
 pub use broker::history::{Gauges, Minute};
 pub use broker::metrics::{Kind, Meters, Tally};
 pub use broker::{
-    Broker, Causes, Cleared, FetchEntry, Fetched, Given, LetterError, LetterErrors, LetterFilter,
-    LetterPlace, LetterProgress, LetterSample, Marks, Numbers, Options, Spool, TracedMessage,
+    Broker, Causes, Cleared, FetchEntry, Fetched, LetterError, LetterErrors, LetterFilter, LetterPlace,
+    LetterProgress, LetterSample, Marks, Numbers, Options, Spool, TracedMessage,
 };
 pub use error::Error;
 pub use rules::ack::{AckItem, Acked, LeaseClaim};
@@ -44,4 +44,3 @@ pub use rules::transaction::{
 };
 pub use wait::WaitStatistics;
 pub use wait::hint::{News, Relay};
-pub use wait::service::Herald;

@@ -8,13 +8,12 @@ use std::sync::Arc;
 
 use baton_auth::{Access, Identity};
 use baton_jobs::Jobs;
-use baton_queue::{Broker, Herald};
+use baton_queue::Broker;
 
 use crate::app::App;
 use crate::body::Received;
 use crate::cluster::{Origin, Routed};
 use crate::error::Error;
-use crate::http1::{Outgoing, Outlet};
 use crate::query::Query;
 use crate::reply::Reply;
 
@@ -37,7 +36,6 @@ pub struct Call {
     last_event_id: Option<String>,
     if_match: Option<String>,
     origin: Option<Box<Origin>>,
-    outlet: Option<Outlet>,
 }
 
 impl Call {
@@ -59,7 +57,6 @@ impl Call {
             last_event_id: None,
             if_match: None,
             origin: None,
-            outlet: None,
         }
     }
 
@@ -96,20 +93,6 @@ impl Call {
     /// The same request, which came as `origin` says.
     pub(crate) fn from(self, origin: Option<Box<Origin>>) -> Self {
         Self { origin, ..self }
-    }
-
-    /// The same request, whose answer may leave through `outlet`.
-    pub(crate) fn answered_through(self, outlet: Option<Outlet>) -> Self {
-        Self { outlet, ..self }
-    }
-
-    /// Who answers with what `write` makes of what is granted, as soon as that is kept; nobody where that cannot be.
-    pub(crate) fn herald<R: 'static>(
-        &mut self,
-        write: impl FnMut(&R) -> Reply + Send + 'static,
-    ) -> Option<Box<dyn Herald<R>>> {
-        let outlet = self.outlet.take()?;
-        Some(Box::new(Answering { outlet, write, ready: None }))
     }
 
     /// What the cluster needs to know, if there are other servers.
@@ -166,22 +149,5 @@ impl Call {
     /// The body. It can be had once.
     pub fn body(&mut self) -> Result<Received, Error> {
         self.body.take().ok_or_else(|| Error::invalid("Empty request body"))
-    }
-}
-
-/// Answers a request through its outlet.
-struct Answering<F> {
-    outlet: Outlet,
-    write: F,
-    ready: Option<Outgoing>,
-}
-
-impl<R, F: FnMut(&R) -> Reply + Send> Herald<R> for Answering<F> {
-    fn prepare(&mut self, granted: &R) {
-        self.ready = self.outlet.prepare(|| (self.write)(granted));
-    }
-
-    fn tell(self: Box<Self>, note: &mut dyn FnMut()) -> bool {
-        self.ready.is_some_and(|answer| self.outlet.tell(answer, note))
     }
 }

@@ -7,19 +7,17 @@
 //! A batch is committed in one of three ways. The commit thread does it while the next batch fills ([`commit_thread`]).
 //! The deciding thread does it when the batch is small and the disk is fast ([`small_batch`]). At very low load the caller
 //! decides and commits on its own thread ([`inline_commit`]). Each way beyond the first saves a wake-up and could be
-//! deleted without the others, as could [`adaptive_yield`] and [`direct_response`].
+//! deleted without the others.
 //!
 //! Always: one thread at a time holds the [`Writer`]; commits reach log and index in the order of their numbers; after a
 //! failed commit nothing that was decided on top of it is kept. Start at [`writer`], then [`decide_thread`].
 
-mod adaptive_yield;
 mod batch;
 mod batch_builder;
 pub mod checkpoint;
 pub mod commit_thread;
 pub mod decide_thread;
 mod deferred_delete;
-mod direct_response;
 mod group_commit;
 mod index_apply;
 mod inline_commit;

@@ -41,13 +41,13 @@ impl Store for EmbeddedStore {
         to: Offset,
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>> {
-        if let Some(found) = self.read_cached(partition, from, to, bytes_max) {
-            return Box::pin(std::future::ready(Ok(found)));
-        }
         let instance = match self.recovery.instance() {
             Ok(instance) => instance,
             Err(error) => return Box::pin(std::future::ready(Err(error))),
         };
+        if let Some(found) = instance.shared.segments.cache.read(partition, from, to, bytes_max) {
+            return Box::pin(std::future::ready(Ok(found)));
+        }
         let read = tokio::task::spawn_blocking(move || {
             let shared = &instance.shared;
             shared.apply_to_index();
@@ -57,16 +57,6 @@ impl Store for EmbeddedStore {
             }
         });
         Box::pin(async move { read.await.unwrap_or_else(|e| Err(Error::Closed(e.to_string()))) })
-    }
-
-    fn read_cached(
-        &self,
-        partition: PartitionId,
-        from: Offset,
-        to: Offset,
-        bytes_max: usize,
-    ) -> Option<Vec<Segment>> {
-        self.recovery.instance().ok()?.shared.segments.cache.read(partition, from, to, bytes_max)
     }
 
     fn set_listener(&self, listener: Listener) {

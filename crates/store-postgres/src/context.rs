@@ -1,6 +1,5 @@
 //! What the tasks of a store share: address, caches, time, outages and counters.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -24,9 +23,6 @@ pub const OUTAGE_MAX: Duration = Duration::from_secs(2);
 pub const RECONNECT_FIRST: Duration = Duration::from_millis(25);
 pub const RECONNECT_MAX: Duration = Duration::from_secs(1);
 
-/// Writers at most.
-pub const WRITERS_MAX: usize = 8;
-
 /// What the store's tasks share.
 pub struct StoreContext {
     pub address: DatabaseAddress,
@@ -40,10 +36,10 @@ pub struct StoreContext {
     now: Mutex<(Timestamp, (Timestamp, Stopwatch))>,
     slewed: Mutex<Option<SlewedClock>>,
     watch: Stopwatch,
-    /// The writers that cannot reach the database, and why.
-    outages: Mutex<BTreeMap<usize, String>>,
-    /// The writers whose outage has lasted so long that callers get `Busy` at once.
-    refusing: [AtomicBool; WRITERS_MAX],
+    /// Why the writer cannot reach the database, while it cannot.
+    outage: Mutex<Option<String>>,
+    /// Whether an outage has lasted so long that callers get `Busy` at once.
+    refusing: AtomicBool,
     commits: AtomicU64,
     syncs: AtomicU64,
     operations: AtomicU64,
@@ -75,8 +71,8 @@ impl StoreContext {
             now: Mutex::new((Timestamp::MIN, (Timestamp::MIN, Stopwatch::start()))),
             slewed: Mutex::default(),
             watch: Stopwatch::start(),
-            outages: Mutex::default(),
-            refusing: Default::default(),
+            outage: Mutex::default(),
+            refusing: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             operations: AtomicU64::new(0),
@@ -111,7 +107,7 @@ impl StoreContext {
         last.max(self.current_time(database_time))
     }
 
-    /// The time of the last decision of any writer.
+    /// The time of the last decision.
     pub fn last_decision_time(&self) -> Timestamp {
         self.now.lock().unwrap_or_else(PoisonError::into_inner).0
     }
@@ -126,39 +122,31 @@ impl StoreContext {
         }
     }
 
-    /// Records that a writer cannot reach the database, and why, or that it can again.
-    pub fn set_outage(&self, lane: usize, reason: Option<String>) {
-        let mut away = self.outages.lock().unwrap_or_else(PoisonError::into_inner);
-        match (away.get(&lane), &reason) {
-            (None, Some(reason)) => tracing::warn!(reason, lane, "PostgreSQL is unavailable"),
-            (Some(_), None) => tracing::info!(lane, "PostgreSQL is available again"),
+    /// Records why the writer cannot reach the database, or that it can again.
+    pub fn set_outage(&self, reason: Option<String>) {
+        let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*outage, &reason) {
+            (None, Some(reason)) => tracing::warn!(reason, "PostgreSQL is unavailable"),
+            (Some(_), None) => tracing::info!("PostgreSQL is available again"),
             _ => {}
         }
-        match reason {
-            Some(reason) => drop(away.insert(lane, reason)),
-            None => drop(away.remove(&lane)),
-        }
+        *outage = reason;
     }
 
-    /// Why a writer cannot reach the database, while it cannot.
-    pub fn outage(&self, lane: usize) -> Option<String> {
-        self.outages.lock().unwrap_or_else(PoisonError::into_inner).get(&lane).cloned()
+    /// Why the writer cannot reach the database, while it cannot.
+    pub fn outage(&self) -> Option<String> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether any writer cannot reach the database.
-    pub fn has_outage(&self) -> bool {
-        !self.outages.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    pub fn set_refusing(&self, refusing: bool) {
+        self.refusing.store(refusing, Ordering::Release);
     }
 
-    pub fn set_refusing(&self, lane: usize, refusing: bool) {
-        self.refusing[lane].store(refusing, Ordering::Release);
+    pub fn is_refusing(&self) -> bool {
+        self.refusing.load(Ordering::Acquire)
     }
 
-    pub fn is_refusing(&self, lane: usize) -> bool {
-        self.refusing[lane].load(Ordering::Acquire)
-    }
-
-    /// Updates the number of remembered transaction ids by a writer's change.
+    /// Updates the number of remembered transaction ids by the writer's change.
     pub fn update_remembered(&self, before: usize, now: usize) {
         self.remembered.fetch_add(now as u64, Ordering::Relaxed);
         self.remembered.fetch_sub(before as u64, Ordering::Relaxed);

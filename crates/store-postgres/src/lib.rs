@@ -3,8 +3,8 @@
 //! Operations of all callers form commit batches. A batch is one database transaction with optimistic
 //! concurrency control. One round trip fetches the rows that the decisions miss and the last batch did not
 //! leave in memory (`state::row_cache`). The decisions run in memory. A few statements over arrays write what
-//! changed. So the number of round trips depends on the batches and not on the operations. Queues are spread
-//! over writers, each with batches and a connection of its own (`writer::pool`).
+//! changed. So the number of round trips depends on the batches and not on the operations. A server has
+//! one writer with one connection (`writer::task`); more servers bring more writers.
 //!
 //! Always: **a partition's row stands for everything in it** (its messages, a group's cursor, a lease), and
 //! its version changes with any of that. The catalog of queues and groups has a version in the same way, and

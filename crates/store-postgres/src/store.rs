@@ -20,7 +20,7 @@ use crate::context::{OUTAGE_MAX, RECONNECT_FIRST, RECONNECT_MAX, RETRY_AFTER, St
 use crate::maintenance::slot_repair;
 use crate::maintenance::sweeper;
 use crate::schema::{self, SchemaStatus};
-use crate::writer::pool::WriterPool;
+use crate::writer::task::WriterTask;
 
 /// How long a migration may take, including the wait for another server's migration.
 const MIGRATION_MAX: Duration = Duration::from_secs(300);
@@ -99,10 +99,9 @@ fn unreachable(failure: &DatabaseError) -> Error {
 
 /// A store on PostgreSQL.
 pub struct PostgresStore {
-    writers: Arc<WriterPool>,
+    writer: Arc<WriterTask>,
     shared: Arc<StoreContext>,
     reader: tokio::sync::Mutex<Option<Arc<PgConnection>>>,
-    adapt_task: JoinHandle<()>,
     sweep_task: JoinHandle<()>,
     repair_task: JoinHandle<()>,
     has_other_servers: bool,
@@ -124,15 +123,13 @@ impl PostgresStore {
         let Options { schema, cache_bytes, bounds, clock, .. } = options;
         let shared =
             Arc::new(StoreContext::new(address, schema, SegmentCache::new(cache_bytes), bounds, clock));
-        let lanes = Arc::new(WriterPool::open(shared.clone()).await.map_err(|e| unreachable(&e))?);
-        let adapting = tokio::spawn(lanes.clone().adapt_size());
+        let writer = Arc::new(WriterTask::start(shared.clone()).await.map_err(|e| unreachable(&e))?);
         let sweeping = tokio::spawn(sweeper::run(shared.clone()));
-        let repairing = tokio::spawn(slot_repair::run(shared.clone(), lanes.clone()));
+        let repairing = tokio::spawn(slot_repair::run(shared.clone(), writer.clone()));
         Ok(Self {
-            writers: lanes,
+            writer,
             shared,
             reader: tokio::sync::Mutex::default(),
-            adapt_task: adapting,
             sweep_task: sweeping,
             repair_task: repairing,
             has_other_servers: has_company,
@@ -224,7 +221,7 @@ impl Store for PostgresStore {
         if self.closed.load(Ordering::Acquire) {
             return operation.finish(Err(Error::Closed("it was closed".into())));
         }
-        self.writers.submit(operation);
+        self.writer.submit(operation);
     }
 
     fn read(
@@ -258,15 +255,13 @@ impl Store for PostgresStore {
     }
 
     fn outage(&self) -> Option<String> {
-        // The first writer alone can serve everything, so only its outage counts.
-        self.shared.outage(0)
+        self.shared.outage()
     }
 
     fn close(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             self.closed.store(true, Ordering::Release);
-            self.adapt_task.abort();
-            let closed = self.writers.close().await;
+            let closed = self.writer.close().await;
             self.sweep_task.abort();
             self.repair_task.abort();
             closed
@@ -278,7 +273,6 @@ impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.sweep_task.abort();
         self.repair_task.abort();
-        self.adapt_task.abort();
-        self.writers.abort();
+        self.writer.abort();
     }
 }

@@ -12,12 +12,11 @@
 //! stops a commit that is still on its way.
 
 mod attempt;
-mod concurrency;
 mod decider;
 mod in_flight;
 mod lock_mode;
-pub mod pool;
 mod reconnect;
+pub mod task;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -71,7 +70,6 @@ pub enum WriterInput {
 /// A writer: one connection and the batches that commit over it.
 pub struct Writer {
     shared: Arc<StoreContext>,
-    number: usize,
     connection: Option<PgConnection>,
     clock: HybridClock,
     /// The last time that the database gave, and a stopwatch since then.
@@ -159,7 +157,7 @@ impl From<FetchError> for AttemptError {
 
 impl Writer {
     /// Connects and registers a server row.
-    pub async fn open(shared: Arc<StoreContext>, lane: usize) -> Result<Self, DatabaseError> {
+    pub async fn open(shared: Arc<StoreContext>) -> Result<Self, DatabaseError> {
         let connection = PgConnection::connect(&shared.address, &shared.schema).await?;
         let rows = connection
             .run(vec![statement(LATEST_MOMENT, Vec::new()), statement(fetch::VERSIONS, Vec::new())])
@@ -191,7 +189,6 @@ impl Writer {
             in_flight: VecDeque::new(),
             must_drain: false,
             concurrent_callers: 0,
-            number: lane,
             shared,
         };
         writer.publish_time();
@@ -296,7 +293,6 @@ impl Writer {
         let error = match error {
             AttemptError::Deadlock(reason) => {
                 tracing::warn!(
-                    lane = self.number,
                     reason,
                     "PostgreSQL resolved a deadlock between servers; the batch is retried"
                 );
@@ -336,7 +332,6 @@ impl Writer {
             }
             _ => {
                 tracing::warn!(
-                    lane = self.number,
                     tries,
                     calls = waiting.len(),
                     "a batch was given up after too many attempts; its callers get a busy error"

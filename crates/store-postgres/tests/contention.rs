@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
 use baton_store::{
-    Cursor, Durability, GroupSpec, GroupStart, MessageBlock, NewMessage, QueueSpec, Store, Tx, TxError,
-    home_of, run, run_at,
+    Cursor, Durability, GroupSpec, GroupStart, MessageBlock, NewMessage, QueueSpec, Store, Tx, TxError, run,
 };
 use baton_store_postgres::{Options, PostgresStore};
 use baton_testing_postgres::Postgres;
@@ -240,11 +239,10 @@ async fn servers_that_push_to_many_queues_and_pop_from_them_never_deadlock() {
     let mut tasks = Vec::new();
     for (number, (_, group)) in (0..3 * QUEUES).map(|number| (number, places[number % QUEUES])) {
         let (server, stop) = (servers[number / QUEUES].clone(), stop.clone());
-        let home = Some(home_of(&format!("q{}", number % QUEUES)));
         tasks.push(tokio::spawn(async move {
             let mut taken = 0;
             while !stop.load(Ordering::Relaxed) {
-                match run_at(&*server, home, move |tx| take(tx, group)).await {
+                match run(&*server, move |tx| take(tx, group)).await {
                     Ok(0) => baton_env::sleep(Duration::from_millis(2)).await,
                     Ok(count) => taken += count,
                     Err(error) => panic!("a pop failed: {error}"),

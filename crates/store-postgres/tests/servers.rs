@@ -11,7 +11,7 @@ use std::time::Duration;
 use baton_env::Stopwatch;
 use baton_store::{
     Cursor, Durability, Error, GroupSpec, GroupStart, Lease, MessageBlock, NewMessage, QueueSpec, Store, Tx,
-    TxError, run, run_at,
+    TxError, run,
 };
 use baton_store_postgres::{Options, PostgresStore, SchemaStatus, check};
 use baton_testing_postgres::Postgres;
@@ -36,7 +36,7 @@ fn block(payload: &str) -> MessageBlock {
 }
 
 /// The queue with its partitions and group, found or made: all servers do it at once.
-fn lanes(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), TxError> {
+fn create_partitions(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), TxError> {
     let queue = match tx.queue("q")? {
         Some(queue) => queue,
         None => tx.put_queue(QueueSpec {
@@ -67,17 +67,12 @@ fn lanes(tx: &mut dyn Tx) -> Result<(Vec<PartitionId>, GroupId), TxError> {
     Ok((ids, group.id))
 }
 
-/// A home that says nothing about where rows are: lanes that meet at them must be as right as lanes that do not.
-fn any_home() -> Option<u64> {
-    Some(baton_env::random_u64())
-}
-
 /// Runs a decision until the store says that it is kept, as a client that retries would; each decision is
 /// recognised by its transaction id, so repeating it is safe.
 async fn push(store: &dyn Store, partition: PartitionId, payload: String) -> Offset {
     loop {
         let (block, id) = (block(&payload), IdHash::new(payload.as_bytes()));
-        let pushed = run_at(store, any_home(), move |tx| {
+        let pushed = run(store, move |tx| {
             if let Some(known) = tx.find_remembered(partition, id)? {
                 return Ok(known.offset);
             }
@@ -131,8 +126,7 @@ async fn consume(
     stop: Arc<AtomicBool>,
 ) {
     while !stop.load(Ordering::Relaxed) {
-        let Ok(Some((id, token, from, to))) = run_at(&*store, any_home(), move |tx| claim(tx, group)).await
-        else {
+        let Ok(Some((id, token, from, to))) = run(&*store, move |tx| claim(tx, group)).await else {
             baton_env::sleep(Duration::from_millis(3)).await;
             continue;
         };
@@ -153,7 +147,7 @@ async fn consume(
         // Given back in the history first: the next may have it before our answer is here.
         history.lock().unwrap().held.remove(&id);
         let finished = loop {
-            match run_at(&*store, any_home(), move |tx| finish(tx, group, id, token, to)).await {
+            match run(&*store, move |tx| finish(tx, group, id, token, to)).await {
                 Ok(finished) => break finished,
                 Err(_) => baton_env::sleep(Duration::from_millis(5)).await,
             }
@@ -174,7 +168,7 @@ async fn three_servers_share_one_database() {
     .await;
     let found = futures(stores.iter().map(|store| {
         let store = store.clone();
-        async move { run(&*store, lanes).await.unwrap() }
+        async move { run(&*store, create_partitions).await.unwrap() }
     }))
     .await;
     assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "all made the same: {found:?}");
@@ -314,8 +308,8 @@ async fn unknown_outcomes(callers: u64, each: u64) {
     let proxied = cutting_proxy(port, cuts.clone()).await;
     let store = open(&url.replace(&format!(":{port}/"), &format!(":{proxied}/"))).await;
     let (partitions, _) = loop {
-        if let Ok(lanes) = run(&*store, lanes).await {
-            break lanes;
+        if let Ok(created) = run(&*store, create_partitions).await {
+            break created;
         }
     };
     let partition = partitions[0];
@@ -355,7 +349,7 @@ async fn unknown_outcomes(callers: u64, each: u64) {
 async fn a_database_that_crashes_under_load_loses_nothing_acknowledged() {
     let postgres = Arc::new(tokio::task::spawn_blocking(Postgres::start).await.unwrap());
     let store = open(&postgres.url()).await;
-    let (partitions, _) = run(&*store, lanes).await.unwrap();
+    let (partitions, _) = run(&*store, create_partitions).await.unwrap();
     let acknowledged = Arc::new(AtomicU64::new(0));
     let producers: Vec<_> = (0..24u64)
         .map(|producer| {
@@ -402,7 +396,7 @@ async fn messages_can_be_read_as_soon_as_the_database_is_back() {
     let postgres = Arc::new(tokio::task::spawn_blocking(Postgres::start).await.unwrap());
     let options = Options { cache_bytes: 0, ..Options::new(postgres.url()) };
     let store = Arc::new(PostgresStore::open(options).await.unwrap());
-    let (partitions, _) = run(&*store, lanes).await.unwrap();
+    let (partitions, _) = run(&*store, create_partitions).await.unwrap();
     push(&*store, partitions[0], "text".into()).await;
     for _ in 0..3 {
         let read = store.read(partitions[0], Offset(0), Offset(1), usize::MAX).await.unwrap();
@@ -449,7 +443,7 @@ async fn sql(database: &str, statement: &'static str) -> String {
 async fn a_server_whose_row_was_cleared_away_goes_on_with_another() {
     let (url, database) = database().await;
     let store = open(&url).await;
-    let (partitions, _) = run(&*store, lanes).await.unwrap();
+    let (partitions, _) = run(&*store, create_partitions).await.unwrap();
     sql(&database, "DELETE FROM baton.servers").await;
     for number in 0..3 {
         assert_eq!(push(&*store, partitions[0], format!("{number}")).await, Offset(number));
@@ -462,7 +456,7 @@ async fn a_server_whose_row_was_cleared_away_goes_on_with_another() {
 async fn what_was_removed_and_trimmed_is_cleared_away() {
     let (url, database) = database().await;
     let store = open(&url).await;
-    let (partitions, _) = run(&*store, lanes).await.unwrap();
+    let (partitions, _) = run(&*store, create_partitions).await.unwrap();
     let partition = partitions[0];
     for number in 0..5 {
         push(&*store, partition, format!("{number}")).await;
@@ -499,7 +493,7 @@ async fn a_conflict_between_servers_has_a_code_and_a_text_of_its_own() {
 async fn numbers_of_an_older_schema_keep_their_order_and_become_exact_as_doubles() {
     let (url, database) = database().await;
     let store = open(&url).await;
-    let (partitions, group) = run(&*store, lanes).await.unwrap();
+    let (partitions, group) = run(&*store, create_partitions).await.unwrap();
     let partition = partitions[0];
     for number in 0..3 {
         push(&*store, partition, format!("{number}")).await;

@@ -38,6 +38,6 @@ pub use rows::{
 };
 pub use segment::{CorruptSegment, MessageBlock, NewMessage, Segment, SegmentHeader, StoredMessage};
 pub use segment_cache::SegmentCache;
-pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, home_of, run, run_at, submit};
+pub use store::{BoxFuture, Event, Listener, Operation, Statistics, Store, run, submit};
 pub use store_limits::StoreLimits;
 pub use tx::{Appended, Durability, GroupSpec, RememberedId, Tx, TxError, collect_misses};

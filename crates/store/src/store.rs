@@ -40,23 +40,8 @@ pub trait Operation: Send {
     /// Decides. May be run several times; see [`Tx`].
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError>;
 
-    /// The decision stands and is on its way to disk: does for the answer what can be done before it is there. Nobody
-    /// may learn of it yet, and nothing may be submitted. Called at most once, by a store that has nothing better to do.
-    fn prepare(&mut self) {}
-
     /// Hands over the answer, once: the decision is kept, or it failed and nothing of it is.
     fn finish(self: Box<Self>, outcome: Result<(), Error>);
-
-    /// Where it is decided best, only as a hint: a store may decide what has different homes side by side. What has none is
-    /// decided in the order in which it was submitted.
-    fn home(&self) -> Option<u64> {
-        None
-    }
-}
-
-/// The home of decisions about a queue.
-pub fn home_of(queue: &str) -> u64 {
-    xxhash_rust::xxh3::xxh3_64(queue.as_bytes())
 }
 
 /// Numbers about a store's work since it was opened.
@@ -107,17 +92,6 @@ pub trait Store: Send + Sync + 'static {
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>>;
 
-    /// The same, if it is at hand without reading anything.
-    fn read_cached(
-        &self,
-        _partition: PartitionId,
-        _from: Offset,
-        _to: Offset,
-        _bytes_max: usize,
-    ) -> Option<Vec<Segment>> {
-        None
-    }
-
     /// Sets who hears of events.
     fn set_listener(&self, listener: Listener);
 
@@ -155,15 +129,6 @@ where
     submit(store, decide).await
 }
 
-/// The same for a decision that has a [home](Operation::home).
-pub async fn run_at<R, F>(store: &dyn Store, home: Option<u64>, decide: F) -> Result<R, Error>
-where
-    R: Send + 'static,
-    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
-{
-    begin_at(store, home, decide).await
-}
-
 /// Takes a decision in at once, before the future that waits for its answer is polled. So decisions begun one
 /// after the other are run in that order, perhaps in one commit.
 pub fn submit<R, F>(store: &dyn Store, decide: F) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
@@ -171,26 +136,13 @@ where
     R: Send + 'static,
     F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
 {
-    begin_at(store, None, decide)
-}
-
-fn begin_at<R, F>(
-    store: &dyn Store,
-    home: Option<u64>,
-    decide: F,
-) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
-where
-    R: Send + 'static,
-    F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
-{
     let (reply, answer) = oneshot::channel();
-    store.submit(Box::new(ClosureOperation { decide, home, answer: None, reply }));
+    store.submit(Box::new(ClosureOperation { decide, answer: None, reply }));
     async { answer.await.unwrap_or_else(|_| Err(Error::Closed("the operation was dropped".into()))) }
 }
 
 struct ClosureOperation<R, F> {
     decide: F,
-    home: Option<u64>,
     answer: Option<R>,
     reply: oneshot::Sender<Result<R, Error>>,
 }
@@ -209,9 +161,5 @@ where
         let answer = self.answer.ok_or_else(|| Error::Closed("the operation was never run".into()));
         // A caller that has gone away does not want the answer.
         let _ = self.reply.send(outcome.and(answer));
-    }
-
-    fn home(&self) -> Option<u64> {
-        self.home
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{Clock, Stopwatch, SystemClock};
-use baton_store::{Queue, QueueSpec, Store, Tx, TxError, run_at};
+use baton_store::{Queue, QueueSpec, Store, Tx, TxError};
 use baton_types::{LeaseId, PartitionId, QueueOptions, Timestamp, limits};
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
@@ -40,7 +40,6 @@ pub use self::fetch::{FetchEntry, Fetched, Marks};
 use self::maintenance::Keeper;
 use self::outage::Outage;
 pub use self::outage::Spool;
-pub use self::pop::Given;
 pub use self::queues::Cleared;
 use self::resolve::Deliveries;
 pub use self::traces::TracedMessage;
@@ -242,15 +241,7 @@ impl Broker {
         R: Send + 'static,
         F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
     {
-        self.run_at(None, decide).await
-    }
-
-    async fn run_at<R, F>(&self, home: Option<u64>, decide: F) -> Result<R, Error>
-    where
-        R: Send + 'static,
-        F: FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
-    {
-        Ok(run_at(&*self.shared.store, home, decide).await?)
+        Ok(baton_store::run(&*self.shared.store, decide).await?)
     }
 
     /// Creates or changes a queue. An absent label or option keeps its value; `replace` starts from the
@@ -312,7 +303,7 @@ impl Broker {
         let mut batch = Arc::new(self.sealed(batch)?);
         let pushed = match &self.shared.outage {
             Some(outage) => self.push_or_wait(outage, Arc::clone(&batch)).await?,
-            None => self.run_sealed(batch.home(), &mut batch, push::push).await?,
+            None => self.run_sealed(&mut batch, push::push).await?,
         };
         let (meters, count) = (&self.shared.meters, batch.counted(&pushed));
         meters.pushed(&count, pushed.iter().filter(|pushed| pushed.duplicate).count() as u64);
@@ -330,7 +321,7 @@ impl Broker {
             let taken = outage.take_in(self.all_sealed(batch)?).await?;
             return taken.ok_or(Error::Store(baton_store::Error::Busy(SPOOL_FULL_FOR)));
         }
-        match self.run_sealed(batch.home(), &mut batch, push::push).await {
+        match self.run_sealed(&mut batch, push::push).await {
             // Nothing was changed. After any other failure that is not certain, and the caller is told.
             Err(error @ Error::Store(baton_store::Error::Busy(_)))
                 if self.shared.store.outage().is_some() =>
@@ -343,19 +334,14 @@ impl Broker {
 
     /// Runs a decision that pushes. Which of its queues are encrypted is known for certain only when it is made, so
     /// it may turn out that more has to be sealed first.
-    async fn run_sealed<R, F>(
-        &self,
-        home: Option<u64>,
-        batch: &mut Arc<PushBatch>,
-        decide: F,
-    ) -> Result<R, Error>
+    async fn run_sealed<R, F>(&self, batch: &mut Arc<PushBatch>, decide: F) -> Result<R, Error>
     where
         R: Send + 'static,
         F: Fn(&mut dyn Tx, &PushBatch) -> Result<Result<R, Error>, TxError> + Clone + Send + 'static,
     {
         for _ in 0..SEALINGS_MAX {
             let (decided, decide) = (Arc::clone(batch), decide.clone());
-            match self.run_at(home, move |tx| decide(tx, &decided)).await? {
+            match self.run(move |tx| decide(tx, &decided)).await? {
                 Err(Error::Unsealed(queue)) => *batch = Arc::new(self.seal_for(&queue, batch)?),
                 other => return other,
             }
@@ -389,11 +375,10 @@ impl Broker {
     /// Finishes messages, or says that they failed. One result per item, in order.
     pub async fn ack(&self, items: Vec<AckItem>) -> Result<Vec<Acked>, Error> {
         let watch = Stopwatch::start();
-        let home = self.shared.deliveries.home(&items);
         let acks = self.resolve(items).await?;
         let leases: Vec<_> = acks.iter().map(|ack| (ack.item.lease, ack.item.partition)).collect();
         let results = self
-            .run_at(home, move |tx| {
+            .run(move |tx| {
                 let prepared = ack::prepare(tx, &acks, RepeatedAck::Succeeds)?;
                 Ok(ack::write(tx, prepared))
             })
@@ -468,7 +453,7 @@ impl Broker {
         let decide =
             move |tx: &mut dyn Tx, pushes: &PushBatch| transaction::transact(tx, &ready, pushes, &sealer);
         let mut pushes = Arc::new(self.sealed(pushes)?);
-        let result = match self.run_sealed(None, &mut pushes, decide).await {
+        let result = match self.run_sealed(&mut pushes, decide).await {
             Err(error @ Error::KeyMissing(_)) => {
                 return Ok(TransactionResult::not_done("encryption_key_missing", error.to_string()));
             }

@@ -1,7 +1,7 @@
 //! Messages for a consumer: what a pop was granted, read and handed over.
 //!
 //! Always: who was granted something and is not there to take it gives it back; a delivery is remembered before anybody can
-//! ack it. Start at [`Broker::pop_heralded`].
+//! ack it. Start at [`Broker::pop`].
 
 use std::sync::Arc;
 
@@ -16,42 +16,15 @@ use crate::rules::pop::{self, Claim, PopRequest, Popped, Range, Subscription};
 use crate::rules::push::check_name;
 use crate::rules::undecryptable::{self, Unreadable};
 use crate::wait::Watched;
-use crate::wait::service::{Granted, Herald, ImmediatePop, Waited};
-
-/// Bytes of payload that a herald may hand over: it prepares on the thread that decides for everybody, so what takes long
-/// is left to the caller's own.
-const HERALDED_BYTES_MAX: usize = 64 << 10;
-
-/// What a pop came to.
-#[derive(Debug)]
-pub enum Given {
-    /// There was nothing, and nothing came in time.
-    Nothing,
-    /// Messages, for the caller to hand over.
-    Messages(Popped),
-    /// Messages that the herald has handed over.
-    Told,
-}
+use crate::wait::service::{Granted, ImmediatePop};
 
 impl Broker {
     /// Messages for a consumer; `None` when there are none, or none came in time. Dropping the future ends the
     /// wait at once, and what it was granted goes to the next.
     pub async fn pop(&self, request: PopRequest) -> Result<Option<Popped>, Error> {
-        Ok(match self.pop_heralded(request, None).await? {
-            Given::Messages(popped) => Some(popped),
-            Given::Nothing | Given::Told => None,
-        })
-    }
-
-    /// The same, with a herald who may hand over what comes while the pop waits.
-    pub async fn pop_heralded(
-        &self,
-        request: PopRequest,
-        herald: Option<Box<dyn Herald<Popped>>>,
-    ) -> Result<Given, Error> {
         check_pop(&request)?;
         if self.shared.keeper.pops_are_stopped().await? {
-            return Ok(Given::Nothing);
+            return Ok(None);
         }
         let (watch, request) = (Stopwatch::start(), Arc::new(request));
         let creates_queue = self.shared.pop_creates_queue;
@@ -66,7 +39,7 @@ impl Broker {
         let queue = request.target.queue().filter(|_| !granted.decided.looked_at.is_empty());
         let Some(wait) = request.wait else {
             self.shared.meters.popped_nothing(queue);
-            return Ok(Given::Nothing);
+            return Ok(None);
         };
         let watched =
             Watched { queues: granted.decided.looked_at.clone(), partition: granted.decided.partition };
@@ -80,20 +53,17 @@ impl Broker {
         };
         drop(granted);
         let wait = wait.min(limits::POP_WAIT_MAX);
-        // What is finished before it is delivered takes a decision more.
-        let herald = herald.filter(|_| !request.auto_ack).map(|herald| Delivery::boxed(&self.shared, herald));
-        match Box::pin(self.shared.parking.wait(parked, herald, watched, wait)).await? {
-            Waited::Granted(granted) => Box::pin(self.deliver(granted, &request)).await,
-            Waited::Told => Ok(Given::Told),
-            Waited::Nothing => {
+        match Box::pin(self.shared.parking.wait(parked, watched, wait)).await? {
+            Some(granted) => Box::pin(self.deliver(granted, &request)).await,
+            None => {
                 self.shared.meters.popped_nothing(queue);
-                Ok(Given::Nothing)
+                Ok(None)
             }
         }
     }
 
     /// Reads what was granted, as far as it fits into an answer; the rest is given back.
-    async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Given, Error> {
+    async fn deliver(&self, mut granted: Granted, request: &PopRequest) -> Result<Option<Popped>, Error> {
         let (lease, conflation) = (granted.lease, granted.decided.conflation);
         let (mut claims, mut bytes, mut is_cut) = (Vec::new(), 0, false);
         let mut ends = Vec::with_capacity(granted.decided.claims.len());
@@ -124,7 +94,7 @@ impl Broker {
         claims.retain(|claim| !claim.messages.is_empty());
         let popped = Popped { lease, claims, conflation };
         self.shared.note(&popped);
-        Ok(if popped.claims.is_empty() { Given::Nothing } else { Given::Messages(popped) })
+        Ok((!popped.claims.is_empty()).then_some(popped))
     }
 
     /// The messages of a range, and the end of what was read of it.
@@ -172,63 +142,14 @@ impl Broker {
 }
 
 impl Shared {
-    /// What was granted, if it is not much, and all of it is at hand and can be read.
-    fn at_hand(&self, granted: &Granted) -> Option<Popped> {
-        let (mut claims, mut bytes, mut opener) = (Vec::new(), 0, self.sealer.opener());
-        for range in &granted.decided.claims {
-            let bytes_max = HERALDED_BYTES_MAX.saturating_sub(bytes);
-            let segments = self.store.read_cached(range.partition, range.from, range.to, bytes_max)?;
-            let (mut messages, complete) = wanted(range, &segments, bytes_max, bytes == 0).ok()?;
-            bytes += answer_bytes(&messages);
-            if !complete || messages.is_empty() || bytes > HERALDED_BYTES_MAX {
-                return None;
-            }
-            let open = |message: &mut StoredMessage| opener.open_message(&range.queue, message);
-            messages.iter_mut().try_for_each(open).ok()?;
-            claims.push(claim(range, messages));
-        }
-        Some(Popped { lease: Some(granted.lease), claims, conflation: granted.decided.conflation })
-    }
-
     /// Counts what is about to be handed over, and remembers it for its acks.
     fn note(&self, popped: &Popped) {
         if let Some(lease) = popped.lease {
             for claim in &popped.claims {
-                self.deliveries.add(lease, &claim.queue, claim.partition, &claim.messages);
+                self.deliveries.add(lease, claim.partition, &claim.messages);
             }
         }
         self.meters.popped(popped, self.store.now());
-    }
-}
-
-/// Hands a parked pop what it is granted, if that is at hand, through the herald of its caller.
-struct Delivery {
-    shared: Arc<Shared>,
-    herald: Box<dyn Herald<Popped>>,
-    popped: Option<Popped>,
-}
-
-impl Delivery {
-    fn boxed(shared: &Arc<Shared>, herald: Box<dyn Herald<Popped>>) -> Box<dyn Herald<Granted>> {
-        Box::new(Self { shared: shared.clone(), herald, popped: None })
-    }
-}
-
-impl Herald<Granted> for Delivery {
-    fn prepare(&mut self, granted: &Granted) {
-        self.popped = self.shared.at_hand(granted);
-        if let Some(popped) = &self.popped {
-            self.herald.prepare(popped);
-        }
-    }
-
-    fn tell(self: Box<Self>, note: &mut dyn FnMut()) -> bool {
-        let Self { shared, herald, popped, .. } = *self;
-        let Some(popped) = popped else { return false };
-        herald.tell(&mut || {
-            shared.note(&popped);
-            note();
-        })
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_store::{Error as StoreError, Store, StoredMessage, home_of, run};
+use baton_store::{Error as StoreError, Store, StoredMessage, run};
 use baton_types::{IdHash, LeaseId, MessageId, Offset, PartitionId, limits, transaction_hash};
 use rustc_hash::FxHashMap;
 
@@ -42,14 +42,12 @@ struct Inner {
 /// The messages of one partition in a delivery: hash of the transaction id and offset, sorted.
 struct Delivered {
     partition: PartitionId,
-    /// The home of its queue.
-    home: u64,
     messages: Vec<(u64, Offset)>,
 }
 
 impl Deliveries {
     /// Remembers what was delivered of one partition.
-    pub fn add(&self, lease: LeaseId, queue: &str, partition: PartitionId, messages: &[StoredMessage]) {
+    pub fn add(&self, lease: LeaseId, partition: PartitionId, messages: &[StoredMessage]) {
         let mut delivered: Vec<_> = messages.iter().map(|message| (hash(message), message.offset)).collect();
         delivered.sort_unstable();
         let mut inner = self.lock();
@@ -59,7 +57,7 @@ impl Deliveries {
             order.push_back(lease);
             Vec::new()
         });
-        parts.push(Delivered { partition, home: home_of(queue), messages: delivered });
+        parts.push(Delivered { partition, messages: delivered });
         while inner.messages > DELIVERED_MAX {
             let Some(oldest) = inner.order.pop_front() else { break };
             inner.forget(oldest);
@@ -88,20 +86,6 @@ impl Deliveries {
     /// Whether it is known what was delivered of a partition.
     fn knows(&self, lease: LeaseId, partition: PartitionId) -> bool {
         self.lock().by_lease.get(&lease).is_some_and(|parts| parts.iter().any(|p| p.partition == partition))
-    }
-
-    /// Where decisions about what was delivered are made best, if that is one place and known here.
-    pub fn home(&self, items: &[AckItem]) -> Option<u64> {
-        let inner = self.lock();
-        let home_of = |item: &AckItem| {
-            let (LeaseClaim::Held(lease), Some(partition)) = (item.lease, item.partition) else {
-                return None;
-            };
-            let parts = inner.by_lease.get(&lease)?;
-            parts.iter().find(|part| part.partition == partition).map(|part| part.home)
-        };
-        let home = items.first().and_then(home_of)?;
-        items.iter().all(|item| home_of(item) == Some(home)).then_some(home)
     }
 
     /// Forgets one partition of a delivery.
@@ -206,10 +190,10 @@ pub async fn find_held(
     }
     for ((partition, group), mut wanted) in places {
         let Some(held) = held(store, partition, group).await? else { continue };
-        if let Some((lease, queue)) = held.lease.filter(|(lease, _)| !deliveries.knows(*lease, partition)) {
+        if let Some(lease) = held.lease.filter(|lease| !deliveries.knows(*lease, partition)) {
             let mut messages = Vec::new();
             scan(store, partition, held.range, HELD_BYTES_MAX, |message| messages.push(message)).await?;
-            deliveries.add(lease, &queue, partition, &messages);
+            deliveries.add(lease, partition, &messages);
             for index in &wanted {
                 acks[*index] = deliveries.find(acks[*index].item.clone());
             }
@@ -237,8 +221,8 @@ pub async fn find_held(
 
 /// What a group may hold of a partition.
 struct HeldRange {
-    /// The live lease, with the queue's name.
-    lease: Option<(LeaseId, Arc<str>)>,
+    /// The live lease.
+    lease: Option<LeaseId>,
     /// What it holds.
     range: (Offset, Offset),
     /// What was or will be held about now.
@@ -259,7 +243,7 @@ async fn held(
         let end = live.map_or(cursor.next, |lease| lease.end);
         let from = Offset(cursor.next.0.saturating_sub(HELD_MAX)).max(row.start);
         let around = (from, end.max(cursor.next.plus(HELD_MAX)).min(row.tail));
-        let lease = live.map(|lease| (lease.id, queue.spec.name.clone()));
+        let lease = live.map(|lease| lease.id);
         Ok(Some(HeldRange { lease, range: (cursor.next, end.min(row.tail)), around }))
     });
     Ok(held.await?)
@@ -319,10 +303,10 @@ mod tests {
             payload: "1".into(),
         };
         let stays = baton_env::fresh_lease();
-        deliveries.add(stays, "q", partition, std::slice::from_ref(&message));
+        deliveries.add(stays, partition, std::slice::from_ref(&message));
         for _ in 0..10_000 {
             let goes = baton_env::fresh_lease();
-            deliveries.add(goes, "q", partition, std::slice::from_ref(&message));
+            deliveries.add(goes, partition, std::slice::from_ref(&message));
             deliveries.remove(goes, partition);
         }
         assert!(deliveries.lock().order.len() <= ORDER_SLACK + 2);

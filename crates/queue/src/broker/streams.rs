@@ -88,7 +88,7 @@ impl Broker {
         let cycle = Arc::new(cycle);
         let decide = move |tx: &mut dyn Tx, pushes: &PushBatch| stream::cycle(tx, &cycle, pushes, offset);
         let mut pushes = Arc::new(self.sealed(pushes)?);
-        let cycled = self.run_sealed(None, &mut pushes, decide).await?;
+        let cycled = self.run_sealed(&mut pushes, decide).await?;
         if !cycled.pushed.is_empty() {
             let duplicates = cycled.pushed.iter().filter(|pushed| pushed.duplicate).count() as u64;
             self.shared.meters.pushed(&pushes.counted(&cycled.pushed), duplicates);

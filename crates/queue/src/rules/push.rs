@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use baton_store::{
     GroupStart, MessageBlock, NewMessage, Partition, Queue, QueueSpec, RememberedId, StoredMessage, Tx,
-    TxError, collect_misses, home_of,
+    TxError, collect_misses,
 };
 use baton_types::{IdHash, MessageId, Offset, PartitionId, QueueOptions, Timestamp, limits};
 use bytes::Bytes;
@@ -78,12 +78,6 @@ impl PushBatch {
         self.places.push((part, self.parts[part].block.len()));
         self.parts[part].block.push(message);
         Ok(())
-    }
-
-    /// Where it is decided best, if all of it is for one queue.
-    pub(crate) fn home(&self) -> Option<u64> {
-        let first = &self.parts.first()?.queue;
-        self.parts.iter().all(|part| part.queue == *first).then(|| home_of(first))
     }
 
     /// Adds a message that was stored before.

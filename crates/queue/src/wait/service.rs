@@ -2,8 +2,7 @@
 //!
 //! A push is applied in the store's memory; its event comes here on the store's own thread; the query that
 //! follows is decided while the push is still being synced, and its answer leaves together with the push's.
-//! So an idle consumer hears of a message one sync after it was sent, with no thread hop in between; and where its
-//! answer could be prepared during the sync, its herald tells it right after, before anybody is woken.
+//! So an idle consumer hears of a message one sync after it was sent.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use baton_env::{Clock, fresh_lease};
-use baton_store::{Error as StoreError, Event, Operation, Store, Tx, TxError, home_of};
+use baton_store::{Error as StoreError, Event, Operation, Store, Tx, TxError};
 use baton_types::{LeaseId, QueueId};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -60,41 +59,13 @@ impl Operation for GiveBack {
     fn finish(self: Box<Self>, _: Result<(), StoreError>) {}
 }
 
-/// Hands a parked pop what it is granted, on the thread that grants it, so that nobody has to be woken first.
-pub trait Herald<R>: Send {
-    /// It is granted and on its way to disk: makes ready what there is to hand over. See [`Operation::prepare`].
-    fn prepare(&mut self, granted: &R);
-
-    /// It is kept: hands over what was made ready, if it can, and says whether it did; if not, the caller has to. Right
-    /// before anything is handed over `note` is called: the consumer may go on at once.
-    fn tell(self: Box<Self>, note: &mut dyn FnMut()) -> bool;
-}
-
-/// What a wait came to.
-pub enum Waited {
-    /// Nothing, in time.
-    Nothing,
-    Granted(Granted),
-    /// Something that the herald has told of.
-    Told,
-}
-
-type Answer = Result<Waited, Error>;
+/// What a wait came to: `None` if nothing was granted in time.
+type Answer = Result<Option<Granted>, Error>;
 
 /// A parked caller.
 struct Caller {
     request: Arc<PopRequest>,
-    herald: Option<Box<dyn Herald<Granted>>>,
     answer: oneshot::Sender<Answer>,
-}
-
-impl Caller {
-    /// Hands over what was granted, through its herald where that has been able to prepare.
-    fn give(self, Found { mut granted, herald, .. }: Found) {
-        let told = herald.is_some_and(|herald| herald.tell(&mut || granted.accept()));
-        // A caller that has gone drops its answer, and so gives it back.
-        let _ = self.answer.send(Ok(if told { Waited::Told } else { Waited::Granted(granted) }));
-    }
 }
 
 /// Everyone who waits, with the store they wait for.
@@ -156,7 +127,7 @@ impl Parking {
         let expired = self.lock().expire(self.clock.elapsed());
         for caller in expired {
             // A caller that has gone needs no answer.
-            let _ = caller.answer.send(Ok(Waited::Nothing));
+            let _ = caller.answer.send(Ok(None));
         }
         self.look();
     }
@@ -165,19 +136,18 @@ impl Parking {
     pub async fn wait(
         self: &Arc<Self>,
         request: Arc<PopRequest>,
-        herald: Option<Box<dyn Herald<Granted>>>,
         watched: Watched,
         wait: Duration,
     ) -> Answer {
         if self.closed.load(Ordering::Acquire) {
-            return Ok(Waited::Nothing);
+            return Ok(None);
         }
         let key = Key { target: request.target.clone(), group: request.group.clone() };
         let (answer, granted) = oneshot::channel();
         let id = {
             let mut waiters = self.lock();
             if self.is_stopped() {
-                return Ok(Waited::Nothing);
+                return Ok(None);
             }
             if waiters.len() >= self.waiters_max {
                 return Err(Error::Busy {
@@ -186,12 +156,12 @@ impl Parking {
                 });
             }
             let now = self.clock.elapsed();
-            waiters.park(now, now + wait, key, watched, Caller { request, herald, answer })
+            waiters.park(now, now + wait, key, watched, Caller { request, answer })
         };
         let leaving = Leaving { parking: self, id: Some(id) };
         self.look();
         self.ring();
-        let answer = granted.await.unwrap_or(Ok(Waited::Nothing));
+        let answer = granted.await.unwrap_or(Ok(None));
         leaving.has_been_answered();
         answer
     }
@@ -209,7 +179,7 @@ impl Parking {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for caller in self.lock().drain() {
-            let _ = caller.answer.send(Ok(Waited::Nothing));
+            let _ = caller.answer.send(Ok(None));
         }
     }
 
@@ -221,7 +191,7 @@ impl Parking {
             if on { waiters.drain() } else { Vec::new() }
         };
         for caller in gone {
-            let _ = caller.answer.send(Ok(Waited::Nothing));
+            let _ = caller.answer.send(Ok(None));
         }
     }
 
@@ -362,8 +332,6 @@ struct Look {
 struct Found {
     waiter: WaiterId,
     granted: Granted,
-    /// Who tells it; only once that is prepared.
-    herald: Option<Box<dyn Herald<Granted>>>,
 }
 
 impl Look {
@@ -396,18 +364,9 @@ impl Operation for Look {
             self.last = Decided { looked_at: decided.looked_at.clone(), ..Decided::default() };
             self.last.partition = decided.partition;
             let granted = Granted::new(&self.parking.store, lease, decided);
-            self.found.push(Found { waiter: *id, granted, herald: None });
+            self.found.push(Found { waiter: *id, granted });
         }
         Ok(())
-    }
-
-    fn prepare(&mut self) {
-        for Found { waiter, granted, herald } in &mut self.found {
-            *herald = self.parking.lock().content_mut(*waiter).and_then(|caller| caller.herald.take());
-            if let Some(herald) = herald {
-                herald.prepare(granted);
-            }
-        }
     }
 
     fn finish(self: Box<Self>, outcome: Result<(), StoreError>) {
@@ -424,9 +383,9 @@ impl Operation for Look {
             waiters.checked(parking.clock.elapsed(), line, checked);
         }
         for (caller, found) in served {
-            // What nobody waits for any more is given back as it is dropped.
+            // What a caller that has gone was granted is given back as it is dropped.
             if let Some(caller) = caller {
-                caller.give(found);
+                let _ = caller.answer.send(Ok(Some(found.granted)));
             }
         }
         if let Err(error) = outcome {
@@ -436,10 +395,6 @@ impl Operation for Look {
         }
         parking.look();
         parking.ring();
-    }
-
-    fn home(&self) -> Option<u64> {
-        self.asked.first().and_then(|(_, request)| request.target.queue()).map(home_of)
     }
 }
 
@@ -482,9 +437,5 @@ impl Operation for ImmediatePop {
         let granted = self.granted.ok_or_else(|| StoreError::Closed("the pop was never decided".into()));
         // A caller that has gone drops its answer, and so gives it back.
         let _ = self.answer.send(outcome.and(granted));
-    }
-
-    fn home(&self) -> Option<u64> {
-        self.request.target.queue().map(home_of)
     }
 }

@@ -362,11 +362,6 @@ impl<W> Waiters<W> {
         self.waiters.get(&id).map(|waiter| &waiter.content)
     }
 
-    /// The same, to be changed.
-    pub fn content_mut(&mut self, id: WaiterId) -> Option<&mut W> {
-        self.waiters.get_mut(&id).map(|waiter| &mut waiter.content)
-    }
-
     /// A query is back.
     pub fn checked(
         &mut self,

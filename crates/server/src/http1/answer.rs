@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http::StatusCode;
 
 use super::head::Version;
@@ -90,13 +90,6 @@ impl Outgoing {
             second = body;
         }
         Self { first: out, second }
-    }
-
-    /// Forgets `count` bytes that were written.
-    pub fn advance(&mut self, count: usize) {
-        let of_first = count.min(self.first.len());
-        self.first.drain(..of_first);
-        self.second.advance(self.second.len().min(count - of_first));
     }
 }
 

@@ -75,8 +75,6 @@ enum Handled {
     Replied(Reply, bool),
     /// It is answered with events, until the caller's token expires.
     Events(mpsc::Receiver<Bytes>, Option<Duration>),
-    /// It was answered through its outlet, but for this rest.
-    Told(Outgoing),
     /// The peer has left.
     Gone,
 }
@@ -125,16 +123,10 @@ impl<'s> Connection<'s> {
                     if let Some(passage) = reply.take_passage() {
                         self.answer(reply, &manner).await?;
                         Box::pin(self.pass(*passage)).await?;
-                    } else if manner.keep_alive {
-                        self.answer_in_turn(Outgoing::new(reply, &manner)).await?;
                     } else {
                         self.answer(reply, &manner).await?;
                     }
                     whole
-                }
-                Handled::Told(rest) => {
-                    self.send(rest).await?;
-                    true
                 }
                 // What it has sent before it left is still done.
                 Handled::Gone if !self.wire.buffer.is_empty() => continue,
@@ -213,18 +205,7 @@ impl<'s> Connection<'s> {
     }
 
     async fn answer(&mut self, reply: Reply, manner: &Manner) -> io::Result<()> {
-        self.send(Outgoing::new(reply, manner)).await
-    }
-
-    /// Answers on a connection that goes on: at once, or together with the next answer if that is soon.
-    async fn answer_in_turn(&mut self, outgoing: Outgoing) -> io::Result<()> {
-        match self.wire.hold(outgoing) {
-            Ok(()) => Ok(()),
-            Err(outgoing) => self.send(outgoing).await,
-        }
-    }
-
-    async fn send(&mut self, outgoing: Outgoing) -> io::Result<()> {
+        let outgoing = Outgoing::new(reply, manner);
         self.wire.send(&outgoing.first, &outgoing.second).await?;
         self.wire.rest();
         Ok(())
@@ -274,7 +255,7 @@ impl<'s> Connection<'s> {
 
     /// Finds the answer to a request.
     async fn handle(&mut self, begun: Begun) -> io::Result<Handled> {
-        let Begun { place, framing, expects_continue, manner } = begun;
+        let Begun { place, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
         let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
         let patience = place.as_ref().map(|place| place.patience).unwrap_or_default();
@@ -293,7 +274,6 @@ impl<'s> Connection<'s> {
             // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
             Ok(Place { route, parameters, query, caller, origin: came, .. }) => {
                 origin = came;
-                self.let_go().await;
                 let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
                 known.map(|caller| (route, parameters, query, caller))
             }
@@ -329,19 +309,15 @@ impl<'s> Connection<'s> {
             .wanting_events(wants_events)
             .repeating(key, last_event)
             .depending_on(if_match)
-            .from(origin)
-            .answered_through(if ignored.is_empty() { self.wire.open_outlet(manner) } else { None });
+            .from(origin);
         let reply = match apart(is_apart, || service::start(route.handler, call)) {
             Ok(answer) => self.attend(answer, patience, is_apart).await,
             Err(reply) => Some(reply),
         };
-        Ok(match (self.wire.close_outlet(), reply) {
-            (Some(rest), _) => Handled::Told(rest),
-            (None, Some(mut reply)) => match reply.take_events() {
-                Some(events) => Handled::Events(events, remaining),
-                None => Handled::Replied(reply.listing(&ignored), true),
-            },
-            (None, None) => Handled::Gone,
+        let Some(mut reply) = reply else { return Ok(Handled::Gone) };
+        Ok(match reply.take_events() {
+            Some(events) => Handled::Events(events, remaining),
+            None => Handled::Replied(reply.listing(&ignored), true),
         })
     }
 
@@ -357,7 +333,6 @@ impl<'s> Connection<'s> {
             if let Poll::Ready(reply) = apart(is_apart, || service::poll(&mut answer, cx)) {
                 return Poll::Ready(Some(reply));
             }
-            self.wire.let_go(cx);
             if self.has_gone(cx) {
                 return Poll::Ready(None);
             }
@@ -369,15 +344,6 @@ impl<'s> Connection<'s> {
             }
         })
         .await
-    }
-
-    /// Sends an answer that is held back, before something is waited for.
-    async fn let_go(&mut self) {
-        poll_fn(|cx| {
-            self.wire.let_go(cx);
-            Poll::Ready(())
-        })
-        .await;
     }
 
     /// Whether the peer has left. What it sends ahead is taken into the buffer, since its end stands behind that.

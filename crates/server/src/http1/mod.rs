@@ -13,12 +13,9 @@ mod chunked;
 mod connection;
 mod head;
 pub mod media;
-mod outlet;
 mod stream;
 mod wire;
 
-pub use answer::Outgoing;
 pub use connection::Connection;
 pub use head::Head;
-pub use outlet::Outlet;
 pub use stream::Stream;

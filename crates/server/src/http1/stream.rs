@@ -2,23 +2,22 @@
 //!
 //! Always: a plain one is used as it is; what TLS needs more is boxed. Start at [`Stream`].
 
-use std::io;
+use std::io::{self, IoSlice};
+use std::net::Shutdown;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
 
 use baton_tls::ServerStream;
+use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
-
-use super::outlet::Line;
 
 /// A TCP stream, plain or inside TLS.
 #[derive(Debug)]
 pub enum Stream {
-    /// As it is, with a way out for others.
-    Plain(OwnedReadHalf, Arc<Line>),
+    /// As it is.
+    Plain(TcpStream),
     /// Inside TLS.
     Tls(Box<ServerStream>),
 }
@@ -26,22 +25,22 @@ pub enum Stream {
 impl Stream {
     /// A stream as it is.
     pub fn plain(stream: TcpStream) -> Self {
-        let (read, write) = stream.into_split();
-        Self::Plain(read, Arc::new(Line::new(write)))
+        Self::Plain(stream)
     }
 
-    /// The way out for others than its connection, if there can be one.
-    pub fn line(&self) -> Option<&Arc<Line>> {
-        match self {
-            Self::Plain(_, line) => Some(line),
-            Self::Tls(_) => None,
-        }
+    /// Whether the peer has closed its side, also behind bytes that were not read yet. It may be noticed late, and under
+    /// TLS it is not known.
+    pub fn is_ended(&self) -> bool {
+        let Self::Plain(stream) = self else { return false };
+        let mut ready = std::pin::pin!(stream.ready(Interest::READABLE));
+        let state = ready.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        matches!(state, Poll::Ready(Ok(state)) if state.is_read_closed())
     }
 
     /// Waits until a read may find something. TLS may hold something already, so there it does not wait.
     pub fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(read, _) => read.as_ref().poll_read_ready(cx),
+            Self::Plain(stream) => stream.poll_read_ready(cx),
             Self::Tls(_) => Poll::Ready(Ok(())),
         }
     }
@@ -59,12 +58,12 @@ impl Stream {
         second: &[u8],
     ) -> Poll<io::Result<usize>> {
         match (self, first, second) {
-            (Self::Plain(_, line), ..) => line.poll_write(cx, first, second),
+            (Self::Plain(stream), ..) => poll_write_plain(stream, cx, first, second),
             (Self::Tls(stream), only, []) | (Self::Tls(stream), [], only) => {
                 Pin::new(stream).poll_write(cx, only)
             }
             (Self::Tls(stream), ..) => {
-                let both = [io::IoSlice::new(first), io::IoSlice::new(second)];
+                let both = [IoSlice::new(first), IoSlice::new(second)];
                 Pin::new(stream).poll_write_vectored(cx, &both)
             }
         }
@@ -81,8 +80,27 @@ impl Stream {
     /// Says that nothing more will be said.
     pub async fn shutdown(&mut self) -> io::Result<()> {
         match self {
-            Self::Plain(_, line) => line.shutdown(),
+            Self::Plain(stream) => SockRef::from(&*stream).shutdown(Shutdown::Write),
             Self::Tls(stream) => stream.shutdown().await,
+        }
+    }
+}
+
+fn poll_write_plain(
+    stream: &TcpStream,
+    cx: &mut Context<'_>,
+    first: &[u8],
+    second: &[u8],
+) -> Poll<io::Result<usize>> {
+    loop {
+        ready!(stream.poll_write_ready(cx))?;
+        let written = match (first, second) {
+            (only, []) | ([], only) => stream.try_write(only),
+            _ => stream.try_write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+        };
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return Poll::Ready(written),
         }
     }
 }
@@ -90,7 +108,7 @@ impl Stream {
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Plain(read, _) => Pin::new(read).poll_read(cx, room),
+            Self::Plain(stream) => Pin::new(stream).poll_read(cx, room),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, room),
         }
     }

@@ -4,8 +4,7 @@
 //! coming, and must take its answers. While a request is worked on (a parked pop, above all) nothing is expected
 //! of it, but that it is there, and something of us: to answer in time. Always: one timer per connection, moved rather
 //! than made anew, and moved only when there is something to wait for; a second one only while a write is stuck; no
-//! memory is taken for reading before there is something to read; an answer that is held back, to leave together with the
-//! next, leaves before anything is waited for. Start at [`Wire::poll_fill`].
+//! memory is taken for reading before there is something to read. Start at [`Wire::poll_fill`].
 
 use std::future::poll_fn;
 use std::io;
@@ -18,9 +17,7 @@ use baton_env::{ResettableSleep, Stopwatch};
 use bytes::BufMut;
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use super::answer::{Manner, Outgoing};
 use super::buffer::Buffer;
-use super::outlet::Outlet;
 use super::stream::Stream;
 
 /// How long a connection may rest between requests. Longer than the pause of a client that polls once a minute.
@@ -71,8 +68,6 @@ pub struct Wire {
     stream: Stream,
     /// What arrived and was not used yet.
     pub buffer: Buffer,
-    /// An answer that leaves together with the next.
-    held: Vec<u8>,
     deadline: ResettableSleep,
     /// The phase that the deadline was set for.
     armed: Option<Phase>,
@@ -90,7 +85,6 @@ impl Wire {
         Self {
             stream,
             buffer: Buffer::default(),
-            held: Vec::new(),
             deadline: ResettableSleep::after(IDLE_MAX),
             armed: Some(Phase::Idle),
             progress: 0,
@@ -104,9 +98,9 @@ impl Wire {
         self.body_since = None;
     }
 
-    /// Whether the peer has said its last, also behind bytes that were not read. Under TLS that is not known.
+    /// Whether the peer has closed its side, also behind bytes that were not read. Under TLS that is not known.
     pub fn is_ended(&self) -> bool {
-        self.stream.line().is_some_and(|line| line.is_ended())
+        self.stream.is_ended()
     }
 
     /// Forgets the deadline of the last wait: the next one begins anew.
@@ -117,15 +111,6 @@ impl Wire {
 
     /// Reads what has arrived into the buffer and says how much that was; 0 is the end.
     pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let filled = self.poll_read(cx);
-        if !matches!(filled, Poll::Ready(Ok(1..))) {
-            // Nothing comes, or nothing will.
-            self.let_go(cx);
-        }
-        filled
-    }
-
-    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.buffer.release();
         ready!(self.stream.poll_read_ready(cx))?;
         let mut room = ReadBuf::new(self.buffer.room());
@@ -167,10 +152,7 @@ impl Wire {
             let mut target = (&mut *body).limit(max);
             let read = pin!(self.stream.read_buf(&mut target)).poll(cx);
             match read {
-                Poll::Pending => {
-                    self.let_go(cx);
-                    self.poll_late(cx, Phase::Body)
-                }
+                Poll::Pending => self.poll_late(cx, Phase::Body),
                 ready => ready,
             }
         })
@@ -208,39 +190,8 @@ impl Wire {
         self.deadline.poll(cx)
     }
 
-    /// Holds an answer back if the peer has asked for the next one already, so that both leave with one write; gives it
-    /// back where it must not wait: one that is large, or while another is held.
-    pub fn hold(&mut self, answer: Outgoing) -> Result<(), Outgoing> {
-        let may_wait = self.held.is_empty() && answer.second.is_empty();
-        if may_wait && !self.buffer.is_empty() && !self.stream.keeps_back() {
-            self.held = answer.first;
-            return Ok(());
-        }
-        Err(answer)
-    }
-
-    /// Sends what is held back, as much as the peer takes; the rest leaves with the next answer. What goes wrong
-    /// shows there as well.
-    pub fn let_go(&mut self, cx: &mut Context<'_>) {
-        while !self.held.is_empty() {
-            match self.stream.poll_write(cx, &self.held, &[]) {
-                Poll::Ready(Ok(count @ 1..)) if count == self.held.len() => self.held = Vec::new(),
-                Poll::Ready(Ok(count @ 1..)) => drop(self.held.drain(..count)),
-                _ => return,
-            }
-        }
-    }
-
-    /// Writes what is held back, `first`, then `second`, with one call if the peer has room for all.
-    pub async fn send(&mut self, first: &[u8], second: &[u8]) -> io::Result<()> {
-        let mut held = std::mem::take(&mut self.held);
-        let (mut first, mut second) = match held.is_empty() {
-            true => (first, second),
-            false => {
-                held.extend_from_slice(first);
-                (&held[..], second)
-            }
-        };
+    /// Writes `first`, then `second`, with one call if the peer has room for all.
+    pub async fn send(&mut self, mut first: &[u8], mut second: &[u8]) -> io::Result<()> {
         let mut stuck = None;
         while !first.is_empty() || !second.is_empty() {
             let count = poll_fn(|cx| {
@@ -269,17 +220,6 @@ impl Wire {
             Ok(flushed) => flushed,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer takes no answer")),
         }
-    }
-
-    /// Opens a way out for the answer to the request that is worked on, if there can be one: nothing overtakes what is
-    /// held back.
-    pub fn open_outlet(&self, manner: Manner) -> Option<Outlet> {
-        self.stream.line().filter(|_| self.held.is_empty()).map(|line| line.open(manner))
-    }
-
-    /// Closes it. Gives what is left to send of an answer that has left already.
-    pub fn close_outlet(&self) -> Option<Outgoing> {
-        self.stream.line().and_then(|line| line.close())
     }
 
     /// Says that nothing more will be said, then listens until the peer has understood or a while has passed.

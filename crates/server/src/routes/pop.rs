@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use baton_queue::{Claim, Given, PopRequest, Popped, Subscription, Target};
+use baton_queue::{Claim, PopRequest, Popped, Subscription, Target};
 use baton_store::StoredMessage;
 use baton_types::limits::{LEASE_MAX, POP_BATCH_MAX, POP_PARTITIONS_MAX, POP_WAIT_MAX};
 use baton_types::{LeaseId, QUEUE_MODE, Timestamp};
@@ -60,12 +60,6 @@ fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
         Ok((request, chosen))
     });
     let (broker, routed) = (call.broker().clone(), call.routed());
-    // What goes through a cluster has more to tell.
-    let waits = request.as_ref().ok().filter(|(request, _)| request.wait.is_some() && routed.is_none());
-    let herald = waits.and_then(|(request, chosen)| {
-        let (group, asked, chosen) = (request.group.clone(), request.conflation, *chosen);
-        call.herald(move |popped: &Popped| Reply::json(StatusCode::OK, write(popped, &group, asked, chosen)))
-    });
     Box::pin(async move {
         let (mut request, chosen) = request.map_err(Error::of_pop)?;
         let mut mark = Mark::default();
@@ -78,19 +72,18 @@ fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
         }
         let (group, asked) = (request.group.clone(), request.conflation);
         let queue = request.target.queue().filter(|_| asked).map(str::to_owned);
-        let given = broker.pop_heralded(request, herald).await.map_err(|e| Error::from(e).of_pop())?;
-        let reply = match (given, queue) {
-            (Given::Told, _) => Reply::nothing(),
-            (Given::Messages(popped), _) => {
+        let popped = broker.pop(request).await.map_err(|e| Error::from(e).of_pop())?;
+        let reply = match (popped, queue) {
+            (Some(popped), _) => {
                 mark.note(&popped);
                 Reply::json(StatusCode::OK, write(&popped, &group, asked, chosen))
             }
             // Whoever asks for the newest only is told, also when there is nothing, that this is understood.
-            (Given::Nothing, Some(queue)) => {
+            (None, Some(queue)) => {
                 let conflation = broker.conflation(&queue, &group).await?.unwrap_or(asked);
                 Reply::json(StatusCode::OK, write_empty(&queue, &group, asked, conflation))
             }
-            (Given::Nothing, None) => Reply::nothing(),
+            (None, None) => Reply::nothing(),
         };
         Ok(mark.on(reply))
     })

@@ -97,7 +97,6 @@ impl Writer {
     /// Submits a batch that went through this thread, after it has measured the load.
     fn observe_and_submit(&mut self) {
         if self.batch.needs_sync() && !self.committing {
-            self.gather_small_batch();
             self.observe_load();
         }
         self.submit_batch();

@@ -23,19 +23,11 @@ pub struct EndedCommit {
 }
 
 impl EndedCommit {
-    /// Answers all operations, the last decided first.
-    pub fn answer(mut self) {
-        self.answer_readers();
+    /// Answers all operations, the last decided first. Those that read what the batch wrote come before those that wrote
+    /// it: a consumer starts to work with its answer, while a producer only learns that its push succeeded.
+    pub fn answer(self) {
+        finish_all(self.readers, &self.outcome);
         finish_all(self.operations, &self.outcome);
-    }
-
-    /// Answers the operations that read what the batch wrote, before those that wrote it: a consumer starts to work with
-    /// its answer, while a producer only learns that its push succeeded. Returns whether there were any.
-    pub fn answer_readers(&mut self) -> bool {
-        let readers = std::mem::take(&mut self.readers);
-        let any = !readers.is_empty();
-        finish_all(readers, &self.outcome);
-        any
     }
 }
 
@@ -52,8 +44,8 @@ pub fn commit_batch(shared: &Shared, batch: CommitBatch) -> EndedCommit {
 
 /// A commit that is in the log and not on disk yet.
 pub struct BegunCommit {
-    pub seq: u64,
-    pub operations: Vec<Box<dyn Operation>>,
+    seq: u64,
+    operations: Vec<Box<dyn Operation>>,
     sync: bool,
     operations_len: u64,
     appended: Result<PendingCommit, Error>,

@@ -134,20 +134,15 @@ impl Writer {
     }
 
     /// Commits a batch on this thread. During the fsync it decides up to `followers` operations that the batch has caused,
-    /// prepares answers, and applies earlier commits to the index.
+    /// and applies earlier commits to the index.
     pub fn commit_inline(&mut self, batch: CommitBatch, followers: &mut usize) {
         let (shared, frees) = (self.shared.clone(), !batch.freed.is_empty());
-        let mut begun = begin_commit(&shared, batch);
+        let begun = begin_commit(&shared, batch);
         if begun.start_sync(&shared) {
             self.decide_followers(followers);
-            begun.prepare_answers(&shared);
         }
         self.apply_if_due(false);
-        let mut ended = begun.complete(&shared);
-        if ended.answer_readers() {
-            self.adaptive_yield.maybe_yield(|| self.clock.elapsed());
-        }
-        ended.answer();
+        begun.complete(&shared).answer();
         if frees {
             self.apply_if_due(true);
         }

@@ -45,15 +45,6 @@ impl ParkedReads {
         released.into_iter().map(|(_, operation): (u64, _)| operation).collect()
     }
 
-    /// Calls `prepare` for each operation that waits for `batch`.
-    pub fn for_each_waiting(&self, batch: u64, prepare: impl Fn(&mut dyn Operation)) {
-        let mut parked = self.parked();
-        parked
-            .iter_mut()
-            .filter(|(after, _)| *after == batch)
-            .for_each(|(_, operation)| prepare(operation.as_mut()));
-    }
-
     fn parked(&self) -> MutexGuard<'_, Vec<(u64, Box<dyn Operation>)>> {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }

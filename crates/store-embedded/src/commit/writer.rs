@@ -14,7 +14,6 @@ use baton_store::{Error, Event, Operation, TxError};
 use baton_types::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
-use super::adaptive_yield::AdaptiveYield;
 use super::batch::CommitBatch;
 use super::batch_builder::BatchBuilder;
 use super::decide_thread::Input;
@@ -67,7 +66,6 @@ pub struct Writer {
     /// The store's time of the last operation.
     pub last_now: Timestamp,
     pub inline_policy: InlineCommitPolicy,
-    pub adaptive_yield: AdaptiveYield,
     /// Whether to finish what is in the intake and stop.
     pub closing: bool,
     pub intake: Receiver<Input>,
@@ -106,7 +104,6 @@ impl Writer {
             sweep_after: Duration::ZERO,
             last_now: counters.now,
             inline_policy: InlineCommitPolicy::default(),
-            adaptive_yield: AdaptiveYield::default(),
             closing: false,
             intake,
             clock,

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use crate::client::connection::{PgConnection, param, read_u64, statement};
 use crate::client::error::DatabaseError;
 use crate::context::StoreContext;
-use crate::writer::pool::WriterPool;
+use crate::writer::task::WriterTask;
 
 /// Pause between searches.
 const INTERVAL: Duration = Duration::from_secs(3_600);
@@ -32,9 +32,9 @@ const MISSING_SLOTS: &str = "SELECT p.id, g.id FROM (
     ORDER BY p.id";
 
 /// Runs until its task is aborted.
-pub async fn run(shared: Arc<StoreContext>, lanes: Arc<WriterPool>) {
+pub async fn run(shared: Arc<StoreContext>, writer: Arc<WriterTask>) {
     loop {
-        let pause = match repair_all(&shared, &lanes).await {
+        let pause = match repair_all(&shared, &writer).await {
             Ok(()) => INTERVAL,
             Err(failure) => {
                 tracing::debug!(%failure, "the search for missing slots failed; it will be repeated");
@@ -45,7 +45,7 @@ pub async fn run(shared: Arc<StoreContext>, lanes: Arc<WriterPool>) {
     }
 }
 
-async fn repair_all(shared: &StoreContext, lanes: &WriterPool) -> Result<(), DatabaseError> {
+async fn repair_all(shared: &StoreContext, writer: &WriterTask) -> Result<(), DatabaseError> {
     let connection = PgConnection::connect(&shared.address, &shared.schema).await?;
     let mut after = i64::MIN;
     loop {
@@ -62,7 +62,7 @@ async fn repair_all(shared: &StoreContext, lanes: &WriterPool) -> Result<(), Dat
             continue;
         }
         let (reply, answer) = oneshot::channel();
-        lanes.submit(Box::new(AddMissingSlots { missing, added: 0, reply }));
+        writer.submit(Box::new(AddMissingSlots { missing, added: 0, reply }));
         let gone = |_| Error::Closed("the operation was dropped".into());
         match answer.await.map_err(gone).flatten() {
             Ok(0) => {}

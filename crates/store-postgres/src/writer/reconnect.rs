@@ -54,10 +54,10 @@ impl Writer {
         loop {
             match self.take_over_server_row().await {
                 Ok(()) => return true,
-                Err(failure) => self.shared.set_outage(self.number, Some(failure.to_string())),
+                Err(failure) => self.shared.set_outage(Some(failure.to_string())),
             }
             if watch.elapsed() > patience {
-                self.shared.set_refusing(self.number, true);
+                self.shared.set_refusing(true);
                 return false;
             }
             baton_env::sleep(pause).await;
@@ -65,7 +65,7 @@ impl Writer {
             if watch.elapsed() <= OUTAGE_MAX {
                 continue;
             }
-            self.shared.set_refusing(self.number, true);
+            self.shared.set_refusing(true);
             let mut late = VecDeque::new();
             while let Ok(input) = intake.try_recv() {
                 match input {
@@ -104,8 +104,8 @@ impl Writer {
         self.shared.update_remembered(self.dedup_index.len(), 0);
         self.dedup_index.clear();
         self.shared.cache.clear();
-        self.shared.set_outage(self.number, None);
-        self.shared.set_refusing(self.number, false);
+        self.shared.set_outage(None);
+        self.shared.set_refusing(false);
         self.connection = Some(connection);
         Ok(())
     }
