@@ -1,4 +1,4 @@
-//! Whether several nodes on one PostgreSQL get as many jobs through as one, and how evenly the work is spread.
+//! Compares the throughput of several nodes on one PostgreSQL with that of one, and shows the balance of the load.
 //!
 //! `cargo run --release -p baton-jobs --example nodes -- [JOBS] [BATCH]` starts a PostgreSQL from the binaries of the
 //! machine, and runs the same load, producers and workers, against one node and against three. Prints a table.
@@ -50,7 +50,7 @@ async fn work(jobs: Jobs, done: Arc<AtomicUsize>, count: usize, batch: usize) ->
     own
 }
 
-/// Jobs a second through so many nodes, and by how much the slices of the busiest exceed the mean.
+/// Jobs per second with so many nodes, and by how much the slices of the busiest exceed the mean.
 async fn measure(url: &str, nodes: usize, count: usize, batch: usize) -> (f64, f64) {
     let schema = format!("nodes {}", baton_env::fresh_uuid());
     let mut crew = Vec::new();

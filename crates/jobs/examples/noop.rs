@@ -1,5 +1,5 @@
-//! How many jobs that do nothing get through, end to end: enqueued, leased and reported in batches by several producers
-//! and workers at once, without HTTP.
+//! The end-to-end throughput of empty jobs: enqueued, leased and reported in batches by several producers and workers
+//! at once, without HTTP.
 //!
 //! `cargo run --release -p baton-jobs --example noop -- [STORE] [JOBS] [BATCH]` prints a table: a burn-down of what was
 //! enqueued before, a steady state with producers and workers together, the same with a limit per key, and what a million
@@ -55,7 +55,7 @@ impl Bench {
         }
     }
 
-    /// Leases and completes `count` jobs with several workers; tells how long after `since` each was leased.
+    /// Leases and completes `count` jobs with several workers. Returns how long after `since` each was leased.
     async fn consume(&self, queue: &'static str, count: usize) {
         let done = Arc::new(AtomicUsize::new(0));
         let tasks: Vec<_> = (0..WORKERS)
@@ -108,7 +108,7 @@ fn tomorrow(_: usize, job: &mut NewJob) {
     job.when = When::After(Duration::from_secs(24 * 3600));
 }
 
-/// A queue as one would write it in SQL: a row per job, taken with SKIP LOCKED, completed with an update.
+/// A queue in plain SQL: a row per job, leased with SKIP LOCKED, completed with an update.
 mod rows {
     use super::*;
 

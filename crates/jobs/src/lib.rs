@@ -1,11 +1,11 @@
 //! Jobs: work that is accepted once, run by a worker, tried again when it fails, and observable meanwhile.
 //!
 //! Each rule is a function of a unit of work: it reads the store, changes slots, and the unit of work derives the rest.
-//! The store runs the rule in one commit that validates everything it read. So every server of a database decides alike,
-//! and no server keeps a truth of its own. Always: an accepted job is kept until it has ended and its retention is over;
-//! a stale fence changes nothing; only the store's time ends a lease. Deliberately absent: exactly-once effects (a worker
-//! that dies after its work and before its report causes another run), HTTP (`baton-server`), bytes on disk
-//! (`baton-store`), calendars (`baton-schedules`).
+//! The store runs the rule in one commit that validates everything it read. So all servers of a database decide
+//! alike, and no server keeps state of its own. Always: an accepted job is kept until it has ended and its retention
+//! is over; a stale fence changes nothing; only the store's time ends a lease. Deliberately absent: exactly-once
+//! effects (a worker that dies after its work and before its report causes another run), HTTP (`baton-server`), bytes
+//! on disk (`baton-store`), calendars (`baton-schedules`).
 //!
 //! Start at [`Jobs`], then `rules::state_machine`, then `storage`.
 //!

@@ -1,4 +1,4 @@
-//! What happens to jobs can be watched in queues, told by the owner of each job, in order and once.
+//! Channels: clients watch jobs in queues, to which the owner of each job publishes in order and once.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -32,7 +32,7 @@ async fn heard(store: &Arc<dyn Store>, queue: &str, partition: &str) -> Vec<Valu
     messages.map(|message| serde_json::from_slice(&message.unwrap().payload).unwrap()).collect()
 }
 
-/// The same once there are so many; more than those are wrong.
+/// The messages once there are so many; more than those are an error.
 async fn hear(store: &Arc<dyn Store>, queue: &str, partition: &str, count: usize) -> Vec<Value> {
     for _ in 0..600 {
         let messages = heard(store, queue, partition).await;
@@ -49,7 +49,7 @@ fn words(messages: &[Value], member: &str) -> Vec<String> {
     messages.iter().map(|message| message[member].as_str().unwrap_or_default().to_owned()).collect()
 }
 
-/// Waits until something is so that no other signal tells of.
+/// Waits for a condition that sends no signal.
 async fn until(is_so: impl Fn() -> bool, otherwise: &str) {
     for _ in 0..1_500 {
         if is_so() {
@@ -60,9 +60,9 @@ async fn until(is_so: impl Fn() -> bool, otherwise: &str) {
     panic!("{otherwise}");
 }
 
-/// Jobs that leave word, once somebody watches.
+/// Waits until commits write the journal, once a client watches.
 async fn until_watched(jobs: &Jobs) {
-    until(|| jobs.is_watched(), "nobody watches").await;
+    until(|| jobs.is_watched(), "no client watches").await;
 }
 
 async fn run_one(jobs: &Jobs) -> String {
@@ -92,7 +92,7 @@ async fn nothing_is_written_before_somebody_watches_and_everything_after() {
     assert_eq!(hear(&bench.store, "orchestrix.job.dispatch.mail", &job, 1).await[0]["queue"], "mail");
     let assigned = hear(&bench.store, "orchestrix.job.assigned", &job, 1).await;
     assert!(assigned[0]["epoch"].as_u64() >= Some(1) && assigned[0]["owner"].is_string());
-    assert!(heard(&bench.store, "orchestrix.job.logs", &job).await.is_empty(), "nobody watches that one");
+    assert!(heard(&bench.store, "orchestrix.job.logs", &job).await.is_empty(), "no client watches that one");
     bench.jobs.shutdown().await;
 }
 
@@ -127,7 +127,7 @@ async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
     for job in &enqueued {
         hear(&store, "orchestrix.job.status", &job.job_id.to_string(), 1).await;
     }
-    // What it had begun is over before there is more to tell: that is left to whoever comes after it.
+    // The remaining journal entries of a node that stops are left to the next owner.
     until(|| dying.slices() > 0, "it owns nothing").await;
     dying.abandon();
     dying.shutdown().await;
@@ -149,13 +149,13 @@ async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
     staying.shutdown().await;
 }
 
-/// A server that comes while somebody watches tells of the first thing it does.
+/// A server that starts while a client watches publishes its first change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_has_just_come_tells_of_what_it_does() {
     let schema = format!("jobs {}", baton_env::fresh_uuid());
     let store = common::postgres(&schema, None).await;
     watch(&store, "orchestrix.job.status").await;
-    // It looks again long after this is over.
+    // The periodic check comes long after this.
     let times = Times { heartbeat: Duration::from_secs(600), ..Times::default() };
     let node = |name: &str, duties: bool| {
         let options = Options {

@@ -1,4 +1,4 @@
-//! Several nodes on one PostgreSQL: who leads, who owns, and what happens when one leaves or falls silent.
+//! Several nodes on one PostgreSQL: leadership, ownership, and what happens when a node leaves or dies.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -11,7 +11,7 @@ use baton_jobs::{ClusterView, Jobs, NewJob, NewWorker, Options, Outcome, Report,
 use baton_jobs::{NodeState, SLICES};
 use baton_store::Store;
 
-/// Times that a test can wait for, far enough apart that a busy machine does not mix them up.
+/// Times that a test can wait for, far enough apart that a busy machine does not reorder them.
 fn times() -> Times {
     let millis = Duration::from_millis;
     Times {
@@ -58,7 +58,7 @@ impl Fleet {
     }
 }
 
-/// The cluster as a node sees it, once it is as wanted.
+/// The cluster as a node sees it, once a condition holds.
 async fn until(jobs: &Jobs, what: &str, wanted: impl Fn(&ClusterView) -> bool) -> ClusterView {
     for _ in 0..1_200 {
         let view = jobs.cluster().await.unwrap();
@@ -82,7 +82,7 @@ async fn enqueue(jobs: &Jobs, count: usize) {
     jobs.enqueue((0..count).map(|_| NewJob::new("q", "t", "{}")).collect(), None).await.unwrap();
 }
 
-/// Cuts a node off without a word, as a crash would.
+/// Stops a node without a handoff, as a crash would.
 fn crash(jobs: &Jobs) {
     jobs.abandon();
 }
@@ -125,9 +125,9 @@ async fn a_node_that_drains_hands_everything_over_and_leaves_nothing_behind() {
     assert!(view.nodes.iter().all(|one| one.node.name == "b"), "{view:?}");
     until(&staying, "the other leads", |view| view.nodes.iter().any(|one| one.is_leader)).await;
     staying.drain().await;
-    assert_eq!(staying.numbers().handoffs[3], SLICES as u64, "nobody is there: case D, at once");
+    assert_eq!(staying.numbers().handoffs[3], SLICES as u64, "no other node: case D, at once");
     staying.shutdown().await;
-    // Whoever comes next finds it.
+    // The next node claims the slices.
     let next = fleet.node("c").await;
     until(&next, "what was left behind is claimed", |view| jobs_of(view, "c") == 1_000).await;
     next.shutdown().await;
@@ -144,7 +144,7 @@ async fn the_jobs_of_a_dead_node_get_a_new_owner_and_do_not_run_again() {
     let worker = staying.register(told).await.unwrap().worker;
     let leased = staying.lease(worker, 200, Duration::ZERO).await.unwrap().jobs;
     assert_eq!(leased.len(), 200);
-    let term = until(&staying, "somebody leads", |view| view.leader.is_some()).await.leader.unwrap().0;
+    let term = until(&staying, "a node leads", |view| view.leader.is_some()).await.leader.unwrap().0;
     crash(&dying);
     let view = until(&staying, "the other owns all", |view| slices(view, "b") == SLICES).await;
     let dead = view.nodes.iter().find(|one| one.node.name == "a").unwrap();
@@ -157,7 +157,7 @@ async fn the_jobs_of_a_dead_node_get_a_new_owner_and_do_not_run_again() {
             .any(|(reason, count)| { *reason == baton_jobs::Reason::NodeCrash && *count > 0 })
     );
     // Epochs and terms only rise.
-    let view = until(&staying, "somebody leads again", |view| {
+    let view = until(&staying, "a node leads again", |view| {
         view.nodes.iter().any(|one| one.is_leader && one.node.name == "b")
     })
     .await;
@@ -195,7 +195,7 @@ async fn an_operator_can_have_a_node_drain_and_take_it_back() {
     .await;
     second.ask_to_drain(&id, false).await.unwrap();
     until(&second, "it takes part again", |view| slices(view, "a") > 9).await;
-    assert!(second.ask_to_drain("nobody", true).await.is_err());
+    assert!(second.ask_to_drain("unknown", true).await.is_err());
     let events = second.events(0).await.unwrap();
     let told = |kind: &str, state: &str| {
         events.iter().any(|one| one.kind == kind && (state.is_empty() || one.data["state"] == state))
@@ -235,7 +235,7 @@ async fn a_store_with_one_user_pays_nothing_for_company() {
     bench.jobs.shutdown().await;
 }
 
-/// A queue that has jobs from before anybody counted who owns how many: it is counted while they go on.
+/// The leader counts a queue that is older than the tally, while its jobs run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jobs_that_were_there_before_the_nodes_are_counted_too() {
     const JOBS: usize = 3_000;
@@ -246,7 +246,7 @@ async fn jobs_that_were_there_before_the_nodes_are_counted_too() {
         enqueue(&before, 1_000).await;
     }
     before.shutdown().await;
-    // What happens before the leader has counted must not confuse it.
+    // Changes before the leader has counted must not distort the tally.
     let early = Jobs::start(
         fleet.store().await,
         Options { duties: false, look_every: Duration::from_millis(100), ..Options::default() },
@@ -267,7 +267,7 @@ async fn jobs_that_were_there_before_the_nodes_are_counted_too() {
     };
     until(&second, "both own their part, and say so", shared).await;
     assert_eq!(second.audit().await.unwrap(), Vec::<String>::new());
-    // The tally is whole, and follows.
+    // The tally is complete and stays up to date.
     let rest = early.lease(worker, 500, Duration::ZERO).await.unwrap().jobs;
     let reports = rest.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
     early.report(reports.collect()).await.unwrap();

@@ -1,4 +1,4 @@
-//! A store that is slow, refuses, does not answer, does and says that it did not, loses its power, or is full.
+//! Jobs on a store that is slow, refuses, does not answer, commits but reports a failure, loses power, or is full.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -21,25 +21,25 @@ use baton_store_embedded::EmbeddedStore;
 use baton_types::{Offset, PartitionId, Timestamp};
 use common::{Bench, START};
 
-/// What becomes of a decision.
+/// What the faulty store does with a decision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Fine,
     Slow,
     Refused,
-    /// It is kept, and its caller is told that it is not.
+    /// It commits, and reports a failure.
     Denied,
-    /// Nobody ever hears of it.
+    /// It commits, and never answers.
     Swallowed,
 }
 
-/// A store with faults, which come in an order of its own.
+/// A store with faults in a seeded order.
 struct Faulty {
     inner: Arc<dyn Store>,
     is_ill: Arc<AtomicBool>,
     /// Reads that will fail.
     unread: AtomicUsize,
-    /// Out of a hundred decisions: slow, refused, denied, swallowed.
+    /// Percentages of decisions that are slow, refused, denied and swallowed.
     shares: [u64; 4],
     chance: AtomicU64,
     suffered: [AtomicUsize; 5],
@@ -86,7 +86,7 @@ impl Faulty {
     }
 }
 
-/// A decision whose caller will be told that it failed.
+/// A decision that is reported as failed.
 struct Denied(Box<dyn Operation>);
 
 impl Operation for Denied {
@@ -158,7 +158,7 @@ fn spec(text: &str) -> ScheduleSpec {
     ScheduleSpec::parse(text).unwrap()
 }
 
-/// Tries until it is done: what a careful client does.
+/// Retries until it succeeds, as a careful client does.
 async fn surely<T, F: Future<Output = Result<T, Error>>>(mut call: impl FnMut() -> F) -> T {
     for _ in 0..10_000 {
         match call().await {
@@ -200,7 +200,7 @@ async fn a_slow_and_lying_store_loses_no_job_and_accepts_none_twice() {
                         let report =
                             || vec![Report::new(leased.id, leased.execution.fence, Outcome::Succeeded)];
                         match surely(|| jobs.report(report())).await[0] {
-                            // Said again after an answer that was lost.
+                            // Repeated after a lost answer.
                             Reported::Accepted(State::Completed) | Reported::Repeated => {
                                 let name = String::from_utf8(leased.args.to_vec()).unwrap();
                                 *accepted.lock().unwrap().entry(name).or_default() += 1;
@@ -217,7 +217,7 @@ async fn a_slow_and_lying_store_loses_no_job_and_accepts_none_twice() {
         worker.await.unwrap();
     }
     store.heal();
-    // What was leased in a decision that was denied runs out, and is given to somebody else.
+    // A lease whose commit was reported as failed expires, and the job goes to another worker.
     bench.pass(31).await;
     let worker = bench.worker(&["q"]).await;
     for leased in bench.lease(worker, JOBS).await {
@@ -239,7 +239,7 @@ async fn a_slow_and_lying_store_loses_no_job_and_accepts_none_twice() {
 #[tokio::test]
 async fn a_lease_that_cannot_read_its_jobs_gives_them_back() {
     let bench = Bench::new();
-    // Of ten decisions four fail as well, so that giving back has to be repeated.
+    // Four of ten decisions fail as well, so releases have to be retried.
     let store = Faulty::new(Arc::clone(&bench.store), [0, 40, 0, 0]);
     let jobs = Jobs::start(store.clone(), Options { sole: true, duties: false, ..Options::default() });
     let new = || (0..10).map(|number| NewJob::new("q", "t", number.to_string())).collect();
@@ -257,7 +257,7 @@ async fn a_lease_that_cannot_read_its_jobs_gives_them_back() {
     store.heal();
     let leased = jobs.lease(worker, 10, Duration::ZERO).await.unwrap().jobs;
     assert_eq!(leased.iter().map(|one| one.attempt).collect::<Vec<_>>(), [1; 10], "it cost them nothing");
-    // Another fault after the grant: the caller has gone.
+    // Another fault after the lease: the caller disconnects.
     for one in &leased {
         bench.report(one, Outcome::Released).await;
     }
@@ -281,7 +281,7 @@ async fn all_wait(bench: &Bench, jobs: u64) {
     panic!("jobs were not given back");
 }
 
-/// Polls a call once, so that it begins.
+/// Polls a call once, to start it.
 async fn begin<T>(call: &mut std::pin::Pin<Box<impl Future<Output = T>>>) -> bool {
     std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx).is_ready())).await
 }
@@ -301,7 +301,7 @@ async fn a_fire_that_fails_leaves_nothing_behind_and_happens_with_the_next_try()
     bench.jobs.put_schedule("s".into(), spec(every), None).await.unwrap();
     for _ in 0..20 {
         bench.advance(10);
-        // As the duty does: until it works.
+        // Retries, as the duty does.
         while !matches!(jobs.sweep().await, Ok(true)) {}
     }
     assert!(store.suffered(Fate::Refused) > 0 && store.suffered(Fate::Denied) > 0);
@@ -324,7 +324,7 @@ async fn a_call_that_is_never_answered_does_not_hang_the_duties() {
     eventually(|| async { store.suffered(Fate::Swallowed) >= 3 }).await;
     store.heal();
     eventually(|| async { jobs_in(&bench, &["dispatched"]).await == 1 }).await;
-    // Answers that come when nobody waits for them any more change nothing.
+    // Late answers change nothing.
     for operation in std::mem::take(&mut *store.swallowed.lock().unwrap()) {
         bench.store.submit(operation);
     }
@@ -345,7 +345,7 @@ async fn eventually<F: Future<Output = bool>>(mut is_so: impl FnMut() -> F) {
 
 // The disk.
 
-/// A store in `directory` with a clock of the test's own.
+/// A store in `directory` with a test clock.
 fn open(directory: &Path, min_free_disk: u64) -> (Jobs, Arc<dyn Store>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::new(START));
     let options = baton_store_embedded::Options {
@@ -367,7 +367,7 @@ fn files(directory: &Path) -> HashMap<PathBuf, Vec<u8>> {
         } else {
             let mut bytes = std::fs::read(&path).unwrap();
             if path.extension().is_some_and(|extension| extension == "jnl") {
-                // The engine makes it larger than it is, with zeros that need not be there.
+                // The engine preallocates zeros that need not be there.
                 bytes.truncate(bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1));
             }
             found.insert(path, bytes);
@@ -376,13 +376,12 @@ fn files(directory: &Path) -> HashMap<PathBuf, Vec<u8>> {
     found
 }
 
-/// Only the log is synced and then rested on; what the engine has not written to files of another name yet, the log
-/// tells it again.
+/// Copies after only the log was synced; the log replays what the engine has not yet written to other files.
 fn is_log(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "log")
 }
 
-/// The files in another directory.
+/// Copies the files to another directory.
 fn lay(files: &HashMap<PathBuf, Vec<u8>>, from: &Path, to: &Path) {
     for (path, bytes) in files {
         let target = to.join(path.strip_prefix(from).unwrap());
@@ -391,7 +390,7 @@ fn lay(files: &HashMap<PathBuf, Vec<u8>>, from: &Path, to: &Path) {
     }
 }
 
-/// Where two contents differ: from the first byte to the last.
+/// The range in which two contents differ.
 fn changed(before: &[u8], after: &[u8]) -> Option<(usize, usize)> {
     let at = |index: usize| before.get(index).copied().unwrap_or(0);
     let first = (0..after.len()).find(|index| at(*index) != after[*index])?;
@@ -399,15 +398,15 @@ fn changed(before: &[u8], after: &[u8]) -> Option<(usize, usize)> {
     Some((first, last + 1))
 }
 
-/// What the disk held just after each step, and what was acknowledged by then.
+/// The files after each step, and what was acknowledged by then.
 struct Snapshot {
     files: HashMap<PathBuf, Vec<u8>>,
     accepted: usize,
     completed: usize,
 }
 
-/// What a disk may hold of a write that begins at `first` when the power is cut at `cut`: the file ends there; or it has
-/// become as long as it was to be, and what was not written is zeros, after the cut or, in `part` 1, before it.
+/// What a disk may hold of a write that begins at `first` when power fails at `cut`: the file ends there; or it has
+/// its full length and the unwritten part is zeros, after the cut or, in `part` 1, before it.
 fn torn(bytes: &[u8], first: usize, cut: usize, part: usize) -> [Vec<u8>; 2] {
     let mut with_zeros = bytes.to_vec();
     if part == 1 {
@@ -419,7 +418,8 @@ fn torn(bytes: &[u8], first: usize, cut: usize, part: usize) -> [Vec<u8>; 2] {
     [bytes[..cut].to_vec(), with_zeros]
 }
 
-/// F23: a cut of power anywhere in a write keeps what was acknowledged, and each commit as a whole or not at all.
+/// F23: after a power failure anywhere in a write, acknowledged commits are there, and each commit is there as a
+/// whole or not at all.
 #[tokio::test]
 async fn a_power_cut_in_any_write_keeps_every_acknowledged_job() {
     let home = tempfile::tempdir().unwrap();
@@ -495,7 +495,7 @@ async fn check(files: &HashMap<PathBuf, Vec<u8>>, from: &Path, least: &Snapshot,
     store.close().await.unwrap();
 }
 
-/// F23: a full disk refuses new jobs clearly, and lets those that are there be done.
+/// F23: a full disk refuses new jobs with a clear error, and existing jobs can finish.
 #[tokio::test]
 async fn a_full_disk_refuses_new_jobs_and_lets_the_others_end() {
     let home = tempfile::tempdir().unwrap();

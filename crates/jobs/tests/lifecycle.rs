@@ -1,4 +1,4 @@
-//! A job's way through its states, on a store whose clock the test holds in its hand.
+//! A job's path through its states, on a store with a test clock.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,9 +1,9 @@
-//! Random interleavings of producers, workers, operators, the leader and the clock; after each step everything that
-//! must hold does.
+//! Random interleavings of producers, workers, operators, the leader and the clock; checks every invariant after each
+//! step.
 //!
-//! A seed makes a run; a failure names it. Beside the audit of what is stored, this remembers what every party was
-//! told, and holds the store to it: nothing accepted is lost, a fence never falls, an ended job stays as it is, an
-//! outcome is accepted once, attempts and losses are bounded, and log lines have no gap.
+//! A seed determines a run; a failure prints it. Besides the audit of the store, the model remembers every answer
+//! that each client got: no accepted job is lost, a fence never falls, an ended job stays as it is, an outcome is
+//! accepted once, attempts and losses are bounded, and log lines have no gap.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -22,7 +22,7 @@ use common::Bench;
 const QUEUES: [&str; 2] = ["a", "b"];
 const MAX_RETRIES: u32 = 2;
 
-/// A source of choices that a seed repeats.
+/// Choices that a seed repeats.
 struct Chance(u64);
 
 impl Chance {
@@ -36,7 +36,7 @@ impl Chance {
     }
 }
 
-/// What was seen of a job.
+/// What the model knows of a job.
 #[derive(Clone, Copy)]
 struct Seen {
     state: State,
@@ -48,14 +48,14 @@ struct Run {
     bench: Bench,
     chance: Chance,
     workers: Vec<WorkerId>,
-    /// What each worker believes to have: also what was taken from it long ago.
+    /// The jobs that each worker believes to have, including those it lost long ago.
     believed: Vec<(WorkerId, Leased)>,
     jobs: Vec<JobId>,
     seen: HashMap<JobId, Seen>,
-    /// Jobs that somebody asked to be tried again since they were last seen.
+    /// Jobs that were retried since they were last read.
     revived: HashSet<JobId>,
     accepted: HashSet<(JobId, u64)>,
-    /// The number of the next line, and lines kept, by execution.
+    /// The number of the next line, and lines stored, by execution.
     lines: BTreeMap<(String, u64), u64>,
     log: Vec<String>,
     done: HashMap<&'static str, u32>,
@@ -172,7 +172,7 @@ impl Run {
         ));
         for one in leased {
             self.note("leased");
-            // Nobody else was ever given the same fence, and nobody else's counts any more.
+            // No other execution ever got the same fence, and older fences are stale.
             assert!(
                 !self.believed.iter().any(|(_, held)| held.execution == one.execution),
                 "{}",
@@ -239,7 +239,7 @@ impl Run {
         let heard = self.bench.jobs.heartbeat(Beat { worker, running: held }, Duration::ZERO).await.unwrap();
         self.log.push(format!("beat {worker} lost {:?} cancel {:?}", heard.lost, heard.cancel));
         if self.chance.one_in(2) {
-            // A good worker drops what it has lost; another goes on as if nothing were.
+            // A correct worker drops lost jobs; a faulty one continues.
             self.believed.retain(|(by, one)| *by != worker || !heard.lost.contains(&one.id));
         }
     }
@@ -298,7 +298,7 @@ impl Run {
             paused: self.chance.one_in(4),
             concurrency: self.chance.one_in(3).then_some(3),
             rate_limit: self.chance.one_in(3).then_some(Rate { count: 5, per_ms: 1_000 }),
-            // With a weight, draws decide that the seed does not repeat.
+            // With a weight, random draws that the seed does not repeat decide.
             weight: None,
             dlq: !self.chance.one_in(4),
         };
@@ -308,7 +308,7 @@ impl Run {
     async fn clock(&mut self) {
         let seconds = [0, 1, 5, 12, 31][self.chance.below(5)];
         self.log.push(format!("clock +{seconds}"));
-        // Now and then the servers are away meanwhile.
+        // Sometimes the servers are away meanwhile.
         if self.chance.one_in(4) {
             self.bench.advance(seconds);
             self.bench.settle().await;
@@ -353,7 +353,7 @@ impl Run {
         self.revived.clear();
     }
 
-    /// After the storm: workers that work, a clock that goes on, and nothing is left over.
+    /// At the end: workers run, time passes, and nothing is left over.
     async fn drain(&mut self) {
         for queue in QUEUES {
             self.bench.jobs.set_queue(queue, QueueSettings::default()).await.unwrap();
@@ -401,7 +401,7 @@ async fn run(seed: u64, steps: usize, on_postgres: bool) -> HashMap<&'static str
 
 #[tokio::test]
 async fn whatever_happens_in_whatever_order_the_invariants_hold() {
-    // `7` or `1..100` in the environment; a few are run each time.
+    // `7` or `1..100` in the environment; by default a few seeds.
     let asked = std::env::var("BATON_TEST_SEEDS").unwrap_or_else(|_| "1..9".into());
     let seeds: Vec<u64> = match asked.split_once("..") {
         Some((first, end)) => (first.parse().unwrap()..end.parse().unwrap()).collect(),
@@ -414,7 +414,7 @@ async fn whatever_happens_in_whatever_order_the_invariants_hold() {
             *done.entry(what).or_default() += times;
         }
     }
-    // A run in which nothing happened would prove nothing.
+    // A run without any events would prove nothing.
     for what in ["enqueued", "leased", "accepted", "stale", "cancelled", "retried", "said"] {
         assert!(done.get(what).copied().unwrap_or(0) > 10, "{what}: {done:?}");
     }

@@ -1,4 +1,4 @@
-//! What an operator says of queues, dead letters and retention.
+//! Operator actions: queues, dead letters and retention.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -39,9 +39,9 @@ async fn queues_with_weights_share_a_worker_by_them() {
         let of_light = partition(first[0].id);
         heavy += u32::try_from(leased.iter().filter(|one| partition(one.id) != of_light).count()).unwrap();
     }
-    // Four of five, give or take what a hundred draws do once in many millions of runs.
+    // Four of five on average; a hundred draws leave these bounds once in millions of runs.
     assert!((460..=800).contains(&heavy), "{heavy} of 800");
-    // What one queue does not have, the other gets.
+    // If one queue is empty, the other gets everything.
     let mut left = 4_000 - first.len() - 800;
     while left > 0 {
         let leased = bench.lease(worker, 1_000).await;
@@ -103,7 +103,7 @@ fn lines(count: usize) -> Vec<NewLine> {
     vec![NewLine { level: Default::default(), message: "x".into(), at: None }; count]
 }
 
-/// A job that says something and ends.
+/// A job that writes a log and ends.
 async fn talk(bench: &Bench, count: usize) -> JobId {
     let worker = bench.worker(&["q"]).await;
     let id = bench.enqueue(job("q")).await.job_id;
@@ -114,7 +114,7 @@ async fn talk(bench: &Bench, count: usize) -> JobId {
         bench.jobs.log(NewLines { execution, first, lines: lines(1) }).await.unwrap();
     }
     bench.report(&leased[0], Outcome::Succeeded).await;
-    // Last words, which are heard after the end.
+    // Last lines, accepted after the end.
     bench.jobs.log(NewLines { execution, first: count as u64 + 1, lines: lines(1) }).await.unwrap();
     id
 }

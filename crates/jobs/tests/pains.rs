@@ -1,6 +1,6 @@
-//! What users of other job systems complain about, one test for each; [`TESTS`] says where.
+//! Problems that users report of other job systems, one test for each; [`TESTS`] maps them.
 //!
-//! The clock is the test's own; what needs processes (signals, a server that dies) is in the process tests.
+//! These tests use a test clock; tests that need processes (signals, a server that dies) are in the process suites.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -16,7 +16,7 @@ use baton_jobs::{
 use baton_store::IdempotencyKey;
 use common::Bench;
 
-/// Where each of the pains has its test, by its number in the list of what users of other systems report.
+/// The test of each problem, by its number in the list.
 const TESTS: [(u32, &str, &str); 25] = [
     (1, "crates/jobs/tests/pains.rs", "a_killed_worker_does_not_leave_its_jobs_running"),
     (2, "crates/jobs/tests/pains.rs", "a_long_job_whose_worker_is_alive_is_not_run_again"),
@@ -89,7 +89,7 @@ async fn no_lease_ends_in_a_gap(bench: Bench) {
     let lost = bench.lease(dead, 1).await;
     bench.jobs.cancel(kept[1].id, false, None).await.unwrap();
     bench.pass(5).await;
-    // More often than a job may be lost. After a restart nothing is remembered but what is stored.
+    // More often than a job may be lost. After a restart only the store's state is left.
     let mut jobs = bench.jobs.clone();
     for seconds in [31, 3600, 60, 60] {
         bench.advance(seconds);
@@ -134,7 +134,7 @@ async fn a_dead_worker_is_found_out_although_leaders_follow_each_other() {
     bench.lease(worker, 1).await;
     for _ in 0..7 {
         bench.pass(5).await;
-        // Each has only what is stored.
+        // Each server has only the store's state.
         assert!(bench.another_server().sweep().await.unwrap());
     }
     assert_eq!(bench.state(id).await, "dispatched");
@@ -254,7 +254,8 @@ async fn the_reason_of_a_cancellation_is_kept_whoever_ends_the_job() {
     let worker = bench.worker(&["q"]).await;
     let jobs = bench.jobs.enqueue((0..4).map(|_| job("q")).collect(), None).await.unwrap();
     bench.settle().await;
-    // Of a job that waits, of one whose worker stops, of one that is then ended by force, of one that does not stop.
+    // Reasons for a waiting job, a job whose worker stops, one then cancelled by force, one whose worker does not
+    // stop.
     let leased = bench.lease(worker, 3).await;
     for one in &jobs {
         bench.jobs.cancel(one.job_id, false, Some("not needed".into())).await.unwrap();
@@ -336,7 +337,7 @@ async fn a_node_that_takes_over_knows_every_schedule_and_its_zone() {
     for zone in zones {
         bench.jobs.put_schedule(zone.replace('/', "-"), spec(zone), None).await.unwrap();
     }
-    // The node that led is gone; the next one has only what is stored.
+    // The leader is gone; the next one has only the store's state.
     bench.advance(31);
     let options = baton_jobs::Options { sole: false, duties: false, ..baton_jobs::Options::default() };
     let other = baton_jobs::Jobs::start(bench.store.clone(), options);
@@ -401,7 +402,7 @@ async fn a_search_finds_by_label_and_looks_at_a_bounded_number() {
         let page = bench.jobs.search(filter, None, 10).await.unwrap();
         assert_eq!(page.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), [id]);
     }
-    // A rare state among many jobs: pages end early and say where to go on.
+    // A rare state among many jobs: pages are short and have a cursor.
     bench.jobs.cancel(id, false, None).await.unwrap();
     let filter = Filter { states: vec![State::Cancelled], ..Filter::default() };
     let (mut found, mut cursor, mut pages) = (Vec::new(), None, 0);
@@ -432,7 +433,7 @@ async fn a_list_is_newest_first_over_all_queues_and_its_pages_do_not_move() {
         accepted.push(bench.enqueue(job(&queue)).await.job_id);
         bench.clock.advance(Duration::from_micros(1));
     }
-    // A batch is accepted in one moment.
+    // A batch has one acceptance time.
     let batch = bench.jobs.enqueue(["q3", "q0", "q2", "q0"].map(job).into(), None).await.unwrap();
     accepted.extend(batch.iter().map(|one| one.job_id));
     accepted.reverse();
@@ -444,7 +445,7 @@ async fn a_list_is_newest_first_over_all_queues_and_its_pages_do_not_move() {
         if cursor.is_none() {
             break;
         }
-        // What is accepted meanwhile, also in a queue that is new, belongs to another list.
+        // Jobs accepted meanwhile, also in a new queue, do not belong to this listing.
         bench.advance(1);
         bench.enqueue(job("q2")).await;
         bench.enqueue(job("q4")).await;
@@ -484,11 +485,11 @@ async fn a_heartbeat_that_waits_hears_at_once_what_to_stop() {
                 tokio::spawn(async move { jobs.heartbeat(beat, Duration::from_secs(3600)).await })
             };
             server.cancel(id, force, None).await.unwrap();
-            // The wait is ten seconds of the policy; a heartbeat that is not woken finds nothing new at its end.
+            // The policy waits ten seconds; a heartbeat that is not woken finds nothing new at the end.
             let heard = waiting.await.unwrap().unwrap();
             assert!(heard.is_news);
             assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
-            // It is said once to heartbeats that wait, and to each that names the job.
+            // Waiting heartbeats report it once, and so does each heartbeat that lists the job.
             let again =
                 bench.jobs.heartbeat(Beat { worker, running: Vec::new() }, Duration::ZERO).await.unwrap();
             assert!(!again.is_news && again.cancel.is_empty() && again.lost.is_empty());
@@ -603,7 +604,7 @@ async fn a_key_limit_holds_over_many_jobs_and_lost_workers() {
         let leased = bench.lease(worker, 100).await;
         let of_key: Vec<_> = leased.iter().filter(|one| one.id != free).collect();
         assert!(of_key.len() <= 3, "{}", of_key.len());
-        // Jobs that wait for their key are in nobody's way.
+        // Jobs that wait for their key delay no other job.
         assert_eq!(leased.len() - of_key.len(), usize::from(round == 0));
         if let Some(one) = leased.iter().find(|one| one.id == free) {
             bench.report(one, Outcome::Succeeded).await;
@@ -651,7 +652,7 @@ async fn a_low_priority_gets_its_turn_under_steady_high_load() {
     let worker = bench.worker(&["q"]).await;
     let low = bench.enqueue(NewJob { priority: 0, ..job("q") }).await.job_id;
     for minute in 0.. {
-        // Twice as much comes as is done, so those of high priority grow old, too.
+        // Twice as many jobs arrive as finish, so those of high priority grow old, too.
         assert!(minute < 12, "it starves");
         bench
             .jobs
@@ -708,7 +709,7 @@ async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
         let new = NewLines { execution, first: call * 1000 + 1, lines: lines(1000) };
         assert_eq!(bench.jobs.log(new).await.unwrap(), Logged::UpTo((call + 1) * 1000 + 1));
     }
-    // The last lines are kept. A reader hears of the gap where it is, also one that had come into it.
+    // The last lines are kept. A reader sees the gap at its place, also a reader that was inside the gap.
     for (read, gap) in [(0, 2_000), (700, 1_300)] {
         let (mut after, mut kept, mut gaps) = (read, Vec::new(), Vec::new());
         let dropped = loop {
@@ -753,7 +754,7 @@ async fn jobs_for_tomorrow_are_not_looked_at_today() {
     for _ in 0..20 {
         bench.jobs.enqueue((0..1000).map(tomorrow).collect(), None).await.unwrap();
     }
-    // Twenty thousand jobs are some hundred entries, and none of them is due.
+    // Twenty thousand jobs are a few hundred entries, and none of them is due.
     let entries = bench.store_keys("jobs/due/").await.len();
     assert!(entries < 400, "{entries}");
     let before = bench.store.statistics().commits;

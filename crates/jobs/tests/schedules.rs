@@ -1,4 +1,4 @@
-//! Schedules on a store whose clock the test holds in its hand.
+//! Schedules on a store with a test clock.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -46,7 +46,7 @@ impl Fleet {
         self.bench.jobs.schedule("s".into()).await.unwrap()
     }
 
-    /// Lets time go by, second by second or at once, and takes the jobs that came.
+    /// Advances the clock, second by second or at once, and leases the new jobs.
     async fn wait(&self, seconds: u64) -> Vec<Leased> {
         self.bench.advance(seconds);
         self.bench.settle().await;
@@ -99,7 +99,7 @@ async fn two_weeks_of_downtime_make_one_job_a_hundred_or_none() {
         assert_eq!(nominal.len(), jobs, "{policy}");
         assert!(nominal.iter().all(|second| (-500..=0).contains(second)), "{policy}: {nominal:?}");
         assert_eq!(fleet.schedule().await.misfires, 1);
-        // From here on it fires as if nothing had been.
+        // From here on it fires normally.
         assert_eq!(fleet.wait(5).await.len(), 1, "{policy}");
     }
 }
@@ -281,7 +281,7 @@ proptest! {
                 match step {
                     Step::Wait(seconds) => {
                         let jobs = fleet.wait(seconds).await;
-                        // One that was lost comes again, and one that was triggered is nobody's nominal time.
+                        // A lost job is leased again, and a triggered one has no nominal time.
                         let fired = jobs.iter().filter(|job| known.insert(job.id));
                         seen.extend(fired.map(|job| job.spec.scheduled_for.unwrap()));
                         running.extend(jobs);

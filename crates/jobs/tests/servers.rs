@@ -1,4 +1,4 @@
-//! Several servers on one PostgreSQL: each decides through the store, so together they are as one.
+//! Several servers on one PostgreSQL: each decides through the store, so together they act as one.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -17,7 +17,7 @@ async fn server(schema: &str) -> Jobs {
     Jobs::start(common::postgres(schema, None).await, options)
 }
 
-/// Takes jobs until all are done, and writes down what was accepted.
+/// Completes jobs until none is left, and records the accepted reports.
 async fn work(jobs: Jobs, accepted: Arc<Mutex<HashMap<JobId, u32>>>) {
     let told = NewWorker { name: "w".into(), queues: vec!["q".into()], ..NewWorker::default() };
     let worker = jobs.register(told).await.unwrap().worker;
@@ -88,10 +88,10 @@ async fn one_server_leads_and_another_follows_when_it_leaves() {
         }
         baton_env::sleep(Duration::from_millis(50)).await;
     }
-    panic!("nobody leads");
+    panic!("no node leads");
 }
 
-/// What many jobs need one by one is fetched together, or a commit would take as many round trips as there are jobs.
+/// Rows for many jobs are fetched together; otherwise a commit would need a round trip for each job.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_of_jobs_with_many_keys_is_one_commit() {
     let schema = format!("jobs {}", baton_env::fresh_uuid());

@@ -1,9 +1,9 @@
-//! Giving disk space back that a few old jobs hold.
+//! Compaction of job specifications: gives back disk space that a few old jobs hold.
 //!
-//! Specifications stand in segments that are given up from the oldest on, so one job that waits for a year would keep
-//! everything that came after it. When half of what is kept is not needed any more, the oldest that are needed are
-//! written again at the end of their queue. Always: a job is where it was, only its specification moves; what is moved
-//! is at most as much as was forgotten, so it costs no more than enqueuing did.
+//! Specifications are stored in segments that the store frees from the oldest on. So one job that waits for a year
+//! would keep every later segment. When half of what is stored is garbage, compaction writes the oldest live
+//! specifications again at the end of their queue. Always: a job keeps its position, only its specification moves;
+//! compaction writes at most as much as was deleted, so it costs no more than enqueuing did.
 
 use baton_types::PartitionId;
 
@@ -13,10 +13,10 @@ use crate::model::state::State;
 use crate::rules::cancellation::move_spec;
 use crate::storage::{Book, Halt};
 
-/// Chunks that must be won before anything is moved.
+/// Compaction starts when it can free this many chunks.
 const WORTH: u64 = 16;
 
-/// Moves the specifications of one chunk, if that is worth it; tells how many.
+/// Moves the specifications of one chunk, if compaction pays. Returns how many it moved.
 pub fn compact(book: &mut Book<'_>, partition: PartitionId) -> Result<usize, Halt> {
     let tail = book.next_place(partition)?.offset.0 / CHUNK;
     let freed = &book.head(partition)?.freed;
@@ -26,7 +26,7 @@ pub fn compact(book: &mut Book<'_>, partition: PartitionId) -> Result<usize, Hal
     }
     let slots = book.chunk((partition, first))?.iter().enumerate().filter(|(_, slot)| !slot.is_free());
     let owner = |(index, slot): (usize, &crate::model::slot::Slot)| match (slot.state, slot.spec) {
-        // Somebody else's, which was moved here before.
+        // The specification of another job, which compaction moved here before.
         (State::Gone, Some(owner)) => Place { partition, offset: owner },
         _ => Place::new(partition, first * CHUNK + index as u64),
     };

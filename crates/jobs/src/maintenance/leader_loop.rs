@@ -1,10 +1,10 @@
-//! The duties of the leader: what has to happen though nobody asks for it.
+//! The leader's loop: runs the maintenance that no request asks for.
 //!
-//! One task holds the lease, and while it does runs each [`Duty`] when it says that it has something to do. A new duty
-//! is one more entry in [`own_duties`]. Always: every commit of a duty is guarded by the term; the duties begin together or, if
-//! one of them cannot, not at all; they end together, a margin before the lease does by this node's own clock, or as soon
-//! as a renewal fails or its outcome is not known; a duty that fails later is tried again and keeps no other from running.
-//! Not here: what the duties decide (`due` and its like).
+//! One task holds the leader's lease. While it does, it runs each [`Duty`] when the duty is due. A new duty is one
+//! more entry in [`own_duties`]. Always: every commit of a duty is guarded by the term. The duties start together or
+//! not at all. They stop together: a margin before the lease ends by this node's own clock, or as soon as a renewal
+//! fails or its outcome is unknown. A duty that fails later is retried and keeps no other from running. Not here:
+//! what the duties decide (`timeouts` and its neighbours).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,22 +23,22 @@ use crate::rules::queues;
 use crate::runtime::context::Shared;
 use crate::storage::leader_term::Term;
 
-/// The longest pause between two looks at the clock: another node may have added something.
+/// The longest pause between two checks of the clock: another node may have added something.
 const TICK: Duration = Duration::from_secs(1);
-/// The pause after a duty has failed.
+/// The pause after a duty failed.
 const FAILED: Duration = Duration::from_millis(500);
 /// How often history is trimmed.
 const TRIM_EVERY: Duration = Duration::from_secs(60);
 
-/// Chunks of one queue that are moved before the other duties have their turn.
+/// Chunks of one queue that are compacted before the other duties run.
 const COMPACTED_MAX: usize = 100;
 
-/// Something the leader does.
+/// One kind of maintenance that the leader runs.
 pub trait Duty: Send + Sync {
     /// Its name, for the log.
     fn name(&self) -> &'static str;
 
-    /// Does what there is to do; tells how long nothing else will be.
+    /// Runs what is due. Returns how long nothing else will be due.
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>>;
 }
 
@@ -47,10 +47,10 @@ pub fn own_duties() -> Vec<Box<dyn Duty>> {
     vec![Box::new(Clock), Box::new(Schedules), Box::new(Trim)]
 }
 
-/// Leads whenever it can, until the server stops.
+/// Tries to become leader, and leads, until the server stops.
 pub async fn keep(shared: Arc<Shared>, duties: Vec<Box<dyn Duty>>) {
     while !shared.stop.is_cancelled() {
-        // Measured from before the attempt, so that this node stops believing before the others do.
+        // Measured from before the attempt, so that this node stops trusting its lease before the others take it.
         let before = Stopwatch::start();
         let term = if shared.standing.is_idle() { None } else { take(&shared).await };
         if let Some(term) = term {
@@ -65,12 +65,12 @@ pub async fn keep(shared: Arc<Shared>, duties: Vec<Box<dyn Duty>>) {
     }
 }
 
-/// So that nodes that wait for the same thing do not all come at once.
+/// Spreads nodes that wait for the same lease.
 fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.75 + 0.5 * (baton_env::random_u64() >> 11) as f64 / (1u64 << 53) as f64)
 }
 
-/// Runs the duties that the time calls for until nothing is due; tells whether this node could lead.
+/// Runs the duties until nothing is due. Returns whether this node could lead.
 pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
     let Some(term) = take(shared).await else { return Ok(false) };
     while Schedules.run(shared, &term).await?.is_zero() {}
@@ -92,11 +92,11 @@ async fn take(shared: &Arc<Shared>) -> Option<Term> {
     }
 }
 
-/// How leading ended.
+/// How a leadership ended.
 enum Ended {
-    /// The lease may be another's by now, or its time is not to be trusted.
+    /// Another node may hold the lease by now, or this node's clock is not to be trusted.
     Lost,
-    /// This node wants to lead no longer, and still may.
+    /// This node resigns while it still holds the lease.
     Given,
 }
 
@@ -173,7 +173,7 @@ async fn while_trusted(
     }
 }
 
-/// What comes of it within a time. What it has begun may still happen later, which its guard allows for.
+/// Runs work with a time limit. What the work has begun may still happen later; its guard allows for that.
 async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         done = work => Some(done),
@@ -189,7 +189,7 @@ async fn pause(shared: &Shared, duration: Duration) {
     }
 }
 
-/// Jobs whose time has come, executions that are overdue, jobs that are to be forgotten.
+/// Fires timers: dispatches scheduled jobs, ends overdue executions, deletes old jobs.
 struct Clock;
 
 impl Duty for Clock {
@@ -200,7 +200,7 @@ impl Duty for Clock {
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
             let (number, known) = (term.number, shared.availability_in(term));
-            // Whatever becomes due from here on rings, until it is known when to look again.
+            // A commit that adds an earlier due time notifies, until the next check is known.
             shared.next_due.store(i64::MAX, Ordering::SeqCst);
             let (swept, availability) = shared
                 .decide_guarded(term.clone(), move |book| {
@@ -210,7 +210,7 @@ impl Duty for Clock {
                 .await?;
             shared.note_availability(number, availability);
             let now = availability.until;
-            // Often enough that two looks show no gap where there is none.
+            // Often enough that two checks show no gap where there is none.
             let longest = TICK.min(Availability::tolerated(&shared.options.policy) / 4);
             let pause = timeouts::pause(now, swept.next, longest);
             shared.next_due.store(now.after(pause).micros(), Ordering::SeqCst);
@@ -219,7 +219,7 @@ impl Duty for Clock {
     }
 }
 
-/// History that nobody can see any more, logs that have had their time, and space that a few old jobs hold.
+/// Trims history that no request can show, logs past their retention, and space that a few old jobs hold.
 struct Trim;
 
 impl Duty for Trim {

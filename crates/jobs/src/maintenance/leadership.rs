@@ -1,7 +1,7 @@
-//! Who runs the duties: one node at a time, under a lease whose token guards everything that it does.
+//! Leadership: one node at a time runs the maintenance, under a lease whose token guards each of its commits.
 //!
-//! Always: a decision of a duty asks [`Term::guard`] in its own commit, so a node that was paused past the end of its
-//! lease changes nothing, whatever it believes. A node that owns its store alone takes the lease from its own past.
+//! Always: each maintenance decision calls [`Term::guard`] in its own commit. So a node that was paused past the end
+//! of its lease changes nothing. A node that is alone on its store takes the lease from its own earlier start.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::rules::availability::Availability;
 use crate::storage::event_log::Log;
 use crate::storage::leader_term::Term;
 
-/// Takes the lease for a node, or renews it; `None` when another node has it. `sole` says that there can be no other.
-/// A renewal writes down what the leader knows of its availability in its term.
+/// Acquires or renews the lease for a node; `None` when another node has it. `sole` says that no other node exists. A
+/// renewal stores the availability that the leader knows in its term.
 pub fn take(
     tx: &mut dyn Tx,
     node: &str,
@@ -23,7 +23,7 @@ pub fn take(
     life: Duration,
     known: Option<(u64, Availability)>,
 ) -> Result<Option<Term>, TxError> {
-    // Without a leader no job is deleted.
+    // Without a leader no job would be deleted, so this commit may use the disk reserve.
     tx.use_reserve();
     let (last, log) = (term(tx)?, Log::open(tx)?);
     if sole && let Some(holder) = look(tx)?.filter(|holder| holder.owner != node) {
@@ -52,7 +52,7 @@ pub fn term(tx: &mut dyn Tx) -> Result<u64, TxError> {
     Ok(record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok()).unwrap_or(0))
 }
 
-/// Gives the lease back, so that another node need not wait for its end.
+/// Releases the lease, so that another node need not wait for its end.
 pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Result<(), TxError> {
     if let Some(availability) = known
         && term.guard(tx)?
@@ -62,7 +62,7 @@ pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Resu
     lease::release(tx, keys::LEADER, term.token).map(drop)
 }
 
-/// Who leads, and under which token.
+/// The node that leads, with its token.
 pub fn look(tx: &mut dyn Tx) -> Result<Option<Holder>, TxError> {
     lease::holder(tx, keys::LEADER)
 }

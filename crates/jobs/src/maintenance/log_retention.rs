@@ -1,18 +1,18 @@
-//! Logs that have had their time: what a job said is kept for a while after its end, whether or not the job still is.
+//! Log retention: a job's log is kept for a while after the job's end, whether or not the job still exists.
 //!
-//! An entry in the order of time says when to look. Always: the log of a job that has not ended, or ended again since,
-//! is left alone; its next end notes another entry.
+//! An entry in a time index says when to check a log. Always: the log of a job that has not ended, or that ended
+//! again later, stays; its next end adds another entry.
 
 use crate::model::ids::JobId;
 use crate::model::keys;
 use crate::storage::{Book, Halt, each};
 
-/// Logs that one decision looks at.
+/// Logs checked in one commit.
 const LOGS_MAX: usize = 16;
-/// Records of a log that one decision removes.
+/// Log records removed in one commit.
 const RECORDS_MAX: usize = 64;
 
-/// Removes logs whose time is over; tells whether there may be more.
+/// Removes logs past their retention. Returns whether there may be more.
 pub fn sweep(book: &mut Book<'_>) -> Result<bool, Halt> {
     let now = book.now();
     let entries = book.stored(keys::WORN, None, LOGS_MAX)?;

@@ -1,4 +1,4 @@
-//! What the leader does though no request asks for it: timeouts, schedules, retention, compaction, tallies.
+//! Maintenance that the leader runs: timeouts, schedules, retention, compaction, tallies.
 //!
 //! Always: each commit is guarded by the leader's term. Start at `leader_loop`.
 

@@ -1,8 +1,8 @@
-//! Counting, by slice, the jobs of a queue that were there before anybody asked who owns how many.
+//! Counts, by slice, the jobs of queues that are older than the tally.
 //!
-//! A server that is alone on its store keeps no tally, and a queue may be older than tallies are. The leader counts such
-//! a queue, a stretch in each commit, while its jobs go on. Always: the tally of a queue says what its slots do, up to the
-//! chunk that the head names; what is before it is followed from then on, what is behind it is yet to be counted.
+//! A server that is alone on its store keeps no tally. When a second server joins, the leader counts each queue, a
+//! few chunks in each commit, while its jobs run. Always: up to the chunk that the head names, the tally agrees with
+//! the slots. Commits keep that part up to date; the rest is yet to be counted.
 
 use baton_types::PartitionId;
 
@@ -12,7 +12,7 @@ use crate::storage::{Book, Halt};
 /// Chunks counted in one commit.
 const STRETCH: u64 = 32;
 
-/// Counts the next stretch of a queue; tells whether there is more.
+/// Counts the next chunks of a queue. Returns whether there are more.
 pub fn recount(book: &mut Book<'_>, partition: PartitionId) -> Result<bool, Halt> {
     let end = book.next_place(partition)?.offset.0.div_ceil(CHUNK);
     let head = book.head(partition)?;

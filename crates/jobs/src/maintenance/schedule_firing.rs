@@ -13,12 +13,12 @@ use crate::rules::schedules::firing::{self, DUE_MAX};
 use crate::runtime::context::Shared;
 use crate::storage::leader_term::Term;
 
-/// The longest pause between two looks: another server may have added a schedule.
+/// The longest pause between two checks: another server may have added a schedule.
 const TICK: Duration = Duration::from_secs(1);
-/// Schedules that are fired side by side: the store joins their commits.
+/// Schedules that are fired concurrently: the store groups their commits.
 const ABREAST: usize = 32;
 
-/// Fires what is due.
+/// Fires the schedules that are due.
 pub struct Schedules;
 
 impl Duty for Schedules {
@@ -53,7 +53,7 @@ fn settled(fired: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
     fired.unwrap_or_else(|error| Err(baton_store::Error::Closed(error.to_string()).into()))
 }
 
-/// Fires one schedule. One that cannot fire is put off, so that it holds up no other.
+/// Fires one schedule. Postpones one that cannot fire, so that it delays no other.
 async fn fire_one(shared: Arc<Shared>, term: Term, id: String) -> Result<(), Error> {
     let schedule = id.clone();
     let fired = shared.decide_guarded(term.clone(), move |book| firing::fire(book, &schedule)).await;

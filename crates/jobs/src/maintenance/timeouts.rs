@@ -1,7 +1,8 @@
-//! The clock: jobs whose time has come, executions that are overdue, jobs that are to be forgotten.
+//! Timeouts: dispatches scheduled jobs, ends overdue executions, deletes old jobs.
 //!
-//! Chunks stand in the order of the first thing that is due in them, so what is far away costs nothing. Always: each
-//! decision is guarded by the leader's lease, so a node that was leader once changes nothing. Start at [`sweep`].
+//! The due index orders chunks by the first time at which one of their jobs is due. So jobs of the far future cost
+//! nothing. Always: each commit is guarded by the leader's lease, so a former leader changes nothing. Start at
+//! [`sweep`].
 
 use std::time::Duration;
 
@@ -18,19 +19,20 @@ use crate::rules::state_machine::{self, Overdue, Verdict};
 use crate::rules::{completion, history, logs};
 use crate::storage::{Book, Halt, each};
 
-/// Chunks that one decision looks at.
+/// Chunks checked in one commit.
 const CHUNKS_MAX: usize = 64;
 
-/// What a look at the clock came to.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Chunks that were looked at.
+    /// Chunks that the sweep checked.
     pub chunks: usize,
-    /// When the next one is due, if one is.
+    /// When the next chunk is due, if one is.
     pub next: Option<Timestamp>,
 }
 
-/// Does what is due. `available_since` is the end of the last gap in which no worker could be heard.
+/// Handles everything that is due. `available_since` is the end of the last gap in which no server could hear
+/// workers.
 pub fn sweep(book: &mut Book<'_>, available_since: Timestamp) -> Result<Swept, Halt> {
     let now = book.now();
     let (mut due, mut next) = (Vec::new(), None);
@@ -66,10 +68,10 @@ fn sweep_chunk(book: &mut Book<'_>, at: (PartitionId, u64), available_since: Tim
     each(places, |place| act(book, place, available_since)).map(drop)
 }
 
-/// Does what is due for one job.
+/// Handles what is due for one job.
 fn act(book: &mut Book<'_>, place: Place, available_since: Timestamp) -> Result<(), Halt> {
     let now = book.now();
-    // What was done for another may have changed this one.
+    // The handling of another job may have changed this one.
     let Some(slot) = book.slot(place)?.filter(|slot| slot.due().is_some_and(|due| due <= now)) else {
         return Ok(());
     };
@@ -129,7 +131,7 @@ fn take_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     completion::settle(book, place, verdict)
 }
 
-/// Forgets a job that ended long ago, with everything that is kept for it; its log has a time of its own.
+/// Deletes a job that ended long ago, with its records. Its log has a retention of its own.
 fn forget(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     let Some(slot) = book.slot(place)?.cloned() else { return Ok(()) };
     let id = book.id(place)?;
@@ -153,7 +155,7 @@ fn forget(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     Ok(())
 }
 
-/// How long a sleeper may sleep before it looks at the clock.
+/// How long the sweep may sleep before it checks the clock again.
 pub fn pause(now: Timestamp, next: Option<Timestamp>, longest: Duration) -> Duration {
     next.map_or(longest, |next| next.since(now).min(longest))
 }

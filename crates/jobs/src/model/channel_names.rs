@@ -1,6 +1,6 @@
 //! The names of channels: queues to which nodes publish what happens to jobs, while the queue exists.
 
-/// A channel that is not one queue's or node's.
+/// A channel for all queues and nodes.
 pub const STATUS: &str = "job.status";
 /// See [`STATUS`].
 pub const LOGS: &str = "job.logs";
@@ -14,9 +14,9 @@ pub const HANDOFF: &str = "job.handoff";
 pub const WORKER: &str = "worker.heartbeat";
 /// See [`STATUS`].
 pub const COORDINATOR: &str = "coordinator.heartbeat";
-/// One for each job queue.
+/// Prefix of one channel for each job queue.
 pub const DISPATCH: &str = "job.dispatch.";
-/// One for each node.
+/// Prefix of one channel for each node.
 pub const ACK: &str = "job.handoff.ack.";
 
 /// Whether a name after the prefix is that of a channel.

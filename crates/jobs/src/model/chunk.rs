@@ -10,9 +10,9 @@ use crate::model::ids::{CHUNK, Place};
 use crate::model::slot::{Permit, Slot, TIMEOUT_MS};
 use crate::model::state::State;
 
-/// Runs of slots that say the same; see [`Chunk::encode`].
+/// Stores equal neighbouring slots as one run; see [`Chunk::encode`].
 const FORMAT: u8 = 2;
-/// Each slot by itself, its key within it; still read.
+/// The earlier format: stores each slot by itself, with its key. Still readable.
 const FORMAT_WITHOUT_RUNS: u8 = 1;
 
 /// Which of the optional parts a slot has.
@@ -39,18 +39,18 @@ mod part {
     pub const TIMEOUT: u64 = 1 << 19;
 }
 
-/// A run of jobs that share a record.
+/// A record with the slots of neighbouring jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chunk {
-    /// Under which moment the chunk stands in the order of time.
+    /// The time of the chunk's entry in the due index.
     pub indexed: Option<Timestamp>,
     /// The slots, from the chunk's first offset on; at most [`CHUNK`].
     pub slots: Vec<Slot>,
 }
 
 impl Chunk {
-    /// The chunk as it is stored. Jobs that came together were mostly given out and ended together, so neighbours say
-    /// the same but for their concurrency keys: a run of them is stored as its length, one slot, and their keys.
+    /// Encodes the chunk. Jobs that were enqueued together were mostly leased and ended together. So neighbours are
+    /// equal except for their concurrency keys: a run of them is stored as its length, one slot, and their keys.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(64 + 9 * self.slots.len()));
         let base = self.slots.iter().find(|slot| slot.state != State::Gone);
@@ -73,7 +73,6 @@ impl Chunk {
         out.0
     }
 
-    /// Reads it back.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut from = Reader(bytes);
         let format = from.byte()?;
@@ -103,7 +102,7 @@ impl Chunk {
     }
 }
 
-/// How many slots from the first on say the same, but for their keys.
+/// How many slots from the first on are equal, except for their keys.
 fn run_of(first: &Slot, slots: &[Slot]) -> usize {
     let mut same = first.clone();
     let is_same = |slot: &&Slot| {
@@ -118,7 +117,7 @@ fn run_of(first: &Slot, slots: &[Slot]) -> usize {
 fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
     out.byte(slot.state as u8 | (slot.priority << 4));
     if slot.state == State::Gone {
-        // A place in a line outlives the job, and so does a specification that stands here.
+        // A position in a key's wait list outlives the job, and so does a specification that is stored here.
         let linked = slot.kept_permit();
         out.byte(u8::from(linked.is_some()) | (u8::from(slot.spec.is_some()) << 1));
         if let Some(permit) = linked {
@@ -209,7 +208,7 @@ fn encode_permit(out: &mut Writer, permit: &Permit) {
     }
 }
 
-/// A permit; without its key, which follows the run.
+/// A permit without its key, which follows the run.
 fn decode_permit(from: &mut Reader<'_>, format: u8) -> Result<Permit, Error> {
     let (flags, key) = match format {
         FORMAT_WITHOUT_RUNS => (from.number()?, from.number()?),

@@ -1,4 +1,4 @@
-//! How numbers, moments and texts stand in records: small ones take a byte.
+//! Encoding of numbers, times and texts in records. A small number takes a byte.
 
 use baton_store::Error;
 use baton_types::Timestamp;
@@ -12,7 +12,7 @@ impl Writer {
         self.0.push(byte);
     }
 
-    /// Seven bits at a time, the lowest first.
+    /// A variable-length integer: seven bits at a time, the lowest first.
     pub fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(u8::try_from(number & 0x7f).unwrap_or(0) | 0x80);
@@ -21,12 +21,12 @@ impl Writer {
         self.0.push(u8::try_from(number).unwrap_or(0));
     }
 
-    /// Eight bytes, for what is as likely large as small.
+    /// Eight bytes, for values such as hashes that are rarely small.
     pub fn fixed(&mut self, number: u64) {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
-    /// A moment as its distance from another, which is shorter.
+    /// A time as its distance from another, which is shorter.
     pub fn moment(&mut self, at: Timestamp, since: Timestamp) {
         let distance = at.micros().wrapping_sub(since.micros());
         self.number((distance.wrapping_shl(1) ^ (distance >> 63)).cast_unsigned());
@@ -38,7 +38,7 @@ impl Writer {
     }
 }
 
-/// Reads them back.
+/// Reads values that [`Writer`] wrote.
 #[derive(Debug)]
 pub struct Reader<'a>(pub &'a [u8]);
 

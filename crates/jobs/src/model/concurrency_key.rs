@@ -9,19 +9,19 @@ use crate::model::keys;
 use crate::model::slot::Permit;
 use crate::model::spec::Spec;
 
-/// What is kept of a key.
+/// The stored state of a concurrency key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Key {
-    /// How many may be under way.
+    /// How many jobs may run at once.
     pub limit: u32,
-    /// How many are.
+    /// How many jobs hold a permit.
     pub held: u32,
-    /// Both ends of the line.
+    /// The first and the last waiting job.
     pub line: Option<(Place, Place)>,
 }
 
 impl Key {
-    /// Whether nobody holds it or waits for it, so that nothing has to be kept.
+    /// Whether no job holds a permit or waits for one, so that the key need not be stored.
     pub fn is_idle(&self) -> bool {
         self.held == 0 && self.line.is_none()
     }
@@ -48,7 +48,7 @@ fn read_place(from: &mut Reader<'_>) -> Result<Place, StoreError> {
     Ok(Place::new(partition, from.number()?))
 }
 
-/// What a job needs by its specification, before it has any.
+/// The permit that a job's specification asks for, not yet acquired.
 pub fn of(spec: &Spec) -> Option<Permit> {
     let text = spec.concurrency_key.as_ref()?;
     Some(Permit {

@@ -1,28 +1,28 @@
-//! What can go wrong, sorted by what the caller can do about it.
+//! Errors, sorted by what the caller can do about them.
 
 use crate::model::ids::JobId;
 
 /// The code of a refusal because this node does not lead the maintenance.
 pub const NOT_LEADER: &str = "not_leader";
 
-/// Why something was not done. Nothing of it was.
+/// Why an operation failed. It changed nothing.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The request is wrong: fix what the text names.
     #[error("{0}")]
     Invalid(String),
-    /// There is no such thing; it may have been forgotten.
+    /// It does not exist; it may have been deleted.
     #[error("{0}")]
     NotFound(String),
-    /// It is not in a state in which this can be done.
+    /// Its state does not allow the operation.
     #[error("{message}")]
     Conflict {
-        /// The reason in a word.
+        /// A code for programs.
         code: &'static str,
         /// The reason.
         message: String,
     },
-    /// More than there may be.
+    /// More than the limit allows.
     #[error("{0}")]
     TooLarge(String),
     /// A limit on what is kept at once was reached: try again later.

@@ -12,7 +12,7 @@ use crate::model::codec::{Reader, Writer};
 use crate::model::limits::ERROR_BYTES_MAX;
 use crate::model::state::Outcome;
 
-/// What a worker says of a failure.
+/// The failure that a worker reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobError {
@@ -24,12 +24,12 @@ pub struct JobError {
 }
 
 impl JobError {
-    /// A failure that the server saw itself.
+    /// A failure that the server detected.
     pub fn of_server(kind: &str, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), message: message.into() }
     }
 
-    /// The same, no longer than an error may be.
+    /// The error, cut to the allowed length.
     pub fn bounded(mut self) -> Self {
         for text in [&mut self.kind, &mut self.message] {
             if text.len() > ERROR_BYTES_MAX {
@@ -48,15 +48,13 @@ pub struct Entry {
     pub number: u32,
     /// Its fence.
     pub fence: u64,
-    /// Who ran it.
+    /// The worker that ran it.
     pub worker: u64,
     /// When it began.
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Timestamp,
-    /// How.
     pub outcome: Outcome,
-    /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<JobError>,
     /// The entry before.
@@ -72,7 +70,7 @@ impl Entry {
         out.0
     }
 
-    /// An entry and the result that stands with it.
+    /// An entry and the result that is stored with it.
     pub fn decode(payload: &Bytes) -> Result<(Self, Bytes), StoreError> {
         let mut from = Reader(payload);
         let entry = serde_json::from_slice(from.bytes()?).map_err(|error| {

@@ -1,4 +1,4 @@
-//! What names a job and an execution: where the job is, and under which fence it ran.
+//! Ids of jobs and executions: the position of the job, and the fence of the execution.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Jobs of one chunk: enough that a batch changes few records, few enough that one job's change is a small write.
 pub const CHUNK: u64 = 64;
 
-/// Where a job is.
+/// The position of a job: its partition and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The partition of its queue.
@@ -23,12 +23,12 @@ impl Place {
         Self { partition, offset: Offset(offset) }
     }
 
-    /// The chunk that it stands in.
+    /// The chunk that holds the job's slot.
     pub(crate) const fn chunk(self) -> (PartitionId, u64) {
         (self.partition, self.offset.0 / CHUNK)
     }
 
-    /// Where in its chunk it stands.
+    /// The index of the job's slot in its chunk.
     pub(crate) fn index(self) -> usize {
         usize::try_from(self.offset.0 % CHUNK).unwrap_or(0)
     }
@@ -39,22 +39,22 @@ impl Place {
 pub struct JobId(MessageId);
 
 impl JobId {
-    /// The id of the job accepted at `created_at` in `place`.
+    /// The id of the job accepted at `created_at` at `place`.
     pub fn new(created_at: Timestamp, place: Place) -> Self {
         Self(MessageId::new(created_at, place.partition, place.offset))
     }
 
-    /// Where it is, if such a job can be at all.
+    /// The job's position, if the id can be that of a job.
     pub fn place(self) -> Option<Place> {
         self.0.position().map(|(partition, offset)| Place { partition, offset })
     }
 
-    /// The id that a UUID is, which may be no job's.
+    /// A UUID as a job id. No such job need exist.
     pub(crate) const fn of_uuid(id: uuid::Uuid) -> Self {
         Self(MessageId::from_uuid(id))
     }
 
-    /// The id as the UUID that it is.
+    /// The id as a UUID.
     pub const fn as_uuid(self) -> uuid::Uuid {
         self.0.as_uuid()
     }
@@ -101,7 +101,7 @@ impl<'de> Deserialize<'de> for JobId {
 pub struct ExecutionId {
     /// The job.
     pub job: JobId,
-    /// What the execution must show.
+    /// The fence that the worker must present.
     pub fence: u64,
 }
 
@@ -127,7 +127,7 @@ impl Serialize for ExecutionId {
     }
 }
 
-/// A worker, from one registration to its end: a process that starts again is another one, whatever its name.
+/// A worker, from one registration to its end. A process that restarts registers as another worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u64);
 

@@ -1,4 +1,4 @@
-//! The keys of records. They are described in the crate's documentation.
+//! Keys of records. The crate's documentation describes them.
 
 use baton_types::{PartitionId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -8,7 +8,7 @@ use crate::model::ids::{JobId, Place};
 pub const DUE: &str = "jobs/due/";
 pub const LEADER: &str = "jobs/leader";
 pub const TERM: &str = "jobs/term";
-/// Since when the duties have run without a gap.
+/// Since when the leader's maintenance has run without a gap.
 pub const AVAILABILITY: &str = "jobs/availability";
 pub const OWNERS: &str = "jobs/owners";
 pub const EVENTS: &str = "jobs/event/";
@@ -22,7 +22,7 @@ pub const WORKERS: &str = "jobs/worker/";
 pub const DEAD: &str = "jobs/dead/";
 pub const WORN: &str = "jobs/worn/";
 
-/// What a label says of a job.
+/// The kinds of labels of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Label {
     Tag,
@@ -50,7 +50,7 @@ pub fn due(at: Timestamp, partition: PartitionId, number: u64) -> String {
     format!("{DUE}{:020}/{:016x}/{number:010x}", at.micros().max(0), partition.0)
 }
 
-/// What a due entry tells.
+/// The parts of a key of the due index.
 pub fn read_due(key: &str) -> Option<(Timestamp, PartitionId, u64)> {
     let mut parts = key.strip_prefix(DUE)?.split('/');
     let at = Timestamp::from_micros(parts.next()?.parse().ok()?);
@@ -79,7 +79,7 @@ pub fn labels(label: Label, text: &str) -> String {
     format!("jobs/label/{kind}/{:016x}/", xxh3_64_with_seed(text.as_bytes(), seed))
 }
 
-/// The newest first.
+/// A key that sorts the newest job first.
 pub fn label(label: Label, text: &str, job: JobId) -> String {
     format!("{}{}", labels(label, text), newest_first(job))
 }
@@ -88,18 +88,18 @@ fn newest_first(job: JobId) -> String {
     format!("{:032x}", u128::MAX - job.as_uuid().as_u128())
 }
 
-/// The job that an entry in the order of [`newest_first`] tells of.
+/// The job of a key that [`newest_first`] made.
 pub fn read_newest_first(text: &str) -> Option<JobId> {
     let number = u128::from_str_radix(text, 16).ok()?;
     uuid::Uuid::from_u128(u128::MAX - number).to_string().parse().ok()
 }
 
-/// The newest first.
+/// A key that sorts the newest dead letter first.
 pub fn dead(at: Timestamp, job: JobId) -> String {
     format!("{DEAD}{:020}/{:032x}", i64::MAX - at.micros(), job.as_uuid().as_u128())
 }
 
-/// The job that a dead letter tells of.
+/// The job of a dead letter's key.
 pub fn read_dead(key: &str) -> Option<JobId> {
     let (_, job) = key.strip_prefix(DEAD)?.split_once('/')?;
     let number = u128::from_str_radix(job, 16).ok()?;
@@ -118,12 +118,12 @@ pub fn log(job: JobId, number: u64) -> String {
     format!("{}{number:016x}", log_lines(job))
 }
 
-/// When a job's log has had its time.
+/// When to remove a job's log.
 pub fn worn(at: Timestamp, job: JobId) -> String {
     format!("{WORN}{:020}/{:032x}", at.micros().max(0), job.as_uuid().as_u128())
 }
 
-/// What such an entry tells.
+/// The parts of such a key.
 pub fn read_worn(key: &str) -> Option<(Timestamp, JobId)> {
     let (at, job) = key.strip_prefix(WORN)?.split_once('/')?;
     let number = u128::from_str_radix(job, 16).ok()?;
@@ -131,12 +131,12 @@ pub fn read_worn(key: &str) -> Option<(Timestamp, JobId)> {
     Some((Timestamp::from_micros(at.parse().ok()?), job))
 }
 
-/// Why a job is to stop, until its worker has.
+/// Why a job was cancelled, until its worker has stopped.
 pub fn cancel_reason(job: JobId) -> String {
     format!("jobs/cancel-reason/{:032x}", job.as_uuid().as_u128())
 }
 
-/// How far a job says it is.
+/// The progress that a job's worker reported.
 pub fn progress(job: JobId) -> String {
     format!("jobs/progress/{:032x}", job.as_uuid().as_u128())
 }
@@ -161,12 +161,12 @@ pub fn idempotent(key: &str) -> String {
     format!("jobs/idempotent/{:032x}", xxhash_rust::xxh3::xxh3_128(key.as_bytes()))
 }
 
-/// The number that stands for a unique key of a queue.
+/// The hash of a unique key of a queue.
 pub fn unique_hash(partition: PartitionId, key: &str) -> u64 {
     xxh3_64_with_seed(key.as_bytes(), partition.0)
 }
 
-/// The number that stands for a concurrency key.
+/// The hash of a concurrency key.
 pub fn permit_hash(key: &str) -> u64 {
     xxh3_64_with_seed(key.as_bytes(), 4)
 }

@@ -6,38 +6,33 @@ use baton_store::Error;
 use baton_types::Timestamp;
 
 use crate::model::codec::{Reader, Writer};
-/// A set of numbers, kept as ranges: chunks of a queue.
+/// A set of chunk numbers, stored as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many are in it.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// The first.
     pub fn first(&self) -> Option<u64> {
         self.0.first().map(|(start, _)| *start)
     }
 
-    /// All of them, in order.
+    /// All numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         self.0.iter().flat_map(|(start, end)| *start..*end)
     }
 
-    /// Whether `number` is in it.
     pub fn contains(&self, number: u64) -> bool {
         let at = self.0.partition_point(|(_, end)| *end <= number);
         self.0.get(at).is_some_and(|(start, _)| *start <= number)
     }
 
-    /// Adds a number.
     pub fn insert(&mut self, number: u64) {
         let at = self.0.partition_point(|(_, end)| *end < number);
         match self.0.get_mut(at) {
@@ -52,7 +47,6 @@ impl Ranges {
         }
     }
 
-    /// Takes a number out.
     pub fn remove(&mut self, number: u64) {
         let at = self.0.partition_point(|(_, end)| *end <= number);
         let Some((start, end)) = self.0.get(at).copied().filter(|(start, _)| *start <= number) else {
@@ -69,7 +63,7 @@ impl Ranges {
         }
     }
 
-    /// Joins neighbours until there are few ranges. For sets that may hold too much.
+    /// Joins neighbouring ranges until at most `max` are left. Only for sets that may contain too much.
     pub fn bound(&mut self, max: usize) {
         while self.0.len() > max.max(1) {
             let joined = self.0.chunks(2).map(|pair| (pair[0].0, pair[pair.len() - 1].1));
@@ -105,14 +99,14 @@ pub struct Lane {
     pub priority: u8,
     /// The number of their type.
     pub kind: u32,
-    /// When the oldest of them was accepted, roughly.
+    /// When the oldest of them was accepted, approximately.
     pub since: Timestamp,
-    /// The chunks that may hold some; every chunk that holds one is here.
+    /// The chunks that may hold some of them; a chunk that holds one is always listed.
     pub chunks: Ranges,
 }
 
 impl Lane {
-    /// How urgent its oldest job is: its priority, and one more for each while that it has waited.
+    /// The priority of its oldest job, plus one for each ageing interval that it has waited.
     pub fn urgency(&self, now: Timestamp, ageing: Duration) -> u64 {
         let waited = now.since(self.since).as_micros() / ageing.as_micros().max(1);
         u64::from(self.priority) + u64::try_from(waited).unwrap_or(u64::MAX / 2)

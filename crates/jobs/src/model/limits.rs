@@ -1,4 +1,4 @@
-//! The bounds of jobs, each with its reason, and the times that hold unless a caller says otherwise.
+//! Limits of jobs, each with its reason, and default times.
 
 use std::time::Duration;
 
@@ -24,31 +24,31 @@ pub const DEPENDENTS_MAX: usize = 1_000;
 pub const KINDS_MAX: usize = 1_000;
 /// Job queues.
 pub const QUEUES_MAX: usize = 10_000;
-/// The largest weight of a queue beside others.
+/// The largest weight of a queue.
 pub const WEIGHT_MAX: u32 = 1_000;
 /// Queues that a worker may serve.
 pub const WORKER_QUEUES_MAX: usize = 64;
 /// Job types that a worker may name.
 pub const WORKER_KINDS_MAX: usize = 256;
-/// Jobs that a worker hears of before its next heartbeat that it is to stop them.
+/// Jobs to stop that the server queues for a worker's next heartbeat.
 pub const WORKER_STOPS_MAX: usize = 100;
-/// Workers that are known at a time.
+/// Workers registered at a time.
 pub const WORKERS_MAX: usize = 10_000;
 /// Jobs that one lease call may take.
 pub const LEASE_JOBS_MAX: usize = 1_000;
-/// Bytes of arguments in one lease answer.
+/// Bytes of arguments in one lease response.
 pub const LEASE_BYTES_MAX: usize = 16 << 20;
 /// Outcomes of one report.
 pub const REPORTS_MAX: usize = 1_000;
-/// Jobs that a heartbeat may name.
+/// Jobs that a heartbeat may list.
 pub const BEAT_JOBS_MAX: usize = 10_000;
-/// The longest that a lease call or a wait for a job's end may take.
+/// The longest wait of a lease call, or for a job's end.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Retries that a job may ask for.
 pub const RETRIES_MAX: u32 = 1_000;
 /// How far ahead a job may be due.
 pub const DELAY_MAX: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
-/// The longest time that a job may be given to run.
+/// The longest timeout of a job.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest window of a unique key.
 pub const WINDOW_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -58,26 +58,27 @@ pub const PERMITS_MAX: u32 = 100_000;
 pub const LINE_BYTES_MAX: usize = 16 << 10;
 /// Lines of one call.
 pub const LINES_MAX: usize = 1_000;
-/// Lines that are kept of one execution, at least; older ones are dropped, counted and told as a gap.
+/// Lines that are kept of one execution, at least. Older lines are dropped and counted, and readers see a gap.
 pub const LINES_KEPT_MAX: u64 = 10_000;
-/// Lost executions after which a job is not tried any more: it may be what kills the workers.
+/// A job fails after this many lost executions: the job itself may be what kills its workers.
 pub const LOSSES_MAX: u32 = 3;
-/// Bytes after which lines or events that one call brings go on in another record.
+/// Lines or events of one call are split into records of this many bytes.
 pub const SPLIT_BYTES: usize = 256 << 10;
-/// Rows of one page of a listing.
+/// Entries of one page of a listing.
 pub const PAGE_MAX: usize = 1_000;
-/// Chunks that one page of a listing looks through, so that no search holds up the rest.
+/// Chunks that one page of a listing reads, so that no search delays other work.
 pub const PAGE_CHUNKS_MAX: usize = 256;
-/// Ranges of chunks that a lane keeps; beyond, neighbours are joined and empty chunks between them looked at.
+/// Ranges of chunks in a lane. Beyond that, neighbouring ranges are joined and the empty chunks between them are
+/// read, too.
 pub const LANE_RANGES_MAX: usize = 1_024;
 
-/// How long a job may run that does not say how long.
+/// The timeout of a job that sets none.
 pub const TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a worker may be silent before its jobs are given to others.
+/// How long a worker may be silent before its jobs go to others.
 pub const LEASE: Duration = Duration::from_secs(30);
-/// How often a worker is asked to be heard.
+/// How often a worker should send a heartbeat.
 pub const HEARTBEAT: Duration = Duration::from_secs(10);
-/// How long a worker has to end a cancelled job.
+/// How long a worker has to stop a cancelled job.
 pub const CANCEL_GRACE: Duration = Duration::from_secs(30);
 /// How long a completed or cancelled job is kept.
 pub const COMPLETED_FOR: Duration = Duration::from_secs(24 * 3600);
@@ -87,11 +88,11 @@ pub const FAILED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 pub const LOGS_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long an idempotency key is remembered.
 pub const IDEMPOTENT_FOR: Duration = Duration::from_secs(24 * 3600);
-/// How long a silent worker is listed.
+/// How long a silent worker stays listed.
 pub const WORKER_FOR: Duration = Duration::from_secs(3600);
-/// How long the reason of a cancellation waits for the worker to stop; a job keeps it in its history afterwards.
+/// How long the reason of a cancellation is kept for the worker; afterwards the job's history has it.
 pub const CANCEL_REASON_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Losses count against a job only within this time.
+/// Lost executions count against a job only within this time.
 pub const LOSSES_WITHIN: Duration = Duration::from_secs(72 * 3600);
-/// A waiting job rises by one priority after each of these, so that none waits for ever.
+/// A waiting job gains one priority after each of these, so that no job starves.
 pub const AGEING: Duration = Duration::from_secs(60);

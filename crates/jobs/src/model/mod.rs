@@ -1,4 +1,4 @@
-//! What jobs, queues, workers and slices are: plain data, its limits, its records, and how records are encoded.
+//! The data model: jobs, queues, workers and slices, with limits, record keys and encodings.
 //!
 //! Always: nothing here reads or writes the store, and nothing knows a rule. Start at `slot` and `spec`.
 

@@ -15,27 +15,27 @@ use crate::model::limits::{
 use crate::model::names::check_name;
 use crate::model::spec::Spec;
 
-/// For how long a unique key keeps others out.
+/// How long a unique key excludes other jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UniqueScope {
     /// Until the job has ended.
     #[default]
     Active,
-    /// For a time, whatever becomes of the job.
+    /// For a time, even after the job has ended.
     Window,
 }
 
-/// What becomes of a job whose unique key is taken.
+/// What happens when a unique key is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnConflict {
-    /// The caller is told of the job that is there.
+    /// The call returns the existing job.
     #[default]
     Return,
-    /// The caller is refused.
+    /// The call is refused.
     Reject,
-    /// The job that is there is called off, if no worker has it yet.
+    /// The existing job is cancelled, if no worker has it yet.
     Replace,
 }
 
@@ -46,30 +46,30 @@ pub struct Unique {
     pub key: String,
     /// For how long.
     pub scope: UniqueScope,
-    /// The time, when the scope is one.
+    /// The window, for [`UniqueScope::Window`].
     pub window: Duration,
-    /// What becomes of the second.
+    /// What happens to a second job with the key.
     pub on_conflict: OnConflict,
 }
 
-/// When a job is to run.
+/// When a job should run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum When {
-    /// As soon as it can.
+    /// As soon as possible.
     #[default]
     Now,
-    /// So long after it was accepted.
+    /// After a delay.
     After(Duration),
-    /// At a moment.
+    /// At a time.
     At(Timestamp),
 }
 
-/// A job that another one waits for.
+/// A job that another job depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dependency {
-    /// One that was accepted before.
+    /// A job that was accepted before.
     Job(JobId),
-    /// One of the same call, by its place there.
+    /// A job of the same call, by its index.
     Item(usize),
 }
 
@@ -78,7 +78,7 @@ pub enum Dependency {
 pub struct NewJob {
     /// The queue it goes to.
     pub queue: Arc<str>,
-    /// What is kept of it.
+    /// What is stored of it besides its arguments.
     pub spec: Spec,
     /// Its arguments, as JSON.
     pub args: Bytes,
@@ -88,17 +88,17 @@ pub struct NewJob {
     pub when: When,
     /// A key that only one job may have.
     pub unique: Option<Unique>,
-    /// What it waits for.
+    /// The jobs it depends on.
     pub depends_on: Vec<Dependency>,
 }
 
 /// Low, normal, high, critical.
 pub const PRIORITIES: [&str; 4] = ["low", "normal", "high", "critical"];
-/// The priority of a job that does not say which.
+/// The default priority.
 pub const NORMAL: u8 = 1;
 
 impl NewJob {
-    /// A job with nothing special about it.
+    /// A job with default options.
     pub fn new(queue: impl Into<Arc<str>>, job_type: impl Into<Arc<str>>, args: impl Into<Bytes>) -> Self {
         Self {
             queue: queue.into(),
@@ -111,7 +111,7 @@ impl NewJob {
         }
     }
 
-    /// Says what is wrong with it, if something is.
+    /// Refuses a job that is not valid.
     pub fn check(&self) -> Result<(), Error> {
         check_name("queue", &self.queue)?;
         check_name("jobType", &self.spec.job_type)?;

@@ -1,31 +1,31 @@
-//! The times of a cluster.
+//! Timing of a cluster: leases, heartbeats, offers.
 
 use std::time::Duration;
 
-/// How long nodes wait for each other. The defaults are those of the document that jobs were built from.
+/// How long nodes wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// The leader's lease.
     pub term: Duration,
     /// How often it is renewed.
     pub renew: Duration,
-    /// How long before its end the leader stops to act, by its own clock.
+    /// How long before the lease ends the leader stops acting, by its own clock.
     pub margin: Duration,
-    /// How often a node is heard.
+    /// How often a node sends a heartbeat.
     pub heartbeat: Duration,
-    /// The silence, in the store's time, after which a node is dead.
+    /// A node that was silent for this long, in store time, is dead.
     pub dead_after: Duration,
-    /// How long an offer waits for somebody to take it before it is made again.
+    /// How long an offer waits to be claimed before it is repeated.
     pub ack: Duration,
-    /// How often it is made.
+    /// How often an offer is made.
     pub tries: u32,
     /// How long a leaving node waits after its last offer.
     pub tail: Duration,
-    /// How long leaving may take in all.
+    /// How long a drain may take in total.
     pub ceiling: Duration,
-    /// How often the leader looks for jobs without an owner, besides when a node dies.
+    /// How often the leader looks for slices without an owner, besides when a node dies.
     pub orphans_every: Duration,
-    /// How often the leader may move jobs from one node to another.
+    /// The least time between two rebalances.
     pub cooldown: Duration,
 }
 
@@ -49,22 +49,22 @@ impl Default for Times {
 }
 
 impl Times {
-    /// How often a node looks at what others did.
+    /// How often a node reads the state of the cluster.
     pub fn look(&self) -> Duration {
         (self.heartbeat / 4).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 
-    /// How often a node that does not lead tries to.
+    /// How often a follower tries to become leader.
     pub fn try_lead(&self) -> Duration {
         (self.term / 10).clamp(Duration::from_millis(20), Duration::from_secs(2))
     }
 
-    /// How long after asking for its lease the leader may act.
+    /// How long after it asked for its lease the leader may act.
     pub fn trusted(&self) -> Duration {
         self.term.saturating_sub(self.margin)
     }
 
-    /// Says what does not fit together, if something does not.
+    /// Refuses times that do not fit together.
     pub fn check(&self) -> Result<(), &'static str> {
         if self.renew + self.margin >= self.term {
             return Err("the leader's renewal and margin must together be shorter than its lease");

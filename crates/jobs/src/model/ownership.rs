@@ -1,9 +1,9 @@
-//! Who owns which slice of the jobs, under which epoch, and what is on offer.
+//! The ownership table: which node owns which slice of the jobs, under which epoch, and which slices are on offer.
 //!
-//! One record holds it all, so that every change is one compare-and-set and nobody sees half of one. Always: an epoch
-//! rises with every change of the owner and never otherwise; an offer takes nothing away, the owner goes on until
-//! somebody has claimed; how far a slice's events were read moves under the owner's epoch only. Not here: when to offer
-//! (`follower`, `orphan`), what to move (`balance`). Start at [`Table::claim`].
+//! One record holds the whole table, so every change is one compare-and-set and no reader sees half of it. Always: an
+//! epoch rises with every change of the owner and never otherwise; an offer takes nothing away, the owner goes on
+//! until another node claims the slice; only the owner's epoch advances a slice's read position. Not here: when to
+//! offer (`nodes::membership`, `nodes::dead_nodes`), what to move (`nodes::balance`). Start at [`Table::claim`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::model::codec::{Reader, Writer};
 use crate::model::ids::CHUNK;
 
-/// Slices of all jobs: as many as a chunk has slots, so that each job of a chunk is in another one.
+/// Slices of all jobs: as many as a chunk has slots, so that each job of a chunk is in a different slice.
 pub const SLICES: usize = CHUNK as usize;
 
 const FORMAT: u8 = 1;
@@ -37,7 +37,7 @@ impl Reason {
     /// All of them, in order.
     pub const ALL: [Self; 4] = [Self::New, Self::Shutdown, Self::NodeCrash, Self::Rebalance];
 
-    /// The word for it.
+    /// Its name in the API.
     pub const fn word(self) -> &'static str {
         match self {
             Self::New => "New",
@@ -48,16 +48,16 @@ impl Reason {
     }
 }
 
-/// How a slice was handed over.
+/// How the handoff of a slice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// It was taken at the first offer.
+    /// It was claimed at the first offer.
     A,
-    /// It was taken after it was offered again.
+    /// It was claimed after the offer was repeated.
     B,
-    /// Nobody took it in time: the leader will offer it.
+    /// No node claimed it in time: the leader will offer it.
     C,
-    /// Nobody else is there: it waits for a node to come.
+    /// No other node exists: it waits for one to join.
     D,
 }
 
@@ -76,14 +76,13 @@ impl Case {
     }
 }
 
-/// A slice that is to be claimed.
+/// An offer of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Why.
     pub reason: Reason,
-    /// Whom it is meant for; anybody when empty.
+    /// The node that may claim it; any node when empty.
     pub to: Arc<str>,
-    /// Since when.
+    /// When it was made.
     pub at: Timestamp,
     /// How often it was made.
     pub tries: u32,
@@ -92,44 +91,43 @@ pub struct Offer {
 /// One slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Its owner; nobody when empty.
+    /// Its owner; empty when it has none.
     pub owner: Arc<str>,
     /// Rises with every change of the owner.
     pub epoch: u64,
-    /// Whether it is to be claimed.
+    /// The offer, if it is to be claimed.
     pub offer: Option<Offer>,
-    /// Whether its owner has left without anybody claiming it.
+    /// Whether its owner left before another node claimed it.
     pub is_orphan: bool,
-    /// How far its events were read.
+    /// The journal position up to which its events were published.
     pub read: u64,
 }
 
 /// A slice that a node has claimed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// Which.
     pub slice: usize,
-    /// Its epoch from now on.
+    /// Its new epoch.
     pub epoch: u64,
-    /// Whose it was.
+    /// Its former owner.
     pub from: Arc<str>,
     /// Why it was on offer.
     pub reason: Reason,
-    /// How often it had been offered.
+    /// How often it was offered.
     pub tries: u32,
 }
 
-/// See the module.
+/// The ownership table; see the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The slices.
     pub slices: Vec<Slice>,
-    /// When jobs were last moved for balance.
+    /// When the last rebalance was.
     pub balanced_at: Timestamp,
 }
 
 impl Table {
-    /// Slices that nobody owns yet.
+    /// A table in which no slice has an owner.
     pub fn new(now: Timestamp) -> Self {
         let offer = Some(Offer { reason: Reason::New, to: "".into(), at: now, tries: 1 });
         let slice = Slice { owner: "".into(), epoch: 0, offer, is_orphan: false, read: 0 };
@@ -141,8 +139,8 @@ impl Table {
         self.slices.iter().enumerate().filter(move |(_, slice)| *slice.owner == *node).map(|(at, _)| at)
     }
 
-    /// Claims for a node what is on offer: what is meant for it, its share of what is meant for anybody, and whatever
-    /// nobody has taken in `patience`. `active` are the nodes that may claim, itself included.
+    /// Claims slices for a node: those offered to it, its share of those offered to any node, and all that no node
+    /// has claimed within `patience`. `active` are the nodes that may claim, including this one.
     pub fn claim(
         &mut self,
         node: &Arc<str>,
@@ -172,7 +170,7 @@ impl Table {
         claimed
     }
 
-    /// Offers slices of a node; one that is on offer is offered once more. Tells how many.
+    /// Offers the slices of a node, or repeats the offer. Returns how many.
     pub fn offer(&mut self, node: &str, reason: Reason, now: Timestamp) -> usize {
         let mut count = 0;
         for slice in self.slices.iter_mut().filter(|slice| *slice.owner == *node) {
@@ -190,20 +188,20 @@ impl Table {
         }
     }
 
-    /// Takes back what a node has on offer, which it then keeps.
+    /// Withdraws the offers of a node, which keeps the slices.
     pub fn withdraw(&mut self, node: &str) -> usize {
         let own = self.slices.iter_mut().filter(|slice| *slice.owner == *node && slice.offer.is_some());
         own.map(|slice| (slice.offer, slice.is_orphan) = (None, false)).count()
     }
 
-    /// Marks what a node leaves behind.
+    /// Marks the slices that a node leaves behind as orphans.
     pub fn leave(&mut self, node: &str) -> usize {
         let own = self.slices.iter_mut().filter(|slice| *slice.owner == *node);
         own.map(|slice| slice.is_orphan = true).count()
     }
 
-    /// Offers to anybody what belongs to nodes that are not `alive`, and what was meant for them. Offers to one node that
-    /// have waited longer than `patience` are taken back. Tells how many slices lost their owner.
+    /// Offers to any node the slices of owners that are not `alive`, and those offered to such nodes. Withdraws
+    /// offers to one node that are older than `patience`. Returns how many slices lost their owner.
     pub fn bereave(&mut self, alive: impl Fn(&str) -> bool, now: Timestamp, patience: Duration) -> usize {
         let mut lost = 0;
         for slice in &mut self.slices {
@@ -226,7 +224,7 @@ impl Table {
         self.slices.get(slice).is_some_and(|slice| *slice.owner == *node && slice.epoch == epoch)
     }
 
-    /// Notes how far a slice's events were read; refused under another epoch than the owner's.
+    /// Advances a slice's read position; refused under another epoch than the owner's.
     pub fn advance(&mut self, node: &str, slice: usize, epoch: u64, read: u64) -> bool {
         let is_own = self.is_owner(node, slice, epoch);
         if let Some(slice) = self.slices.get_mut(slice).filter(|_| is_own) {
@@ -235,7 +233,6 @@ impl Table {
         is_own
     }
 
-    /// The table as it is stored.
     pub fn encode(&self) -> Vec<u8> {
         let mut names: Vec<&Arc<str>> = Vec::new();
         let mut number = |name| match names.iter().position(|known| *known == name) {
@@ -268,7 +265,6 @@ impl Table {
         out.0
     }
 
-    /// Reads it back.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let wrong = || Error::Corrupt("the owners of jobs cannot be read".into());
         let mut from = Reader(bytes);

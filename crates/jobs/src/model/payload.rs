@@ -1,8 +1,8 @@
-//! How a job's specification and arguments are kept, as a message of its queue.
+//! The stored form of a job's specification and arguments: a message of its queue.
 //!
-//! Written once for each job and read when it is handed out, so it is small and quick to read: what is usual is left
-//! out, and who hands a job out reads only what a worker is told ([`Brief`]). Always: the arguments are the caller's
-//! bytes, at the end. Payloads from before this form begin with the length of a JSON text, which is never zero; they
+//! It is written once for each job and read when the job is leased, so it is small and fast to read. Default values
+//! are omitted, and a lease decodes only what a worker needs ([`Brief`]). Always: the arguments are the caller's
+//! bytes, at the end. Payloads of the earlier format begin with the length of a JSON text, which is never zero; they
 //! are still read.
 
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::model::ids::JobId;
 use crate::model::retry::{Retry, is_usual};
 use crate::model::spec::{Spec, is_usual_timeout, timeout_ms};
 
-/// What a payload in this form begins with.
+/// The first byte of a payload of this format.
 const MARK: u8 = 0;
 
-/// Which of the optional parts a specification has.
+/// Bits for the optional parts of a specification.
 mod part {
     pub const TIMEOUT: u64 = 1;
     pub const RETRY: u64 = 1 << 1;
@@ -35,7 +35,7 @@ mod part {
     pub const ALL: u64 = (1 << 11) - 1;
 }
 
-/// What a worker is told of a job, besides its arguments.
+/// What a worker gets of a job's specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Brief {
     /// What kind of work it is.
@@ -50,7 +50,7 @@ pub struct Brief {
     pub scheduled_for: Option<Timestamp>,
 }
 
-/// Writes a payload. What only its acceptance tells of a job is given beside its specification.
+/// Writes a payload. Facts that only enqueuing knows are arguments beside the specification.
 pub fn encode(out: &mut Writer, spec: &Spec, unique_key: Option<&str>, depends_on: &[JobId], args: &[u8]) {
     let mut parts = 0;
     for (present, part) in [
@@ -106,14 +106,14 @@ pub fn encode(out: &mut Writer, spec: &Spec, unique_key: Option<&str>, depends_o
     out.0.extend_from_slice(args);
 }
 
-/// The specification and the arguments as they are kept.
+/// The stored form of a specification and its arguments.
 pub fn encode_spec(spec: &Spec, args: &[u8]) -> Vec<u8> {
     let mut out = Writer(Vec::with_capacity(64 + args.len()));
     encode(&mut out, spec, spec.unique_key.as_deref(), &spec.depends_on, args);
     out.0
 }
 
-/// Reads the specification and the arguments back.
+/// Decodes the specification and the arguments.
 pub fn decode(payload: &Bytes) -> Result<(Spec, Bytes), StoreError> {
     let Some(kept) = Kept::read(payload)? else { return decode_json(payload) };
     let spec = Spec {
@@ -133,8 +133,8 @@ pub fn decode(payload: &Bytes) -> Result<(Spec, Bytes), StoreError> {
     Ok((spec, payload.slice(kept.args_at..)))
 }
 
-/// Reads what a worker is told, and the arguments. `like` is the type of a job that was read before, which is mostly
-/// the same.
+/// Decodes what a worker gets, and the arguments. `like` is the type of the previous job; an equal type shares its
+/// memory.
 pub fn brief(payload: &Bytes, like: Option<&Arc<str>>) -> Result<(Brief, Bytes), StoreError> {
     let shared = |name: &str| like.filter(|like| ***like == *name).cloned().unwrap_or_else(|| name.into());
     let Some(kept) = Kept::read(payload)? else {
@@ -165,7 +165,7 @@ fn decode_json(payload: &Bytes) -> Result<(Spec, Bytes), StoreError> {
     Ok((spec, payload.slice(payload.len() - from.0.len()..)))
 }
 
-/// A specification where it stands.
+/// A specification that is decoded on demand.
 struct Kept<'a> {
     job_type: &'a str,
     timeout_ms: u64,
@@ -183,7 +183,7 @@ struct Kept<'a> {
 }
 
 impl<'a> Kept<'a> {
-    /// `None` for a payload from before this form.
+    /// `None` for a payload of the earlier format.
     fn read(payload: &'a [u8]) -> Result<Option<Self>, StoreError> {
         let Some((&MARK, rest)) = payload.split_first() else { return Ok(None) };
         let mut from = Reader(rest);

@@ -1,15 +1,15 @@
-//! What holds for all jobs of a server unless a job says otherwise.
+//! Defaults for all jobs of a server.
 
 use std::time::Duration;
 
 use crate::model::limits;
 
-/// Times that rules go by.
+/// Times and switches that rules use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How long a worker may be silent before its jobs are given to others.
+    /// How long a worker may be silent before its jobs go to others.
     pub lease: Duration,
-    /// How often a worker is asked to be heard.
+    /// How often a worker should send a heartbeat.
     pub heartbeat: Duration,
     /// How long a worker has to end a cancelled job.
     pub cancel_grace: Duration,
@@ -21,11 +21,11 @@ pub struct Policy {
     pub failed_for: Duration,
     /// How long a job's log is kept after its end.
     pub logs_for: Duration,
-    /// A waiting job rises by one priority after each of these.
+    /// A waiting job gains one priority after each of these.
     pub ageing: Duration,
-    /// Whether other nodes share the store, so that it is counted which of them owns how many jobs.
+    /// Whether other nodes share the store, so that commits keep the tally of jobs by slice.
     pub shared: bool,
-    /// Whether somebody watches what happens to jobs, so that commits leave a journal.
+    /// Whether a client watches jobs, so that commits write a journal.
     pub watched: bool,
 }
 

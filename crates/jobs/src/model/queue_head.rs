@@ -14,10 +14,10 @@ use crate::model::limits::LANE_RANGES_MAX;
 use crate::model::state::State;
 
 const FORMAT: u8 = 1;
-/// Ranges that all lanes of a queue may have together: what fits a record with room to spare.
+/// Ranges that all lanes of a queue may have together, so that the head fits a record.
 const RANGES_MAX: usize = 64 * LANE_RANGES_MAX;
 
-/// So many jobs in so long a time.
+/// A rate: so many jobs in so many milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rate {
@@ -27,17 +27,17 @@ pub struct Rate {
     pub per_ms: u64,
 }
 
-/// What an operator says of a queue.
+/// Settings of a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct QueueSettings {
-    /// Whether no job is given out.
+    /// Whether no job is leased.
     pub paused: bool,
     /// How many may run at once.
     pub concurrency: Option<u32>,
-    /// How many may be given out in a time.
+    /// How many jobs may be leased in a time.
     pub rate_limit: Option<Rate>,
-    /// Its share of a worker that serves several queues, beside those of the others.
+    /// Its weight among the queues of a worker that serves several.
     pub weight: Option<u32>,
     /// Whether jobs that fail for good are listed as dead letters.
     pub dlq: bool,
@@ -49,22 +49,21 @@ impl Default for QueueSettings {
     }
 }
 
-/// A set of chunks that grows from the beginning of a queue, with gaps.
+/// A set of chunks that mostly grows from the start of a queue, with gaps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    /// All before this one are in it.
+    /// The set contains all chunks before this one.
     pub end: u64,
-    /// Those after it that are.
+    /// The chunks after it that the set contains.
     pub beyond: Ranges,
 }
 
 impl Prefix {
-    /// Whether a chunk is in it.
     pub fn contains(&self, number: u64) -> bool {
         number < self.end || self.beyond.contains(number)
     }
 
-    /// Adds a chunk; tells whether the end moved.
+    /// Adds a chunk. Returns whether the end moved.
     pub fn insert(&mut self, number: u64) -> bool {
         if number < self.end {
             return false;
@@ -97,29 +96,28 @@ pub struct Head {
     pub history: PartitionId,
     /// When it was created.
     pub created_at: Timestamp,
-    /// What an operator says of it.
+    /// The settings that an operator gave.
     pub settings: QueueSettings,
     /// Jobs by state.
     pub counts: [u64; State::COUNT],
-    /// Parts of a job, in millionths, that the rate allows now; and when that was so.
+    /// The token bucket of the rate limit, in millionths of a job, and when it was last filled.
     pub bucket: (u64, Timestamp),
-    /// Chunks whose slots are not kept any more.
+    /// Chunks whose slots were deleted.
     pub removed: Prefix,
-    /// Chunks whose messages are not needed any more: their jobs are gone, or their specifications stand elsewhere.
+    /// Chunks whose messages are garbage: their jobs are gone, or their specifications were moved.
     pub freed: Prefix,
     /// Dispatched jobs.
     pub lanes: Vec<Lane>,
-    /// Jobs that have not ended, by slice; empty where nobody asks.
+    /// Jobs that have not ended, by slice; empty while the server is alone on its store.
     pub open: Vec<u64>,
-    /// The chunk up to which `open` counts; none when it counts all of them. See `recount`.
+    /// The chunk up to which `open` counts; `None` when it counts all. See `maintenance::owner_tally`.
     pub counted: Option<u64>,
 }
 
-/// A whole job in a bucket.
+/// One job in the token bucket.
 const WHOLE: u64 = 1_000_000;
 
 impl Head {
-    /// The head of a queue that has no job yet.
     pub fn new(name: &str, history: PartitionId, now: Timestamp) -> Self {
         Self {
             name: name.into(),
@@ -136,7 +134,7 @@ impl Head {
         }
     }
 
-    /// Begins to tally, if that has not begun. Jobs that are there already are yet to be counted.
+    /// Starts the tally, if it has not started. Existing jobs are yet to be counted.
     pub fn begin_tally(&mut self) {
         if self.open.is_empty() {
             self.counted = (self.open_jobs() > 0).then_some(0);
@@ -144,7 +142,7 @@ impl Head {
         }
     }
 
-    /// Follows jobs of a chunk that were or are open, by slice; each bit is a slot.
+    /// Updates the tally for one chunk; each bit of `before` and `after` is a slot with an open job.
     pub fn tally(&mut self, number: u64, before: u64, after: u64) {
         if self.counted.is_some_and(|counted| number >= counted) {
             return;
@@ -158,12 +156,12 @@ impl Head {
         }
     }
 
-    /// Whether jobs are there that the tally does not know.
+    /// Whether some jobs are not in the tally yet.
     pub fn is_uncounted(&self) -> bool {
         self.counted.is_some() || (self.open.is_empty() && self.open_jobs() > 0)
     }
 
-    /// Jobs that have not ended, by slice. What is not counted yet is taken to be spread evenly, as neighbours are.
+    /// Jobs that have not ended, by slice. Jobs that are not counted yet are assumed to be spread evenly.
     pub fn loads(&self) -> impl Iterator<Item = u64> {
         let slices = CHUNK as usize;
         let rest = self.open_jobs().saturating_sub(self.open.iter().sum());
@@ -187,7 +185,7 @@ impl Head {
         self.count(State::Running) + self.count(State::Cancelling)
     }
 
-    /// How many more jobs may be given out now.
+    /// How many more jobs may be leased now.
     pub fn allowance(&self, now: Timestamp) -> u64 {
         if self.settings.paused {
             return 0;
@@ -198,7 +196,7 @@ impl Head {
         by_concurrency.unwrap_or(u64::MAX).min(by_rate.unwrap_or(u64::MAX))
     }
 
-    /// When the rate allows the next job, if that is what holds jobs back.
+    /// When the rate limit allows the next job, if it holds jobs back.
     pub fn allowed_in(&self, now: Timestamp) -> Option<Duration> {
         let rate = self.settings.rate_limit?;
         let lacking = WHOLE.checked_sub(self.filled(rate, now)).filter(|lacking| *lacking > 0)?;
@@ -207,14 +205,14 @@ impl Head {
         Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
 
-    /// Notes that `jobs` were given out.
+    /// Takes leased jobs from the token bucket.
     pub fn give_out(&mut self, jobs: u64, now: Timestamp) {
         if let Some(rate) = self.settings.rate_limit {
             self.bucket = (self.filled(rate, now).saturating_sub(jobs * WHOLE), now);
         }
     }
 
-    /// What the bucket holds now: it fills steadily, and never holds more than one time's worth.
+    /// The content of the token bucket: it fills steadily, up to the jobs of one interval.
     fn filled(&self, rate: Rate, now: Timestamp) -> u64 {
         let (had, at) = self.bucket;
         let full = u64::from(rate.count) * WHOLE;
@@ -223,7 +221,6 @@ impl Head {
         had.saturating_add(u64::try_from(gained).unwrap_or(u64::MAX)).min(full)
     }
 
-    /// The head as it is stored.
     pub fn encode(&mut self) -> Vec<u8> {
         self.lanes.retain(|lane| !lane.chunks.is_empty());
         let most = (RANGES_MAX / self.lanes.len().max(1)).clamp(8, LANE_RANGES_MAX);
@@ -246,7 +243,6 @@ impl Head {
         out.0
     }
 
-    /// Reads it back.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut from = Reader(bytes);
         if from.byte()? != FORMAT {

@@ -1,4 +1,4 @@
-//! How often, and after which pauses, a failed job is tried again.
+//! Retry policy: how often a failed job is retried, and after which delays.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use serde::{Deserialize, Serialize};
 use crate::model::error::Error;
 use crate::model::limits::{DELAY_MAX, RETRIES_MAX};
 
-/// How often and when a job that failed is tried again.
+/// How often and when a failed job is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Retry {
-    /// How often after the first attempt.
+    /// Retries after the first attempt.
     pub max_retries: u32,
-    /// The pause before the first.
+    /// The delay before the first retry.
     pub initial_delay_ms: u64,
-    /// By how much each pause is longer than the one before.
+    /// The factor from each delay to the next.
     pub multiplier: f64,
-    /// The longest pause.
+    /// The longest delay.
     pub max_delay_ms: u64,
-    /// By which part of itself a pause may be shorter or longer.
+    /// The fraction of a delay by which it varies at random.
     pub jitter: f64,
 }
 
@@ -30,7 +30,7 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// The pause after `attempt` attempts; `chance` is what decides within the jitter.
+    /// The delay after `attempt` attempts; `chance` is the random number for the jitter.
     pub fn pause(&self, attempt: u32, chance: u64) -> Duration {
         let exponent = i32::try_from(attempt.saturating_sub(1)).unwrap_or(i32::MAX);
         #[expect(clippy::cast_precision_loss, reason = "a pause is not that precise")]

@@ -12,25 +12,24 @@ use crate::model::state::State;
 /// How long a job may run unless its slot says otherwise, in milliseconds.
 pub(super) const TIMEOUT_MS: u64 = 300_000;
 
-/// Permission to be under way that jobs of one key share.
+/// A permit under a concurrency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
     /// The hash of the key.
     pub key: u64,
-    /// How many jobs of it may be under way.
+    /// How many jobs of the key may run at once.
     pub limit: u32,
-    /// Whether this job has one.
+    /// Whether this job holds the permit.
     pub held: bool,
-    /// Whether it stands in the key's line. A job that was called off stands there until it is passed.
+    /// Whether the job is in the key's wait list. A cancelled job stays in it until it reaches the front.
     pub in_line: bool,
-    /// Who is behind it in the line.
+    /// The next job of the wait list.
     pub next: Option<Place>,
 }
 
-/// What changes of a job.
+/// The mutable state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
-    /// Where it stands.
     pub state: State,
     /// 0 to 3.
     pub priority: u8,
@@ -38,9 +37,9 @@ pub struct Slot {
     pub kind: u32,
     /// When it was accepted.
     pub created_at: Timestamp,
-    /// When its time comes.
+    /// When it becomes due.
     pub run_at: Option<Timestamp>,
-    /// Rises with every lease and whenever one is taken back.
+    /// Rises with every lease, and whenever a lease ends without a report.
     pub fence: u64,
     /// Attempts that count against its retries.
     pub attempts: u32,
@@ -50,7 +49,7 @@ pub struct Slot {
     pub losses: u32,
     /// See `losses`.
     pub losses_since: Timestamp,
-    /// Who has it, or had it last.
+    /// The worker that has it, or had it last.
     pub worker: u64,
     /// When it was last leased.
     pub started_at: Timestamp,
@@ -58,39 +57,39 @@ pub struct Slot {
     pub ended_at: Timestamp,
     /// When its lease ends unless it is renewed, or its grace after a cancellation.
     pub lease_until: Timestamp,
-    /// When it will have run too long.
+    /// When it exceeds its timeout.
     pub deadline: Timestamp,
-    /// When it is to be forgotten.
+    /// When it is to be deleted.
     pub forget_at: Timestamp,
     /// The last entry of its history.
     pub history: Option<Offset>,
     /// Whether that entry holds its result.
     pub has_result: bool,
-    /// Where its specification is, unless it is where the job is. Of a place without a job: whose specification stands
-    /// there.
+    /// The offset of its specification, if that was moved. In a slot without a job: the offset of the job whose
+    /// specification is stored here.
     pub spec: Option<Offset>,
-    /// How long it may run, in milliseconds; zero is for ever.
+    /// Its timeout in milliseconds; zero is none.
     pub timeout_ms: u64,
     /// Jobs it depends on that have not completed.
     pub blockers: u32,
-    /// Whether one of them ended otherwise.
+    /// Whether a job it depends on ended without success.
     pub is_doomed: bool,
-    /// Whether others depend on it.
+    /// Whether other jobs depend on it.
     pub has_dependents: bool,
-    /// Whether it is found by tags or other labels.
+    /// Whether it has tags or other labels.
     pub has_labels: bool,
-    /// Whether it holds a unique key, and which.
+    /// The hash of the unique key that it holds.
     pub unique: Option<u64>,
     /// Its concurrency key.
     pub permit: Option<Permit>,
-    /// Whether it said something: progress or a log.
+    /// Whether it has progress or a log.
     pub has_words: bool,
-    /// Whether it is a dead letter, and since when.
+    /// Since when it is a dead letter.
     pub dead_at: Option<Timestamp>,
 }
 
 impl Slot {
-    /// A place without a job.
+    /// A slot without a job.
     pub fn gone() -> Self {
         Self::new(State::Gone, 0, 0, Timestamp::default())
     }
@@ -129,22 +128,22 @@ impl Slot {
         }
     }
 
-    /// Whether nothing of it is needed any more.
+    /// Whether nothing of the slot is needed any more.
     pub fn is_spent(&self) -> bool {
         self.state == State::Gone && self.spec.is_none() && !self.permit.is_some_and(|permit| permit.in_line)
     }
 
-    /// Its permit as far as it is stored: without a job, only a place in a line counts.
+    /// The permit as it is stored: without a job, only a position in a wait list counts.
     pub(super) fn kept_permit(&self) -> Option<Permit> {
         self.permit.filter(|permit| permit.in_line || self.state != State::Gone)
     }
 
-    /// Whether the message in its place is not needed: nothing is there, or it stands elsewhere.
+    /// Whether the message at its offset is garbage: no job is here, or its specification was moved.
     pub fn is_free(&self) -> bool {
         (self.state == State::Gone) == self.spec.is_none()
     }
 
-    /// When something is due that nobody will ask for.
+    /// When the leader has to act on the job.
     pub fn due(&self) -> Option<Timestamp> {
         match self.state {
             State::Scheduled => self.run_at,

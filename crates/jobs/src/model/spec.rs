@@ -1,4 +1,4 @@
-//! The specification of a job: what the store keeps of its description.
+//! The specification of a job: the stored part of its description.
 
 use std::sync::Arc;
 
@@ -9,43 +9,43 @@ use crate::model::ids::JobId;
 use crate::model::limits::TIMEOUT;
 use crate::model::retry::{Retry, is_usual};
 
-/// What is kept of a job's description.
+/// The stored part of a job's description.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
-    /// What kind of work it is.
+    /// The job type.
     pub job_type: Arc<str>,
-    /// How long it may run; zero is for ever.
+    /// Its timeout; zero is none.
     #[serde(default = "timeout_ms", skip_serializing_if = "is_usual_timeout")]
     pub timeout_ms: u64,
-    /// How it is tried again.
+    /// How it is retried.
     #[serde(default, skip_serializing_if = "is_usual")]
     pub retry: Retry,
-    /// A key that only one active job has.
+    /// A key that only one active job may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique_key: Option<String>,
-    /// Jobs of one key are limited together.
+    /// Limits how many jobs of the same key run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_key: Option<String>,
-    /// How many of them may be under way.
+    /// How many jobs of the key may run at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency_limit: Option<u32>,
-    /// What the caller knows it by.
+    /// The caller's own id for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// What it is found by.
+    /// Tags for searches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// The job that made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<JobId>,
-    /// What it waits for.
+    /// The jobs it depends on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<JobId>,
     /// The schedule that fired it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub schedule_id: Option<String>,
-    /// The moment that the schedule fired it for.
+    /// The nominal time of the fire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduled_for: Option<Timestamp>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn is_usual_timeout(given: &u64) -> bool {
 }
 
 impl Spec {
-    /// The specification of a job of a type, with nothing special about it.
+    /// The specification of a job type, with default options.
     pub fn new(job_type: impl Into<Arc<str>>) -> Self {
         Self {
             job_type: job_type.into(),

@@ -1,4 +1,4 @@
-//! The states of a job, and how its executions end.
+//! The states of a job, and the outcomes of executions.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,12 +13,12 @@ macro_rules! words {
             /// All of them, in order.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// The word for it in the API.
+            /// The name in the API.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// What the word stands for.
+            /// The value of a name in the API.
             pub fn of_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.word() == word)
             }
@@ -27,36 +27,36 @@ macro_rules! words {
 }
 
 words! {
-    /// Where a job stands.
+    /// The state of a job.
     State {
-        /// Its time has not come: it was delayed, or waits to be tried again.
+        /// It waits for its time: it was delayed, or waits for a retry.
         Scheduled = "scheduled",
-        /// Its time has come, and something else holds it back: a limit of its key, or a job it depends on.
+        /// It is due, and waits for a permit of its concurrency key or for a job it depends on.
         Pending = "pending",
         /// It waits for a worker.
         Dispatched = "dispatched",
         /// A worker has it.
         Running = "running",
-        /// A worker has it and has been asked to stop.
+        /// A worker has it and was asked to stop.
         Cancelling = "cancelling",
         /// It succeeded.
         Completed = "completed",
-        /// It failed for good.
+        /// It failed, and no retry is left.
         Failed = "failed",
-        /// It ran out of time for good.
+        /// It exceeded its timeout, and no retry is left.
         TimedOut = "timed_out",
-        /// It was called off.
+        /// It was cancelled.
         Cancelled = "cancelled",
-        /// It has been forgotten; only its place is left until its neighbours are, too.
+        /// It was deleted. Its slot stays until the whole chunk is deleted.
         Gone = "gone",
     }
 }
 
 impl State {
-    /// How many there are.
+    /// The number of states.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Whether it has ended, however it did.
+    /// Whether it has ended.
     pub const fn is_terminal(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::TimedOut | Self::Cancelled | Self::Gone)
     }
@@ -72,37 +72,36 @@ impl State {
 }
 
 words! {
-    /// How an execution ended.
+    /// The outcome of an execution.
     Outcome {
-        /// The work is done.
         Succeeded = "succeeded",
-        /// The worker said that it failed.
+        /// The worker reported a failure.
         Failed = "failed",
-        /// It took longer than it may.
+        /// It exceeded its timeout.
         TimedOut = "timed_out",
-        /// The worker fell silent.
+        /// The worker's heartbeats stopped.
         Lost = "lost",
-        /// The worker gave it back, which counts for nothing.
+        /// The worker released it; this does not count as an attempt.
         Released = "released",
-        /// It was called off.
+        /// It was cancelled.
         Cancelled = "cancelled",
     }
 }
 
 words! {
-    /// Why a job that could run does not.
+    /// Why a job does not run yet.
     WaitReason {
-        /// Its time has not come.
+        /// It is not due yet.
         Delayed = "delayed",
-        /// It failed and is tried again later.
+        /// It failed and waits for a retry.
         Retry = "retry",
-        /// Too many jobs of its concurrency key are under way.
+        /// Its concurrency key's limit is reached.
         KeyLimit = "key_limit",
         /// Jobs that it depends on have not completed.
         Depends = "depends",
-        /// Its queue has given out as many as it may for now.
+        /// Its queue's rate limit is reached.
         RateLimit = "rate_limit",
-        /// As many of its queue run as may.
+        /// Its queue's concurrency limit is reached.
         QueueLimit = "queue_limit",
         /// Its queue is paused.
         Paused = "paused",

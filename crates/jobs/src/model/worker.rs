@@ -1,4 +1,4 @@
-//! Workers: the client programs that run jobs, as the store keeps them.
+//! Workers: the client programs that run jobs, as the store records them.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,39 @@ use crate::model::ids::JobId;
 use crate::model::limits::{WORKER_KINDS_MAX, WORKER_QUEUES_MAX};
 use crate::model::names::check_name;
 
-/// What is wanted of a worker.
+/// The state that an operator wants a worker to be in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Desired {
-    /// That it takes jobs.
+    /// It takes jobs.
     #[default]
     Active,
-    /// That it takes no more, ends those it has, and gives back what it cannot end in time.
+    /// It takes no more jobs, finishes those it has, and releases what it cannot finish in time.
     Draining,
-    /// That it gives back at once what it has.
+    /// It releases its jobs at once.
     Stopping,
 }
 
-/// What a process says of itself.
+/// The registration of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NewWorker {
-    /// Its name, which need not be its own.
+    /// Its name, which need not be unique.
     pub name: String,
     /// The queues it serves.
     pub queues: Vec<String>,
-    /// The job types it knows; all when empty.
+    /// The job types it accepts; all when empty.
     pub job_types: Vec<String>,
     /// How many jobs it runs at once.
     pub max_concurrency: u32,
-    /// Whatever else an operator may want to know.
+    /// Labels for operators.
     pub labels: BTreeMap<String, String>,
-    /// What it is a version of.
+    /// The version of its program.
     pub version: String,
 }
 
 impl NewWorker {
-    /// Says what is wrong with it, if something is.
+    /// Refuses a registration that is not valid.
     pub fn check(&self) -> Result<(), Error> {
         check_name("name", &self.name)?;
         if self.queues.is_empty() || self.queues.len() > WORKER_QUEUES_MAX {
@@ -60,31 +60,31 @@ impl NewWorker {
     }
 }
 
-/// A worker as it is kept.
+/// The record of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Worker {
-    /// What it said of itself.
+    /// Its registration.
     #[serde(flatten)]
     pub told: NewWorker,
-    /// The numbers of its queues.
+    /// The partitions of its queues.
     pub partitions: Vec<u64>,
     /// When it registered.
     pub registered_at: Timestamp,
-    /// When it was last heard.
+    /// The time of its last heartbeat.
     pub seen_at: Timestamp,
     /// When it last asked for jobs.
     pub leased_at: Timestamp,
-    /// How many jobs it said it has.
+    /// How many jobs its last heartbeat listed.
     pub running: u32,
-    /// What is wanted of it.
+    /// The wanted state.
     pub desired: Desired,
     /// How long it may take to drain, in milliseconds.
     pub grace_ms: u64,
-    /// Whether there is something that no heartbeat has been answered with.
+    /// Whether a change was not yet sent in a heartbeat reply.
     #[serde(default)]
     pub has_news: bool,
-    /// The jobs that it is to stop, of this news. A hint: each heartbeat looks at the jobs that it names anyway.
+    /// The jobs that it should stop, of this change. A hint: each heartbeat checks the jobs that it lists anyway.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub to_stop: Vec<JobId>,
 }

@@ -1,25 +1,25 @@
-//! What to move from a node that has too much to one that has little.
+//! Rebalancing: which slices move from a busy node to an idle one.
 //!
-//! A pure function of who owns what. Always: it moves at most half the difference between the two, so it never turns the
-//! tables, and the same picture moves nothing twice. Start at [`plan`].
+//! A pure function of the ownership. Always: it moves at most half the difference between two nodes, so it never
+//! reverses an imbalance, and the same input moves no slice twice. Start at [`plan`].
 
 use std::sync::Arc;
 
-/// By how much the busiest must exceed the idlest.
+/// The factor by which the busiest node must exceed the idlest.
 const FACTOR: u64 = 2;
-/// A difference that is not worth a move.
+/// A smaller difference is not worth a move.
 const DIFFERENCE_MIN: u64 = 10;
-/// Slices that a node may have beyond a quarter more than another without any being moved.
+/// Slices that a node may have beyond 125% of another's before any of them move.
 const SLICES_NEAR: usize = 3;
-/// Slices moved in one round: what a node takes over at once.
+/// Slices moved in one round.
 pub const MOVES_MAX: usize = 32;
 
-/// A node and what it has.
+/// A node and its load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The node.
     pub node: Arc<str>,
-    /// Its slices, and the jobs in each that have not ended.
+    /// Its slices, each with its number of open jobs.
     pub slices: Vec<(usize, u64)>,
 }
 
@@ -29,26 +29,26 @@ impl Holding {
     }
 }
 
-/// A slice that is to change its owner.
+/// The move of one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// Which.
+    /// The slice.
     pub slice: usize,
-    /// Jobs in it.
+    /// Its open jobs.
     pub jobs: u64,
-    /// Who has it.
+    /// Its owner.
     pub from: Arc<str>,
-    /// Who is to have it.
+    /// Its next owner.
     pub to: Arc<str>,
 }
 
-/// What to move. `holdings` are the nodes that may own jobs; draining ones are not among them.
+/// Plans one round. `holdings` are the nodes that may own jobs, without draining ones.
 pub fn plan(holdings: &[Holding]) -> Vec<Move> {
     let moves = by_jobs(holdings);
     if moves.is_empty() { by_slices(holdings) } else { moves }
 }
 
-/// Jobs, if the busiest node has twice as many as the idlest.
+/// Moves jobs, if the busiest node has twice as many as the idlest.
 fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
     let (Some(busy), Some(idle)) =
         (holdings.iter().max_by_key(|one| one.jobs()), holdings.iter().min_by_key(|one| one.jobs()))
@@ -59,7 +59,7 @@ fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
     if busy.jobs() + 1 < FACTOR * (idle.jobs() + 1) || difference < DIFFERENCE_MIN {
         return Vec::new();
     }
-    // The largest that still fit, so that few slices move.
+    // The largest that still fit first, so that few slices move.
     let mut slices: Vec<_> = busy.slices.iter().filter(|(_, jobs)| *jobs > 0).collect();
     slices.sort_unstable_by_key(|(slice, jobs)| (std::cmp::Reverse(*jobs), *slice));
     let (mut room, mut moves) = (difference / 2, Vec::new());
@@ -72,8 +72,8 @@ fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
     moves
 }
 
-/// Slices without jobs, or with few, if a node has clearly fewer slices than another: so that a node that has just come gets
-/// its part of the jobs that are still to come.
+/// Moves slices with no or few jobs, if a node has clearly fewer slices than another. So a new node gets its share of
+/// future jobs.
 fn by_slices(holdings: &[Holding]) -> Vec<Move> {
     let (Some(rich), Some(poor)) = (
         holdings.iter().max_by_key(|one| one.slices.len()),
@@ -88,7 +88,7 @@ fn by_slices(holdings: &[Holding]) -> Vec<Move> {
     let mut slices = rich.slices.clone();
     slices.sort_unstable_by_key(|(slice, jobs)| (*jobs, *slice));
     slices.truncate(((rich.slices.len() - poor.slices.len()) / 2).min(MOVES_MAX));
-    // Jobs come along only as far as they do not tip the balance of jobs.
+    // The jobs in these slices must not reverse the balance of jobs.
     let mut room = rich.jobs().saturating_sub(poor.jobs()) / 2;
     slices.retain(|(_, jobs)| {
         let fits = *jobs <= room;

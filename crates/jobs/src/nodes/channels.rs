@@ -1,13 +1,12 @@
-//! Channels: what happens to jobs and nodes, as messages of ordinary queues that anybody can watch.
+//! Channels: events of jobs and nodes, as messages of ordinary queues that clients can consume.
 //!
-//! A channel is written to while its queue exists: creating the queue is subscribing, deleting it is leaving. So whoever
-//! does not watch pays one look at the names of queues a second, and an observer needs nothing but a queue client. The
-//! names are those of the document that jobs were built from; where they hold a job's id, that id is the partition here,
-//! because a queue for each job would be a row for each job. What a job's channels say is written by the owner of the job
-//! alone, from the journal that the commits of all nodes leave while somebody watches. Always: the messages of one job
-//! stand in the order of its commits, each once, whichever nodes owned it meanwhile; a message says what is so, and nobody
-//! has to read it for jobs to run. Deliberately absent: commands by message (the store decides, not whoever reads first),
-//! and channels in encrypted queues. Start at [`publish`].
+//! A node writes to a channel while the channel's queue exists: creating the queue subscribes, deleting it
+//! unsubscribes. Without subscribers the cost is one lookup of queue names a second. Subscribers need nothing but a
+//! queue client. Where a channel belongs to one job, the job's id is the partition, because a queue for each job
+//! would cost a row for each job. Only the owner of a job publishes its events, from the journal that the commits of
+//! all nodes write while a channel is watched. Always: the events of one job are published in the order of its
+//! commits, each once, whichever nodes owned the job meanwhile; jobs run the same without readers. Deliberately
+//! absent: commands by message (the store decides), and channels in encrypted queues. Start at [`publish`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,18 +22,18 @@ use crate::model::ownership::{Claimed, SLICES, Table};
 use crate::nodes::ownership_record;
 use crate::runtime::context::Shared;
 
-/// Entries of the journal published in one commit.
+/// Journal entries published in one commit.
 const AT_ONCE: usize = 100;
-/// Entries of the journal removed in one commit.
+/// Journal entries removed in one commit.
 const REMOVED_MAX: usize = 400;
 
-/// Messages on their way into channels, by queue and partition.
+/// Messages to publish, by queue and partition.
 #[derive(Debug, Default)]
 pub struct Outbox {
     messages: BTreeMap<(String, String), Vec<Value>>,
 }
 
-/// The same, once it is known where they go.
+/// The messages with the queues that exist for them.
 #[derive(Debug)]
 pub struct Addressed {
     messages: Vec<(QueueId, Option<PartitionId>, String, Vec<Value>)>,
@@ -46,7 +45,7 @@ impl Outbox {
         self.messages.entry((channel.into(), partition.into())).or_default().push(message);
     }
 
-    /// Looks up where the messages go, before anything of the decision is written; those that nobody watches are dropped.
+    /// Looks up the queues, before the decision writes anything. Drops messages without a queue.
     pub fn address(self, tx: &mut dyn Tx, prefix: &str) -> Result<Addressed, TxError> {
         let (mut messages, mut missing) = (Vec::new(), false);
         for ((channel, partition), list) in self.messages {
@@ -77,7 +76,7 @@ impl Addressed {
     }
 }
 
-/// What an entry of the journal tells the channels, in the words of the owner of its job.
+/// Adds the channel messages of one journal entry, signed with the owner of its job.
 fn tell(outbox: &mut Outbox, entry: &Value, owner: &str, epoch: u64) {
     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
     let mut message = entry.clone();
@@ -91,7 +90,7 @@ fn tell(outbox: &mut Outbox, entry: &Value, owner: &str, epoch: u64) {
             match entry["status"].as_str() {
                 Some("dispatched") => {
                     outbox.add(format!("{DISPATCH}{}", text("queue")), &*job, message.clone());
-                    // The execution that the next lease begins.
+                    // The id of the execution that the next lease will start.
                     let history = entry["fence"].as_u64().map(|fence| format!("{job}.{}", fence + 1));
                     let assigned = json!({
                         "jobId": job, "historyId": history, "owner": owner, "epoch": epoch, "at": entry["at"],
@@ -109,7 +108,7 @@ fn tell(outbox: &mut Outbox, entry: &Value, owner: &str, epoch: u64) {
     }
 }
 
-/// Publishes what the journal has for the slices of this node; whether there may be more.
+/// Publishes journal entries for the slices of this node. Returns whether there may be more.
 pub async fn publish(shared: &Shared) -> Result<bool, baton_store::Error> {
     let (node, prefix) = (Arc::clone(&shared.options.node), Arc::clone(&shared.options.channels));
     let sole = shared.options.sole;
@@ -142,7 +141,7 @@ fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Res
         let epoch = table.slices[slice].epoch;
         table.advance(node, slice, epoch, last);
     }
-    // What all owners have read is not needed any more.
+    // Entries that all owners have published are garbage.
     let read = table.slices.iter().map(|slice| slice.read).min().unwrap_or(0);
     let old = tx.records(keys::JOURNAL, None, REMOVED_MAX)?;
     let addressed = outbox.address(tx, prefix)?;
@@ -154,7 +153,7 @@ fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Res
     Ok(entries.len() == AT_ONCE)
 }
 
-/// The owners; a node that is alone owns everything.
+/// The ownership table; a node that is alone owns everything.
 fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<Table>, TxError> {
     let table = ownership_record::load(tx)?;
     if !sole {
@@ -168,7 +167,7 @@ fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<Table>,
     Ok(Some(table))
 }
 
-/// Watches and publishes on a store that has one user; elsewhere `follower` does that along with everything else.
+/// Publishes on a store with one server; elsewhere `membership` publishes between its other work.
 pub async fn keep_alone(shared: Arc<Shared>) {
     while !shared.stop.is_cancelled() {
         look(&shared).await;
@@ -179,7 +178,7 @@ pub async fn keep_alone(shared: Arc<Shared>) {
     }
 }
 
-/// Finds out whether somebody watches, and publishes what there is.
+/// Checks whether a client watches, and publishes.
 pub async fn look(shared: &Shared) {
     let Ok((was_watched, watched)) = shared.find_watchers().await else { return };
     if !watched && !was_watched {
@@ -194,7 +193,7 @@ pub async fn look(shared: &Shared) {
     }
 }
 
-/// Tells of slices that are offered.
+/// Adds messages about offered slices.
 pub fn offered(outbox: &mut Outbox, table: &Table, from: &str, slices: impl Iterator<Item = usize>) {
     for number in slices {
         let Some(slice) = table.slices.get(number) else { continue };
@@ -206,7 +205,8 @@ pub fn offered(outbox: &mut Outbox, table: &Table, from: &str, slices: impl Iter
     }
 }
 
-/// Tells a former owner that its slice was claimed, under its id and under its name, which has no mark of one start.
+/// Adds a message to a former owner about the claim of its slice, once under its id and once under its name: the name
+/// is the same after a restart.
 pub fn claimed(outbox: &mut Outbox, node: &str, claimed: &Claimed) {
     let name = claimed.from.rsplit_once('-').map_or(&*claimed.from, |(name, _)| name);
     let message = json!({

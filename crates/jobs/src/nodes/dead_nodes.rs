@@ -1,7 +1,7 @@
-//! What the leader does for the cluster: it finds out who is dead, offers what they owned, and evens out the load.
+//! Dead nodes and balance: the leader finds dead nodes, offers their slices, and evens out the load.
 //!
-//! Always: each decision is guarded by the term; what is offered goes on where it is until somebody claims it; no job is
-//! touched, so losing a node runs nothing again.
+//! Always: each decision is guarded by the term; the owner of an offered slice goes on until another node claims it;
+//! no job is changed, so losing a node runs no job again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +22,10 @@ use crate::runtime::context::Shared;
 use crate::storage::event_log::Log;
 use crate::storage::leader_term::Term;
 
-/// Offers to one node are taken back after as many times the time that an offer waits.
+/// An offer to one node is withdrawn after this many times the wait of an offer.
 const ERRANDS: u32 = 3;
 
-/// Dead nodes, and what they owned.
+/// Finds dead nodes and offers their slices.
 pub struct Orphans;
 
 impl Duty for Orphans {
@@ -57,7 +57,7 @@ impl Duty for Orphans {
     }
 }
 
-/// Offers what dead nodes own; tells how many slices those are, and when the next node may be found dead.
+/// Offers the slices of dead nodes. Returns how many, and when the next node may become dead.
 pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), TxError> {
     let (now, nodes) = (tx.now(), node_record::all(tx)?);
     let table = ownership_record::load(tx)?;
@@ -100,7 +100,7 @@ pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(u
     Ok((lost, next.unwrap_or(times.orphans_every).clamp(least, times.orphans_every)))
 }
 
-/// Offers that were not there before, for whoever watches.
+/// Channel messages about new offers.
 fn told(before: Option<&Table>, after: Option<&Table>) -> Outbox {
     let mut outbox = Outbox::default();
     if let (Some(before), Some(after)) = (before, after) {
@@ -113,7 +113,7 @@ fn told(before: Option<&Table>, after: Option<&Table>) -> Outbox {
     outbox
 }
 
-/// Moves jobs from a node that has too many.
+/// Moves slices away from a node that has too many jobs.
 pub struct Balance;
 
 impl Duty for Balance {
@@ -152,7 +152,7 @@ impl Duty for Balance {
     }
 }
 
-/// Offers what should move, unless something moves already; tells how many slices and jobs.
+/// Offers the slices that should move, unless a move is under way. Returns how many slices and jobs.
 fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Result<(usize, u64), TxError> {
     let (now, nodes) = (tx.now(), node_record::all(tx)?);
     let Some(mut table) = ownership_record::load(tx)? else { return Ok((0, 0)) };

@@ -1,40 +1,39 @@
-//! Leaving in good order: what a node that drains does next, and how its handoffs ended.
+//! Handoff: the next step of a draining node, and how its handoffs ended.
 //!
-//! The cases are those of the document that jobs were built from: A, taken at the first offer; B, taken after it was
-//! offered again; C, left behind for the leader to offer; D, left behind because no other node is there. Always: what is
-//! taken is known from the table alone, so a lost message costs nothing; leaving ends by its ceiling, whatever happens.
-//! Not here: waiting. Start at [`Drain::step`].
+//! The cases: A, claimed at the first offer; B, claimed after a repeated offer; C, left behind for the leader to
+//! offer; D, left behind because no other node exists. Always: the table alone shows what was claimed, so a lost
+//! message costs nothing; a drain ends by its ceiling, whatever happens. Not here: waiting. Start at [`Drain::step`].
 
 use std::time::Duration;
 
 use crate::model::node_times::Times;
 use crate::model::ownership::Case;
 
-/// What to do next.
+/// The next step of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Offer what is left (again).
+    /// Offer the remaining slices, or repeat the offer.
     Offer,
-    /// Mark what is left as left behind.
+    /// Mark the remaining slices as left behind.
     Leave(Case),
-    /// Look again a little later.
+    /// Check again a little later.
     Wait,
-    /// It is over.
+    /// The drain is over.
     Done,
 }
 
-/// What is seen at one moment.
+/// What the draining node sees at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
     /// Time since the drain began.
     pub elapsed: Duration,
-    /// Slices that are still the node's own.
+    /// Slices that the node still owns.
     pub left: usize,
-    /// Whether there are jobs in them, as far as is known.
+    /// Whether they have jobs, as far as is known.
     pub has_jobs: bool,
-    /// Whether another node could take them.
+    /// Whether another node could claim them.
     pub has_peers: bool,
-    /// Whether another node was heard since the drain began.
+    /// Whether another node sent a heartbeat since the drain began.
     pub has_heard: bool,
 }
 
@@ -42,18 +41,18 @@ pub struct Sight {
 #[derive(Clone, Debug)]
 pub struct Drain {
     times: Times,
-    /// Slices at the last look.
+    /// Slices at the last step.
     known: usize,
     /// Offers made.
     tries: u32,
     offered_at: Duration,
     left_at: Option<(Duration, Case)>,
-    /// Slices by how they ended.
+    /// Slices by case.
     pub ended: [u64; 4],
 }
 
 impl Drain {
-    /// The drain of a node that owns so many slices.
+    /// Starts the drain of a node with so many slices.
     pub fn new(times: Times, slices: usize) -> Self {
         Self { times, known: slices, tries: 0, offered_at: Duration::ZERO, left_at: None, ended: [0; 4] }
     }
@@ -62,12 +61,12 @@ impl Drain {
         self.ended[case as usize] += slices as u64;
     }
 
-    /// What to do now.
+    /// The next step.
     pub fn step(&mut self, seen: Sight) -> Step {
         let taken = self.known.saturating_sub(seen.left);
         self.known = seen.left;
         if let Some((_, case)) = self.left_at {
-            // What is taken in the last moments was not left behind after all.
+            // A slice that is claimed in the last moments was not left behind after all.
             self.ended[case as usize] -= taken as u64;
         }
         self.end(taken, if self.tries > 1 { Case::B } else { Case::A });
@@ -79,7 +78,7 @@ impl Drain {
         }
         if let Some((at, case)) = self.left_at {
             let is_over = seen.elapsed >= at + self.times.tail;
-            // Whoever could take them would have been heard by now.
+            // A node that could claim them would have sent a heartbeat by now.
             let is_alone = case == Case::D || !seen.has_peers || !seen.has_heard;
             return if is_over || is_alone { Step::Done } else { Step::Wait };
         }
@@ -87,7 +86,7 @@ impl Drain {
             return self.leave(seen, Case::D);
         }
         if !seen.has_jobs && self.tries > 0 {
-            // They are on offer; there is nothing in them that would wait for it to be taken.
+            // The slices are on offer and have no jobs, so the node need not wait for their claims.
             self.end(seen.left, Case::C);
             return Step::Done;
         }

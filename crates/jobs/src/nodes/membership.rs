@@ -1,7 +1,8 @@
-//! What every node does: it is heard, claims its share of what is on offer, and hands over what it has before it leaves.
+//! Membership: every node sends heartbeats, claims its share of the offered slices, and drains before it stops.
 //!
-//! One task looks at nodes and owners in one decision, again and again. Always: what it claims, and that it is there, is
-//! written in the same commit; a node that drains claims nothing; a node that cannot reach the store changes nothing and
+//! One task reads nodes and owners in one decision, again and again. Always: a node's heartbeat and its claims are
+//! written in the same commit; a draining node claims nothing; a node that cannot reach the store changes nothing,
+//! and becomes dead to the others after their time. Start at [`keep`].
 //! is dead to the others after their time. Start at [`keep`].
 
 use std::collections::BTreeMap;
@@ -25,24 +26,24 @@ use crate::nodes::ownership_record;
 use crate::runtime::context::Shared;
 use crate::storage::event_log::Log;
 
-/// Heads read in one decision.
+/// Queue heads read in one decision.
 const HEADS_AT_ONCE: usize = 200;
-/// How long a node that wants to leave waits for a store that is away.
+/// How long a draining node waits for a store that is away.
 const AWAY_MAX: Duration = Duration::from_secs(1);
-/// How often a node that drains looks whether its offers were taken.
+/// How often a draining node checks whether its offers were claimed.
 const DRAIN_LOOK_MAX: Duration = Duration::from_millis(200);
 
-/// What a look at the cluster came to.
+/// The state of the cluster at one moment.
 struct Look {
     table: Table,
     node: Node,
     claimed: Vec<Claimed>,
-    /// Other nodes that may own jobs, and the last moment at which one of them was heard.
+    /// The last heartbeats of the other nodes that may own jobs.
     peers: Vec<Timestamp>,
     now: Timestamp,
 }
 
-/// Takes part until the server stops.
+/// Takes part in the cluster until the server stops.
 pub async fn keep(shared: Arc<Shared>) {
     let (times, standing) = (shared.options.times, &shared.standing);
     let (mut heard, mut drain) = (None::<Stopwatch>, None::<Draining>);
@@ -58,7 +59,7 @@ pub async fn keep(shared: Arc<Shared>) {
             Ok(look) => look,
             Err(error) => {
                 tracing::debug!(%error, "this node cannot look at the others");
-                // Without a store nothing can be handed over: the others find out by this node's silence.
+                // Without a store nothing can be handed over: the others notice this node's silence.
                 let store = &shared.store;
                 let since = failing.get_or_insert(before).elapsed();
                 let is_away = store.outage().is_some() && since >= AWAY_MAX;
@@ -76,7 +77,7 @@ pub async fn keep(shared: Arc<Shared>) {
         note_claims(&shared, &look.claimed);
         let wants = drains || look.node.is_to_drain;
         if standing.idle.send_replace(wants) != wants {
-            // Whoever leads gives that up.
+            // A leader resigns.
             shared.alarm.notify_one();
         }
         standing.table.send_replace(Some(Arc::new(look.table.clone())));
@@ -125,7 +126,7 @@ struct Draining {
     drain: Drain,
     since: Stopwatch,
     began: Timestamp,
-    /// Whether there were jobs to hand over when it began, as far as is known.
+    /// Whether there were jobs to hand over when the drain began, as far as is known.
     has_jobs: bool,
     is_done: bool,
 }
@@ -146,7 +147,7 @@ impl Draining {
         Self { drain, since, began: look.now, has_jobs, is_done: false }
     }
 
-    /// Does what comes next; whether it is over.
+    /// Takes the next step. Returns whether the drain is over.
     async fn turn(&mut self, shared: &Shared, look: &Look) -> bool {
         while !self.is_done {
             let seen = Sight {
@@ -194,7 +195,7 @@ impl Draining {
     }
 }
 
-/// Looks at nodes and owners, claims, and is heard if the loads of all slices are given.
+/// Reads nodes and owners and claims slices. Sends a heartbeat if the loads of all slices are given.
 async fn look(shared: &Shared, drains: bool, loads: Option<Arc<[u64]>>) -> Result<Look, baton_store::Error> {
     let (options, version) = (shared.options.clone(), env!("CARGO_PKG_VERSION"));
     run(&*shared.store, move |tx| {
@@ -257,7 +258,7 @@ async fn look(shared: &Shared, drains: bool, loads: Option<Arc<[u64]>>) -> Resul
     .await
 }
 
-/// Claims in few words: one event for each reason and former owner.
+/// The cluster events of claims: one for each reason and former owner.
 fn told_claims(node: &str, claimed: &[Claimed]) -> Vec<(&'static str, Value)> {
     let mut told = BTreeMap::<(u8, &str), Vec<usize>>::new();
     for one in claimed {
@@ -280,7 +281,7 @@ fn note_claims(shared: &Shared, claimed: &[Claimed]) {
     }
 }
 
-/// Offers what the node has; with a case, it is also marked as left behind.
+/// Offers the node's slices; with a case, also marks them as left behind.
 fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>, prefix: &str) -> Result<(), TxError> {
     let now = tx.now();
     let Some(mut table) = ownership_record::load(tx)? else { return Ok(()) };
@@ -298,7 +299,7 @@ fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>, prefix: &str) -> Resul
     Ok(())
 }
 
-/// Keeps what is still its own after all.
+/// Withdraws the offers of the slices that the node still owns.
 async fn stay(shared: &Shared) {
     let node = Arc::clone(&shared.options.node);
     let stayed = run(&*shared.store, move |tx| {
@@ -313,22 +314,22 @@ async fn stay(shared: &Shared) {
     }
 }
 
-/// Says that the node is gone.
+/// Records that the node has left.
 fn depart(tx: &mut dyn Tx, id: &str) -> Result<(), TxError> {
     let log = Log::open(tx)?;
     node_record::remove(tx, id)?;
     log.write(tx, vec![("node", json!({"node": id, "state": "left"}))])
 }
 
-/// Jobs that have not ended.
+/// Open jobs.
 pub struct Loads {
-    /// How many, by slice.
+    /// By slice.
     pub by_slice: Vec<u64>,
-    /// Queues with jobs that are not counted by slice yet.
+    /// Queues with jobs that the tally has not counted yet.
     pub uncounted: Vec<PartitionId>,
 }
 
-/// What there is to own.
+/// The load of all slices.
 pub async fn loads(shared: &Shared) -> Result<Loads, Error> {
     let mut loads = Loads { by_slice: vec![0; SLICES], uncounted: Vec::new() };
     for queues in shared.all_queues().await?.chunks(HEADS_AT_ONCE) {

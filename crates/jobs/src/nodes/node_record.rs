@@ -1,7 +1,7 @@
-//! Nodes: the servers that share a store, as records that each keeps fresh.
+//! Nodes: the servers that share a store, each with a record that its heartbeats renew.
 //!
-//! A node's id is of one start: a server that comes back is another node, so nothing of the old one is its own. Always: a
-//! node is dead when the store's time says that it was not heard for so long, whatever any clock of a server says.
+//! A node id names one start of a server. A server that restarts is another node and owns nothing of its former self.
+//! Always: a node is dead when it was silent for long enough in store time, whatever the clock of a server says.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,48 +12,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::keys;
 
-/// Nodes that are known at a time, dead ones included.
+/// Nodes recorded at a time, dead ones included.
 pub const NODES_MAX: usize = 1_024;
-/// How long a dead node is remembered, at least.
+/// How long the record of a dead node stays, at least.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// How a node stands.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// It takes its part.
+    /// It takes part.
     #[default]
     Active,
-    /// It takes no more and hands over what it has.
+    /// It claims nothing and hands over its slices.
     Draining,
-    /// It was not heard for too long.
+    /// Its heartbeats stopped.
     Dead,
 }
 
-/// A node as it is kept.
+/// The record of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
-    /// Its name, which it keeps over starts.
+    /// Its name, the same after a restart.
     pub name: String,
-    /// How it stands, by its own word, or by the leader's when it is dead.
+    /// Its state, as it reports it, or as the leader does when it is dead.
     pub state: NodeState,
-    /// Whether somebody asked it to drain.
+    /// Whether a client asked it to drain.
     #[serde(default)]
     pub is_to_drain: bool,
-    /// When it came.
+    /// When it joined.
     pub started_at: Timestamp,
-    /// When it was last heard.
+    /// Its last heartbeat.
     pub seen_at: Timestamp,
     /// Jobs that it owned then.
     pub jobs: u64,
-    /// What it is a version of.
+    /// The version of the server.
     #[serde(default)]
     pub version: String,
 }
 
 impl Node {
-    /// Whether it was heard lately.
+    /// Whether its heartbeats are recent.
     pub fn is_alive(&self, now: Timestamp, dead_after: Duration) -> bool {
         self.state != NodeState::Dead && now.since(self.seen_at) < dead_after
     }
@@ -64,14 +64,12 @@ impl Node {
     }
 }
 
-/// A node and the record that tells of it.
+/// A node with its stored record.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// Its id.
     pub id: Arc<str>,
-    /// What is known.
     pub node: Node,
-    /// The record.
     pub record: Record,
 }
 
@@ -87,17 +85,17 @@ pub fn all(tx: &mut dyn Tx) -> Result<Vec<Known>, TxError> {
     rows.into_iter().map(read).collect()
 }
 
-/// Writes a node in place of the record that told of it.
+/// Writes a node; `old` is its present record.
 pub fn put(tx: &mut dyn Tx, id: &str, node: &Node, old: Option<&Record>) -> Result<(), TxError> {
     let value = serde_json::to_vec(node)
         .map_err(|error| Error::Corrupt(format!("a node cannot be written: {error}")))?;
-    // Hours instead of moments, so that a heartbeat moves it in the order of expiry once an hour.
+    // Rounded to hours, so that heartbeats move the record in the expiry index only once an hour.
     let hour = i64::try_from(REMEMBERED.as_micros()).unwrap_or(i64::MAX);
     let until = Timestamp::from_micros((node.seen_at.micros() / hour + 2) * hour);
     expiry::put(tx, &keys::node(id), old, value.into(), Some(until)).map(drop)
 }
 
-/// Forgets a node.
+/// Deletes the record of a node.
 pub fn remove(tx: &mut dyn Tx, id: &str) -> Result<(), TxError> {
     let key = keys::node(id);
     if let Some(old) = tx.record(&key)? {

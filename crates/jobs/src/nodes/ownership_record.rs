@@ -5,12 +5,12 @@ use baton_store::{Tx, TxError};
 use crate::model::keys;
 use crate::model::ownership::Table;
 
-/// The table as it is stored, if there is one.
+/// Reads the table, if it exists.
 pub fn load(tx: &mut dyn Tx) -> Result<Option<Table>, TxError> {
     Ok(tx.record(keys::OWNERS)?.map(|record| Table::decode(&record.value)).transpose()?)
 }
 
-/// Writes it.
+/// Writes the table.
 pub fn store(tx: &mut dyn Tx, table: &Table) -> Result<(), TxError> {
     tx.put_record(keys::OWNERS, table.encode().into(), None).map(drop)
 }

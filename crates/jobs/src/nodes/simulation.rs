@@ -1,9 +1,10 @@
-//! Nodes that lead, own, publish, pause, drain, die and come back in any order, on a real store whose clock the test holds.
+//! A simulation of nodes that lead, own, publish, pause, drain, die and come back in any order, on a real store with
+//! a test clock.
 //!
-//! After each step it is checked that terms and epochs only rise, that a lease changes hands only when it is over or given
-//! back, that what the journal has for a slice is published once and in order, and that no nominal time is fired for
-//! twice; at the end, that every slice has a living owner. A checker that cannot fail is worse than none: each of the
-//! broken variants must be caught.
+//! After each step it checks that terms and epochs only rise, that a lease changes hands only after it ended or was
+//! released, that the journal entries of a slice are published once and in order, and that no nominal time is fired
+//! twice. At the end it checks that every slice has a living owner. Each broken variant must be caught, so the checks
+//! can fail.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,26 +24,26 @@ use crate::rules::schedules::simulated;
 use crate::storage::Writes;
 use crate::storage::leader_term::Term;
 
-/// A mistake that somebody might make.
+/// A deliberate mistake that the checks must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Broken {
     Nothing,
-    /// An owner publishes without showing its epoch.
+    /// An owner publishes without checking its epoch.
     NoFence,
-    /// A leader renews whatever is in the record.
+    /// A leader renews without checking its token.
     NoToken,
-    /// A fire makes its job in one commit and moves its schedule in the next.
+    /// A fire enqueues its job in one commit and advances its schedule in the next.
     TwoCommits,
 }
 
 struct Member {
     id: Arc<str>,
     term: Option<Term>,
-    /// The owners as this node last saw them.
+    /// The ownership table as this node last read it.
     seen: Option<Table>,
-    /// What was fired for and is yet to be written into the schedule.
+    /// The second half of a fire that was split in two commits.
     fired: Option<Writes>,
-    /// Steps for which it is paused; whatever it knew, it still believes when it wakes.
+    /// Steps for which the node is paused. It wakes with the state that it had before.
     paused: u64,
     is_alive: bool,
 }
@@ -54,7 +55,7 @@ struct World {
     broken: Broken,
     seed: u64,
     starts: u32,
-    /// By slice, what was published.
+    /// Published entries, by slice.
     published: Vec<Vec<u64>>,
     fires: BTreeMap<Timestamp, u32>,
     epochs: Vec<u64>,
@@ -127,7 +128,7 @@ impl World {
         run(&*self.store, rule).await.unwrap()
     }
 
-    /// One thing that may happen; what is wrong afterwards.
+    /// Takes one random step. Returns what is wrong afterwards.
     async fn step(&mut self) -> Option<String> {
         let (at, what) = (usize::try_from(self.random(self.members.len() as u64)).unwrap(), self.random(100));
         self.is_given = false;
@@ -164,7 +165,7 @@ impl World {
         self.check().await
     }
 
-    /// A node is heard and claims, or drains.
+    /// Sends a node's heartbeat and claims, or drains.
     async fn look(&mut self, at: usize, drains: bool) {
         let id = Arc::clone(&self.members[at].id);
         let seen = self
@@ -218,7 +219,7 @@ impl World {
         .await;
     }
 
-    /// A leader fires the schedule by the real rule, in one commit as it should, or in two.
+    /// Fires the schedule by the real rule, in one commit as it should, or in two.
     async fn fire(&mut self, at: usize) {
         let Some(term) = self.members[at].term.clone() else { return };
         let fired = match (self.broken, self.members[at].fired.take()) {
@@ -237,9 +238,9 @@ impl World {
         }
     }
 
-    /// A node publishes the next event of a slice that it owned when it last looked.
+    /// Publishes the next event of a slice that the node owned when it last read the table.
     async fn publish(&mut self, at: usize) -> Option<String> {
-        // Few of them, so that old and new owners meet.
+        // Few slices, so that old and new owners collide.
         let slice = usize::try_from(self.random(6) * 10).unwrap();
         let id = Arc::clone(&self.members[at].id);
         let known = self.members[at].seen.as_ref()?.slices[slice].clone();
@@ -302,7 +303,7 @@ impl World {
         twice.map(|(nominal, _)| format!("nominal time {nominal} was fired for twice"))
     }
 
-    /// After everything has calmed down every slice has a living owner, and somebody leads.
+    /// At rest every slice has a living owner, and a node leads.
     async fn settle(&mut self) -> Option<String> {
         for _ in 0..12 {
             self.clock.advance(Duration::from_secs(11));
@@ -328,11 +329,11 @@ impl World {
         if let Some(slice) = orphan {
             return Some(format!("slice {slice} has no living owner: {:?}", table.slices[slice]));
         }
-        self.lease.is_none().then(|| "nobody leads".into())
+        self.lease.is_none().then(|| "no node leads".into())
     }
 }
 
-/// The first thing that is wrong in a history; nothing, if all is well.
+/// Runs one simulation. Returns the first violation.
 async fn history(seed: u64, broken: Broken, steps: usize) -> Option<String> {
     let mut world = World::new(seed, broken);
     world.decide(simulated::begin).await;

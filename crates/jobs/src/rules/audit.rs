@@ -1,7 +1,7 @@
-//! The audit: whether everything that is derived from slots agrees with them.
+//! The audit: checks that all derived records agree with the slots.
 //!
-//! For tests, and for whoever suspects a mistake. It reads a whole queue, so it is not for every day. Always: what it
-//! finds is a mistake of ours; a healthy store has none, whatever callers did. Start at [`audit`].
+//! For tests, and for operators who suspect a bug. It reads whole queues, so it is slow. Always: what it finds is a
+//! bug of Baton; a healthy store has none, whatever its callers did. Start at [`audit`].
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::storage::{Book, Halt, each};
 /// All slots of all queues.
 type Slots = BTreeMap<Place, Slot>;
 
-/// What is wrong in these queues; nothing, if all is well.
+/// Returns what is wrong in these queues.
 pub fn audit(book: &mut Book<'_>, queues: &[PartitionId]) -> Result<Vec<String>, Halt> {
     let (mut wrong, mut slots) = (Vec::new(), Slots::new());
     for partition in queues {
@@ -29,7 +29,7 @@ pub fn audit(book: &mut Book<'_>, queues: &[PartitionId]) -> Result<Vec<String>,
     Ok(wrong)
 }
 
-/// Counts, lanes and the order of time.
+/// Checks counts, lanes and the due index.
 fn audit_queue(
     book: &mut Book<'_>,
     partition: PartitionId,
@@ -71,7 +71,7 @@ fn audit_queue(
         }
         Ok(())
     })?;
-    // Places of forgotten chunks are in no count.
+    // Slots of deleted chunks are in no count.
     counts[State::Gone as usize] = head.counts[State::Gone as usize];
     if !head.open.is_empty() && head.open != open {
         wrong.push(format!("{partition} tallies {:?} and has {open:?}", head.open));
@@ -82,7 +82,7 @@ fn audit_queue(
     Ok(())
 }
 
-/// Permits held, and the lines for them.
+/// Checks the held permits and the wait lists.
 fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
     let mut keys = BTreeMap::<u64, (u32, Vec<Place>)>::new();
     for (place, slot) in slots {
@@ -119,7 +119,7 @@ fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) ->
             wrong.push(format!("key {hash:x}: {line:?} stand in line, {waiting:?} think so"));
         }
         if held < known.limit && !line.is_empty() && line.iter().any(|place| waits(slots, *place)) {
-            wrong.push(format!("key {hash:x}: {held} of {} are held and somebody waits", known.limit));
+            wrong.push(format!("key {hash:x}: {held} of {} are held and a job waits", known.limit));
         }
         Ok(())
     })?;
@@ -130,7 +130,7 @@ fn waits(slots: &Slots, place: Place) -> bool {
     slots.get(&place).is_some_and(|slot| slot.state == State::Pending && slot.blockers == 0)
 }
 
-/// What holds for each job by itself.
+/// Checks each job by itself.
 fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
     each(slots.iter().filter(|(_, slot)| slot.state != State::Gone), |(place, slot)| {
         let id = JobId::new(slot.created_at, *place);

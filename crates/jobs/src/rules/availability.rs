@@ -1,11 +1,12 @@
-//! When workers could be heard: the time since which the duties have run without a gap.
+//! Availability: since when the servers could hear workers without a gap.
 //!
-//! A worker is dead when it was silent for a whole lease in which a server could have heard it. While all servers or
-//! their store are away, heartbeats are lost and leases end. So after a gap an execution that began before it keeps its
-//! lease for a full term. Always: a gap is measured in store time, from the last moment that the leader is known to have
-//! done its duties; a new leader reads that moment from the store, where each renewal of the leader's lease writes it.
-//! A gap that is longer than [`Availability::tolerated`] counts, so a worker can miss no more than that before its lease
-//! ends. Not here: what happens to a lease that has ended (`due`). Start at [`Availability::extend`].
+//! A worker is dead when it was silent for a whole lease in which a server could have received its heartbeats. While
+//! all servers or their store are away, heartbeats are lost and leases end. So after a gap an execution that began
+//! before it keeps its lease for a full term. Always: a gap is measured in store time, from the last moment at which
+//! the leader is known to have run; a new leader reads that moment from the store, where each renewal of the leader's
+//! lease writes it. A gap counts if it is longer than [`Availability::tolerated`], so a worker can miss no more than
+//! that before its lease ends. Not here: what happens when a lease ends (`timeouts`). Start at
+//! [`Availability::extend`].
 
 use std::time::Duration;
 
@@ -22,17 +23,17 @@ use crate::storage::{Book, Halt};
 pub struct Availability {
     /// Its beginning.
     pub since: Timestamp,
-    /// The last moment that is known to belong to it.
+    /// Its last known moment.
     pub until: Timestamp,
 }
 
 impl Availability {
-    /// How long a gap may be that does not count: half of what a lease is longer than the pause between heartbeats.
+    /// The longest gap that does not count: half of what a lease is longer than the pause between heartbeats.
     pub fn tolerated(policy: &Policy) -> Duration {
         (policy.lease.saturating_sub(policy.heartbeat) / 2).max(Duration::from_secs(1))
     }
 
-    /// Extends the time up to now, or begins a new one after a gap. `known` is what the leader itself remembers.
+    /// Extends the time up to now, or starts a new one after a gap. `known` is what the leader itself remembers.
     pub fn extend(known: Option<Self>, book: &mut Book<'_>) -> Result<Self, Halt> {
         let now = book.now();
         let last = match known {
@@ -43,7 +44,7 @@ impl Availability {
         Ok(Self { since: unbroken.map_or(now, |last| last.since), until: now })
     }
 
-    /// Writes it down for the next leader.
+    /// Stores it for the next leader.
     pub fn keep(&self, tx: &mut dyn Tx) -> Result<(), TxError> {
         tx.put_record(keys::AVAILABILITY, serde_json::to_vec(self).unwrap_or_default().into(), None).map(drop)
     }

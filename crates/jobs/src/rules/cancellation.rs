@@ -1,4 +1,4 @@
-//! Calling jobs off, and giving ended ones another try.
+//! Cancels jobs, and retries ended ones.
 
 use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::rules::state_machine::{self, Cancelled};
 use crate::rules::{completion, history, workers};
 use crate::storage::{Book, Halt};
 
-/// What became of a wish to call a job off, and where it stands now.
+/// Cancels a job. Returns what happened, and the job's state.
 pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>) -> Result<Cancelled, Halt> {
     let place = book.expect(id)?;
     let (now, policy) = (book.now(), book.policy);
@@ -58,7 +58,7 @@ pub fn cancel(book: &mut Book<'_>, id: JobId, force: bool, reason: Option<&str>)
     Ok(cancelled)
 }
 
-/// The reason that was given for the cancellation of a job whose worker is to stop.
+/// The reason of a cancellation that a worker has not confirmed yet.
 pub fn reason_of(book: &mut Book<'_>, place: Place) -> Result<Option<String>, Halt> {
     if book.slot(place)?.is_none_or(|slot| slot.state != State::Cancelling) {
         return Ok(None);
@@ -68,7 +68,7 @@ pub fn reason_of(book: &mut Book<'_>, place: Place) -> Result<Option<String>, Ha
     Ok(reason.map(|reason| String::from_utf8_lossy(&reason).into_owned()))
 }
 
-/// Gives an ended job another try, perhaps with other arguments, perhaps later.
+/// Retries an ended job, optionally with other arguments or later.
 pub fn retry(
     book: &mut Book<'_>,
     id: JobId,
@@ -86,7 +86,7 @@ pub fn retry(
     if args.is_some_and(|args| args.len() > ARGS_BYTES_MAX) {
         return Err(Error::TooLarge(format!("args have at most {ARGS_BYTES_MAX} bytes")).into());
     }
-    // What may be refused comes first: of several that are tried again, one that is refused stays as it is.
+    // Checks come first: a job whose retry is refused must stay unchanged.
     if let Some(text) = &spec.unique_key {
         take_unique(book, id, place, text)?;
     }
@@ -104,7 +104,7 @@ pub fn retry(
     Ok(book.slot(place)?.map_or(State::Gone, |slot| slot.state))
 }
 
-/// A job that is tried again needs its unique key again.
+/// A job that is retried needs its unique key again.
 fn take_unique(book: &mut Book<'_>, id: JobId, place: Place, text: &str) -> Result<(), Halt> {
     let hash = keys::unique_hash(place.partition, text);
     if book.record(&keys::unique(hash))?.is_some_and(|holder| *holder != id.as_uuid().as_bytes()[..]) {
@@ -116,7 +116,7 @@ fn take_unique(book: &mut Book<'_>, id: JobId, place: Place, text: &str) -> Resu
     Ok(())
 }
 
-/// Keeps a specification at the end of the queue, in a place that no job has.
+/// Stores a specification at the end of the queue, at an offset without a job.
 pub fn move_spec(book: &mut Book<'_>, place: Place, payload: &[u8]) -> Result<(), Halt> {
     leave_spec(book, place)?;
     let owner = Slot { spec: Some(place.offset), ..Slot::gone() };
@@ -125,7 +125,7 @@ pub fn move_spec(book: &mut Book<'_>, place: Place, payload: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Gives up the place that a job's specification was moved to.
+/// Frees the offset that holds a job's moved specification.
 pub fn leave_spec(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     if let Some(at) = book.slot_mut(place)?.spec.take() {
         let partition: PartitionId = place.partition;

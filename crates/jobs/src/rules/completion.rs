@@ -1,8 +1,8 @@
-//! What else a job's change sets free or brings along: its permit, its unique key, the jobs that wait for it.
+//! Consequences of a job's change: its permit, its unique key, the jobs that wait for it.
 //!
-//! Every rule that ends an execution comes through here, so that nothing is forgotten on one of the ways. Always: a
-//! job that has ended holds no permit and no unique key; every job that could run is dispatched or has a reason to
-//! wait. Start at [`ready`] and [`ended`].
+//! Every rule that ends an execution calls this module, so no path forgets a consequence. Always: an ended job holds
+//! no permit and no unique key; every job that could run is dispatched or has a reason to wait. Start at [`ready`]
+//! and [`ended`].
 
 use baton_store::Error as StoreError;
 use baton_types::PartitionId;
@@ -15,7 +15,7 @@ use crate::rules::state_machine::{self, Verdict};
 use crate::rules::{logs, permits};
 use crate::storage::{Book, Halt, each};
 
-/// Brings a job that is not held back by its own state as far as it can go: to the workers, or to what it waits for.
+/// Dispatches a job that is due, or makes it wait for its dependencies or its permit.
 pub fn ready(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     let now = book.now();
     let slot = book.slot_mut(place)?;
@@ -31,10 +31,10 @@ pub fn ready(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Does what follows from the end of an execution.
+/// Applies the consequences of the end of an execution.
 pub fn settle(book: &mut Book<'_>, place: Place, verdict: Verdict) -> Result<(), Halt> {
     match verdict {
-        // It keeps its permit and its place: it is still the oldest.
+        // It keeps its permit and its position: it is still the oldest.
         Verdict::Again => {
             let slot = book.slot_mut(place)?;
             slot.run_at = None;
@@ -49,14 +49,14 @@ pub fn settle(book: &mut Book<'_>, place: Place, verdict: Verdict) -> Result<(),
     }
 }
 
-/// Does what follows from the end of a job. One that failed becomes a dead letter, unless its queue wants none.
+/// Applies the consequences of the end of a job. A failed job becomes a dead letter, unless its queue has none.
 pub fn ended(book: &mut Book<'_>, place: Place, state: State) -> Result<(), Halt> {
     permits::give_back(book, place)?;
     let (now, id) = (book.now(), book.id(place)?);
     let is_dead =
         matches!(state, State::Failed | State::TimedOut) && book.head(place.partition)?.settings.dlq;
     let slot = book.slot_mut(place)?;
-    // What it shared is told by its specification, should it be tried again; a place in a line outlives the job.
+    // A retry reads the permit from the specification again. A position in a wait list outlives the job.
     slot.permit = slot.permit.filter(|permit| permit.in_line);
     let (unique, has_dependents) = (slot.unique.take(), std::mem::take(&mut slot.has_dependents));
     let has_words = slot.has_words;
@@ -78,7 +78,7 @@ pub fn ended(book: &mut Book<'_>, place: Place, state: State) -> Result<(), Halt
     Ok(())
 }
 
-/// Calls a job off that has not been given out; what waits for it is called off, too.
+/// Cancels a job that no worker has, and the jobs that depend on it.
 pub fn call_off(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     let (now, policy) = (book.now(), book.policy);
     if state_machine::cancel(book.slot_mut(place)?, now, true, &policy) == state_machine::Cancelled::Done {
@@ -89,7 +89,7 @@ pub fn call_off(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
 
 // Dependents.
 
-/// The jobs that depend on one.
+/// The jobs that depend on a job.
 pub fn dependents(book: &mut Book<'_>, place: Place) -> Result<Vec<Place>, Halt> {
     let Some(value) = book.record(&keys::after(place))? else { return Ok(Vec::new()) };
     let (mut from, mut places) = (Reader(&value), Vec::new());
@@ -100,7 +100,7 @@ pub fn dependents(book: &mut Book<'_>, place: Place) -> Result<Vec<Place>, Halt>
     Ok(places)
 }
 
-/// Notes which jobs depend on one.
+/// Stores which jobs depend on a job.
 pub fn put_dependents(book: &mut Book<'_>, place: Place, dependents: &[Place]) {
     let mut out = Writer::default();
     for dependent in dependents {
@@ -122,7 +122,7 @@ fn tell_dependents(book: &mut Book<'_>, place: Place, completed: bool) -> Result
         let slot = book.slot_mut(place)?;
         slot.blockers -= 1;
         if !completed {
-            // The clock ends it, in a commit of its own: a long chain ends link by link.
+            // The leader cancels it in a commit of its own, so a long chain ends link by link.
             slot.is_doomed = true;
             book.tell(place);
         } else if slot.blockers == 0 && !slot.is_doomed {

@@ -1,4 +1,4 @@
-//! Accepting jobs.
+//! Enqueues jobs.
 
 use baton_types::{PartitionId, Timestamp};
 use serde::Serialize;
@@ -16,22 +16,22 @@ use crate::model::state::State;
 use crate::rules::completion;
 use crate::storage::{Book, Halt, each};
 
-/// What became of a job that was to be accepted.
+/// The result of enqueuing one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enqueued {
-    /// The job, or the one that is there instead.
+    /// The job, or the existing one with the same unique key.
     pub job_id: JobId,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// When it will run, if not at once.
+    /// When it is due, if not at once.
     #[serde(skip)]
     pub run_at: Option<Timestamp>,
-    /// Whether it is another one with the same unique key.
+    /// Whether it is an existing job with the same unique key.
     pub deduplicated: bool,
 }
 
-/// Refuses a batch that is too large, or a job in it that is wrong.
+/// Refuses a batch that is too large, or that has an invalid job.
 pub fn check(jobs: &[NewJob]) -> Result<(), Error> {
     if jobs.len() > BATCH_JOBS_MAX {
         return Err(Error::TooLarge(format!("a call enqueues at most {BATCH_JOBS_MAX} jobs; split it")));
@@ -44,12 +44,12 @@ pub fn check(jobs: &[NewJob]) -> Result<(), Error> {
     jobs.iter().try_for_each(NewJob::check)
 }
 
-/// Accepts jobs, each for the queue with the number beside it; an error concerns all of them.
+/// Enqueues jobs, each with the partition of its queue. An error refuses all of them.
 pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Vec<Enqueued>, Halt> {
     add_until_refused(book, jobs, &mut None)
 }
 
-/// The same; `culprit` becomes the number of the job that is refused, if it is one.
+/// Enqueues jobs; `culprit` becomes the index of the job that is refused, if it is one.
 pub fn add_until_refused(
     book: &mut Book<'_>,
     jobs: &[(PartitionId, NewJob)],
@@ -68,13 +68,13 @@ pub fn add_until_refused(
     Ok(accepted)
 }
 
-/// Fetches at once what jobs will need one after the other.
+/// Prefetches in one round trip what the jobs will read one after the other.
 fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), Halt> {
     let (mut keys, mut chunks, mut permits, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
     let mut places = Ok(());
     for (partition, job) in jobs {
         if last.replace(*partition) != Some(*partition) {
-            // A queue whose end is not known yet does not keep the rest from being fetched.
+            // A queue whose end is not known yet must not stop the prefetch for the others.
             match book.next_place(*partition) {
                 Ok(place) => chunks.push(place.chunk()),
                 Err(missing) => places = Err(missing),
@@ -95,7 +95,7 @@ fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), H
     fetched.into_iter().collect()
 }
 
-/// Accepts one job; `before` are those of the same call.
+/// Enqueues one job; `before` are the results for earlier jobs of the same call.
 pub fn add(
     book: &mut Book<'_>,
     partition: PartitionId,
@@ -144,7 +144,7 @@ pub fn add(
     Ok(Enqueued { job_id: id, state, run_at, deduplicated: false })
 }
 
-/// The labels that a job is found by.
+/// The labels of a job.
 pub fn labels(spec: &Spec) -> impl Iterator<Item = (Label, &str)> {
     let tags = spec.tags.iter().map(|tag| (Label::Tag, tag.as_str()));
     let correlation = spec.correlation_id.iter().map(|id| (Label::Correlation, id.as_str()));
@@ -163,14 +163,14 @@ fn run_at(now: Timestamp, when: When) -> Result<Option<Timestamp>, Halt> {
     Ok((at > now).then_some(at))
 }
 
-/// The job that has the unique key already, unless the new one takes its place.
+/// The job that holds the unique key, unless the new job replaces it.
 fn holder(book: &mut Book<'_>, partition: PartitionId, unique: &Unique) -> Result<Option<Enqueued>, Halt> {
     let hash = keys::unique_hash(partition, &unique.key);
     let Some(value) = book.record(&keys::unique(hash))? else { return Ok(None) };
     let id: Option<JobId> = uuid::Uuid::from_slice(&value).ok().and_then(|id| id.to_string().parse().ok());
     let Some(id) = id else { return Ok(None) };
     let Some(place) = book.find(id)? else {
-        // Of a job within its window that is forgotten, only the key is left.
+        // A deleted job keeps its key until its window ends.
         let there = Enqueued { job_id: id, state: State::Gone, run_at: None, deduplicated: true };
         return Ok(Some(there).filter(|_| unique.scope == UniqueScope::Window));
     };
@@ -216,7 +216,7 @@ fn depends_on(book: &mut Book<'_>, parents: &[Place]) -> Result<Vec<JobId>, Halt
     parents.iter().map(|place| book.id(*place)).collect()
 }
 
-/// Notes with each parent that has not completed that `place` waits for it; tells how many those are.
+/// Records with each parent that has not completed that `place` depends on it. Returns the number of such parents.
 fn depend(book: &mut Book<'_>, place: Place, parents: &[Place]) -> Result<u32, Halt> {
     let mut blockers = 0;
     for parent in parents {

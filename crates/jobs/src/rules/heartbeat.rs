@@ -1,4 +1,4 @@
-//! Heartbeats: leases run on, progress is kept, and the worker hears what it is to stop.
+//! Heartbeats: renew leases, store progress, and tell the worker which jobs to stop.
 
 use baton_types::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,64 +13,62 @@ use crate::model::worker::Desired;
 use crate::rules::{state_machine, workers};
 use crate::storage::{Book, Halt};
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// Of a hundred.
+    /// In percent.
     pub percent: f64,
-    /// In words.
+    /// As text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }
 
-/// The same as it is kept.
+/// Progress with its time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProgressAt {
-    /// What was said.
     #[serde(flatten)]
     pub progress: Progress,
-    /// When.
     pub at: Timestamp,
 }
 
-/// A job that a worker says it has.
+/// A job that a heartbeat lists.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Held {
     /// The job.
     pub job: JobId,
-    /// What proves it.
+    /// Its fence.
     pub fence: u64,
-    /// How far it is, if that is news.
+    /// Its progress, if that has changed.
     pub progress: Option<Progress>,
 }
 
 /// A heartbeat.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Beat {
-    /// Who sends it.
+    /// The worker that sends it.
     pub worker: WorkerId,
     /// The jobs it has.
     pub running: Vec<Held>,
 }
 
-/// What a worker hears.
+/// The reply to a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
-    /// What is wanted of it.
+    /// The wanted state of the worker.
     pub desired: Desired,
     /// How long it may take to drain.
     pub grace_ms: u64,
-    /// Jobs that are not its own any more.
+    /// Jobs that belong to another execution by now.
     pub lost: Vec<JobId>,
-    /// Jobs that it is to stop.
+    /// Jobs that the worker should stop.
     pub cancel: Vec<JobId>,
-    /// Whether some of this was said to no heartbeat before.
+    /// Whether some of this was in no earlier reply.
     pub is_news: bool,
 }
 
-/// Hears a worker.
+/// Handles a heartbeat.
 pub fn beat(book: &mut Book<'_>, beat: &Beat) -> Result<Heard, Halt> {
     if beat.running.len() > BEAT_JOBS_MAX {
         return Err(Error::TooLarge(format!("a heartbeat names at most {BEAT_JOBS_MAX} jobs")).into());
@@ -117,7 +115,8 @@ pub fn beat(book: &mut Book<'_>, beat: &Beat) -> Result<Heard, Halt> {
     Ok(heard)
 }
 
-/// Says what a worker is to do about a job that it was called about and did not name. It may have got it only now.
+/// Adds a job that the heartbeat does not list but the server wants stopped. The worker may have received it only
+/// now.
 fn judge(book: &mut Book<'_>, worker: WorkerId, job: JobId, heard: &mut Heard) -> Result<(), Halt> {
     let slot = match book.find(job)? {
         Some(place) => book.slot(place)?.filter(|slot| slot.worker == worker.0 && slot.state.is_held()),

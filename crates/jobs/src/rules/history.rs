@@ -1,4 +1,4 @@
-//! Adding to the history of a job.
+//! Appends to the history of a job.
 
 use baton_types::Offset;
 
@@ -7,7 +7,7 @@ use crate::model::ids::Place;
 use crate::model::state::Outcome;
 use crate::storage::{Book, Halt};
 
-/// Notes how the execution under `fence` ended.
+/// Records how the execution under `fence` ended.
 pub fn note(
     book: &mut Book<'_>,
     place: Place,

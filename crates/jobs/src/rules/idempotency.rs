@@ -12,13 +12,13 @@ use crate::model::state::State;
 use crate::rules::enqueue::Enqueued;
 use crate::storage::{Book, Halt};
 
-/// The code of a key that came with another request before.
+/// The error code for a key that another request has used.
 pub const KEY_REUSED: &str = "idempotency_key_reused";
 
 #[derive(Serialize, Deserialize)]
 struct Answered(JobId, State, bool, #[serde(default)] Option<Timestamp>);
 
-/// Runs `rule` unless the same call has been answered under this key. Another call under the key is refused.
+/// Runs `rule` unless the key already has an answer to the same request. Another request under the key is refused.
 pub fn once(
     book: &mut Book<'_>,
     key: Option<&IdempotencyKey>,

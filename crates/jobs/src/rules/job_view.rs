@@ -1,4 +1,4 @@
-//! A job as it is shown: where it stands, why it waits, and what became of each execution.
+//! A job as the API shows it: its state, why it waits, and each execution.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::storage::{Book, Halt};
 /// One execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// What it was reported under.
+    /// Its id.
     pub execution: ExecutionId,
-    /// Which one it was, from 1; 0 for what the server did itself.
+    /// Its number, from 1; 0 for an action of the server.
     pub number: u32,
-    /// Who ran it.
+    /// Its worker.
     pub worker: WorkerId,
     /// When it began.
     pub started_at: Timestamp,
     /// When it ended.
     pub ended_at: Option<Timestamp>,
-    /// How; `None` while it is under way.
+    /// Its outcome; `None` while it runs.
     pub outcome: Option<Outcome>,
-    /// Why.
+    /// Why it failed.
     pub error: Option<JobError>,
 }
 
@@ -41,19 +41,19 @@ pub struct JobView {
     pub id: JobId,
     /// Its queue.
     pub queue: Arc<str>,
-    /// What it is.
+    /// Its specification.
     pub spec: Spec,
     /// Its arguments.
     pub args: Bytes,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// Why it does not run.
+    /// Why it waits.
     pub wait_reason: Option<WaitReason>,
     /// 0 to 3.
     pub priority: u8,
     /// When it was accepted.
     pub created_at: Timestamp,
-    /// When its time comes.
+    /// When it becomes due.
     pub run_at: Option<Timestamp>,
     /// When it was last leased.
     pub started_at: Option<Timestamp>,
@@ -61,17 +61,17 @@ pub struct JobView {
     pub ended_at: Option<Timestamp>,
     /// Attempts that count.
     pub attempts: u32,
-    /// Executions in all.
+    /// All executions.
     pub executions: u32,
-    /// Executions whose worker fell silent.
+    /// Executions that were lost.
     pub losses: u32,
-    /// The fence that counts.
+    /// The present fence.
     pub fence: u64,
-    /// Who has it, or had it last.
+    /// The worker that has it, or had it last.
     pub worker: Option<WorkerId>,
     /// Since when it is a dead letter.
     pub dead_at: Option<Timestamp>,
-    /// Why it failed or was cancelled, once it has ended so.
+    /// The error of a failed job, or the reason of a cancelled one.
     pub error: Option<JobError>,
     pub(crate) history: Option<Offset>,
     pub(crate) history_in: PartitionId,
@@ -83,15 +83,15 @@ pub struct JobView {
 pub struct JobDetail {
     /// The job.
     pub job: JobView,
-    /// Its executions, the first one first.
+    /// Its executions, the oldest first.
     pub history: Vec<Attempt>,
-    /// What its worker last said of its progress.
+    /// Its last reported progress.
     pub progress: Option<ProgressAt>,
-    /// What it came to, as JSON.
+    /// Its result, as JSON.
     pub result: Option<Bytes>,
 }
 
-/// What a slot and its queue tell of a job; its specification is read apart.
+/// The part of a job's view that its slot and its queue give, without the specification.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub place: Place,
@@ -102,12 +102,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Where the specification is.
+    /// The position of the specification.
     pub fn spec_at(&self) -> (PartitionId, u64) {
         (self.place.partition, self.slot.spec.unwrap_or(self.place.offset).0)
     }
 
-    /// The job, with what was read.
+    /// The view, with the specification and the arguments.
     pub fn with(self, spec: Spec, args: Bytes) -> JobView {
         let slot = self.slot;
         let has_run = slot.executions > 0;
@@ -137,7 +137,7 @@ impl Seen {
     }
 }
 
-/// Looks at a job.
+/// Reads a job's slot and queue.
 pub fn see(book: &mut Book<'_>, place: Place) -> Result<Option<Seen>, Halt> {
     let Some(slot) = book.slot(place)?.cloned() else { return Ok(None) };
     let now = book.now();
@@ -154,7 +154,7 @@ pub fn see(book: &mut Book<'_>, place: Place) -> Result<Option<Seen>, Halt> {
     Ok(Some(Seen { place, slot, queue, history_in, wait_reason }))
 }
 
-/// The same, or an error that says that the job is not known.
+/// Reads a job's slot and queue; an error if no such job exists.
 pub fn look(book: &mut Book<'_>, id: JobId) -> Result<Seen, Halt> {
     let place = book.expect(id)?;
     see(book, place)?.ok_or_else(|| Error::no_job(id).into())

@@ -1,7 +1,8 @@
-//! Giving jobs to workers: which ones, in which order.
+//! Leasing: which jobs a worker gets, and in which order.
 //!
-//! The most urgent lane of all queues that a worker serves comes first, the oldest job of a lane first. Where an
-//! operator gave one of the queues a weight, a draw decides first which queue is next, by weight. A look costs the head
+//! The most urgent lane of all queues that a worker serves comes first, and the oldest job of a lane. Where an
+//! operator gave one of the queues a weight, a weighted random draw chooses the queue first. A lease call reads the
+//! head of each queue and the chunks of the leased jobs, however many other jobs wait.
 //! of each queue and the chunks that jobs are taken from, however many others wait.
 
 use std::time::Duration;
@@ -17,46 +18,46 @@ use crate::model::worker::Desired;
 use crate::rules::{state_machine, workers};
 use crate::storage::{Book, Halt};
 
-/// Chunks fetched at once from one lane.
+/// Chunks prefetched from one lane.
 const AHEAD: u64 = 16;
-/// Chunks fetched at once for several workers that ask together.
+/// Chunks prefetched for several workers whose calls share a commit.
 const AHEAD_OF_ALL: usize = 64;
-/// Jobs taken after one draw between queues with weights.
+/// Jobs leased after one draw between weighted queues.
 const DRAWN: usize = 8;
-/// How often the time of a worker's last look is noted.
+/// How often the time of a worker's last lease call is written.
 const NOTE_EVERY: Duration = Duration::from_secs(5);
 
-/// A job that was given to a worker.
+/// A leased job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Where it is.
+    /// Its position.
     pub place: Place,
     /// When it was accepted.
     pub created_at: Timestamp,
-    /// Where its specification is.
+    /// The offset of its specification.
     pub spec: u64,
-    /// What the worker must show.
+    /// The fence of the execution.
     pub fence: u64,
-    /// Which execution it is.
+    /// The number of the execution.
     pub execution: u32,
-    /// Which attempt it is.
+    /// The number of the attempt.
     pub attempt: u32,
-    /// When it will have run too long.
+    /// When it exceeds its timeout.
     pub deadline: Timestamp,
 }
 
-/// What a look for jobs came to.
+/// The result of a lease call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// The jobs.
     pub jobs: Vec<Granted>,
-    /// What is wanted of the worker.
+    /// The wanted state of the worker.
     pub desired: Desired,
-    /// Whether there is more where these came from.
+    /// Queues that may have more jobs.
     pub more: Vec<PartitionId>,
-    /// When a queue's rate allows the next job.
+    /// When a queue's rate limit allows the next job.
     pub allowed_in: Option<Duration>,
-    /// The queues that were looked at.
+    /// The queues that the worker serves.
     pub queues: Vec<PartitionId>,
 }
 
@@ -66,8 +67,8 @@ struct Choice {
     lane: Lane,
 }
 
-/// Gives up to `max` jobs to a worker. `draw` is a random number, from which the choice between queues follows;
-/// `served` are the queues that the worker is known to serve, which are fetched along with it.
+/// Leases up to `max` jobs to a worker. `draw` is a random number for the choice between queues; `served` are the
+/// queues that the worker is known to serve, prefetched along with it.
 pub fn lease(
     book: &mut Book<'_>,
     id: WorkerId,
@@ -102,7 +103,7 @@ fn fetch_heads(book: &mut Book<'_>, partitions: &[PartitionId], with_kinds: bool
     book.want(keys.iter().map(String::as_str))
 }
 
-/// What a worker asks for.
+/// The parameters of a lease call.
 struct Wish<'a> {
     worker: WorkerId,
     job_types: &'a [String],
@@ -110,10 +111,10 @@ struct Wish<'a> {
     draw: u64,
 }
 
-/// A queue that jobs may be taken from.
+/// A queue with jobs to lease.
 struct Source {
     partition: PartitionId,
-    /// How many more it may give out now.
+    /// How many more jobs its limits allow now.
     left: u64,
     weight: Option<u32>,
 }
@@ -170,10 +171,10 @@ fn take(
     Ok(())
 }
 
-/// One of several queues, by weight; one without a weight has 1.
+/// Draws a queue by weight; the default weight is 1.
 fn drawn<'s>(open: Vec<&'s Source>, draw: &mut u64) -> Option<&'s Source> {
     let weight = |source: &Source| u64::from(source.weight.unwrap_or(1));
-    // The next draw of the same call follows from this one.
+    // Derives the next draw of the same call.
     *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let mut left = (*draw >> 33) % open.iter().map(|source| weight(source)).sum::<u64>().max(1);
     open.into_iter().find(|source| match left.checked_sub(weight(source)) {
@@ -194,7 +195,7 @@ fn most_urgent(choices: &[Choice], open: &[&Source], now: Timestamp, ageing: Dur
     urgent.map(|(index, _)| index)
 }
 
-/// Takes jobs from the first chunk of a lane; tells how many.
+/// Leases jobs from the first chunk of a lane. Returns how many.
 fn take_from(
     book: &mut Book<'_>,
     choice: &mut Choice,
@@ -206,7 +207,7 @@ fn take_from(
     let ahead = (room as u64 / CHUNK + 1).min(AHEAD);
     let chunks: Vec<_> = lane.chunks.iter().map(|number| (partition, number)).take(ahead as usize).collect();
     if let Err(missing) = book.want_chunks(&chunks) {
-        // Whoever asks along with this one will be given what comes after.
+        // The other lease calls of this commit will need the following chunks.
         let after = lane.chunks.iter().take(AHEAD_OF_ALL).map(|number| (partition, number));
         let _ = book.want_chunks(&after.collect::<Vec<_>>());
         return Err(missing);
@@ -247,7 +248,7 @@ fn take_from(
     Ok(taken)
 }
 
-/// The numbers of the job types that a worker knows; `None` when it knows all.
+/// The numbers of the job types that a worker accepts; `None` when it accepts all.
 fn wanted_kinds(
     book: &mut Book<'_>,
     partition: PartitionId,
@@ -268,7 +269,7 @@ fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     }
 }
 
-/// Why a dispatched job of a queue is not given out.
+/// Why a queue leases none of its dispatched jobs.
 pub fn held_back(head: &Head, now: Timestamp) -> Option<crate::model::state::WaitReason> {
     use crate::model::state::WaitReason;
     let settings = &head.settings;

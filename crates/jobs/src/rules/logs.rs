@@ -1,8 +1,9 @@
-//! Logs: what executions say, line by line, numbered without gaps.
+//! Logs: the lines of executions, numbered without gaps.
 //!
-//! Lines of one call are one record, or several where they are many bytes. Always: the lines of an execution are numbered from 1 as its worker numbers them;
-//! a line that comes again is kept once, and a number that is missing is refused. Beyond the limit the oldest lines are
-//! dropped: their places stay empty, and readers are told of the gap. A log is kept for a time of its own after the job's end (`wear`). So a reader that goes on from the last number it saw misses nothing without knowing.
+//! The lines of one call are one record, or several when they are large. Always: the lines of an execution are
+//! numbered from 1; a repeated line is stored once, and a call that skips a number is refused. Beyond the limit the
+//! oldest lines are dropped: readers see a gap. A log has a retention of its own after the job's end
+//! (`log_retention`).
 
 use baton_store::Error as StoreError;
 use baton_types::Timestamp;
@@ -20,23 +21,23 @@ use crate::rules::state_machine;
 use crate::storage::split_records::split;
 use crate::storage::{Book, Halt};
 
-/// Records of lines read in one decision.
+/// Records read in one decision.
 const RECORDS_MAX: usize = 64;
 
-/// How grave a line is.
+/// The severity of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Every step.
+    /// Each step.
     Trace,
-    /// For whoever looks for a mistake.
+    /// Details for finding a bug.
     Debug,
-    /// What happens.
+    /// Normal events.
     #[default]
     Info,
-    /// What should not.
+    /// Unexpected events.
     Warn,
-    /// What must not.
+    /// Failures.
     Error,
 }
 
@@ -44,12 +45,11 @@ pub enum Level {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewLine {
-    /// How grave it is.
+    /// Its severity.
     #[serde(default)]
     pub level: Level,
-    /// What it says.
     pub message: String,
-    /// When the worker wrote it, by its own clock.
+    /// When the worker wrote it, by the worker's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
@@ -65,56 +65,56 @@ pub struct NewLines {
     pub lines: Vec<NewLine>,
 }
 
-/// What became of lines.
+/// The result of appending lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Logged {
-    /// All numbers before this one are kept or counted.
+    /// All lines before this number are stored or counted as dropped.
     UpTo(u64),
-    /// The worker's time with the job was over.
+    /// The execution is over; another one holds the job, or none.
     StaleFence {
-        /// The fence that counts.
+        /// The present fence.
         current: u64,
     },
 }
 
-/// A kept line.
+/// A stored line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
-    /// Its place in the job's log, from 1, over all executions.
+    /// Its position in the job's log, from 1, over all executions.
     #[serde(skip)]
     pub offset: u64,
     /// Its number in its execution.
     pub seq: u64,
     /// The execution.
     pub execution_id: ExecutionId,
-    /// When: as the worker said, or when it was kept.
+    /// The worker's time, or else when the server stored it.
     pub at: String,
-    /// How grave it is.
+    /// Its severity.
     pub level: Level,
     /// What it says.
     pub message: String,
-    /// Lines before it that were not kept.
+    /// Dropped lines before it.
     #[serde(skip)]
     pub dropped: u64,
 }
 
-/// How far the log of each execution is; the newest last.
+/// The log positions of a job's newest execution.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Logs {
-    /// Lines kept over all executions.
+    /// Lines stored over all executions.
     offset: u64,
-    /// The fence of the newest execution with a log, the number that its next line must have, lines kept and not kept.
+    /// The fence of the newest execution with a log, the number of its next line, lines stored and dropped.
     fence: u64,
     next: u64,
     kept: u64,
     dropped: u64,
-    /// How the job ended, once the job itself is forgotten.
+    /// How the job ended, once the job itself is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ended: Option<State>,
 }
 
-/// Lines of one call as they are kept.
+/// The stored lines of one call.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     fence: u64,
@@ -128,7 +128,7 @@ fn read<T: serde::de::DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
         .map_err(|error| StoreError::Corrupt(format!("a log cannot be read: {error}")))
 }
 
-/// Keeps lines.
+/// Appends lines.
 pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     if new.lines.is_empty() || new.lines.len() > LINES_MAX || new.first == 0 {
         return Err(Error::invalid(format!("a call has 1 to {LINES_MAX} lines, numbered from 1")).into());
@@ -136,7 +136,7 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     let job = new.execution.job;
     let place = book.expect(job)?;
     let Some(slot) = book.slot(place)? else { return Err(Error::no_job(job).into()) };
-    // The last words of an execution may come after its outcome, as long as it is the newest.
+    // An execution's last lines may arrive after its outcome, as long as it is the newest.
     let is_last = slot.fence == new.execution.fence && slot.state == State::Completed;
     if state_machine::check(slot, new.execution.fence).is_err() && !is_last {
         let current = slot.fence;
@@ -190,15 +190,15 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
     Ok(Logged::UpTo(logs.next))
 }
 
-/// Removes the oldest records of the newest execution that are not needed to keep as many lines as are to be kept, after
-/// `fresh` lines were added. Its lines have the last places of the log, so what is removed leaves a gap before them.
+/// Removes the oldest records of the newest execution beyond the limit, after `fresh` lines were added. Its lines are
+/// the last of the log, so removing them leaves a gap before them.
 fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -> Result<u64, Halt> {
     if logs.kept <= LINES_KEPT_MAX {
         return Ok(0);
     }
     let prefix = keys::log_lines(job);
     let before = keys::log(job, logs.offset - logs.kept);
-    // Each record has a line, so as many as were added make room for them.
+    // Each record has at least one line, so removing as many records as lines were added is enough.
     let oldest = book.stored(&prefix, Some(&before), fresh + 1)?;
     let first = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
     let mut dropped = 0;
@@ -215,7 +215,7 @@ fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -
     Ok(dropped)
 }
 
-/// Prepares the log of a job that is about to be forgotten for its time without it.
+/// Prepares the log of a job that is about to be deleted.
 pub fn outlive(book: &mut Book<'_>, job: JobId, slot: &Slot) -> Result<(), Halt> {
     let Some(value) = book.record(&keys::logs(job))? else { return Ok(()) };
     let logs = Logs { ended: Some(slot.state), ..read(&value)? };
@@ -224,7 +224,7 @@ pub fn outlive(book: &mut Book<'_>, job: JobId, slot: &Slot) -> Result<(), Halt>
     Ok(())
 }
 
-/// Notes when the log of a job that ended at `ended_at` has had its time.
+/// Schedules the removal of the log of a job that ended at `ended_at`.
 pub fn schedule_removal(book: &mut Book<'_>, job: JobId, ended_at: Timestamp) {
     let at = ended_at.after(book.policy.logs_for);
     book.put(keys::worn(at, job), Vec::new(), None);
@@ -238,35 +238,35 @@ fn bounded(mut line: NewLine) -> NewLine {
     line
 }
 
-/// What a reader of a log asks for.
+/// What part of a log to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// Only lines of this execution.
     pub execution: Option<ExecutionId>,
-    /// Only lines after this place.
+    /// Only lines after this position.
     pub after: u64,
-    /// Only lines as grave as this, or more.
+    /// Only lines at least this severe.
     pub level: Option<Level>,
-    /// At most so many.
+    /// At most this many.
     pub limit: usize,
 }
 
-/// A piece of a log, and how the job stands.
+/// A page of a log, and the state of the job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogPage {
     /// The lines.
     pub lines: Vec<Line>,
-    /// The place of the last line that was looked at.
+    /// The position of the last line that was read.
     pub last: u64,
     /// Whether there may be more now.
     pub more: bool,
-    /// Lines of the newest execution that were not kept.
+    /// Dropped lines of the newest execution.
     pub dropped: u64,
-    /// Where the job stands.
+    /// The job's state.
     pub state: State,
-    /// The fence that counts.
+    /// The present fence.
     pub fence: u64,
-    /// How far it is.
+    /// The job's progress.
     pub progress: Option<ProgressAt>,
 }
 
@@ -297,12 +297,12 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
     page.progress = book.record(&keys::progress(job))?.and_then(|value| serde_json::from_slice(&value).ok());
     page.dropped = logs.as_ref().map_or(0, |logs| logs.dropped);
     let prefix = keys::log_lines(job);
-    // A record holds at most so many lines, so the one with the next line begins no earlier than this.
+    // A record holds at most this many lines, so the one with the next line does not begin before this.
     let mut from = keys::log(job, (query.after + 1).saturating_sub(LINES_MAX as u64));
     let first_line = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
     let records = loop {
         let records = book.stored(&prefix, Some(&from), RECORDS_MAX)?;
-        // Records with few lines each: only the last of these can hold the next line.
+        // Records may have few lines: only the last of these can hold the next line.
         match records.last_chunk() {
             Some([(before, _), (last, _)])
                 if records.len() == RECORDS_MAX && first_line(last).is_some_and(|n| n <= query.after) =>

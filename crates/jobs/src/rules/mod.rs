@@ -1,7 +1,7 @@
-//! The rules: what each operation makes of jobs, queues, workers and schedules, as functions of one unit of work.
+//! The rules: what each operation does to jobs, queues, workers and schedules, as functions of one unit of work.
 //!
-//! Always: a rule reads and writes through the unit of work alone, so the store can run it again; it knows no clock but
-//! the store's, no network and no task. Start at `state_machine`, then `completion`.
+//! Always: a rule reads and writes through the unit of work alone, so the store can run it again; it uses no clock
+//! but the store's, no network and no task. Start at `state_machine`, then `completion`.
 
 pub mod audit;
 pub mod availability;

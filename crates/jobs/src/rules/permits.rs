@@ -8,10 +8,11 @@ use crate::model::ids::Place;
 use crate::model::state::State;
 use crate::storage::{Book, Halt};
 
-/// Chunks of a line that are fetched ahead.
+/// Chunks of a wait list that are prefetched.
 const LINE_CHUNKS: u64 = 32;
 
-/// Takes a permit for a job, or puts it in the line; tells whether it has one. The limit is that of the last job.
+/// Acquires a permit for a job, or appends the job to the wait list. Returns whether it has a permit. The limit is
+/// that of the last job.
 pub fn take(book: &mut Book<'_>, place: Place) -> Result<bool, Halt> {
     let Some(permit) = book.slot(place)?.and_then(|slot| slot.permit) else { return Ok(true) };
     if permit.held {
@@ -37,7 +38,7 @@ pub fn take(book: &mut Book<'_>, place: Place) -> Result<bool, Halt> {
     Ok(free)
 }
 
-/// Gives a job's permit back, and dispatches who is next.
+/// Releases a job's permit, and dispatches the next waiting job.
 pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     let Some(permit) = &mut book.slot_mut(place)?.permit else { return Ok(()) };
     if !std::mem::take(&mut permit.held) {
@@ -59,7 +60,7 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
             permit.in_line = false;
             permit.next.take()
         });
-        // One that was called off meanwhile is passed.
+        // Skips a job that was cancelled meanwhile.
         if slot.state == State::Pending && slot.blockers == 0 {
             slot.state = State::Dispatched;
             if let Some(permit) = &mut slot.permit {
@@ -74,7 +75,7 @@ pub fn give_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Fetches who is likely to be next along with the first: a line stands mostly in the order of its queue.
+/// Prefetches the jobs that probably follow: a wait list mostly has the order of its queue.
 fn fetch_line(book: &mut Book<'_>, first: Place, last: Place) -> Result<(), Halt> {
     let (partition, number) = first.chunk();
     let end = if last.partition == partition { last.chunk().1 } else { number };

@@ -1,4 +1,4 @@
-//! Job queues: where they are, and what an operator says of them.
+//! Job queues: their partitions and settings.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::model::queue_head::{Head, QueueSettings};
 use crate::model::state::State;
 use crate::storage::{Book, Halt};
 
-/// The queue of the store that holds the partitions of all job queues. Nobody can name it, and no listing shows it.
+/// The store's queue that holds the partitions of all job queues. No client can name it, and no listing shows it.
 pub const HIDDEN: &str = "__baton_jobs__";
 
-/// The number of a queue's partition.
+/// The partition of a queue.
 pub fn find(book: &mut Book<'_>, name: &str) -> Result<Option<PartitionId>, Halt> {
     Ok(book.record(&keys::queue(name))?.map(|value| read_number(&value)).transpose()?)
 }
@@ -29,7 +29,7 @@ fn read_number(value: &[u8]) -> Result<PartitionId, StoreError> {
         .ok_or_else(|| StoreError::Corrupt("the number of a job queue cannot be read".into()))
 }
 
-/// The number of the hidden queue, which is created if it is not there.
+/// The id of the hidden queue, which is created if it does not exist.
 pub fn hidden(tx: &mut dyn Tx) -> Result<QueueId, TxError> {
     if let Some(hidden) = tx.queue(HIDDEN)? {
         return Ok(hidden.id);
@@ -39,7 +39,7 @@ pub fn hidden(tx: &mut dyn Tx) -> Result<QueueId, TxError> {
     Ok(tx.put_queue(QueueSpec { name, namespace: Arc::clone(&none), task: none, options })?.id)
 }
 
-/// Creates a queue that is not there; tells its number.
+/// Creates a queue. Returns its partition.
 pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>, TxError> {
     if let Some(record) = tx.record(&keys::queue(name))? {
         return Ok(Ok(read_number(&record.value)?));
@@ -64,18 +64,18 @@ pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>,
     Ok(Ok(partition))
 }
 
-/// A queue as it is shown.
+/// A queue as the API shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueueView {
     /// Its name.
     pub name: Arc<str>,
-    /// What an operator says of it.
+    /// Its settings.
     #[serde(flatten)]
     pub settings: QueueSettings,
     /// Jobs by state.
     pub counts: std::collections::BTreeMap<&'static str, u64>,
-    /// How long the oldest dispatched job has waited, roughly, in milliseconds.
+    /// How long the oldest dispatched job has waited, approximately, in milliseconds.
     pub oldest_ms: u64,
 }
 
@@ -86,7 +86,7 @@ impl QueueView {
         self.counts.iter().filter(|(word, _)| is_open(word)).map(|(_, count)| count).sum()
     }
 
-    /// What stands for its settings: as long as it is the same, so are they.
+    /// The ETag of its settings.
     pub fn tag(&self) -> u64 {
         tag(&self.settings)
     }
@@ -127,15 +127,15 @@ fn tag(settings: &QueueSettings) -> u64 {
     xxh3_64(&serde_json::to_vec(settings).unwrap_or_default())
 }
 
-/// The code of the refusal of settings for a queue that others have changed.
+/// The error code for settings that another client changed meanwhile.
 pub const OTHER_SETTINGS: &str = "other_settings";
 
-/// The refusal of settings for a queue that does not have those that the caller has read.
+/// The error for settings that another client changed meanwhile.
 pub fn other_settings() -> Error {
     Error::conflict(OTHER_SETTINGS, "the queue does not have the settings that were read: read it again")
 }
 
-/// Says what holds for a queue from now on; with a `read` tag only if its settings are those.
+/// Changes the settings of a queue; with a `read` tag only if the present settings have that tag.
 pub fn set(
     book: &mut Book<'_>,
     partition: PartitionId,
@@ -167,7 +167,7 @@ pub fn set(
     Ok(view)
 }
 
-/// Gives up history that is older than any job that could show it.
+/// Trims history that is older than any job.
 pub fn trim_history(tx: &mut dyn Tx, partition: PartitionId, before: Timestamp) -> Result<(), TxError> {
     let Some(record) = tx.record(&keys::head(partition))? else { return Ok(()) };
     let history = Head::decode(&record.value)?.history;

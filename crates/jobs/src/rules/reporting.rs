@@ -1,4 +1,4 @@
-//! Reports: how executions ended, by word of their workers.
+//! Reports: workers say how executions ended.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::rules::state_machine::{self, Failure, Refusal, Verdict};
 use crate::rules::{cancellation, completion, history};
 use crate::storage::{Book, Halt, each};
 
-/// What a worker says.
+/// A worker's report about one execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The job.
     pub job: JobId,
-    /// What proves that it is the worker's own.
+    /// The fence of the execution.
     pub fence: u64,
     /// How the execution ended.
     pub outcome: Outcome,
-    /// What it came to, as JSON; empty when nothing.
+    /// The result, as JSON; empty when there is none.
     pub result: Bytes,
     /// Why it failed.
     pub error: Option<JobError>,
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub retryable: bool,
-    /// The pause that the worker asks for.
+    /// The retry delay that the worker asks for.
     pub retry_after: Option<Duration>,
 }
 
@@ -39,23 +39,23 @@ impl Report {
     }
 }
 
-/// What a report came to.
+/// The answer to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reported {
-    /// It counts; the job now stands so.
+    /// Accepted; the job now has this state.
     Accepted(State),
-    /// The same was accepted before.
+    /// The same report was accepted before.
     Repeated,
-    /// The worker's time with the job was over; nothing was changed.
+    /// The execution is over; nothing was changed.
     StaleFence {
-        /// The fence that counts.
+        /// The present fence.
         current: u64,
     },
-    /// There is no such job any more.
+    /// The job does not exist.
     NotFound,
 }
 
-/// Refuses reports that are too many or too large.
+/// Refuses too many or too large reports.
 pub fn check(reports: &[Report]) -> Result<(), Error> {
     if reports.len() > REPORTS_MAX {
         return Err(Error::TooLarge(format!("a call reports at most {REPORTS_MAX} outcomes; split it")));
@@ -68,7 +68,7 @@ pub fn check(reports: &[Report]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes reports in, one answer for each.
+/// Applies reports. Returns one answer for each.
 pub fn report(book: &mut Book<'_>, reports: &[Report]) -> Result<Vec<Reported>, Halt> {
     book.want_places(reports.iter().filter_map(|report| report.job.place()))?;
     each(reports, |report| one(book, report))
@@ -102,7 +102,7 @@ fn apply(book: &mut Book<'_>, place: Place, report: &Report) -> Result<Result<Ve
         Outcome::Succeeded => {
             let done = state_machine::succeed(book.slot_mut(place)?, now, fence, &policy);
             if done.is_ok() && report.result.is_empty() {
-                // Its slot says it all.
+                // The slot already has everything that a plain success changes.
                 return Ok(done.map(|()| Verdict::Ended(State::Completed)));
             }
             done.map(|()| Verdict::Ended(State::Completed))

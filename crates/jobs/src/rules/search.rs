@@ -1,9 +1,9 @@
-//! Finding jobs: by what they are labelled with, or by queue and state, a page at a time.
+//! Searches jobs: by label, or by queue and state, a page at a time.
 //!
-//! Always: a page looks at a bounded number of jobs, whatever is asked for; when it finds fewer than it may tell, it
-//! says where to go on. So no search is in the way of the work. Labels (tag, correlation id, schedule) lead to their
-//! jobs directly; everything else reads the chunks of all queues backwards and merges them, the newest job first. A
-//! cursor holds the acceptance of the last job, so jobs that are accepted between two pages do not move the others.
+//! Always: a page reads a bounded number of jobs, whatever the filter. A short page has a cursor to go on. So no
+//! search delays other work. Labels (tag, correlation id, schedule) are indexed; every other search reads the chunks
+//! of all queues backwards and merges them, the newest job first. A cursor holds the acceptance time of the last job,
+//! so jobs that are accepted between two pages do not shift the others.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +18,12 @@ use crate::model::state::State;
 use crate::rules::job_view::{JobView, Seen, see};
 use crate::storage::{Book, Halt, each};
 
-/// Chunks fetched at once, of all queues together.
+/// Chunks prefetched, of all queues together.
 const AHEAD: u64 = 16;
-/// Queues that a cursor names: with two numbers each, it fits a link.
+/// Queues that a cursor names: with two numbers each, they fit a URL.
 const CURSOR_QUEUES_MAX: usize = 128;
 
-/// What jobs are looked for.
+/// Which jobs to find.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// In one of these states.
@@ -38,7 +38,7 @@ pub struct Filter {
     pub schedule_id: Option<String>,
     /// With this correlation id.
     pub correlation_id: Option<String>,
-    /// Accepted after this moment.
+    /// Accepted after this time.
     pub created_after: Option<Timestamp>,
     /// With this text in their arguments or type.
     pub text: Option<String>,
@@ -49,11 +49,11 @@ pub struct Filter {
 pub struct Page {
     /// The jobs.
     pub jobs: Vec<JobView>,
-    /// Where to go on; `None` when there is no more.
+    /// The cursor of the next page; `None` when there is no more.
     pub next: Option<String>,
 }
 
-/// Jobs that a search found, not read yet, and where to go on.
+/// Jobs that a search found, without specifications, and the cursor of the next page.
 #[derive(Debug)]
 pub struct Found {
     pub seen: Vec<Seen>,
@@ -76,7 +76,7 @@ impl Filter {
             && self.created_after.is_none_or(|after| slot.created_at > after)
     }
 
-    /// Whether a job is one of those, as far as its slot did not tell.
+    /// Whether a job matches the parts of the filter that its slot could not decide.
     pub(crate) fn fits(&self, job: &JobView) -> bool {
         let is = |wanted: &Option<String>, given: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
@@ -122,11 +122,11 @@ pub fn by_label(
     Ok(Found { seen, next })
 }
 
-/// How far a search has come. The last job that it looked at bounds it: what was accepted later does not belong to it.
+/// How far a search has come. Its last job bounds it: jobs that were accepted later are not part of it.
 struct Cursor {
     at: Timestamp,
     partition: PartitionId,
-    /// How far it came in queues, so that it need not skip what it has seen.
+    /// The position in each queue, so that the next page need not skip jobs again.
     ends: Vec<(PartitionId, u64)>,
 }
 
@@ -135,16 +135,16 @@ struct Backwards {
     partition: PartitionId,
     first: u64,
     end: u64,
-    /// The number of the job type that is looked for.
+    /// The number of the job type to find.
     kind: Option<u32>,
-    /// The acceptance of the next job, no later than those before it.
+    /// The acceptance time of the next job, no later than those before it.
     at: Timestamp,
     /// Whether the search has passed a job or a chunk of it.
     has_moved: bool,
 }
 
 impl Backwards {
-    /// Moves to the newest job before the end; `false` when there is none. `None` when no more chunks may be read.
+    /// Moves to the next older job; `false` when there is none. `None` when the page may read no more chunks.
     fn next(&mut self, book: &mut Book<'_>, ahead: u64, budget: &mut usize) -> Result<Option<bool>, Halt> {
         while self.end > self.first {
             let number = (self.end - 1) / CHUNK;
@@ -181,7 +181,7 @@ pub fn by_queue(
         Some(queue) => vec![queue],
         None => all_queues(book)?,
     };
-    // Chunks without jobs that are passed over, and jobs that are looked at.
+    // Chunks and jobs that this page may still read.
     let (mut budget, mut left) = (PAGE_CHUNKS_MAX, PAGE_CHUNKS_MAX * CHUNK as usize);
     let opened = each(partitions, |partition| open(book, filter, from.as_ref(), partition))?;
     let mut queues: Vec<Backwards> = opened.into_iter().flatten().collect();
@@ -228,7 +228,7 @@ pub fn by_queue(
     Ok(Found { seen, next })
 }
 
-/// Where to read a queue from; nothing if it cannot have what is looked for.
+/// Where to read a queue from; `None` if it has no matching job.
 fn open(
     book: &mut Book<'_>,
     filter: &Filter,
@@ -255,7 +255,7 @@ fn open(
     Ok((end > first).then_some(Backwards { partition, first, end, kind, at, has_moved }))
 }
 
-/// The numbers of all queues.
+/// The partitions of all queues.
 fn all_queues(book: &mut Book<'_>) -> Result<Vec<PartitionId>, Halt> {
     let (mut all, mut after) = (Vec::new(), None::<String>);
     loop {
@@ -270,18 +270,18 @@ fn all_queues(book: &mut Book<'_>) -> Result<Vec<PartitionId>, Halt> {
 }
 
 impl Cursor {
-    /// Whether a job comes after those of the pages before. In a queue that is named here every job does.
+    /// Whether a job comes after the earlier pages. In a queue that the cursor names, every job does.
     fn is_after(&self, key: (Timestamp, PartitionId)) -> bool {
         key <= (self.at, self.partition) || self.ends.iter().any(|(named, _)| *named == key.1)
     }
 }
 
-/// Where a search that was cut goes on. It names as many queues as fit a link; the others are read from their end.
+/// The cursor for a page that was cut. It names as many queues as fit a URL; the others are read from their end.
 fn write_cursor(last: Option<(Timestamp, PartitionId)>, queues: &[Backwards], cut: Option<usize>) -> String {
     let (at, partition) = last.unwrap_or((Timestamp::MAX, PartitionId(u64::MAX)));
     let mut text = format!("{:x}-{:x}", at.micros(), partition.0);
     let mut moved: Vec<_> = queues.iter().enumerate().filter(|(_, queue)| queue.has_moved).collect();
-    // Without these two the next page would not get further.
+    // The next page makes no progress without these two.
     moved.sort_by_key(|(index, queue)| Some(*index) != cut && queue.partition != partition);
     for (_, queue) in moved.into_iter().take(CURSOR_QUEUES_MAX) {
         text.push_str(&format!("-{:x}-{:x}", queue.partition.0, queue.end));

@@ -1,9 +1,9 @@
-//! The state machine of one job: what each event makes of its slot.
+//! The state machine of one job: what each event does to its slot.
 //!
-//! Plain functions of a slot and a moment; nothing is read or written here. Always: a fence only rises; what shows an
-//! old fence is refused; a job that has ended stays as it is unless somebody asks for another try; attempts that count
-//! are never more than its retries and one. Not here: what else an end sets free (`end`), and when the clock is looked
-//! at (`due`). Start at [`lease`].
+//! Pure functions of a slot and a time; they read and write nothing else. Always: a fence only rises; an event with
+//! an old fence is refused; an ended job stays as it is unless a caller retries it; counted attempts never exceed its
+//! retries plus one. Not here: the consequences of an end (`completion`), and timers (`maintenance::timeouts`). Start
+//! at [`lease`].
 
 use std::time::Duration;
 
@@ -16,27 +16,27 @@ use crate::model::retry::Retry;
 use crate::model::slot::Slot;
 use crate::model::state::{Outcome, State};
 
-/// Why a worker's word counts for nothing.
+/// Why an event of a worker is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody else has the job, or had it since, or nobody has it.
+    /// The fence is old: another execution has or had the job since, or none has it.
     StaleFence,
-    /// The same was said and accepted before.
+    /// The same event was accepted before.
     Repeated,
 }
 
-/// What becomes of a job after an execution of it ended without success.
+/// What happens to a job after an execution without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It waits until then and is tried again.
+    /// It waits until then for its retry.
     RetryAt(Timestamp),
-    /// It is tried again at once.
+    /// It is retried at once.
     Again,
-    /// It has ended so.
+    /// It has ended in this state.
     Ended(State),
 }
 
-/// Gives a dispatched job to a worker; tells the fence. `None` when it is not dispatched.
+/// Leases a dispatched job to a worker. Returns the fence; `None` when the job is not dispatched.
 pub fn lease(slot: &mut Slot, now: Timestamp, worker: u64, policy: &Policy) -> Option<u64> {
     if slot.state != State::Dispatched {
         return None;
@@ -55,7 +55,7 @@ pub fn lease(slot: &mut Slot, now: Timestamp, worker: u64, policy: &Policy) -> O
     Some(slot.fence)
 }
 
-/// Whether `fence` is that of the execution under way.
+/// Whether `fence` is that of the running execution.
 pub fn check(slot: &Slot, fence: u64) -> Result<(), Refusal> {
     match slot.state.is_held() && slot.fence == fence {
         true => Ok(()),
@@ -63,7 +63,7 @@ pub fn check(slot: &Slot, fence: u64) -> Result<(), Refusal> {
     }
 }
 
-/// Lets the lease run on; tells whether the worker is to stop.
+/// Renews the lease. Returns whether the worker should stop.
 pub fn beat(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> Result<bool, Refusal> {
     check(slot, fence)?;
     if slot.state == State::Cancelling {
@@ -73,7 +73,7 @@ pub fn beat(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> Res
     Ok(false)
 }
 
-/// The worker says that the work is done.
+/// The worker reports success.
 pub fn succeed(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> Result<(), Refusal> {
     if slot.state == State::Completed && slot.fence == fence {
         return Err(Refusal::Repeated);
@@ -83,7 +83,7 @@ pub fn succeed(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> 
     Ok(())
 }
 
-/// The worker gives the job back, which counts for nothing; one that was to stop has stopped.
+/// The worker releases the job, which does not count as an attempt. A job that was asked to stop is cancelled.
 pub fn release(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> Result<Verdict, Refusal> {
     check(slot, fence)?;
     slot.fence += 1;
@@ -96,7 +96,7 @@ pub fn release(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> 
     Ok(Verdict::Again)
 }
 
-/// The worker says that it failed, ran out of time, or has stopped as it was asked.
+/// The worker reports a failure, a timeout, or that it stopped as asked.
 pub fn fail(
     slot: &mut Slot,
     now: Timestamp,
@@ -118,14 +118,14 @@ pub fn fail(
 pub struct Failure {
     /// Failed, timed out, or cancelled.
     pub outcome: Outcome,
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub retryable: bool,
-    /// The pause that the worker asks for.
+    /// The retry delay that the worker asks for.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// It ran too long.
+    /// It exceeded its timeout.
     pub const TIMED_OUT: Self = Self { outcome: Outcome::TimedOut, retryable: true, retry_after: None };
 }
 
@@ -151,19 +151,19 @@ fn retry_or_end(
     Verdict::Ended(state)
 }
 
-/// What the clock says of an execution.
+/// Why an execution is overdue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overdue {
-    /// Its worker fell silent.
+    /// Its worker's lease expired.
     Lost,
-    /// It ran too long.
+    /// It exceeded its timeout.
     TimedOut,
-    /// It was to stop and did not say so.
+    /// Its worker did not confirm a cancellation in time.
     NotStopped,
 }
 
-/// Grants a full term to an execution that began before `available_since`, when a gap ended in which its worker could
-/// not be heard. So neither the worker's silence nor a late report counts.
+/// Renews the lease of an execution that began before `available_since`, when a gap ended in which no server could
+/// hear its worker. So neither the worker's silence nor a late report counts.
 pub fn renew_after_gap(slot: &mut Slot, available_since: Timestamp, policy: &Policy) {
     let term = if slot.state == State::Cancelling { policy.cancel_grace } else { policy.lease };
     if slot.started_at < available_since {
@@ -173,7 +173,7 @@ pub fn renew_after_gap(slot: &mut Slot, available_since: Timestamp, policy: &Pol
     }
 }
 
-/// What is overdue about a job that a worker has.
+/// Whether and why the execution of a job is overdue.
 pub fn overdue(slot: &Slot, now: Timestamp) -> Option<Overdue> {
     match slot.state {
         State::Cancelling if slot.lease_until <= now => Some(Overdue::NotStopped),
@@ -183,7 +183,7 @@ pub fn overdue(slot: &Slot, now: Timestamp) -> Option<Overdue> {
     }
 }
 
-/// Takes a job back whose worker fell silent. That does not count as an attempt, but not often.
+/// Ends an execution whose lease expired. It does not count as an attempt, up to `LOSSES_MAX` times.
 pub fn lose(slot: &mut Slot, now: Timestamp, policy: &Policy) -> Verdict {
     slot.fence += 1;
     slot.attempts = slot.attempts.saturating_sub(1);
@@ -199,23 +199,23 @@ pub fn lose(slot: &mut Slot, now: Timestamp, policy: &Policy) -> Verdict {
     Verdict::Again
 }
 
-/// Takes a job back that ran too long.
+/// Ends an execution that exceeded its timeout.
 pub fn time_out(slot: &mut Slot, now: Timestamp, retry: &Retry, policy: &Policy) -> Verdict {
     retry_or_end(slot, now, &Failure::TIMED_OUT, retry, policy)
 }
 
-/// What became of a wish to call a job off.
+/// The result of a cancellation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cancelled {
     /// It has ended.
     Done,
-    /// Its worker has been asked to stop.
+    /// Its worker was asked to stop.
     Asked,
     /// It had ended before.
     TooLate,
 }
 
-/// Calls a job off; by force also one that a worker has.
+/// Cancels a job; with `force`, at once even if a worker has it.
 pub fn cancel(slot: &mut Slot, now: Timestamp, force: bool, policy: &Policy) -> Cancelled {
     match slot.state {
         state if state.is_terminal() => Cancelled::TooLate,
@@ -239,7 +239,7 @@ pub fn stop(slot: &mut Slot, now: Timestamp, policy: &Policy) {
     close(slot, now, State::Cancelled, policy);
 }
 
-/// Gives an ended job another try; `false` when it has not ended.
+/// Retries an ended job; `false` when it has not ended.
 pub fn revive(slot: &mut Slot, reset_attempts: bool) -> bool {
     if !slot.state.is_terminal() || slot.state == State::Gone {
         return false;

@@ -1,7 +1,7 @@
-//! Workers: registration, liveness, and what an operator wants of each.
+//! Workers: registration, liveness, and the state that an operator wants.
 //!
-//! The server gives each registration a new id. A process that starts again under the same name is another worker, so it
-//! cannot hide the end of the first. Always: liveness is the store's time of the last heartbeat.
+//! Each registration gets a new id. A process that restarts under the same name is another worker, so it cannot hide
+//! the end of the first. Always: liveness is the store's time of the last heartbeat.
 
 use baton_store::Error as StoreError;
 use baton_types::{PartitionId, Timestamp};
@@ -13,7 +13,7 @@ use crate::model::limits::{WORKER_FOR, WORKER_STOPS_MAX, WORKERS_MAX};
 use crate::model::worker::{Desired, NewWorker, Worker};
 use crate::storage::{Book, Halt};
 
-/// A worker that is known.
+/// A worker by id.
 pub fn find(book: &mut Book<'_>, id: WorkerId) -> Result<Option<Worker>, Halt> {
     let Some(value) = book.record(&keys::worker(id.0))? else { return Ok(None) };
     let worker = serde_json::from_slice(&value)
@@ -21,24 +21,24 @@ pub fn find(book: &mut Book<'_>, id: WorkerId) -> Result<Option<Worker>, Halt> {
     Ok(Some(worker))
 }
 
-/// The same, or an error that says what to do.
+/// A worker by id, or an error that says what to do.
 pub fn expect(book: &mut Book<'_>, id: WorkerId) -> Result<Worker, Halt> {
     let message = || Error::NotFound(format!("there is no worker {id}: register with POST /api/v1/workers"));
     find(book, id)?.ok_or_else(|| message().into())
 }
 
-/// Keeps a worker for as long as it is heard, and a while longer.
+/// Writes a worker's record, which expires a while after its last heartbeat.
 pub fn put(book: &mut Book<'_>, id: WorkerId, worker: &Worker) -> Result<(), Halt> {
     let value = serde_json::to_vec(worker)
         .map_err(|error| StoreError::Corrupt(format!("a worker cannot be written: {error}")))?;
-    // Hours instead of moments, so that a heartbeat moves it in the order of expiry once an hour.
+    // Rounded to hours, so that heartbeats move the record in the expiry index only once an hour.
     let hour = i64::try_from(WORKER_FOR.as_micros()).unwrap_or(i64::MAX);
     let until = Timestamp::from_micros((worker.seen_at.micros() / hour + 2) * hour);
     book.put(keys::worker(id.0), value, Some(until));
     Ok(())
 }
 
-/// Registers a worker under a new id for the queues with these numbers.
+/// Registers a worker under a new id for these queues.
 pub fn register(
     book: &mut Book<'_>,
     id: WorkerId,
@@ -66,14 +66,14 @@ pub fn register(
     put(book, id, &worker)
 }
 
-/// Forgets a worker that leaves. Jobs that it still has go to others when their leases end.
+/// Removes a worker that leaves. Its jobs go to others when their leases end.
 pub fn deregister(book: &mut Book<'_>, id: WorkerId) -> Result<(), Halt> {
     expect(book, id)?;
     book.remove(keys::worker(id.0));
     Ok(())
 }
 
-/// Has a heartbeat that waits be answered: the worker is to stop a job.
+/// Asks a worker to stop a job, and answers its waiting heartbeat.
 pub fn call_off(book: &mut Book<'_>, id: WorkerId, job: JobId) -> Result<(), Halt> {
     let Some(mut worker) = find(book, id)? else { return Ok(()) };
     worker.has_news = true;
@@ -84,7 +84,7 @@ pub fn call_off(book: &mut Book<'_>, id: WorkerId, job: JobId) -> Result<(), Hal
     put(book, id, &worker)
 }
 
-/// Says what is wanted of a worker. A heartbeat that waits is answered at once, otherwise the next one says it.
+/// Sets the wanted state of a worker. A waiting heartbeat is answered at once, otherwise the next one.
 pub fn want(book: &mut Book<'_>, id: WorkerId, desired: Desired, grace_ms: u64) -> Result<(), Halt> {
     let mut worker = expect(book, id)?;
     (worker.desired, worker.grace_ms, worker.has_news) = (desired, grace_ms, true);

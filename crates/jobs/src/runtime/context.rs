@@ -1,4 +1,4 @@
-//! What all handles of one store share: running a rule in one commit, waking who waits for it, knowing the queues.
+//! The state that all handles of one store share: runs rules in commits, wakes waiters, caches queue numbers.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -28,32 +28,32 @@ use crate::storage::channel_watchers::is_watched;
 use crate::storage::leader_term::Term;
 use crate::storage::{Book, Halt, News};
 
-/// What all handles share.
+/// The state that all handles share.
 pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
     pub(crate) meter: Meter,
     pub(crate) bells: Arc<Bells>,
-    /// Rung when something is due earlier than was known.
+    /// Notified when something is due earlier than the next check.
     pub(crate) alarm: Notify,
     rung: AtomicBool,
     rung_for_schedules: AtomicBool,
-    /// When the clock will be looked at anyway, in microseconds.
+    /// When the next check of the clock is, in microseconds.
     pub(crate) next_due: AtomicI64,
-    /// Which queues workers serve: a worker is told so once and for all.
+    /// Which queues each worker serves. This never changes after the registration.
     served: RwLock<FxHashMap<WorkerId, Arc<[PartitionId]>>>,
-    /// Queues never change their number.
+    /// A queue never changes its partition.
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
-    /// What decisions are likely to look at next.
+    /// Prefetch hints for decisions.
     pub(crate) likely: Arc<Likely>,
-    /// How this node stands among the others.
+    /// How this node takes part in the cluster.
     pub(crate) standing: Standing,
-    /// Whether somebody watches a channel, as last seen, and whether anybody has looked.
+    /// Whether a client watched a channel at the last check, and whether a check has happened.
     pub(crate) watched: AtomicBool,
     looked: OnceCell<()>,
-    /// The last term of this node, and what it knows of its availability in it.
+    /// The last term of this node, and its availability in that term.
     availability: Mutex<Option<(u64, Availability)>>,
-    /// Since when this server is there.
+    /// When this server started.
     pub(crate) began: Stopwatch,
     pub(crate) stop: CancellationToken,
     pub(crate) tasks: TaskTracker,
@@ -85,7 +85,7 @@ impl Shared {
     pub(crate) const CLOCK: &'static str = "clock";
     pub(crate) const SCHEDULES: &'static str = "schedules";
 
-    /// Whether a duty has been called for.
+    /// Whether a duty was requested.
     pub(crate) fn is_rung(&self, duty: &str) -> bool {
         match duty {
             Self::CLOCK => self.rung.swap(false, Ordering::SeqCst),
@@ -94,12 +94,12 @@ impl Shared {
         }
     }
 
-    /// The last term of this node, and what it knows of its availability in it.
+    /// The last term of this node, and its availability in that term.
     pub(crate) fn availability(&self) -> Option<(u64, Availability)> {
         *self.availability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same for one term. What an earlier term knew is no use: another node has led since.
+    /// The availability in one term. That of an earlier term is useless: another node has led since.
     pub(crate) fn availability_in(&self, term: &Term) -> Option<Availability> {
         self.availability().filter(|(number, _)| *number == term.number).map(|(_, known)| known)
     }
@@ -108,23 +108,23 @@ impl Shared {
         *self.availability.lock().unwrap_or_else(PoisonError::into_inner) = Some((term, known));
     }
 
-    /// What rules go by now. Whether somebody watches is found out before the first of them: or a server that has just
-    /// come would not tell of what it does until it looks.
+    /// The policy for rules now. The first call checks for channel watchers; without that, a new server would not
+    /// publish its first changes.
     pub(crate) async fn policy(&self) -> Policy {
         let looked = self.looked.get_or_try_init(|| async { self.find_watchers().await.map(drop) });
-        // Telling nobody does no harm.
+        // Writing a journal that no client reads is harmless.
         let watched = looked.await.is_err() || self.watched.load(Ordering::Relaxed);
         Policy { watched, ..self.options.policy }
     }
 
-    /// Finds out whether somebody watches; tells what was known before, and what is now.
+    /// Checks whether a client watches a channel. Returns the former result and the new one.
     pub(crate) async fn find_watchers(&self) -> Result<(bool, bool), baton_store::Error> {
         let prefix = Arc::clone(&self.options.channels);
         let watched = run(&*self.store, move |tx| is_watched(tx, &prefix)).await?;
         Ok((self.watched.swap(watched, Ordering::Relaxed), watched))
     }
 
-    /// Runs a rule in one commit and does what follows from it.
+    /// Runs a rule in one commit and applies the effects.
     pub(crate) async fn decide<R: Send + 'static>(
         &self,
         rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
@@ -132,7 +132,7 @@ impl Shared {
         self.decide_likely(|_| Vec::new(), rule).await
     }
 
-    /// The same for a rule that is likely to need some records besides the first that it finds missing.
+    /// Runs a rule, and fetches the rows that it probably needs with its first miss.
     pub(crate) async fn decide_likely<R: Send + 'static>(
         &self,
         keys: impl Fn(&Likely) -> Vec<String> + Send + 'static,
@@ -142,7 +142,7 @@ impl Shared {
         let mut rule = move |book: &mut Book<'_>| {
             let outcome = rule(book);
             if matches!(outcome, Err(Halt::Stop(TxError::RowsMissing))) {
-                // The rule is run again anyway.
+                // The result does not matter: the rule runs again anyway.
                 let _ = book.want(keys(&likely).iter().map(String::as_str));
             }
             outcome
@@ -153,7 +153,7 @@ impl Shared {
         Ok(answer)
     }
 
-    /// The same, only as long as `term` is the one that counts.
+    /// Runs a rule while `term` is valid.
     pub(crate) async fn decide_guarded<R: Send + 'static>(
         &self,
         term: Term,
@@ -172,7 +172,7 @@ impl Shared {
         Ok(answer)
     }
 
-    /// Wakes and counts.
+    /// Wakes waiters and counts.
     pub(crate) fn spread(&self, news: &News) {
         self.meter.add(&news.counts);
         for (partition, jobs) in &news.ready {
@@ -193,7 +193,7 @@ impl Shared {
         }
     }
 
-    /// The queues that a worker serves, if it was here before.
+    /// The queues that a worker serves, if this server knows.
     pub(crate) fn served(&self, worker: WorkerId) -> Option<Arc<[PartitionId]>> {
         self.served.read().unwrap_or_else(PoisonError::into_inner).get(&worker).cloned()
     }
@@ -201,7 +201,7 @@ impl Shared {
     pub(crate) fn note_served(&self, worker: WorkerId, queues: &[PartitionId]) {
         let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
         if served.len() >= WORKERS_MAX {
-            // Most of them are gone; the others are noted again.
+            // Most of these workers are gone; the others are added again.
             served.clear();
         }
         served.insert(worker, queues.into());
@@ -211,7 +211,7 @@ impl Shared {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).copied()
     }
 
-    /// The number of a queue, which is created if it is not there.
+    /// The partition of a queue, which is created if it does not exist.
     pub(crate) async fn queue(&self, name: &str) -> Result<PartitionId, Error> {
         if let Some(partition) = self.known_queue(name) {
             return Ok(partition);
@@ -223,7 +223,7 @@ impl Shared {
         Ok(partition)
     }
 
-    /// The number of a queue that is there.
+    /// The partition of an existing queue.
     pub(crate) async fn existing_queue(&self, name: &str) -> Result<PartitionId, Error> {
         if let Some(partition) = self.known_queue(name) {
             return Ok(partition);
@@ -233,7 +233,7 @@ impl Shared {
         found.ok_or_else(|| Error::NotFound(format!("there is no job queue {name:?}")))
     }
 
-    /// The numbers of all queues.
+    /// The partitions of all queues.
     pub(crate) async fn all_queues(&self) -> Result<Vec<PartitionId>, Error> {
         let (mut all, mut after) = (Vec::new(), None::<String>);
         loop {
@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-/// A rule within a decision of the store: its answer and its news, or why it was refused.
+/// Runs a rule within a decision of the store. Returns its answer and effects, or why it was refused.
 pub(crate) fn decide<R>(
     tx: &mut dyn Tx,
     policy: Policy,

@@ -1,4 +1,4 @@
-//! What is counted, since the server started.
+//! Counters and distributions since the server started.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::model::ownership::{Case, Reason};
 use crate::model::state::Outcome;
 use crate::storage::Counts;
 
-/// The numbers.
+/// The counters.
 #[derive(Debug)]
 pub struct Meter {
     enqueued: AtomicU64,
@@ -34,26 +34,26 @@ pub struct Meter {
     lateness: Histogram,
 }
 
-/// A copy of the numbers.
+/// A copy of the counters.
 #[derive(Clone, Debug)]
 pub struct Numbers {
     /// Jobs accepted.
     pub enqueued: u64,
-    /// Jobs that were there already.
+    /// Enqueued jobs that existed already.
     pub deduplicated: u64,
-    /// Jobs given to workers.
+    /// Jobs leased to workers.
     pub leased: u64,
     /// Executions that ended, by outcome.
     pub outcomes: Vec<(Outcome, u64)>,
-    /// What was refused for an old fence.
+    /// Requests refused because of an old fence.
     pub stale: u64,
     /// Jobs that became dead letters.
     pub dead: u64,
-    /// Jobs that were forgotten after their time.
+    /// Jobs deleted after their retention.
     pub forgotten: u64,
-    /// Lines of logs kept.
+    /// Log lines stored.
     pub lines: u64,
-    /// Lines of logs beyond what is kept of an execution.
+    /// Log lines dropped beyond the limit of an execution.
     pub lines_dropped: u64,
     /// How often this node became leader.
     pub terms: u64,
@@ -63,13 +63,13 @@ pub struct Numbers {
     pub handoffs: [u64; 4],
     /// Slices of jobs that this node claimed, by reason.
     pub claims: [(Reason, u64); 4],
-    /// Slices of dead nodes that this node offered to others.
+    /// Slices of dead nodes that this node offered.
     pub orphans: u64,
-    /// Slices that this node moved for balance.
+    /// Slices that this node moved to balance the load.
     pub rebalanced: u64,
-    /// Looks at schedules that found missed fires.
+    /// Checks of schedules that found missed fires.
     pub misfires: u64,
-    /// Fires of schedules that made no job because of the last one.
+    /// Fires that enqueued no job because of the last one.
     pub overlapped: u64,
     /// How late fires were, in microseconds.
     pub lateness: Distribution,
@@ -111,7 +111,7 @@ fn micros(duration: Duration) -> u64 {
 }
 
 impl Meter {
-    /// Adds what happened in one commit.
+    /// Adds the counts of one commit.
     pub fn add(&self, counts: &Counts) {
         let add = |number: &AtomicU64, by: u64| {
             if by > 0 {
@@ -136,38 +136,38 @@ impl Meter {
         }
     }
 
-    /// Notes that this node became leader.
+    /// This node became leader.
     pub fn became_leader(&self) {
         self.terms.fetch_add(1, Ordering::Relaxed);
         self.leads.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that it is leader no more.
+    /// This node is no longer leader.
     pub fn was_leader(&self) {
         self.leads.store(false, Ordering::Relaxed);
     }
 
-    /// Notes slices that this node handed over, or left behind.
+    /// Counts slices that this node handed over or left behind.
     pub fn handed_over(&self, case: Case, slices: u64) {
         self.handoffs[case as usize].fetch_add(slices, Ordering::Relaxed);
     }
 
-    /// Notes slices that this node claimed.
+    /// Counts slices that this node claimed.
     pub fn claimed(&self, reason: Reason, slices: u64) {
         self.claims[reason as usize].fetch_add(slices, Ordering::Relaxed);
     }
 
-    /// Notes slices of dead nodes that this node offered.
+    /// Counts slices of dead nodes that this node offered.
     pub fn orphaned(&self, slices: u64) {
         self.orphans.fetch_add(slices, Ordering::Relaxed);
     }
 
-    /// Notes slices that this node moved for balance.
+    /// Counts slices that this node moved to balance the load.
     pub fn rebalanced(&self, slices: u64) {
         self.rebalanced.fetch_add(slices, Ordering::Relaxed);
     }
 
-    /// The numbers now.
+    /// A copy of the counters.
     pub fn numbers(&self) -> Numbers {
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
         Numbers {

@@ -1,6 +1,6 @@
-//! What all tasks of one server share: running a rule in one commit, wake-ups, hints, counters and options.
+//! State that all tasks of one server share: rules in commits, wake-ups, hints, counters and options.
 //!
-//! Always: nothing here decides; what it keeps in memory is a hint or a count. Start at `context`.
+//! Always: nothing here makes decisions; what it keeps in memory is a hint or a count. Start at `context`.
 
 pub mod context;
 pub mod meter;

@@ -1,7 +1,7 @@
-//! Who waits on this server: workers for jobs, and callers for news of one job.
+//! Wake-ups on this server: for workers that wait for jobs, and callers that wait for changes of one job.
 //!
-//! Everything here is a hint. Whoever waits looks again by itself after a while, because another server may have
-//! changed something; a hint that is lost costs that while.
+//! A wake-up is a hint. Each waiter also rechecks after a while, because another server may have changed something. A
+//! lost wake-up costs that while.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::model::ids::{Place, WorkerId};
 use crate::model::limits::WORKERS_MAX;
 
-/// Rings for whoever waits.
+/// Wakes waiters.
 #[derive(Debug, Default)]
 pub struct Bells {
     queues: Mutex<FxHashMap<PartitionId, Arc<Notify>>>,
@@ -22,16 +22,16 @@ pub struct Bells {
     watchers: AtomicUsize,
 }
 
-/// More waiters than this are not woken at once; each that finds jobs wakes the next.
+/// At most this many waiters are woken at once; each that finds jobs wakes the next.
 const RINGS_MAX: u64 = 64;
 
 impl Bells {
-    /// The bell of a queue.
+    /// The notifier of a queue.
     pub fn queue(&self, partition: PartitionId) -> Arc<Notify> {
         Arc::clone(lock(&self.queues).entry(partition).or_default())
     }
 
-    /// The bell of a worker, for as long as a heartbeat of it waits.
+    /// The notifier of a worker, while a heartbeat of it waits.
     pub fn worker(&self, id: WorkerId) -> Arc<Notify> {
         let mut workers = lock(&self.workers);
         if let Some(bell) = workers.get(&id).and_then(Weak::upgrade) {
@@ -45,7 +45,7 @@ impl Bells {
         bell
     }
 
-    /// Wakes the heartbeats of these workers.
+    /// Wakes the waiting heartbeats of these workers.
     pub fn call(&self, called: &[WorkerId]) {
         if called.is_empty() {
             return;
@@ -65,14 +65,14 @@ impl Bells {
         }
     }
 
-    /// Wakes all workers that wait, because the server stops.
+    /// Wakes all waiting workers, because the server stops.
     pub fn wake_all(&self) {
         lock(&self.queues).values().for_each(|bell| bell.notify_waiters());
         lock(&self.jobs).values().for_each(|(bell, _)| bell.notify_waiters());
         lock(&self.workers).values().filter_map(Weak::upgrade).for_each(|bell| bell.notify_waiters());
     }
 
-    /// Watches a job for as long as the answer is kept.
+    /// Watches a job until the watch is dropped.
     pub fn watch(self: &Arc<Self>, place: Place) -> Watch {
         self.watchers.fetch_add(1, Ordering::SeqCst);
         let mut jobs = lock(&self.jobs);
@@ -81,12 +81,12 @@ impl Bells {
         Watch { bell: Arc::clone(bell), bells: Arc::clone(self), place }
     }
 
-    /// How many watch a job.
+    /// The number of watches.
     pub fn watchers(&self) -> usize {
         self.watchers.load(Ordering::SeqCst)
     }
 
-    /// Wakes whoever watches one of these jobs.
+    /// Wakes the watchers of these jobs.
     pub fn changed(&self, places: &[Place]) {
         if self.watchers() == 0 {
             return;
@@ -98,7 +98,7 @@ impl Bells {
     }
 }
 
-/// Hears of one job, for as long as it is kept.
+/// Watches one job until it is dropped.
 #[derive(Debug)]
 pub struct Watch {
     bell: Arc<Notify>,
@@ -107,7 +107,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Rings with the job's next change; made before the job is looked at, it misses none.
+    /// Notified at the job's next change. A watch that is made before the job is read misses no change.
     pub fn bell(&self) -> Arc<Notify> {
         Arc::clone(&self.bell)
     }

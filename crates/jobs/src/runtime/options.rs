@@ -9,23 +9,23 @@ use crate::model::policy::Policy;
 /// How a server runs jobs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The name of this node, which it keeps over starts.
+    /// The name of this node, the same after a restart.
     pub name: Arc<str>,
-    /// The name of this start of it.
+    /// The id of this start of the node.
     pub node: Arc<str>,
-    /// Whether no other node uses the store.
+    /// Whether no other server uses the store.
     pub sole: bool,
-    /// What holds unless a job says otherwise.
+    /// Defaults for jobs.
     pub policy: Policy,
-    /// How often a worker that waits looks by itself.
+    /// How often a waiting worker rechecks.
     pub look_every: Duration,
-    /// Whether this node may run the duties and own jobs.
+    /// Whether this node may lead and own jobs.
     pub duties: bool,
-    /// How long a duty may take before the others have their turn and it is tried again.
+    /// How long a duty may take before the others run and it is retried.
     pub duty_limit: Duration,
     /// How long nodes wait for each other.
     pub times: Times,
-    /// What the names of channels begin with.
+    /// The prefix of channel names.
     pub channels: Arc<str>,
 }
 

@@ -7,20 +7,20 @@ use tokio::sync::{Notify, watch};
 
 use crate::model::ownership::Table;
 
-/// What a node knows of itself, shared by its tasks.
+/// The node's state in the cluster, shared by its tasks.
 #[derive(Debug)]
 pub struct Standing {
     /// Whether the server is about to stop.
     leaving: AtomicBool,
-    /// Whether it ends without a word, as a crash would.
+    /// Whether it stops without a handoff, as a crash would.
     abandoned: AtomicBool,
-    /// Rung when something of that changes.
+    /// Notified when one of these changes.
     pub(crate) bell: Notify,
     /// Whether the node takes no part: it drains or has drained.
     pub(crate) idle: watch::Sender<bool>,
-    /// Whether everything was handed over, or left behind.
+    /// Whether all slices were handed over or left behind.
     pub(crate) drained: watch::Sender<bool>,
-    /// The owners as last seen.
+    /// The ownership table at the last read.
     pub(crate) table: watch::Sender<Option<Arc<Table>>>,
 }
 
@@ -43,12 +43,12 @@ impl Standing {
         *self.idle.borrow()
     }
 
-    /// The owners as last seen: a hint.
+    /// The ownership table at the last read: a hint.
     pub fn table(&self) -> Option<Arc<Table>> {
         self.table.borrow().clone()
     }
 
-    /// Begins to leave; returns when everything was handed over or left behind.
+    /// Starts the drain; returns when all slices were handed over or left behind.
     pub async fn leave(&self) {
         self.leaving.store(true, Ordering::SeqCst);
         self.bell.notify_one();
@@ -56,12 +56,12 @@ impl Standing {
         let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
     }
 
-    /// Has the node end without a word.
+    /// Stops without a handoff.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
     }
 
-    /// Whether nothing may be said to the others any more.
+    /// Whether the node must not write anything to the others any more.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::SeqCst)
     }

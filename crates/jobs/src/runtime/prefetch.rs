@@ -1,8 +1,8 @@
-//! What decisions are likely to look at next, so that a store that has to fetch rows fetches them along with the first
-//! that it misses, and not one look after the other.
+//! Prefetch hints: rows that decisions will probably read, so that a store that has to fetch rows gets them with the
+//! first miss.
 //!
-//! Everything here is a hint, from what this server saw last. A wrong one costs a few rows that nobody looks at; a
-//! missing one costs a round trip. A store that has all rows at hand never asks.
+//! Each hint comes from what this server saw last. A wrong hint costs a few unused rows; a missing one costs a round
+//! trip. A store with all rows in memory never asks for hints.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -14,7 +14,7 @@ use crate::model::ids::Place;
 use crate::model::keys;
 use crate::model::limits::WORKERS_MAX;
 
-/// Chunks from which the next jobs are likely given out: what several workers take at once.
+/// Chunks that probably hold the next jobs to lease, for several workers at once.
 const CHUNKS_AHEAD: u64 = 64;
 /// Pages of concurrency keys that are fetched without knowing which are needed.
 const PERMIT_PAGES_MAX: u64 = 16;
@@ -26,7 +26,7 @@ pub struct Likely {
     permit_pages: AtomicU64,
 }
 
-/// Between which chunks the jobs of a queue are that wait.
+/// The chunks between which the waiting jobs of a queue are.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ends {
     given_out: u64,
@@ -34,17 +34,17 @@ struct Ends {
 }
 
 impl Likely {
-    /// Jobs were given out up to here.
+    /// Records that jobs were leased up to here.
     pub fn note_given_out(&self, place: Place) {
         self.note(place, |ends, chunk| ends.given_out = chunk);
     }
 
-    /// Jobs were accepted up to here.
+    /// Records that jobs were enqueued up to here.
     pub fn note_accepted(&self, place: Place) {
         self.note(place, |ends, chunk| ends.accepted = chunk);
     }
 
-    /// Concurrency keys were found on so many pages.
+    /// Records the number of pages of concurrency keys.
     pub fn note_permits(&self, pages: u64) {
         self.permit_pages.store(pages, Ordering::Relaxed);
     }
@@ -62,7 +62,7 @@ impl Likely {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).get(&queue).copied()
     }
 
-    /// What giving out jobs of these queues is likely to need.
+    /// Rows for leasing jobs of these queues.
     pub fn of_leases(&self, queues: &[PartitionId]) -> Vec<String> {
         let chunks = |queue: &PartitionId| {
             let (queue, ends) = (*queue, self.ends(*queue).unwrap_or_default());
@@ -72,13 +72,13 @@ impl Likely {
         queues.iter().flat_map(chunks).collect()
     }
 
-    /// What accepting jobs in these queues is likely to need.
+    /// Rows for enqueuing jobs in these queues.
     pub fn of_acceptance(&self, queues: &[PartitionId]) -> Vec<String> {
         let ends = queues.iter().filter_map(|queue| Some((*queue, self.ends(*queue)?)));
         ends.map(|(queue, ends)| keys::chunk(queue, ends.accepted)).collect()
     }
 
-    /// What taking and giving back permits is likely to need.
+    /// Rows for acquiring and releasing permits.
     pub fn of_permits(&self) -> Vec<String> {
         match self.permit_pages.load(Ordering::Relaxed) {
             pages @ 1..=PERMIT_PAGES_MAX => {

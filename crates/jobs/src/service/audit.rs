@@ -1,11 +1,11 @@
-//! The audit as the handle offers it.
+//! The audit, as a method of the handle.
 
 use crate::model::error::Error;
 use crate::rules::audit::audit;
 use crate::service::Jobs;
 
 impl Jobs {
-    /// What is wrong; nothing, if all is well.
+    /// Returns what is wrong.
     pub async fn audit(&self) -> Result<Vec<String>, Error> {
         let queues = self.shared.all_queues().await?;
         self.shared.decide(move |book| audit(book, &queues)).await

@@ -1,4 +1,4 @@
-//! Doing the same to many jobs: a page at a time, so that nothing else waits long.
+//! Bulk actions: change many jobs, a page at a time, so that nothing else waits long.
 
 use crate::model::error::Error;
 use crate::model::ids::JobId;
@@ -10,25 +10,25 @@ use crate::rules::state_machine::Cancelled;
 use crate::service::Jobs;
 use crate::storage::{Halt, each};
 
-/// What is to be done.
+/// What to do with each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Call them off.
+    /// Cancel it.
     Cancel,
-    /// Give them another try.
+    /// Retry it.
     Retry,
 }
 
-/// What was done, or would be.
+/// The result of a bulk action, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Jobs that the filter describes and to which it can be done.
+    /// Jobs that match the filter and can be changed.
     pub matched: u64,
-    /// Jobs to which it was done.
+    /// Jobs that were changed.
     pub changed: u64,
     /// A few of them.
     pub sample: Vec<JobId>,
-    /// Where to go on, when there are more than one call does.
+    /// The cursor for the next call, if there are more.
     pub next: Option<String>,
 }
 
@@ -37,7 +37,7 @@ const PAGES_MAX: usize = 50;
 const SAMPLE_MAX: usize = 10;
 
 impl Jobs {
-    /// Does something to all jobs that `filter` describes; or only tells to how many.
+    /// Changes all jobs that match `filter`; a dry run only counts them.
     pub async fn bulk(
         &self,
         action: Action,
@@ -55,7 +55,7 @@ impl Jobs {
         if filter.states.is_empty() {
             return Err(Error::invalid("no job in these states can be changed so"));
         }
-        // Those that become so meanwhile are left alone, or a retry that fails at once would never end.
+        // Jobs that match only later are left alone, or a retry that fails at once would never end.
         let (mut done, mut cursor) = (Done::default(), cursor);
         for _ in 0..PAGES_MAX {
             let page = self.search(filter.clone(), cursor.clone(), PAGE_MAX).await?;

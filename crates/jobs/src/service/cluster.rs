@@ -1,4 +1,4 @@
-//! The cluster as it is shown.
+//! The cluster as the API shows it.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::rules::queues::QueueView;
 use crate::service::Jobs;
 use crate::storage::event_log::Log;
 
-/// Who owns a job.
+/// The owner of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The node.
     pub node: Arc<str>,
-    /// Under which epoch.
+    /// Its epoch.
     pub epoch: u64,
 }
 
@@ -29,39 +29,39 @@ pub struct Owner {
 pub struct NodeView {
     /// Its id, of one start.
     pub id: Arc<str>,
-    /// What it said of itself.
+    /// Its record.
     pub node: Node,
-    /// Its slices of the jobs.
+    /// The number of its slices.
     pub slices: usize,
-    /// Of those, how many are on offer to others.
+    /// How many of them are on offer.
     pub offered: usize,
-    /// Jobs in them that have not ended.
+    /// Open jobs in them.
     pub jobs: u64,
     /// Whether it leads.
     pub is_leader: bool,
-    /// Whether this is the node that tells.
+    /// Whether this is the node that answers.
     pub is_own: bool,
 }
 
-/// All of them.
+/// The cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterView {
-    /// The number of the leader's term, and its id, if somebody leads.
+    /// The number of the leader's term and the leader's id, if a node leads.
     pub leader: Option<(u64, Arc<str>)>,
     /// When the lease of the leader ends unless it is renewed.
     pub until: Option<Timestamp>,
-    /// The name of the leader's lease, as the design that jobs follow has it.
+    /// The name of the leader's lease in the API.
     pub lock: String,
     /// The nodes, by id.
     pub nodes: Vec<NodeView>,
-    /// Slices whose owner has left, or is dead, and that nobody has claimed yet.
+    /// Slices whose owner left or is dead, and that no node has claimed yet.
     pub orphans: usize,
     /// The store's time.
     pub now: Timestamp,
 }
 
 impl Jobs {
-    /// The nodes, who leads, and who owns how much.
+    /// The nodes, the leader, and the share of each node.
     pub async fn cluster(&self) -> Result<ClusterView, Error> {
         let shared = &self.shared;
         let (nodes, table, leader, term, now) = run(&*shared.store, |tx| {
@@ -120,12 +120,12 @@ impl Jobs {
         Ok(ClusterView { leader, until, lock, nodes, orphans, now })
     }
 
-    /// Whether this node knows of somebody who watches a channel.
+    /// Whether a client watches a channel, as far as this node knows.
     pub fn is_watched(&self) -> bool {
         self.shared.watched.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// How many slices of the jobs this node owns, as far as it knows.
+    /// How many slices this node owns, as far as it knows.
     pub fn slices(&self) -> usize {
         let options = &self.shared.options;
         match self.shared.standing.table() {
@@ -135,7 +135,7 @@ impl Jobs {
         }
     }
 
-    /// Who owns a job, as far as this node knows.
+    /// The owner of a job, as far as this node knows.
     pub fn owner(&self, place: Place) -> Option<Owner> {
         let options = &self.shared.options;
         if options.sole {
@@ -146,12 +146,12 @@ impl Jobs {
         Some(Owner { node: Arc::clone(&slice.owner), epoch: slice.epoch })
     }
 
-    /// Asks a node, by its id or by a name that only one has, to drain or to take part again; tells its id.
+    /// Asks a node, by its id or by a unique name, to drain or to take part again. Returns its id.
     pub async fn ask_to_drain(&self, wanted: &str, drain: bool) -> Result<Arc<str>, Error> {
         let (wanted, dead_after) = (wanted.to_owned(), self.shared.options.times.dead_after);
         let options = &self.shared.options;
         if options.sole && (*wanted == *options.node || *wanted == *options.name) {
-            let message = "this server is the only one on its store: there is nobody to hand jobs over to";
+            let message = "this server is the only one on its store: no other server can take over its jobs";
             return if drain {
                 Err(Error::conflict("sole_node", message))
             } else {
@@ -186,14 +186,14 @@ impl Jobs {
         .await?
     }
 
-    /// Stops all work of this node without a word to the others, as a crash would. For tests.
+    /// Stops this node without a handoff, as a crash would. For tests.
     #[doc(hidden)]
     pub fn abandon(&self) {
         self.shared.standing.abandon();
         self.shared.stop.cancel();
     }
 
-    /// Hands over what this node owns, before it stops. Returns at once on a store that has one user.
+    /// Hands over all slices of this node, before it stops. Returns at once on a store with one server.
     pub async fn drain(&self) {
         if !self.shared.options.sole && self.shared.options.duties {
             self.shared.standing.leave().await;

@@ -1,4 +1,4 @@
-//! What happens among nodes, as events that a client can read in order.
+//! Cluster events that a client can read in order.
 
 use baton_store::run;
 use serde_json::Value;
@@ -11,24 +11,24 @@ use crate::storage::event_log::Log;
 /// Events read at once.
 const AT_ONCE: usize = 500;
 
-/// Something that happened.
+/// A cluster event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClusterEvent {
-    /// Its place; the next one has a higher one.
+    /// Its offset; later events have higher ones.
     pub offset: u64,
-    /// What happened, in a word: `leader`, `node`, `handoff`.
+    /// Its kind: `leader`, `node`, `handoff`.
     pub kind: String,
-    /// The particulars.
+    /// Its details.
     pub data: Value,
 }
 
 impl Jobs {
-    /// Where the next event will be.
+    /// The offset of the next event.
     pub async fn events_end(&self) -> Result<u64, Error> {
         Ok(run(&*self.shared.store, Log::open).await?.next)
     }
 
-    /// Events from a place on, as many as there are or fit one answer.
+    /// Events from an offset on, as many as fit one answer.
     pub async fn events(&self, from: u64) -> Result<Vec<ClusterEvent>, Error> {
         let after = from.checked_sub(1).map(keys::event);
         let rows = run(&*self.shared.store, move |tx| tx.records(keys::EVENTS, after.as_deref(), AT_ONCE));

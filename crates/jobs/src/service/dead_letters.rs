@@ -1,4 +1,4 @@
-//! Dead letters: jobs that failed for good, the newest first, and their second chance.
+//! Dead letters: jobs that failed for good, the newest first, and their replay.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::rules::job_view::{JobView, see};
 use crate::service::Jobs;
 use crate::storage::{Book, Halt, each};
 
-/// Replays a second: the slowest spreads a page over eleven days, the fastest is as good as none.
+/// Limits of the replay rate: the slowest spreads a page over eleven days, the fastest is practically unlimited.
 const REPLAYS_PER_SECOND_MIN: f64 = 0.001;
 /// See [`REPLAYS_PER_SECOND_MIN`].
 const REPLAYS_PER_SECOND_MAX: f64 = 100_000.0;
@@ -21,7 +21,7 @@ const REPLAYS_PER_SECOND_MAX: f64 = 100_000.0;
 pub struct DeadLetters {
     /// The jobs.
     pub jobs: Vec<JobView>,
-    /// Where to go on; `None` when there is no more.
+    /// The cursor of the next page; `None` when there is no more.
     pub next: Option<String>,
 }
 
@@ -50,8 +50,8 @@ impl Jobs {
         Ok(DeadLetters { jobs: self.filled(seen).await?, next })
     }
 
-    /// Gives dead letters another try; tells for how many. With a rate, so many of them a second: the first at once,
-    /// each other one when its turn comes.
+    /// Retries dead letters. Returns how many. With a rate, retries so many a second: the first at once, the others
+    /// delayed.
     pub async fn replay(&self, jobs: Vec<JobId>, per_second: Option<f64>) -> Result<usize, Error> {
         if per_second.is_some_and(|rate| !(REPLAYS_PER_SECOND_MIN..=REPLAYS_PER_SECOND_MAX).contains(&rate)) {
             return Err(Error::invalid(format!(
@@ -75,7 +75,7 @@ impl Jobs {
             .await
     }
 
-    /// Takes a job from the dead letters, where it will be forgotten as any other.
+    /// Removes a job from the dead letters. Its retention then is that of any other job.
     pub async fn bury(&self, job: JobId) -> Result<(), Error> {
         self.shared
             .decide(move |book| {

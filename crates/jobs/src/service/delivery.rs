@@ -1,4 +1,4 @@
-//! Bringing jobs to a worker that asks: waiting for some, reading what was granted, and taking back what nobody heard of.
+//! Delivery: waits for jobs for a worker, reads the leased ones, and releases those whose response was lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,41 +19,41 @@ use crate::rules::leasing::{self, Grant, Granted};
 use crate::rules::reporting::Report;
 use crate::service::Jobs;
 
-/// How long an answer waits for jobs that go back.
+/// How long a response waits for jobs to be released.
 const ANSWER_AFTER: Duration = Duration::from_secs(1);
-/// The pause between attempts to give jobs back.
+/// The pause between attempts to release jobs.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(100);
 
-/// A job as a worker gets it.
+/// A job as a worker receives it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leased {
     /// The job.
     pub id: JobId,
-    /// What it must be reported under.
+    /// The execution to report.
     pub execution: ExecutionId,
     /// Which attempt it is, from 1.
     pub attempt: u32,
     /// How long the worker may be silent.
     pub lease: Duration,
-    /// How long it may run; `None` is for ever.
+    /// Its timeout; `None` is no timeout.
     pub timeout: Option<Duration>,
-    /// What it is.
+    /// Its specification.
     pub spec: Brief,
     /// Its arguments.
     pub args: Bytes,
 }
-/// Jobs for a worker, and what is wanted of it.
+/// Jobs for a worker, and the worker's wanted state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Leases {
     /// The jobs.
     pub jobs: Vec<Leased>,
-    /// What is wanted of the worker.
+    /// The worker's wanted state.
     pub desired: Desired,
 }
 
 impl Jobs {
-    /// Up to `max` jobs for a worker; waits for the first of them. When the caller is gone before it hears of them, they
-    /// go back at once and for free.
+    /// Leases up to `max` jobs to a worker; waits for the first of them. When the caller disconnects before it
+    /// received them, they are released at once, which does not count as an attempt.
     pub async fn lease(&self, worker: WorkerId, max: usize, wait: Duration) -> Result<Leases, Error> {
         let (caller, answer) = oneshot::channel();
         let (jobs, max, wait) = (self.clone(), max.clamp(1, LEASE_JOBS_MAX), wait.min(WAIT_MAX));
@@ -75,7 +75,7 @@ impl Jobs {
             Err(error) => (Err(error), Vec::new()),
         };
         let mut giving_back = Box::pin(self.give_back(back));
-        // An error says that nothing was changed, which is true once the jobs are back.
+        // An error means that nothing was changed, which is true once the jobs are released.
         let is_back = tokio::select! {
             () = &mut giving_back => true,
             () = baton_env::sleep(ANSWER_AFTER) => false,
@@ -88,8 +88,8 @@ impl Jobs {
         self.give_back(unheard.unwrap_or_default().jobs.iter().map(back).collect()).await;
     }
 
-    /// Gives jobs back that their worker has not heard of, for free. Tries until it is done, the leases are over or the
-    /// server stops.
+    /// Releases jobs that their worker never received. Retries until it succeeds, the leases are over or the server
+    /// stops.
     async fn give_back(&self, reports: Vec<Report>) {
         let watch = Stopwatch::start();
         while !reports.is_empty()
@@ -106,7 +106,7 @@ impl Jobs {
         }
     }
 
-    /// Looks for jobs until there are some, the time is over or the caller is gone.
+    /// Retries leasing until there are jobs, the time is over or the caller is gone.
     async fn granted(
         &self,
         caller: &mut oneshot::Sender<Result<Leases, Error>>,
@@ -115,12 +115,12 @@ impl Jobs {
         wait: Duration,
     ) -> Result<Grant, Error> {
         let watch = Stopwatch::start();
-        // The first look is made without listening, which is enough where there is work.
+        // The first attempt registers no waiter, which is enough where there is work.
         let mut bells: Vec<Arc<Notify>> = Vec::new();
         let served = self.shared.served(worker);
         loop {
             let rings: Vec<_> = bells.iter().map(listening).collect();
-            // Drawn here, so that the decision may be run again.
+            // Drawn here, so that a repeated run of the decision draws the same.
             let draw = baton_env::random_u64();
             let known = served.clone().unwrap_or_default();
             let queues = Arc::clone(&known);
@@ -157,7 +157,7 @@ impl Jobs {
         }
     }
 
-    /// Reads what was granted; also tells what has to go back: jobs that do not fit, or all when they cannot be read.
+    /// Reads the leased jobs. Also returns jobs to release: those that do not fit, or all when they cannot be read.
     async fn deliver(&self, grant: Grant) -> (Result<Leases, Error>, Vec<Report>) {
         for partition in &grant.more {
             self.shared.bells.ready(*partition, 1);
@@ -167,7 +167,7 @@ impl Jobs {
         let places = grant.jobs.iter().map(|job| (job.place.partition, job.spec));
         let payloads = match self.payloads(places).await {
             Ok(payloads) => payloads,
-            // Damaged jobs stay leased and end as poison. Given back, they would be the first of every lease for ever.
+            // Corrupt jobs stay leased until they fail. Released, they would be the first of every lease for ever.
             Err(error @ Error::Store(baton_store::Error::Corrupt(_))) => return (Err(error), Vec::new()),
             Err(error) => return (Err(error), grant.jobs.iter().map(given_back).collect()),
         };
@@ -193,7 +193,7 @@ impl Jobs {
         (Ok(Leases { jobs, desired: grant.desired }), back)
     }
 
-    /// What is kept of jobs, one for each place, read in runs; `None` for what is not kept any more.
+    /// The payloads at these offsets, read in runs; `None` for deleted ones.
     pub(crate) async fn payloads(
         &self,
         places: impl Iterator<Item = (PartitionId, u64)>,
@@ -221,7 +221,7 @@ impl Jobs {
                 }
             }
             if at == before {
-                // It is not kept any more.
+                // It was deleted.
                 at += 1;
             }
         }
@@ -243,14 +243,14 @@ fn leased(id: JobId, job: &Granted, spec: Brief, args: Bytes, policy: &Policy) -
 
 type Ring = std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>;
 
-/// Hears the bell from now on.
+/// Registers a waiter now.
 fn listening(bell: &Arc<Notify>) -> Ring {
     let mut ring = Box::pin(Arc::clone(bell).notified_owned());
     ring.as_mut().enable();
     ring
 }
 
-/// Returns when one of the bells rings.
+/// Returns when one of the notifiers fires.
 async fn any(mut rings: Vec<Ring>) {
     std::future::poll_fn(|cx| match rings.iter_mut().any(|ring| ring.as_mut().poll(cx).is_ready()) {
         true => std::task::Poll::Ready(()),

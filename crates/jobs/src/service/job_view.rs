@@ -1,4 +1,4 @@
-//! Jobs as the handle shows them: what rules saw, with specifications, errors and history read from the store.
+//! Views of jobs: adds specifications, errors and history to what the rules read.
 
 use baton_types::Offset;
 use bytes::Bytes;
@@ -12,11 +12,11 @@ use crate::model::{keys, payload};
 use crate::rules::job_view::{Attempt, JobDetail, JobView, Seen, look};
 use crate::service::Jobs;
 
-/// Entries of a history that are shown.
+/// Executions that a view shows.
 const ATTEMPTS_MAX: usize = 100;
 
 impl Jobs {
-    /// A job as it stands.
+    /// A job.
     pub async fn get(&self, id: JobId) -> Result<JobView, Error> {
         let seen = self.shared.decide(move |book| look(book, id)).await?;
         self.filled(vec![seen]).await?.pop().ok_or_else(|| Error::no_job(id))
@@ -42,7 +42,7 @@ impl Jobs {
         Ok(JobDetail { job, history, progress, result })
     }
 
-    /// What jobs are, read for those that were seen. One that was forgotten meanwhile is left out.
+    /// The views of jobs. Leaves out jobs that were deleted meanwhile.
     pub(crate) async fn filled(&self, seen: Vec<Seen>) -> Result<Vec<JobView>, Error> {
         let payloads = self.payloads(seen.iter().map(Seen::spec_at)).await?;
         let kept = seen.into_iter().zip(payloads).filter_map(|(seen, payload)| Some((seen, payload?)));
@@ -55,7 +55,7 @@ impl Jobs {
         Ok(jobs)
     }
 
-    /// Reads why jobs failed, from the last entry of the history of each.
+    /// Reads why jobs failed, from the last entry of each history.
     async fn fill_errors(&self, jobs: &mut [JobView]) -> Result<(), Error> {
         let is_failed = |job: &&mut JobView| job.state.is_terminal() && job.state != State::Completed;
         let (mut failed, mut places) = (Vec::new(), Vec::new());
@@ -106,7 +106,7 @@ fn attempt(job: JobId, entry: Entry) -> Attempt {
     }
 }
 
-/// The execution that only the slot tells of: one under way, or one that simply succeeded.
+/// The execution that only the slot records: one that is running, or a plain success.
 fn last_of(job: &JobView, slot: &Slot) -> Attempt {
     let done = slot.state == State::Completed;
     Attempt {

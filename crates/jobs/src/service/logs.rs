@@ -1,4 +1,4 @@
-//! Logs as the handle offers them.
+//! Logs, as methods of the handle.
 
 use crate::model::error::Error;
 use crate::model::ids::JobId;
@@ -6,7 +6,7 @@ use crate::rules::logs::{LogPage, LogQuery, Logged, NewLines, append, lines};
 use crate::service::Jobs;
 
 impl Jobs {
-    /// Keeps lines of an execution.
+    /// Appends lines of an execution.
     pub async fn log(&self, new: NewLines) -> Result<Logged, Error> {
         self.shared.decide(move |book| append(book, &new)).await
     }

@@ -1,7 +1,7 @@
 //! The handle: every operation on jobs, run on a store.
 //!
-//! An operation finds the queue that a request names, runs the rule, reads the messages that the rule granted, and wakes
-//! the clients that wait. Not here: the rules themselves (`rules`), HTTP (`baton-server`). Start at [`Jobs`].
+//! An operation looks up the queue of a request, runs the rule, reads the messages of leased jobs, and wakes the
+//! clients that wait. Not here: the rules themselves (`rules`), HTTP (`baton-server`). Start at [`Jobs`].
 
 mod audit;
 mod bulk;
@@ -59,16 +59,16 @@ use crate::storage::Book;
 pub struct Jobs {
     pub(crate) shared: Arc<Shared>,
 }
-/// What a worker is told when it registers.
+/// The answer to a registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
-    /// Its id, which no other registration has.
+    /// Its new id.
     pub worker: WorkerId,
-    /// What holds for it.
+    /// The times that it must keep to.
     pub policy: Policy,
 }
 impl Jobs {
-    /// Starts the duties. Needs a tokio runtime.
+    /// Starts the maintenance. Needs a tokio runtime.
     pub fn start(store: Arc<dyn Store>, mut options: Options) -> Self {
         options.policy.shared = !options.sole;
         let shared = Arc::new(Shared::new(store, options));
@@ -88,7 +88,7 @@ impl Jobs {
         Self { shared }
     }
 
-    /// Ends the duties and lets nobody wait any more.
+    /// Stops the maintenance and wakes all waiters.
     pub async fn shutdown(&self) {
         self.shared.stop.cancel();
         self.shared.bells.wake_all();
@@ -96,12 +96,12 @@ impl Jobs {
         self.shared.tasks.wait().await;
     }
 
-    /// Takes the lead, if it can be had, and does everything that is due now; tells whether it led.
+    /// Tries to become leader and handles everything that is due now. Returns whether it led. For tests.
     pub async fn sweep(&self) -> Result<bool, Error> {
         leader_loop::once(&self.shared).await
     }
 
-    /// Waits until a job has ended, or for so long; tells how it stands.
+    /// Waits until a job has ended, at most for `wait`. Returns its state.
     pub async fn wait(&self, id: JobId, wait: Duration) -> Result<JobView, Error> {
         let (wait, watch) = (wait.min(WAIT_MAX), Stopwatch::start());
         let Some(place) = id.place() else { return Err(Error::no_job(id)) };
@@ -122,45 +122,45 @@ impl Jobs {
         }
     }
 
-    /// Hears of a job's changes on this server. How long to wait for one is up to the caller: another server may have
-    /// changed it, of which nothing is heard.
+    /// Watches a job's changes on this server. The caller chooses how long to wait: changes by another server send no
+    /// wake-up.
     pub fn watch(&self, place: Place) -> Watch {
         self.shared.bells.watch(place)
     }
 
-    /// How often somebody who waits for news should look by himself.
+    /// How often a caller that waits for a change should recheck.
     pub fn look_every(&self) -> Duration {
         self.shared.options.look_every
     }
 
-    /// How many watch jobs on this server.
+    /// The number of watches on this server.
     pub fn watchers(&self) -> usize {
         self.shared.bells.watchers()
     }
 
-    /// The store's time, roughly.
+    /// The store's time, approximately.
     pub fn now(&self) -> Timestamp {
         self.shared.store.now()
     }
 
-    /// What holds unless a job says otherwise.
+    /// Defaults for jobs.
     pub fn policy(&self) -> Policy {
         self.shared.options.policy
     }
 
-    /// Who leads, and under which token.
+    /// The leader and its token.
     pub async fn leader(&self) -> Result<Option<baton_store::lease::Holder>, Error> {
         Ok(run(&*self.shared.store, leadership::look).await?)
     }
 
-    /// What was counted on this server.
+    /// The counters of this server.
     pub fn numbers(&self) -> Numbers {
         self.shared.meter.numbers()
     }
 
     // Producers.
 
-    /// Finds or creates the queues of jobs, which must be done before they can be accepted.
+    /// Finds or creates the queues of jobs, before the jobs are enqueued.
     pub async fn placed(&self, jobs: Vec<NewJob>) -> Result<Vec<(PartitionId, NewJob)>, Error> {
         enqueue::check(&jobs)?;
         let mut placed = Vec::<(PartitionId, NewJob)>::with_capacity(jobs.len());
@@ -174,7 +174,7 @@ impl Jobs {
         Ok(placed)
     }
 
-    /// Accepts jobs, all or none. A repeated call with the same `key` gets the first answer.
+    /// Enqueues all jobs or none. A repeated call with the same `key` gets the first answer.
     pub async fn enqueue(
         &self,
         jobs: Vec<NewJob>,
@@ -198,12 +198,12 @@ impl Jobs {
         Ok(accepted)
     }
 
-    /// Calls a job off.
+    /// Cancels a job.
     pub async fn cancel(&self, id: JobId, force: bool, reason: Option<String>) -> Result<Cancelled, Error> {
         self.shared.decide(move |book| cancellation::cancel(book, id, force, reason.as_deref())).await
     }
 
-    /// Gives an ended job another try.
+    /// Retries an ended job.
     pub async fn retry(&self, id: JobId, reset_attempts: bool, args: Option<Bytes>) -> Result<State, Error> {
         self.shared
             .decide(move |book| cancellation::retry(book, id, reset_attempts, args.as_ref(), None))
@@ -232,13 +232,13 @@ impl Jobs {
         self.shared.decide(move |book| queues::view(book, partition)).await
     }
 
-    /// Says what holds for a queue, which is created if it is not there.
+    /// Changes the settings of a queue, which is created if it does not exist.
     pub async fn set_queue(&self, name: &str, settings: QueueSettings) -> Result<QueueView, Error> {
         let partition = self.shared.queue(name).await?;
         self.shared.decide(move |book| queues::set(book, partition, &settings, None)).await
     }
 
-    /// The same, only if the queue is there and its settings are those that were read with this tag.
+    /// Changes the settings of a queue only if it exists and its present settings have this tag.
     pub async fn set_queue_as_read(
         &self,
         name: &str,
@@ -252,7 +252,7 @@ impl Jobs {
         self.shared.decide(move |book| queues::set(book, partition, &settings, Some(read))).await
     }
 
-    /// Pauses a queue, or lets it go on.
+    /// Pauses a queue, or resumes it.
     pub async fn pause(&self, name: &str, paused: bool) -> Result<QueueView, Error> {
         let partition = self.shared.existing_queue(name).await?;
         self.shared
@@ -265,7 +265,7 @@ impl Jobs {
 
     // Workers.
 
-    /// Registers a worker. Its queues are created if they are not there.
+    /// Registers a worker. Creates its queues if they do not exist.
     pub async fn register(&self, told: NewWorker) -> Result<Registered, Error> {
         told.check()?;
         let mut partitions = Vec::with_capacity(told.queues.len());
@@ -273,18 +273,19 @@ impl Jobs {
             partitions.push(self.shared.queue(queue).await?);
         }
         partitions.dedup();
-        // Drawn here, so that the decision may be run again; 53 bits, so that every client can hold it in a number.
+        // Drawn here, so that a repeated run of the decision uses the same id; 53 bits, so that every client can hold
+        // it in a number.
         let worker = WorkerId(baton_env::random_u64() >> 11);
         self.shared.decide(move |book| workers::register(book, worker, &told, &partitions)).await?;
         Ok(Registered { worker, policy: self.shared.options.policy })
     }
 
-    /// Forgets a worker that leaves.
+    /// Removes a worker that leaves.
     pub async fn deregister(&self, id: WorkerId) -> Result<(), Error> {
         self.shared.decide(move |book| workers::deregister(book, id)).await
     }
 
-    /// All workers that were heard lately.
+    /// All registered workers.
     pub async fn workers(&self) -> Result<Vec<(WorkerId, Worker)>, Error> {
         let (mut all, mut after) = (Vec::new(), None::<String>);
         let since = self.shared.store.now().before(WORKER_FOR);
@@ -316,13 +317,13 @@ impl Jobs {
         self.shared.decide(move |book| workers::expect(book, id)).await
     }
 
-    /// Says what is wanted of a worker.
+    /// Sets the wanted state of a worker.
     pub async fn want(&self, id: WorkerId, desired: Desired, grace: Duration) -> Result<(), Error> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         self.shared.decide(move |book| workers::want(book, id, desired, grace_ms)).await
     }
 
-    /// Hears a worker. Waits until there is something new for it to do, at most for `wait`.
+    /// Handles a heartbeat. Waits until the worker has something new to do, at most for `wait`.
     pub async fn heartbeat(&self, told: Beat, wait: Duration) -> Result<Heard, Error> {
         let (wait, watch) = (wait.min(self.shared.options.policy.heartbeat), Stopwatch::start());
         let (worker, mut again) = (told.worker, told.clone());
@@ -332,7 +333,7 @@ impl Jobs {
         loop {
             let mut ring = Box::pin(bell.notified());
             ring.as_mut().enable();
-            // Only the first look renews leases, and one that finds news.
+            // Only the first run renews leases, and any run that finds a change.
             let has_news = match &heard {
                 None => true,
                 Some(_) => {
@@ -356,7 +357,7 @@ impl Jobs {
         }
     }
 
-    /// Takes in how executions ended, one answer for each.
+    /// Applies reports. Returns one answer for each.
     pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Reported>, Error> {
         reporting::check(&reports)?;
         self.shared.decide_likely(Likely::of_permits, move |book| reporting::report(book, &reports)).await

@@ -1,4 +1,4 @@
-//! Schedules as the handle offers them.
+//! Schedules, as methods of the handle.
 
 use baton_store::IdempotencyKey;
 use baton_types::Timestamp;
@@ -11,15 +11,15 @@ use crate::rules::schedules::{Schedule, ScheduleSpec, enable, expect, firing, li
 use crate::service::Jobs;
 
 impl Jobs {
-    /// Creates a schedule, or changes the one that is there; tells whether it is new. With a `revision`, only if that
-    /// is the one that is there, zero standing for none.
+    /// Creates or changes a schedule. Returns whether it is new. With a `revision`, only if the schedule has that
+    /// revision; zero means that it must not exist.
     pub async fn put_schedule(
         &self,
         id: String,
         spec: ScheduleSpec,
         revision: Option<u64>,
     ) -> Result<(Schedule, bool), Error> {
-        // Its jobs need a queue that is there.
+        // Its jobs need an existing queue.
         self.shared.queue(&spec.job.queue).await?;
         self.shared.decide(move |book| put(book, &id, &spec, revision)).await
     }
@@ -44,13 +44,13 @@ impl Jobs {
         self.shared.decide(move |book| remove(book, &id, revision)).await
     }
 
-    /// Pauses a schedule, or lets it go on with the fires after now.
+    /// Pauses a schedule, or resumes it with the fires after now.
     pub async fn enable_schedule(&self, id: String, enabled: bool) -> Result<Schedule, Error> {
         self.shared.decide(move |book| enable(book, &id, enabled)).await
     }
 
-    /// Fires a schedule now, besides; none when that waits for its last job to end. The same `key` again is answered
-    /// as the first time.
+    /// Fires a schedule now; no job when the fire waits for its last job. A repeated call with the same `key` gets
+    /// the first answer.
     pub async fn trigger_schedule(
         &self,
         id: String,
@@ -62,7 +62,7 @@ impl Jobs {
         Ok(self.shared.decide(rule).await?.into_iter().next())
     }
 
-    /// The nominal times of a stretch of the past, and whether there are more than `max`.
+    /// The nominal times of a past period, and whether there are more than `max`.
     pub async fn schedule_stretch(
         &self,
         id: String,
@@ -72,7 +72,7 @@ impl Jobs {
         self.shared.decide(move |book| firing::stretch(book, &id, stretch, max)).await
     }
 
-    /// Makes a job for each of these nominal times. The same `key` again is answered as the first time.
+    /// Enqueues a job for each of these nominal times. A repeated call with the same `key` gets the first answer.
     pub async fn backfill_schedule(
         &self,
         id: String,

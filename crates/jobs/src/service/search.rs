@@ -1,4 +1,4 @@
-//! Searches as the handle offers them.
+//! Searches, as methods of the handle.
 
 use crate::model::error::Error;
 use crate::model::limits::PAGE_MAX;
@@ -6,7 +6,7 @@ use crate::rules::search::{Filter, Page, by_label, by_queue};
 use crate::service::Jobs;
 
 impl Jobs {
-    /// A page of the jobs that `filter` describes, from where `cursor` says.
+    /// A page of the jobs that match `filter`, starting at `cursor`.
     pub async fn search(&self, filter: Filter, cursor: Option<String>, limit: usize) -> Result<Page, Error> {
         let limit = limit.clamp(1, PAGE_MAX);
         let queue = match &filter.queue {

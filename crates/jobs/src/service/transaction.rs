@@ -1,4 +1,4 @@
-//! Accepting jobs within a decision of the store that does other things, too.
+//! Enqueues jobs within a transaction that does other things, too.
 
 use baton_store::{Tx, TxError};
 use baton_types::PartitionId;
@@ -17,17 +17,17 @@ pub struct Within {
     policy: Policy,
 }
 
-/// Jobs that were refused together.
+/// Why jobs of a transaction were refused.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// The number of the job that it concerns, if it is one.
+    /// The index of the refused job, if the error is about one.
     pub culprit: Option<usize>,
 }
 
 impl Within {
-    /// Reads what is needed, without writing; or says why the jobs are refused, and which of them is the culprit.
+    /// Reads what is needed, without writing. Returns the jobs and the changes to write, or why the jobs are refused.
     pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Refused>, TxError> {
         let (mut book, mut culprit) = (Book::new(tx, self.policy), None);
         match enqueue::add_until_refused(&mut book, &self.placed, &mut culprit) {
@@ -39,12 +39,12 @@ impl Within {
 }
 
 impl Jobs {
-    /// Jobs that are to be accepted within a decision that does other things, too.
+    /// Jobs to enqueue within another transaction.
     pub async fn within(&self, jobs: Vec<NewJob>) -> Result<Within, Error> {
         Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.policy().await })
     }
 
-    /// Wakes and counts after such a decision.
+    /// Wakes waiters and counts after such a transaction.
     pub fn spread(&self, news: &News) {
         self.shared.spread(news);
     }

@@ -4,10 +4,10 @@ use baton_store::{Error as StoreError, TxError};
 
 use crate::model::error::Error;
 
-/// Why a rule did not come to its end. Nothing of it is kept.
+/// Why a rule stopped early. None of its changes are written.
 #[derive(Debug)]
 pub enum Halt {
-    /// The store has to fetch something, or has failed.
+    /// The store has to fetch rows, or has failed.
     Stop(TxError),
     /// The request was refused.
     Refused(Error),
@@ -31,8 +31,8 @@ impl From<Error> for Halt {
     }
 }
 
-/// Takes a step for each item. One that misses a row does not keep the others from saying what they miss, so that the
-/// store fetches everything together; the rule is then run again from the start.
+/// Runs a step for each item and collects the rows that all steps miss, so that the store fetches them together. The
+/// rule then runs again from the start.
 pub fn each<T, R>(
     items: impl IntoIterator<Item = T>,
     mut step: impl FnMut(T) -> Result<R, Halt>,
@@ -42,7 +42,7 @@ pub fn each<T, R>(
         match step(item) {
             Ok(answer) => done.push(answer),
             Err(Halt::Stop(TxError::RowsMissing)) => missing = true,
-            // After a miss nothing that a step says counts.
+            // After a miss the other results do not count.
             Err(_) if missing => {}
             Err(other) => return Err(other),
         }

@@ -1,4 +1,4 @@
-//! What a book has come to, and how it is written.
+//! The changes of a unit of work, and how they are written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Appends {
     pub block: MessageBlock,
 }
 
-/// What a book has come to, before it is written.
+/// The changes of a unit of work, before they are written.
 pub struct Changes {
     pub(super) heads: BTreeMap<PartitionId, (Head, bool)>,
     pub(super) kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
@@ -32,12 +32,12 @@ pub struct Changes {
     pub(super) news: News,
 }
 
-/// Records to be written: what they are to hold, and until when.
+/// Records to write, each with its value and expiry.
 #[cfg(test)]
 pub(crate) type Writes = BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>;
 
 impl Changes {
-    /// Takes the writes out whose keys begin so, as a rule would that makes two commits of one.
+    /// Removes the writes whose keys have these prefixes, as a broken rule would that uses two commits.
     #[cfg(test)]
     pub(crate) fn withhold(&mut self, prefixes: &[&str]) -> Writes {
         let is_withheld = |key: &String| prefixes.iter().any(|prefix| key.starts_with(prefix));
@@ -47,7 +47,8 @@ impl Changes {
         withheld
     }
 
-    /// Writes everything; tells what it is news of. What is too large for a record is refused before the first write.
+    /// Writes everything. Returns the effects. A value that is too large for a record is refused before the first
+    /// write.
     pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, TxError> {
         let mut records: Vec<(String, Bytes)> = Vec::new();
         let mut emptied = Vec::new();

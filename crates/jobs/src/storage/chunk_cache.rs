@@ -1,6 +1,6 @@
-//! The chunks that a book has looked at, in order.
+//! The chunks that a unit of work has read, in order.
 //!
-//! A rule goes from job to job, which mostly stand in the same chunk, so the chunk of the last look is tried first.
+//! A rule goes from job to job, mostly within one chunk, so a lookup tries the last chunk first.
 
 use baton_types::PartitionId;
 
@@ -10,13 +10,13 @@ use crate::storage::derived::Summary;
 /// A queue, and the number of a chunk in it.
 pub(super) type At = (PartitionId, u64);
 
-/// A chunk of a transaction.
+/// A chunk that the unit of work has read.
 pub(super) struct Page {
     pub chunk: Chunk,
     pub before: Summary,
     pub stored: bool,
     pub dirty: bool,
-    /// Whether its place in the order of time is to be found anew.
+    /// Whether its entry in the due index must be recomputed.
     pub swept: bool,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    /// Where a chunk is, or where it would be.
+    /// The index of a chunk, or where to insert it.
     pub fn find(&mut self, at: At) -> Result<usize, usize> {
         if self.sorted.get(self.last).is_some_and(|(known, _)| *known == at) {
             return Ok(self.last);
@@ -41,7 +41,7 @@ impl Pages {
         self.sorted.binary_search_by_key(&at, |(known, _)| *known).is_ok()
     }
 
-    /// Puts a chunk where [`find`](Self::find) said.
+    /// Inserts a chunk where [`find`](Self::find) said.
     pub fn insert(&mut self, index: usize, at: At, page: Page) {
         self.sorted.insert(index, (at, page));
         self.last = index;

@@ -1,4 +1,4 @@
-//! What a commit is news of: who is to be woken by it, and what is to be counted.
+//! The effects of a commit on this server: which waiters to wake, and what to count.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use baton_types::{PartitionId, Timestamp};
 use crate::model::ids::{Place, WorkerId};
 use crate::model::state::Outcome;
 
-/// What waits for a commit: who is to be woken by it.
+/// What to do on this server after a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct News {
     /// Queues with newly dispatched jobs, and how many.
     pub ready: Vec<(PartitionId, u64)>,
-    /// The first moment at which something new is due.
+    /// The earliest new due time.
     pub due: Option<Timestamp>,
-    /// Whether a schedule is to be looked at at another moment.
+    /// Whether a schedule's next check moved.
     pub fires: bool,
-    /// Jobs that somebody may be watching.
+    /// Jobs that callers may be watching.
     pub changed: Vec<Place>,
-    /// Workers that are to hear something.
+    /// Workers whose heartbeats to answer.
     pub called: Vec<WorkerId>,
-    /// On how many pages concurrency keys are kept, if that was looked at.
+    /// The number of pages of concurrency keys, if it was read.
     pub permit_pages: Option<u64>,
-    /// Things to count.
+    /// What to count.
     pub counts: Counts,
 }
 
-/// What happened to jobs in one commit.
+/// Counts of one commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Jobs accepted.
     pub enqueued: u64,
-    /// Jobs that were there already.
+    /// Enqueued jobs that existed already.
     pub deduplicated: u64,
-    /// Jobs given to workers, each with how long it had waited.
+    /// Leased jobs, each with how long it had waited.
     pub leased: Vec<Duration>,
     /// Executions that ended, by outcome, each with how long it ran.
     pub ended: Vec<(Outcome, Duration)>,
@@ -41,14 +41,14 @@ pub struct Counts {
     pub stale: u64,
     /// Jobs that became dead letters.
     pub dead: u64,
-    /// Jobs that were forgotten.
+    /// Jobs that were deleted.
     pub forgotten: u64,
-    /// Lines of logs, and those that were not kept.
+    /// Log lines stored, and dropped.
     pub lines: (u64, u64),
-    /// Fires of schedules that made a job, each with how late it was.
+    /// Fires that enqueued a job, each with how late it was.
     pub fired: Vec<Duration>,
-    /// Looks at schedules that found missed fires.
+    /// Checks of schedules that found missed fires.
     pub misfires: u64,
-    /// Fires that made no job because of the last one.
+    /// Fires that enqueued no job because of the last one.
     pub overlapped: u64,
 }

@@ -1,9 +1,8 @@
-//! Where concurrency keys are kept: many to a record, so that a batch of jobs over a hundred keys changes a few records.
+//! Storage of concurrency keys: many to a record, so that a batch of jobs over a hundred keys changes a few records.
 //!
-//! Keys are spread over pages by their hash. When a page has too many, one page is added and takes over what belongs to
-//! it from one other (linear hashing). So pages stay small however many keys there are, and no commit touches many of
-//! them for that. Always: a key is on the page that its hash and the number of pages name. Not here: what a key means
-//! (`permit`).
+//! Keys are spread over pages by their hash. When a page is too full, one page is added and takes over its keys from
+//! one other page (linear hashing). So pages stay small however many keys exist, and a commit moves few keys. Always:
+//! the hash and the number of pages determine a key's page. Not here: what a key means (`permits`).
 
 use std::collections::BTreeMap;
 
@@ -16,15 +15,15 @@ use crate::model::concurrency_key::Key;
 use crate::model::keys;
 use crate::storage::{Book, Halt};
 
-/// Keys of a page before another page is added.
+/// A page with more keys than this causes another page.
 const KEYS_MAX: usize = 32;
 /// Pages that one commit adds.
 const ADDED_MAX: usize = 8;
 
-/// What a book has seen of the pages.
+/// The pages that a unit of work has read.
 #[derive(Default)]
 pub(super) struct Permits {
-    /// How many pages there are, and whether that changed.
+    /// The number of pages, and whether it changed.
     count: Option<(u64, bool)>,
     pages: BTreeMap<u64, Page>,
 }
@@ -60,7 +59,7 @@ impl Page {
     }
 }
 
-/// The page of a key among `count` pages: by the last bits of its hash, one bit less where there is no such page yet.
+/// The page of a key among `count` pages: the last bits of its hash, one bit less where that page does not exist yet.
 fn page_of(hash: u64, count: u64) -> u64 {
     let mask = count.max(1).next_power_of_two() - 1;
     let page = hash & mask;
@@ -88,14 +87,14 @@ impl Book<'_> {
         page.ok_or_else(|| StoreError::Corrupt("a page of concurrency keys is missing".into()).into())
     }
 
-    /// What is known of a concurrency key.
+    /// The state of a concurrency key.
     pub fn permit(&mut self, hash: u64) -> Result<Key, Halt> {
         let number = page_of(hash, self.permit_pages()?);
         let page = self.permit_page(number)?;
         Ok(page.find(hash).map_or_else(|_| Key::default(), |at| page.keys[at].1))
     }
 
-    /// Fetches several at once.
+    /// Prefetches several keys.
     pub fn want_permits(&mut self, hashes: &[u64]) -> Result<(), Halt> {
         if hashes.is_empty() {
             return Ok(());
@@ -109,7 +108,7 @@ impl Book<'_> {
         self.want(keys.iter().map(String::as_str))
     }
 
-    /// The same, to be changed.
+    /// The state of a concurrency key, to change it.
     pub fn permit_mut(&mut self, hash: u64) -> Result<&mut Key, Halt> {
         let number = page_of(hash, self.permit_pages()?);
         let page = self.permit_page(number)?;
@@ -121,7 +120,7 @@ impl Book<'_> {
         Ok(&mut page.keys[at].1)
     }
 
-    /// Adds pages where there are too many keys, and notes what is to be written.
+    /// Adds pages where there are too many keys, and records what to write.
     pub(super) fn settle_permits(&mut self) -> Result<(), Halt> {
         for page in self.permits.pages.values_mut().filter(|page| page.dirty) {
             page.keys.retain(|(_, known)| !known.is_idle());
@@ -149,7 +148,7 @@ impl Book<'_> {
 
     fn add_permit_page(&mut self) -> Result<(), Halt> {
         let count = self.permit_pages()?;
-        // The one page whose keys may belong to the new one: that of the same bits without the highest.
+        // The one page whose keys may move to the new one: that of the same bits without the highest.
         let from = self.permit_page(page_of(count, count))?;
         let stays = |hash: &u64| page_of(*hash, count + 1) != count;
         let (keep, moved) = std::mem::take(&mut from.keys).into_iter().partition(|(hash, _)| stays(hash));

@@ -1,6 +1,6 @@
-//! What follows from changed slots: counts, lanes, the order of time, chunks that are not needed any more.
+//! Derived records: counts, lanes, the due index, garbage chunks.
 //!
-//! Always: the head of a queue says the same as its slots, since nothing but this changes its counts and lanes.
+//! Always: the head of a queue agrees with its slots, since only this module changes its counts and lanes.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ impl Book<'_> {
         })
     }
 
-    /// Works out what follows from the changed slots; tells what can be trimmed.
+    /// Derives everything from the changed slots. Returns what can be trimmed.
     fn settle(&mut self) -> Result<Vec<(PartitionId, u64)>, Halt> {
         let mut queues: Vec<_> =
             self.pages.iter().filter(|(_, page)| page.dirty).map(|((queue, _), _)| queue).collect();
@@ -111,7 +111,7 @@ impl Book<'_> {
     }
 }
 
-/// Brings a head's counts up to date; tells whether they changed.
+/// Updates a head's counts. Returns whether they changed.
 fn count(head: &mut Head, before: &Summary, after: &Summary) -> bool {
     for ((count, before), after) in head.counts.iter_mut().zip(before.counts).zip(after.counts) {
         *count = (*count + after).saturating_sub(before);
@@ -119,7 +119,7 @@ fn count(head: &mut Head, before: &Summary, after: &Summary) -> bool {
     before.counts != after.counts
 }
 
-/// Brings a head's lanes up to date for one chunk; tells whether they changed.
+/// Updates a head's lanes for one chunk. Returns whether they changed.
 fn place_in_lanes(head: &mut Head, number: u64, after: &Summary, newest: Option<Timestamp>) -> bool {
     let mut changed = false;
     for lane in &mut head.lanes {
@@ -130,7 +130,7 @@ fn place_in_lanes(head: &mut Head, number: u64, after: &Summary, newest: Option<
             None if is_in => {
                 lane.chunks.remove(number);
                 changed = true;
-                // Chunks are in the order of time, so the next one is no older than what this one held.
+                // Chunks are in the order of time, so the next one is no older than this one was.
                 newest.filter(|_| is_first)
             }
             Some((_, _, since)) if is_first => Some(*since),

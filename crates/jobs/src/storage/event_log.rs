@@ -1,7 +1,7 @@
-//! What happens in a cluster, for whoever watches: nodes that come and go, leaders, jobs that change their owner.
+//! The log of cluster events: nodes that join and leave, leaders, slices that change their owner.
 //!
-//! An event is a record, written in the commit in which the thing happens, so events are told in its order and none is
-//! told of what did not happen. Only so many are kept. Start at [`Log`].
+//! An event is a record, written in the commit of the change, so events are ordered and none reports a change that
+//! did not happen. Only a bounded number is kept. Start at [`Log`].
 
 use baton_store::{Tx, TxError};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::model::keys;
 
 /// Events that are kept.
 const KEPT: u64 = 10_000;
-/// Where events are written, looked up before anything else of the decision is written.
+/// Where to write events; opened before the decision writes anything.
 #[derive(Debug)]
 pub struct Log {
     /// The number of the next event.
@@ -19,14 +19,14 @@ pub struct Log {
 }
 
 impl Log {
-    /// Looks it up.
+    /// Reads the next number.
     pub fn open(tx: &mut dyn Tx) -> Result<Self, TxError> {
         let record = tx.record(keys::EVENTS_END)?;
         let next = record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok());
         Ok(Self { next: next.unwrap_or(0), at: tx.now().to_iso_millis() })
     }
 
-    /// Writes events; each is a word and its particulars.
+    /// Writes events; each has a kind and its data.
     pub fn write(mut self, tx: &mut dyn Tx, events: Vec<(&'static str, Value)>) -> Result<(), TxError> {
         if events.is_empty() {
             return Ok(());

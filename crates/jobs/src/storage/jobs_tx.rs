@@ -1,9 +1,9 @@
-//! The book: one look at job queues, and what is to be changed in them, as one commit.
+//! The unit of work: what one decision reads of job queues, and what it changes, as one commit.
 //!
-//! A rule reads slots and heads here, changes slots, and the book works out what follows: lanes, counts, the order of
-//! time, chunks that are not needed any more. Always: nothing is written before [`Book::commit`], so a rule may refuse
-//! at any point and leaves nothing; everything is read before the first write, as [`Tx`] asks. Not here: what a
-//! transition means (`machine`). Start at [`Book::slot`].
+//! A rule reads slots and heads here and changes slots; the unit of work derives lanes, counts, the due index and
+//! garbage chunks. Always: nothing is written before [`Book::commit`], so a rule that refuses leaves no trace;
+//! everything is read before the first write, as [`Tx`] demands. Not here: what a transition means
+//! (`rules::state_machine`). Start at [`Book::slot`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::storage::derived::Summary;
 /// See the module.
 pub struct Book<'t> {
     pub(super) tx: &'t mut dyn Tx,
-    /// What holds where a job does not say otherwise.
+    /// Defaults for jobs.
     pub policy: Policy,
     pub(super) heads: BTreeMap<PartitionId, (Head, bool)>,
     pub(super) kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
@@ -42,16 +42,16 @@ pub struct Book<'t> {
     pub(super) read: BTreeMap<String, Option<Record>>,
     pub(super) writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     pub(super) appends: BTreeMap<PartitionId, Appends>,
-    /// Where payloads are put together, one after the other.
+    /// A buffer in which payloads are encoded.
     pub(crate) scratch: Writer,
-    /// What goes into the journal besides changes of jobs, each with the slice it belongs to.
+    /// Journal entries besides changes of jobs, each with its slice.
     pub(super) said: Vec<serde_json::Value>,
-    /// What the commit is news of.
+    /// The effects of the commit.
     pub news: News,
 }
 
 impl<'t> Book<'t> {
-    /// Opens the book.
+    /// Starts a unit of work.
     pub fn new(tx: &'t mut dyn Tx, policy: Policy) -> Self {
         Self {
             tx,
@@ -74,7 +74,7 @@ impl<'t> Book<'t> {
         self.tx.now()
     }
 
-    /// Says whether `bytes` more can be taken in.
+    /// Refuses `bytes` more, if the store is full.
     pub fn admit(&self, bytes: usize) -> Result<(), Halt> {
         Ok(self.tx.admit_bytes(bytes)?)
     }
@@ -95,7 +95,7 @@ impl<'t> Book<'t> {
         Ok(value)
     }
 
-    /// Fetches several records at once.
+    /// Prefetches records.
     pub fn want<'k>(&mut self, keys: impl IntoIterator<Item = &'k str>) -> Result<(), Halt> {
         let mut missing = None;
         for key in keys {
@@ -108,7 +108,7 @@ impl<'t> Book<'t> {
         missing.map_or(Ok(()), Err)
     }
 
-    /// Records as they are stored, without what the book is about to change.
+    /// Records as they are stored, without the changes of this unit of work.
     pub fn stored(
         &mut self,
         prefix: &str,
@@ -130,13 +130,12 @@ impl<'t> Book<'t> {
 
     // Queues.
 
-    /// The head of a queue.
     pub fn head(&mut self, partition: PartitionId) -> Result<&Head, Halt> {
         self.load_head(partition)?;
         self.heads.get(&partition).map(|(head, _)| head).ok_or_else(|| no_queue(partition))
     }
 
-    /// The head of a queue, to be changed.
+    /// The head of a queue, to change it.
     pub fn head_mut(&mut self, partition: PartitionId) -> Result<&mut Head, Halt> {
         self.load_head(partition)?;
         let (head, dirty) = self.heads.get_mut(&partition).ok_or_else(|| no_queue(partition))?;
@@ -165,7 +164,7 @@ impl<'t> Book<'t> {
         Ok(self.kinds.get(&partition).map_or(&[], |(kinds, _)| kinds))
     }
 
-    /// The number of a job type, which is given one if it has none.
+    /// The number of a job type; a new type gets one.
     pub fn kind(&mut self, partition: PartitionId, name: &str) -> Result<u32, Halt> {
         let known = self.kinds(partition)?;
         let number = known.iter().position(|kind| **kind == *name).unwrap_or(known.len());
@@ -184,7 +183,7 @@ impl<'t> Book<'t> {
 
     // Slots.
 
-    /// Fetches the chunks of several places at once.
+    /// Prefetches the chunks of several jobs.
     pub fn want_places(&mut self, places: impl IntoIterator<Item = Place>) -> Result<(), Halt> {
         let mut chunks: Vec<_> = places.into_iter().map(Place::chunk).collect();
         chunks.sort_unstable();
@@ -192,7 +191,7 @@ impl<'t> Book<'t> {
         self.want_chunks(&chunks)
     }
 
-    /// Fetches several chunks, and the heads of their queues, at once.
+    /// Prefetches chunks and the heads of their queues.
     pub fn want_chunks(&mut self, chunks: &[(PartitionId, u64)]) -> Result<(), Halt> {
         let missing = chunks.iter().filter(|chunk| !self.pages.contains(**chunk) && !self.is_new(**chunk));
         let mut keys: Vec<String> =
@@ -206,8 +205,8 @@ impl<'t> Book<'t> {
         self.want(keys.iter().map(String::as_str))
     }
 
-    /// Whether a chunk can only come into being with this book: it is beyond the end of its queue. A store that has to
-    /// fetch what is looked at is spared one look for each chunk of a batch, one after the other.
+    /// Whether a chunk is beyond the end of its queue and so does not exist yet. This saves a lookup for each new
+    /// chunk of a batch.
     fn is_new(&self, at: (PartitionId, u64)) -> bool {
         self.appends.get(&at.0).is_some_and(|appends| at.1 * CHUNK >= appends.first)
     }
@@ -227,7 +226,7 @@ impl<'t> Book<'t> {
         self.pages.get_mut(index).ok_or_else(|| StoreError::Corrupt("a chunk is missing".into()).into())
     }
 
-    /// Whether a chunk has been looked at.
+    /// Whether the unit of work has read a chunk.
     pub fn has_chunk(&self, at: (PartitionId, u64)) -> bool {
         self.pages.contains(at)
     }
@@ -237,7 +236,7 @@ impl<'t> Book<'t> {
         Ok(&self.page(at)?.chunk.slots)
     }
 
-    /// The slots of a chunk, and under which moment it stands in the order of time.
+    /// The slots of a chunk, and the time of its entry in the due index.
     pub fn chunk_as_stored(
         &mut self,
         at: (PartitionId, u64),
@@ -246,13 +245,13 @@ impl<'t> Book<'t> {
         Ok((chunk.slots.clone(), chunk.indexed))
     }
 
-    /// What is known of a job; `None` when it is forgotten or never was.
+    /// The slot of a job; `None` when it was deleted or never existed.
     pub fn slot(&mut self, place: Place) -> Result<Option<&Slot>, Halt> {
         let slot = self.page(place.chunk())?.chunk.slots.get(place.index());
         Ok(slot.filter(|slot| slot.state != State::Gone))
     }
 
-    /// The slot of a place, to be changed; also one without a job.
+    /// The slot at an offset, to change it; also one without a job.
     pub fn slot_mut(&mut self, place: Place) -> Result<&mut Slot, Halt> {
         let page = self.page(place.chunk())?;
         page.dirty = true;
@@ -260,37 +259,37 @@ impl<'t> Book<'t> {
         slot.ok_or_else(|| StoreError::Corrupt(format!("there is no slot at {place:?}")).into())
     }
 
-    /// Notes that somebody may want to hear of a job's change.
+    /// Records that watchers of a job may want a wake-up.
     pub fn tell(&mut self, place: Place) {
         self.news.changed.push(place);
     }
 
-    /// Where a job is, if it is there under this very id.
+    /// The position of a job, if it exists under this id.
     pub fn find(&mut self, id: JobId) -> Result<Option<Place>, Halt> {
         let Some(place) = id.place() else { return Ok(None) };
         let found = self.slot(place)?.is_some_and(|slot| JobId::new(slot.created_at, place) == id);
         Ok(found.then_some(place))
     }
 
-    /// The same, or an error that says so.
+    /// The position of a job, or an error.
     pub fn expect(&mut self, id: JobId) -> Result<Place, Halt> {
         self.find(id)?.ok_or_else(|| Error::no_job(id).into())
     }
 
-    /// The id of the job in a place.
+    /// The id of the job at an offset.
     pub fn id(&mut self, place: Place) -> Result<JobId, Halt> {
         let created_at = self.slot(place)?.map(|slot| slot.created_at);
         Ok(JobId::new(created_at.unwrap_or_default(), place))
     }
 
-    /// Says that a chunk was looked at because something in it was due.
+    /// Has a chunk's entry in the due index recomputed.
     pub fn sweep(&mut self, at: (PartitionId, u64)) -> Result<(), Halt> {
         let page = self.page(at)?;
         (page.dirty, page.swept) = (true, true);
         Ok(())
     }
 
-    /// Says that a chunk was looked at for dispatched jobs, so that lanes forget it if it has none.
+    /// Has the lanes of a chunk recomputed, because it was searched for dispatched jobs.
     pub fn look_at(&mut self, at: (PartitionId, u64)) -> Result<(), Halt> {
         self.page(at)?.dirty = true;
         Ok(())
@@ -324,18 +323,18 @@ impl<'t> Book<'t> {
         Ok(offset)
     }
 
-    /// Adds a job to a queue: its specification, and its slot as told by `slot`.
+    /// Adds a job to a queue: its specification and its slot.
     pub fn add(&mut self, partition: PartitionId, payload: &[u8], slot: Slot) -> Result<Place, Halt> {
         let place = Place::new(partition, self.next_offset(partition)?);
         let page = self.page(place.chunk())?;
         if page.chunk.slots.is_empty() {
             page.chunk.slots.reserve_exact(CHUNK as usize);
         }
-        // What the store has and no job knows of can only be what a rule never finished: none is.
+        // A message without a slot belongs to a rule that did not finish: its slot is empty.
         while page.chunk.slots.len() < place.index() {
             page.chunk.slots.push(Slot::gone());
         }
-        // Rows of different moments do not fit; the store then lets the decision count for nothing.
+        // The rows are of different snapshots. The store discards this run.
         if page.chunk.slots.len() > place.index() {
             return Err(StoreError::Corrupt(format!("a job is already at {place:?}")).into());
         }
@@ -345,12 +344,12 @@ impl<'t> Book<'t> {
         Ok(place)
     }
 
-    /// Where the next job of a queue will be.
+    /// The position of the next job of a queue.
     pub fn next_place(&mut self, partition: PartitionId) -> Result<Place, Halt> {
         Ok(Place::new(partition, self.next_offset(partition)?))
     }
 
-    /// Adds an entry to the history of a queue.
+    /// Appends an entry to the history of a queue.
     pub fn add_history(&mut self, partition: PartitionId, payload: &[u8]) -> Result<Offset, Halt> {
         let history = self.head(partition)?.history;
         self.append(history, payload).map(Offset)
@@ -358,14 +357,14 @@ impl<'t> Book<'t> {
 
     // The end.
 
-    /// Writes everything; tells what it is news of.
+    /// Writes everything. Returns the effects.
     pub fn commit(mut self) -> Result<News, TxError> {
         let trims = self.settled()?;
         let Self { tx, heads, kinds, pages, read, writes, appends, news, .. } = self;
         Changes { heads, kinds, pages, read, writes, appends, trims, news }.write(tx)
     }
 
-    /// What is to be written, for a decision that has other things to write, too.
+    /// The changes to write, for a decision that has other writes, too.
     pub fn close(mut self) -> Result<Changes, TxError> {
         let trims = self.settled()?;
         let Self { heads, kinds, pages, read, writes, appends, news, .. } = self;

@@ -1,7 +1,7 @@
-//! The journal: what a commit changes, left for whoever watches jobs.
+//! The journal: what a commit changes, for clients that watch jobs.
 //!
-//! Always: nothing is written while nobody watches; what is written is part of the commit that it tells of. Who reads it is
-//! the owner of each job (`cluster::channel`).
+//! Always: commits write it only while a client watches; an entry is part of the commit that it describes. The owner
+//! of each job reads it (`nodes::channels`).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::storage::split_records::split;
 use crate::storage::{Book, Halt, each};
 
 impl Book<'_> {
-    /// Has the journal say something, if somebody watches.
+    /// Adds a journal entry, if a client watches.
     pub fn say(&mut self, slice: u64, mut what: impl FnMut() -> Value) {
         if self.policy.watched {
             let mut said = what();
@@ -22,7 +22,7 @@ impl Book<'_> {
         }
     }
 
-    /// Leaves word of what the commit changes, if somebody watches.
+    /// Writes journal entries for all changed jobs, if a client watches.
     pub(super) fn journal(&mut self) -> Result<(), Halt> {
         if !self.policy.watched {
             return Ok(());
@@ -47,7 +47,7 @@ impl Book<'_> {
         Ok(())
     }
 
-    /// How a job will stand, for the journal; nothing of one that is forgotten.
+    /// The new state of a job, for the journal; null for a deleted one.
     fn status(&mut self, place: Place, at: &str) -> Result<Value, Halt> {
         let Some(slot) = self.slot(place)?.cloned() else { return Ok(Value::Null) };
         let queue = Arc::clone(&self.head(place.partition)?.name);

@@ -8,10 +8,10 @@ use baton_types::Timestamp;
 
 use crate::model::keys;
 
-/// The right to run the duties.
+/// The right to run the maintenance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Its number: rises with every acquisition.
+    /// Its number; rises with every acquisition.
     pub number: u64,
     /// The lease's token: rises with every acquisition and every renewal.
     pub token: u64,
@@ -20,7 +20,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// Whether this is the term that counts; asked in the decision that acts on it.
+    /// Whether this term is still valid; called in the decision that it guards.
     pub fn guard(&self, tx: &mut dyn Tx) -> Result<bool, TxError> {
         lease::is_held_under(tx, keys::LEADER, self.token)
     }

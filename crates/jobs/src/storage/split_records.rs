@@ -1,10 +1,10 @@
-//! Splitting what one call brings into records that each stay small.
+//! Splits large input into records of bounded size.
 
 use serde::Serialize;
 
 use crate::model::limits::SPLIT_BYTES;
 
-/// Splits items into runs that each fit a record, counted as they are stored: JSON can take six times the bytes of a text.
+/// Splits items into runs that each fit a record, measured as JSON, which can take six times the bytes of a text.
 pub fn split<T: Serialize>(items: Vec<T>) -> Vec<Vec<T>> {
     let (mut runs, mut bytes) = (Vec::<Vec<T>>::new(), usize::MAX);
     for item in items {

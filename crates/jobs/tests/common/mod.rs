@@ -1,4 +1,4 @@
-//! A store in a temporary directory whose clock the test holds in its hand.
+//! A store in a temporary directory with a test clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Bench {
     _directory: Option<tempfile::TempDir>,
 }
 
-/// A PostgreSQL's schema as a server would open it.
+/// A PostgreSQL schema, opened as a server would.
 #[allow(dead_code, reason = "each test file uses some of it")]
 pub async fn postgres(schema: &str, clock: Option<Arc<ManualClock>>) -> Arc<dyn Store> {
     let url = tokio::task::spawn_blocking(|| baton_testing_postgres::Postgres::shared().url()).await.unwrap();
@@ -43,7 +43,7 @@ impl Bench {
     }
 
     pub fn with(options: Options) -> Self {
-        // Memory, where there is such a place: what is tested here is not the disk.
+        // In memory if possible: these tests do not test the disk.
         let memory = std::path::Path::new("/dev/shm");
         let directory = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let directory = directory.unwrap();
@@ -60,7 +60,7 @@ impl Bench {
         Self { jobs, clock, store, options, _directory: Some(directory) }
     }
 
-    /// The same on a schema of its own in a PostgreSQL that all tests share.
+    /// Jobs on a schema of their own in a PostgreSQL that all tests share.
     pub async fn on_postgres(options: Options) -> Self {
         let clock = Arc::new(ManualClock::new(START));
         let store = postgres(&format!("jobs {}", baton_env::fresh_uuid()), Some(clock.clone())).await;
@@ -68,7 +68,7 @@ impl Bench {
         Self { jobs, clock, store, options, _directory: None }
     }
 
-    /// A server that knows only what is stored.
+    /// Another server on the same store, without any state in memory.
     pub fn another_server(&self) -> Jobs {
         let node = format!("{:x}", baton_env::random_u64()).into();
         Jobs::start(Arc::clone(&self.store), Options { node, ..self.options.clone() })
@@ -107,7 +107,7 @@ impl Bench {
         self.jobs.heartbeat(Beat { worker, running: running.collect() }, Duration::ZERO).await.unwrap()
     }
 
-    /// Lets time go by while the duties run.
+    /// Advances the clock while the maintenance runs.
     pub async fn pass(&self, seconds: u64) {
         self.settle().await;
         for passed in (0..seconds).step_by(5) {
@@ -116,7 +116,7 @@ impl Bench {
         }
     }
 
-    /// Lets the clock's duty do everything that is due now.
+    /// Runs the timeouts that are due now.
     pub async fn settle(&self) {
         self.jobs.sweep().await.unwrap();
     }
@@ -129,7 +129,7 @@ impl Bench {
         rows.into_iter().map(|(key, _)| key).collect()
     }
 
-    /// Messages kept for jobs.
+    /// Messages stored for jobs.
     pub async fn kept(&self) -> u64 {
         let kept = |tx: &mut dyn baton_store::Tx| match tx.queue(baton_jobs::HIDDEN)? {
             Some(queue) => tx.message_count(queue.id),

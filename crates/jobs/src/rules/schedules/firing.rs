@@ -1,4 +1,4 @@
-//! Firing: the commits that make jobs of schedules.
+//! Firing: the commits that enqueue the jobs of schedules.
 
 use std::time::Duration;
 
@@ -12,26 +12,26 @@ use crate::rules::schedules::{FIRES, FireOutcome, LastFire, Schedule, expect, fi
 use crate::rules::{cancellation, queues};
 use crate::storage::{Book, Halt};
 
-/// Schedules that one look lists.
+/// Schedules that one decision lists.
 pub const DUE_MAX: usize = 100;
-/// Jobs that one back-fill may make.
+/// Jobs that one backfill may enqueue.
 pub const BACKFILL_MAX: usize = 1_000;
-/// How soon a schedule is looked at again whose fire waits for a job to end.
+/// How soon a schedule is checked again whose fire waits for a job to end.
 const WAITING_AGAIN: Duration = Duration::from_secs(1);
-/// The pause after a first failure; it doubles up to [`RETRY_MAX`].
+/// The delay after a first failure; it doubles up to [`RETRY_MAX`].
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
-/// What a look at the schedules found.
+/// Schedules that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// Schedules to look at, each in a commit of its own.
+    /// Schedules to check, each in a commit of its own.
     pub schedules: Vec<String>,
-    /// When the next one is to be looked at.
+    /// When the next one is due.
     pub next: Option<Timestamp>,
 }
 
-/// Which schedules are to be looked at now.
+/// Finds the schedules to check now.
 pub fn look(book: &mut Book<'_>) -> Result<Due, Halt> {
     let (now, mut due) = (book.now(), Due::default());
     for (entry, _) in book.stored(FIRES, None, DUE_MAX + 1)? {
@@ -48,8 +48,8 @@ pub fn look(book: &mut Book<'_>) -> Result<Due, Halt> {
     Ok(due)
 }
 
-/// Fires a schedule if something of it is due. Nothing is decided twice: what was fired for lies before `next`, which
-/// moves in the same commit. Tells the nominal times that jobs were made for.
+/// Fires a schedule if it is due. Always: no nominal time is decided twice, because `next` advances past it in the
+/// same commit. Returns the nominal times that got jobs.
 pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
     let Some(mut schedule) = find(book, id)?.filter(|schedule| schedule.spec.enabled) else {
         return Ok(Vec::new());
@@ -86,7 +86,7 @@ pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
     Ok(plan.fires)
 }
 
-/// Whether the last job is under way. Only asked where it matters.
+/// Whether the last job is still running. Reads it only if the overlap policy needs it.
 fn is_active(book: &mut Book<'_>, schedule: &Schedule) -> Result<bool, Halt> {
     let Some(job) = schedule.last_job.filter(|_| schedule.spec.overlap != Overlap::Allow) else {
         return Ok(false);
@@ -103,7 +103,7 @@ fn make(book: &mut Book<'_>, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Halt> {
     enqueue::add_all(book, &jobs)
 }
 
-/// What a plan makes of a schedule.
+/// Applies a plan to the schedule.
 fn settle(schedule: &mut Schedule, plan: &FirePlan, now: Timestamp, made: &[Enqueued]) {
     let was_waiting = schedule.waiting;
     (schedule.next, schedule.waiting) = (plan.next, plan.waiting);
@@ -127,7 +127,7 @@ fn next_look(schedule: &Schedule, now: Timestamp) -> Option<Timestamp> {
     schedule.next.into_iter().chain(again).min()
 }
 
-/// Takes note that a schedule could not fire, and looks at it again later. What is due stays due.
+/// Records that a schedule could not fire, and checks it again later. What is due stays due.
 pub fn postpone(book: &mut Book<'_>, id: &str, why: &str) -> Result<(), Halt> {
     let Some(mut schedule) = find(book, id)? else { return Ok(()) };
     let failures = schedule.problem.as_ref().map_or(0, |(_, failures)| *failures);
@@ -137,8 +137,8 @@ pub fn postpone(book: &mut Book<'_>, id: &str, why: &str) -> Result<(), Halt> {
     write(book, id, &mut schedule, look_at)
 }
 
-/// Fires now, besides, whether the schedule is paused or not; the overlap policy holds. Tells the job, or none when it
-/// waits for the last one to end.
+/// Fires now, in addition to its times, even if the schedule is paused; the overlap policy applies. Returns no job if
+/// the fire waits for the last job.
 pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Vec<Enqueued>, Halt> {
     let mut schedule = expect(book, id)?;
     let now = book.now();
@@ -171,7 +171,7 @@ pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Vec<Enqueued>, Halt> {
     Ok(made)
 }
 
-/// The nominal times of a stretch of the past, and whether there are more than `max`.
+/// The nominal times of a past period, and whether there are more than `max`.
 pub fn stretch(
     book: &mut Book<'_>,
     id: &str,
@@ -193,7 +193,7 @@ pub fn stretch(
     Ok((fires, is_cut))
 }
 
-/// Makes a job for each of these nominal times. The overlap policy does not hold.
+/// Enqueues a job for each of these nominal times. The overlap policy does not apply.
 pub fn backfill(book: &mut Book<'_>, id: &str, fires: &[Timestamp]) -> Result<Vec<Enqueued>, Halt> {
     let mut schedule = expect(book, id)?;
     let made = make(book, fires.iter().map(|fire| schedule.spec.job_now(id, *fire)).collect())?;

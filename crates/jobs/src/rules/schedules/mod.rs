@@ -1,11 +1,10 @@
-//! Schedules: jobs that come by themselves.
+//! Schedules: enqueue jobs at given times.
 //!
-//! A schedule is one record and one entry in the order of its next look. A fire is one commit that makes its jobs,
-//! moves the schedule on to its next nominal time and its entry with it, and is guarded by the leader's lease; the
-//! store runs commits as if one after the other, so a nominal time is fired for once, by whichever server, and one
-//! that a crash cut short is still there. Always: a schedule that cannot fire (its queue is full, say) holds up no
-//! other, and is tried again; a paused one does nothing. Not here: calendars, misfires and overlap (`baton-schedules`).
-//! Start at [`firing::look`].
+//! A schedule is one record and one entry in the index of next checks. A fire is one commit that enqueues the jobs,
+//! moves the schedule and its entry to the next nominal time, and is guarded by the leader's lease. Commits are
+//! serializable, so one server fires each nominal time once, and a crash loses none. Always: a schedule that cannot
+//! fire (its queue is full, say) delays no other, and is retried; a paused one does nothing. Not here: calendars,
+//! misfires and overlap (`baton-schedules`). Start at [`firing::look`].
 
 pub mod firing;
 #[cfg(test)]
@@ -27,15 +26,15 @@ use crate::model::ids::JobId;
 use crate::model::names::check_name;
 use crate::storage::{Book, Halt};
 
-/// Schedules that there may be.
+/// The limit of schedules.
 pub const SCHEDULES_MAX: u64 = 100_000;
-/// Fires that are told ahead.
+/// Future fires that a view lists.
 const NEXT_FIRES: usize = 5;
 
 const SCHEDULES: &str = "jobs/schedule/";
-/// Entries in the order of the next look.
+/// The index of next checks.
 const FIRES: &str = "jobs/fire/";
-/// How many there are.
+/// The number of schedules.
 const COUNT: &str = "jobs/schedules";
 
 fn schedule_key(id: &str) -> String {
@@ -51,17 +50,17 @@ fn read_fire(entry: &str) -> Option<(Timestamp, &str)> {
     Some((Timestamp::from_micros(at.parse().ok()?), id))
 }
 
-/// What the last fire came to.
+/// The result of the last fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FireOutcome {
-    /// It made jobs.
+    /// It enqueued jobs.
     Fired,
-    /// It made none because the last job was under way.
+    /// It enqueued none because the last job was still running.
     Overlapped,
     /// It waits for the last job to end.
     Waiting,
-    /// It was missed, and nothing was made up for.
+    /// It was missed, and the misfire policy skipped it.
     Missed,
 }
 
@@ -72,22 +71,21 @@ pub struct LastFire {
     pub at: Timestamp,
     /// When it happened.
     pub fired_at: Timestamp,
-    /// What it came to.
     pub outcome: FireOutcome,
 }
 
-/// A schedule as it is kept.
+/// The record of a schedule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Schedule {
-    /// What was asked for.
+    /// The description that a caller gave.
     pub spec: ScheduleSpec,
-    /// Rises with each change that somebody asked for.
+    /// Rises with each change by a caller.
     pub revision: u64,
     /// When it was created.
     pub created_at: Timestamp,
-    /// When somebody changed it last.
+    /// When a caller changed it last.
     pub updated_at: Timestamp,
-    /// The oldest nominal time that nothing was decided about.
+    /// The oldest nominal time that is not decided yet.
     pub next: Option<Timestamp>,
     /// The fire that waits for the last job to end.
     pub waiting: Option<Timestamp>,
@@ -95,20 +93,20 @@ pub struct Schedule {
     pub last_job: Option<JobId>,
     /// The last fire.
     pub last_fire: Option<LastFire>,
-    /// Why the last look failed, and how often in a row looks have.
+    /// Why the last check failed, and how many checks in a row have failed.
     pub problem: Option<(String, u32)>,
-    /// Jobs that it made.
+    /// Jobs that it enqueued.
     pub jobs: u64,
-    /// Fires that made none because of the last job.
+    /// Fires that enqueued none because of the last job.
     pub overlapped: u64,
-    /// Looks that found missed fires.
+    /// Checks that found missed fires.
     pub misfires: u64,
-    /// Where its entry stands.
+    /// The time of its index entry.
     indexed: Option<Timestamp>,
 }
 
 impl Schedule {
-    /// A schedule that is new at `now`.
+    /// A new schedule.
     pub fn new(spec: ScheduleSpec, now: Timestamp) -> Result<Self, Error> {
         let calendar = spec.calendar(now)?;
         let next = spec.first(&calendar, now);
@@ -133,7 +131,7 @@ impl Schedule {
         self.spec.calendar(self.created_at)
     }
 
-    /// The same schedule, changed at `now`. What is due stays due unless its moments are others.
+    /// The schedule with a new description. What is due stays due unless the times change.
     fn changed(self, spec: ScheduleSpec, now: Timestamp) -> Result<Self, Error> {
         let calendar = spec.calendar(self.created_at)?;
         let stays = spec.has_the_moments_of(&self.spec) && self.spec.enabled;
@@ -142,7 +140,7 @@ impl Schedule {
         Ok(Self { revision: self.revision + 1, updated_at: now, next, waiting, problem: None, spec, ..self })
     }
 
-    /// As the API shows it.
+    /// The schedule as the API shows it.
     pub fn show(&self, id: &str, now: Timestamp) -> Value {
         let mut shown = serde_json::to_value(&self.spec).unwrap_or_default();
         let from = self.next.map_or(now, |next| next.before(std::time::Duration::from_micros(1)));
@@ -185,7 +183,7 @@ pub fn find(book: &mut Book<'_>, id: &str) -> Result<Option<Schedule>, Halt> {
     Ok(value.map(|value| decode(&value)).transpose()?)
 }
 
-/// The same, or an error that says so.
+/// A schedule by id, or an error.
 pub fn expect(book: &mut Book<'_>, id: &str) -> Result<Schedule, Halt> {
     find(book, id)?.ok_or_else(|| Error::NotFound(format!("there is no schedule {id:?}")).into())
 }
@@ -206,11 +204,11 @@ pub fn list(
     Ok((named.collect::<Result<_, StoreError>>()?, is_full))
 }
 
-/// What a change that depends on another revision is refused with.
+/// The error code for a change that expects another revision.
 pub const OTHER_REVISION: &str = "revision";
 
-/// Creates a schedule, or changes the one that is there; tells whether it is new. With a `revision`, only if that is
-/// the one that is there, zero standing for none.
+/// Creates or changes a schedule. Returns whether it is new. With a `revision`, only if the schedule has that
+/// revision; zero means that it must not exist.
 pub fn put(
     book: &mut Book<'_>,
     id: &str,
@@ -233,7 +231,7 @@ pub fn put(
     Ok((schedule, is_new))
 }
 
-/// Pauses a schedule, or lets it go on with the fires after now.
+/// Pauses a schedule, or resumes it with the fires after now.
 pub fn enable(book: &mut Book<'_>, id: &str, enabled: bool) -> Result<Schedule, Halt> {
     let mut schedule = expect(book, id)?;
     if schedule.spec.enabled != enabled {
@@ -279,7 +277,7 @@ fn count(book: &mut Book<'_>, one_more: bool) -> Result<(), Halt> {
     Ok(())
 }
 
-/// Writes a schedule, and its entry at `look_at` unless it is paused.
+/// Writes a schedule, and its index entry at `look_at` unless it is paused.
 fn write(
     book: &mut Book<'_>,
     id: &str,

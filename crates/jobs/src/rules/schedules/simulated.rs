@@ -1,4 +1,4 @@
-//! One schedule of the simulation of a cluster, fired by the real rule, and the same rule broken in two.
+//! One schedule for the simulation of a cluster, fired by the real rule, and by a broken variant in two commits.
 
 use baton_store::{Tx, TxError, expiry};
 use baton_types::Timestamp;
@@ -29,7 +29,7 @@ pub(crate) fn begin(tx: &mut dyn Tx) -> Result<(), TxError> {
     book.commit().map(drop)
 }
 
-/// What a fire comes to, if the term counts.
+/// The changes of a fire, if the term is valid.
 fn decided(tx: &mut dyn Tx, term: &Term) -> Result<Option<(Vec<Timestamp>, Changes)>, TxError> {
     if !term.guard(tx)? {
         return Ok(None);
@@ -39,14 +39,14 @@ fn decided(tx: &mut dyn Tx, term: &Term) -> Result<Option<(Vec<Timestamp>, Chang
     Ok(Some((fired, book.close()?)))
 }
 
-/// Fires; tells the nominal times that jobs were made for.
+/// Fires. Returns the nominal times that got jobs.
 pub(crate) fn fire(tx: &mut dyn Tx, term: &Term) -> Result<Vec<Timestamp>, TxError> {
     let Some((fired, changes)) = decided(tx, term)? else { return Ok(Vec::new()) };
     changes.write(tx)?;
     Ok(fired)
 }
 
-/// Makes the jobs of a fire and leaves the schedule for another commit.
+/// Enqueues the jobs of a fire and leaves the schedule for another commit.
 pub(crate) fn fire_half(tx: &mut dyn Tx, term: &Term) -> Result<(Vec<Timestamp>, Writes), TxError> {
     let Some((fired, mut changes)) = decided(tx, term)? else { return Ok(Default::default()) };
     let rest = changes.withhold(&[SCHEDULES, FIRES]);
@@ -54,7 +54,7 @@ pub(crate) fn fire_half(tx: &mut dyn Tx, term: &Term) -> Result<(Vec<Timestamp>,
     Ok((fired, rest))
 }
 
-/// The other commit.
+/// The second commit.
 pub(crate) fn fire_rest(tx: &mut dyn Tx, term: &Term, rest: &Writes) -> Result<(), TxError> {
     if !term.guard(tx)? {
         return Ok(());
@@ -69,7 +69,7 @@ pub(crate) fn fire_rest(tx: &mut dyn Tx, term: &Term, rest: &Writes) -> Result<(
     Ok(())
 }
 
-/// The nominal times that the store has jobs for, each as often as it has one.
+/// The nominal times of all jobs in the store, with repetitions.
 pub(crate) fn made(tx: &mut dyn Tx) -> Result<Vec<Timestamp>, TxError> {
     let mut book = Book::new(tx, Policy::default());
     let found = queues::find(&mut book, "q").map_err(stopped)?;

@@ -1,4 +1,4 @@
-//! A schedule as a caller describes it: when it fires, and what jobs it makes.
+//! A schedule as a caller describes it: when it fires, and which jobs it enqueues.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::model::error::Error;
 use crate::model::new_job::{NORMAL, NewJob, PRIORITIES, When};
 use crate::model::spec::Spec;
 
-/// The zone of a schedule that names none.
+/// The default time zone.
 const ZONE: &str = "UTC";
-/// The queue of jobs that name none.
+/// The default queue.
 const QUEUE: &str = "default";
-/// Bytes of the arguments: with the rest of the schedule they are one record.
+/// Bytes of the arguments: they share a record with the rest of the schedule.
 const ARGS_BYTES_MAX: usize = 256 << 10;
 /// The longest jitter.
 const JITTER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The longest grace.
+/// The longest misfire grace.
 const GRACE_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How the fires of a schedule follow each other.
+/// The kinds of schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -37,11 +37,11 @@ pub enum Kind {
     Cron,
     /// By `everyMs`.
     Interval,
-    /// Only `at`.
+    /// Once, at `at`.
     Once,
 }
 
-/// A moment that is written as ISO-8601.
+/// A time in ISO 8601 form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment(pub Timestamp);
 
@@ -58,11 +58,10 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// A schedule.
+/// The description of a schedule.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScheduleSpec {
-    /// How its fires follow each other.
     pub kind: Kind,
     /// Its cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,37 +72,37 @@ pub struct ScheduleSpec {
     /// Its only fire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Moment>,
-    /// Whose clock the expression is read on.
+    /// The time zone of the expression.
     #[serde(default = "zone")]
     pub time_zone: String,
-    /// No fire before.
+    /// No fire happens before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_at: Option<Moment>,
-    /// No fire after.
+    /// No fire happens after.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end_at: Option<Moment>,
-    /// How much later than its fire a job may start, to spread the load.
+    /// The largest random delay of a job after its fire, to spread the load.
     #[serde(default)]
     pub jitter_ms: u64,
-    /// What becomes of missed fires.
+    /// What happens to missed fires.
     #[serde(default)]
     pub misfire: Misfire,
-    /// How late a fire may be without being missed.
+    /// How late a fire may be before it counts as missed.
     #[serde(default = "grace_ms")]
     pub misfire_grace_ms: u64,
-    /// What happens while the last job is under way.
+    /// What happens while the last job is running.
     #[serde(default)]
     pub overlap: Overlap,
-    /// When the clock jumps over a fire.
+    /// What happens to a fire that daylight saving skips.
     #[serde(default)]
     pub dst_gap: DstGap,
-    /// When the clock shows the time of a fire twice.
+    /// What happens to a fire that daylight saving repeats.
     #[serde(default)]
     pub dst_overlap: DstOverlap,
     /// Whether it fires.
     #[serde(default = "yes")]
     pub enabled: bool,
-    /// What jobs it makes.
+    /// The jobs it enqueues.
     pub job: Template,
 }
 
@@ -126,7 +125,7 @@ impl From<InvalidSchedule> for Error {
 }
 
 impl ScheduleSpec {
-    /// Reads a description. Names are as the zone database writes them afterwards.
+    /// Parses a description. Time zones get their canonical names.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let mut spec: Self = serde_json::from_str(text).map_err(|error| Error::Invalid(error.to_string()))?;
         spec.time_zone = spec.time_zone.parse::<Zone>()?.name().to_owned();
@@ -140,7 +139,7 @@ impl ScheduleSpec {
         Ok(spec)
     }
 
-    /// When it fires. An interval without a start is counted from the schedule's creation.
+    /// Its calendar. An interval without a start counts from the schedule's creation.
     pub fn calendar(&self, created_at: Timestamp) -> Result<Calendar, Error> {
         let given = (&self.cron, self.every_ms, self.at);
         let rule = match (self.kind, given) {
@@ -151,7 +150,7 @@ impl ScheduleSpec {
                 overlap: self.dst_overlap,
             },
             (Kind::Interval, (None, Some(millis), None)) => {
-                // What is shown has milliseconds, so that is what counts.
+                // The API shows milliseconds, so milliseconds count.
                 let created_at = Timestamp::from_micros(created_at.millis() * 1000);
                 let anchor = self.start_at.map_or(created_at, |start| start.0);
                 Recurrence::Interval(Interval::new(Duration::from_millis(millis), anchor)?)
@@ -167,14 +166,14 @@ impl ScheduleSpec {
         Ok(Calendar::new(rule, start, end)?)
     }
 
-    /// The first fire of a schedule that is new at `now`. One with a start, or with a single moment, may begin in the
-    /// past.
+    /// The first fire of a schedule created at `now`. It may be in the past if the schedule has a start or a single
+    /// time.
     pub fn first(&self, calendar: &Calendar, now: Timestamp) -> Option<Timestamp> {
         let is_dated = self.start_at.is_some() || self.kind == Kind::Once;
         calendar.next(if is_dated { Timestamp::MIN } else { now })
     }
 
-    /// Whether two schedules fire at the same moments.
+    /// Whether two schedules fire at the same times.
     pub fn has_the_moments_of(&self, other: &Self) -> bool {
         let moments = |spec: &Self| {
             let (start, end) = (spec.start_at, spec.end_at);
@@ -218,7 +217,7 @@ impl ScheduleSpec {
     }
 }
 
-/// What all jobs of a schedule have in common.
+/// The part that all jobs of a schedule share.
 #[derive(Clone, Debug)]
 pub struct Template {
     /// Their queue.
@@ -227,11 +226,11 @@ pub struct Template {
     pub priority: u8,
     /// Their arguments.
     pub args: Box<RawValue>,
-    /// The rest.
+    /// Everything else.
     pub spec: Spec,
 }
 
-/// What of a job a schedule does not decide.
+/// The fields of a job that a schedule may set.
 const TEMPLATE_FIELDS: [&str; 10] = [
     "jobType",
     "queue",
@@ -257,7 +256,7 @@ impl Template {
         let wrong = |error: serde_json::Error| Error::Invalid(format!("job: {error}"));
         let mut fields: BTreeMap<String, Box<RawValue>> = serde_json::from_str(text).map_err(wrong)?;
         if let Some(other) = fields.keys().find(|name| !TEMPLATE_FIELDS.contains(&name.as_str())) {
-            // As serde says it.
+            // In the words of serde.
             let known = TEMPLATE_FIELDS.join("`, `");
             let problem = format!("job: unknown field `{other}`, expected one of `{known}`");
             return Err(Error::Invalid(problem));
