@@ -287,8 +287,8 @@ class Connection:
 class Wire:
     """A bare socket, for requests that no HTTP library would send."""
 
-    def __init__(self, port, timeout=CALL_SECONDS):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
+    def __init__(self, port, timeout=CALL_SECONDS, host="127.0.0.1"):
+        self.socket = socket.create_connection((host, port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
 

@@ -171,6 +171,20 @@ def test_every_answer_says_who_gave_it(cluster, queue):
     assert statistics["local_sidecars"] == 1 and "groups_tracked" in statistics["group_backoff"]
 
 
+def test_a_server_whose_peers_have_died_still_says_who_answers(cluster, queue):
+    nodes = cluster("ab")
+    a, b = nodes["a"], nodes["b"]
+    b.kill()
+    eventually(lambda: a.sees("b", alive=False), seconds=30)
+    waiting = Background(a.get, pop_path(queue, wait=True, timeout=50_000))
+    eventually(lambda: a.metric("baton_waiting_pops") == 1)
+    pushed = a.post("/api/v1/push", {"items": [{"queue": queue, "payload": 1}]})
+    popped = waiting.result()
+    assert [answer.status for answer in (pushed, popped)] == [201, 200]
+    for answer in (pushed, popped, a.get("/health"), a.get("/nowhere")):
+        assert answer.headers.get("x-served-by") == "a", answer
+
+
 @pytest.mark.parametrize("path", ["/api/v1/events", "/api/v1/elections/g", "/api/v1/shards/s"])
 def test_a_stream_of_events_says_who_sends_it(cluster, path):
     a = cluster("ab")["a"]
@@ -228,6 +242,20 @@ def test_the_token_travels_along(cluster, queue):
         assert a.get(pop_path(queue)).status == 401
         served = a.get(pop_path(queue), headers=token)
         assert (served.status, served.headers["x-served-by"]) == (204, "b")
+
+
+def test_a_server_that_comes_back_gets_keys_of_a_busier_one_and_the_log_names_each(cluster, queue):
+    nodes = cluster()
+    a, b = nodes["a"], nodes["b"]
+    b.kill()
+    eventually(lambda: a.sees("b", alive=False), seconds=30)
+    served_by = lambda: a.get(pop_path(queue, consumerGroup="g")).headers["x-served-by"]
+    with busy(nodes["c"], a), busy(a, a):
+        assert served_by() == "a"
+        b.start()
+        eventually(lambda: served_by() == "b", seconds=60, every=0.3)
+    moved = [line for line in a.text().splitlines() if "a key moves to another server" in line]
+    assert len(moved) == 1 and f"{queue}:g" in moved[0], moved
 
 
 def test_balance_is_told_in_the_documented_shape(cluster):

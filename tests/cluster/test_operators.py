@@ -1,9 +1,12 @@
 """What an operator sees of a cluster and does to it: peers that are not heard, names given twice, and draining."""
 
 import subprocess
+import uuid
 
-from baton import binary, eventually, pop_path
+import postgres
+from baton import Server, binary, eventually, pop_path
 from nodes import Waiting
+from ports import free_port
 
 
 def shown(node, *arguments):
@@ -18,6 +21,15 @@ def heard(node, count):
 
 def ready(node):
     return node.get("/ready").status
+
+
+def test_a_server_that_listens_everywhere_shows_where_it_is(tmp_path):
+    schema = f"cluster_{uuid.uuid4().hex[:16]}"
+    arguments = ["--store", postgres.shared(), "--store-schema", schema, "--peers", f"127.0.0.1:{free_port()}"]
+    arguments += ["--gossip-listen", f"127.0.0.1:{free_port()}"]
+    with Server(tmp_path / "data", *arguments, listen=f"0.0.0.0:{free_port()}") as server:
+        own = lambda: server.get("/api/v1/cluster").json["servers"][0]["url"]
+        eventually(lambda: own() == f"http://127.0.0.1:{server.port}")
 
 
 def test_a_peer_that_is_cut_off_is_told_with_the_time_of_its_last_datagram(cluster):

@@ -61,7 +61,7 @@ def test_many_queues_are_listed_while_others_are_served(tmp_path, queue):
             many = seconds_of(server, QUEUES)
             for path in ("/metrics/prometheus", "/api/v1/consumer-groups"):
                 assert server.get(path, timeout=LISTED_SECONDS_MAX).status == 200
-        watch.check(QUEUES * 1000, times=1)
+        watch.check(QUEUES * 1000, times=8)
         # Ten times as many, on a machine that may have become four times as slow meanwhile.
         assert many < 10 * 4 * few + 1, (few, many)
 

@@ -4,7 +4,8 @@
 //! partitions are sorted once; after that a group costs as many steps as it has places. A look at each partition for each
 //! group would be 300 million steps for 3,000 groups on 100,000 partitions. Always: the numbers are those that
 //! [`describe`](super::group::describe) would give partition by partition, but for a group that begins in the middle of more
-//! than [`MIDDLES_MAX`] partitions: it counts as behind since its beginning, by all messages of these. Not here: partitions where a group has a place.
+//! than [`MIDDLES_MAX`] partitions: it counts as behind since its beginning, by all messages of these; and a partition
+//! counts with its oldest message also if an operator deleted that. Not here: partitions where a group has a place.
 //! Start at [`PartitionEnds::unread`].
 
 use baton_store::{Group, GroupStart, Partition};
@@ -59,13 +60,13 @@ fn beginning(group: &Group) -> Timestamp {
 impl PartitionEnds {
     /// Adds partitions, which come in the order of their numbers.
     pub fn add(&mut self, partitions: &[Partition]) {
-        let with_messages = partitions.iter().filter(|partition| partition.start < partition.tail);
-        self.by_partition.extend(with_messages.map(|partition| Ends {
+        let ends = partitions.iter().map(|partition| Ends {
             first_at: partition.first_at,
             last_at: partition.last_at,
             messages: partition.tail.since(partition.start).saturating_sub(partition.deleted.len()),
             partition: partition.id,
-        }));
+        });
+        self.by_partition.extend(ends.filter(|ends| ends.messages > 0));
     }
 
     /// Sorts what was added.
@@ -133,6 +134,7 @@ impl PartitionEnds {
 mod tests {
     use std::sync::Arc;
 
+    use baton_store::OffsetRanges;
     use baton_types::{GroupId, Offset, QueueId};
 
     use super::*;
@@ -141,8 +143,15 @@ mod tests {
         Timestamp::from_micros(seconds * 1_000_000)
     }
 
-    /// Partitions with numbers from 1 on, each with messages from one moment to another.
+    /// Partitions with numbers from 1 on, each with messages from one moment to another; deleted ones if that is before 0.
     fn ends(of: &[(i64, i64)]) -> PartitionEnds {
+        let deleted = |first: i64| {
+            let mut deleted = OffsetRanges::default();
+            if first < 0 {
+                deleted.insert_range(Offset(3), Offset(5));
+            }
+            deleted
+        };
         let partition = |(number, (first, last)): (u64, &(i64, i64))| Partition {
             id: PartitionId(number),
             queue: QueueId(1),
@@ -152,7 +161,7 @@ mod tests {
             created_at: at(0),
             first_at: at(*first),
             last_at: at(*last),
-            deleted: Default::default(),
+            deleted: deleted(*first),
         };
         let mut ends = PartitionEnds::default();
         ends.add(&(1..).zip(of).map(partition).collect::<Vec<_>>());
@@ -170,8 +179,8 @@ mod tests {
 
     #[test]
     fn what_a_group_has_not_read_follows_from_the_ends_of_partitions() {
-        // One that ended before, one in the middle, one from then on, a newer one, and an empty one.
-        let ends = ends(&[(1, 4), (2, 9), (5, 5), (6, 7), (1, 0)]);
+        // One that ended before, one in the middle, one from then on, a newer one, and two without messages.
+        let ends = ends(&[(1, 4), (2, 9), (5, 5), (6, 7), (1, 0), (-1, 9)]);
         let check = |start: GroupStart, placed: &[u64], expected: (u64, Option<i64>, &[u64])| {
             let unread = ends.unread(&group(start), &ids(placed));
             let (partitions, oldest, middles) = expected;

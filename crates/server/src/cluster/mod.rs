@@ -93,17 +93,19 @@ pub async fn join(
     Ok((cluster, gossip))
 }
 
-/// An answer, with the server that gave it if requests may go to others.
+/// An answer, with the server that gave it if requests may go to others, also while no other is there.
 pub fn served_by(cluster: &Cluster, reply: Reply) -> Reply {
     match HeaderValue::from_str(&cluster.options().id) {
-        Ok(id) if cluster.is_routing() && !reply.has_header(&SERVED_BY) => reply.with_header(SERVED_BY, id),
+        Ok(id) if cluster.options().routes && !reply.has_header(&SERVED_BY) => {
+            reply.with_header(SERVED_BY, id)
+        }
         _ => reply,
     }
 }
 
 /// The same header as a line, for a stream of events.
 pub fn served_by_line(cluster: &Cluster) -> Option<String> {
-    let id = HeaderValue::from_str(&cluster.options().id).ok().filter(|_| cluster.is_routing())?;
+    let id = HeaderValue::from_str(&cluster.options().id).ok().filter(|_| cluster.options().routes)?;
     Some(format!("{SERVED_BY}: {}\r\n", id.to_str().ok()?))
 }
 
