@@ -32,6 +32,12 @@ def test_a_server_that_listens_everywhere_shows_where_it_is(tmp_path):
         eventually(lambda: own() == f"http://127.0.0.1:{server.port}")
 
 
+def test_a_second_server_without_peers_is_warned_of(tmp_path):
+    store = ["--store", postgres.shared(), "--store-schema", f"cluster_{uuid.uuid4().hex[:16]}"]
+    with Server(tmp_path / "a", *store) as first, Server(tmp_path / "b", *store) as second:
+        assert "no peers are set" in second.text() and "no peers are set" not in first.text()
+
+
 def test_a_peer_that_is_cut_off_is_told_with_the_time_of_its_last_datagram(cluster):
     nodes = cluster()
     a = nodes["a"]

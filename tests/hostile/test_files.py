@@ -2,7 +2,8 @@
 
 import stat
 
-from baton import Server
+import postgres
+from baton import Server, eventually
 
 
 def open_to_others(directory):
@@ -19,6 +20,21 @@ def test_nobody_else_can_read_the_data_directory(tmp_path):
         assert open_to_others(data) == {}
         assert server.stop() == 0
     assert open_to_others(data) == {}
+
+
+def test_nobody_else_can_read_what_is_spooled(tmp_path):
+    data, database = tmp_path / "data", postgres.Postgres()
+    try:
+        store = f"postgres://baton@127.0.0.1:{database.port}/postgres"
+        with Server(data, "--store", store) as server:
+            server.push("q", 1)
+            database.stop()
+            pushed = lambda: server.post("/api/v1/push", {"items": [{"queue": "q", "payload": 2}]})
+            eventually(lambda: (answer := pushed()).status == 201 and answer.json[0]["status"] == "buffered", seconds=60)
+            assert any(path.is_file() for path in (data / "spool").rglob("*"))
+            assert open_to_others(data) == {}
+    finally:
+        database.close()
 
 
 def test_a_directory_that_is_open_to_others_is_closed_with_a_warning(tmp_path):
