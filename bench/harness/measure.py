@@ -19,6 +19,8 @@ PARTS = ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "waite
          "balanced"]
 # Measurements of single messages in each round.
 SINGLES_MEASURED = 3
+# Parts that measure Baton alone with programs of its own, for which the clients of other systems are not built.
+WITHOUT_PEERS = {"balanced"}
 # Seconds of each measurement of several servers behind a balancer.
 BALANCED_SECONDS = 20
 ENGINE_LIMIT = ROOT / "crates" / "store-embedded" / "examples" / "engine_limit.rs"
@@ -48,6 +50,9 @@ class Plan:
         self.data = (given.data or BENCH / "data").resolve()
         self.baton = given.baton and given.baton.resolve()
         self.output = (given.output or ROOT / "docs").resolve()
+
+    def wants_peers(self):
+        return not set(self.parts) <= WITHOUT_PEERS
 
     def wants_baton(self):
         return "baton" in self.systems
@@ -81,11 +86,11 @@ def everything(plan, tools):
     }
     # Comparisons are interleaved and repeated; the rest concerns Baton alone and is measured once.
     for turn in range(plan.rounds):
-        for part in ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "jobs"]:
+        for part in ["pipeline", "wake-up", "asleep", "engine", "growth", "postgres", "jobs", "balanced"]:
             if part in plan.parts:
                 with contextlib.nullcontext() if part == "asleep" else cores.awake():
                     rows += [{"round": turn, **row} for row in measurements[part](plan, tools, turn)]
-    for part in ["waiters", "restart", "shapes", "balanced"]:
+    for part in ["waiters", "restart", "shapes"]:
         if part in plan.parts:
             with cores.awake():
                 rows += measurements[part](plan, tools, 0)

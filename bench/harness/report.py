@@ -250,22 +250,25 @@ machine; Baton's clients speak HTTP to it, the others speak to the database them
 
 def balanced(rows):
     """One server, and three behind a plain balancer, with and without each other's addresses."""
-    found = {row["servers"]: row for row in rows if row["scenario"] == "balanced"}
+    found = glance.rounds(rows, "balanced", lambda row: row["servers"])
     one = found.get("one server")
     if not one:
         return ""
+    measures = ["messages_per_s", "push_p99_ms", "delivery_p99_ms"]
     lines = []
-    for name, row in found.items():
-        against_one = [f"{row[key] / one[key]:.3g}" for key in ("messages_per_s", "push_p99_ms", "delivery_p99_ms")]
-        lines.append([name, number(row["messages_per_s"]), *against_one, f"{row['push_p99_ms']:g}",
-                      f"{row['delivery_p50_ms']:g} / {row['delivery_p99_ms']:g}", number(row["deadlocks"]),
-                      number(row["refused"])])
-    others_used = f"{max(row.get('busy_before', 0) for row in found.values()):.0%}"
+    for name, rounds in found.items():
+        value = lambda key: median(rounds, lambda row: row[key])  # noqa: B023, E731
+        against_one = ["" if rounds is one else shown_ratio(ratio(rounds, one, lambda row: row[key]))  # noqa: B023
+                       for key in measures]
+        lines.append([name, number(value("messages_per_s")), *against_one, number(value("push_p99_ms")),
+                      f"{number(value('delivery_p50_ms'))} / {number(value('delivery_p99_ms'))}",
+                      *(number(sum(row[key] for row in rounds.values())) for key in ["deadlocks", "refused"])])
+    seconds = next(iter(one.values()))["seconds"]
     return "\n\n".join(["## Three servers behind a plain balancer", f"""\
 Six producers push to ten queues per call every 50 ms, 30 consumers of one group wait; every client sends its requests
-to the servers in turn. All servers share one PostgreSQL and the cores; {one['seconds']:g} s each. Other programs used
-{others_used} of the machine just before.""", table(
-        ["", "messages/s", "rate ÷ one server", "push p99 ÷", "delivery p99 ÷", "push p99 ms",
+to the servers in turn. All servers share one PostgreSQL and the cores. Ratios are to one server in the same round,
+{seconds:g} s each; deadlocks and refused calls are those of all rounds.""", table(
+        ["", "messages/s", "rate ÷ one", "push p99 ÷ one", "delivery p99 ÷ one", "push p99 ms",
          "delivery p50 / p99 ms", "deadlocks", "refused"], lines)])
 
 

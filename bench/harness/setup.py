@@ -25,15 +25,17 @@ class Tools:
 
 def tools(plan):
     """Builds and installs what the plan's systems need."""
-    build(BENCH, "release")
+    if plan.wants_peers():
+        build(BENCH, "release")
     baton = None
     if plan.wants_baton():
         baton = plan.baton
         if baton is None:
             build(ROOT, "dist")
             baton = ROOT / "target" / "dist" / "baton"
-    redis = redis_server() if "redis" in plan.systems else None
-    nats = nats_server() if any(name.startswith("nats") for name in plan.systems) else None
+    systems = plan.systems if plan.wants_peers() else []
+    redis = redis_server() if "redis" in systems else None
+    nats = nats_server() if any(name.startswith("nats") for name in systems) else None
     return Tools(baton, BENCH / "target" / "release" / "peers", redis, nats)
 
 
