@@ -1,4 +1,4 @@
-//! Telling the server what became of a message.
+//! Acks: tell the server the outcome of messages.
 
 use baton_types::limits;
 use baton_types::wire::{AckBatchRef, AckRef, AckResult, AckStatus};
@@ -7,7 +7,7 @@ use http::uri::PathAndQuery;
 use crate::connection::ApiResponse;
 use crate::{Client, Error, Receipt};
 
-/// What became of one message.
+/// The outcome of one message.
 #[derive(Clone, Debug)]
 pub struct Acknowledgement {
     pub(crate) receipt: Receipt,
@@ -16,12 +16,12 @@ pub struct Acknowledgement {
 }
 
 impl Acknowledgement {
-    /// Says `status` of a message.
+    /// Acks a message with `status`.
     pub fn new(message: impl AsRef<Receipt>, status: AckStatus) -> Self {
         Self { receipt: message.as_ref().clone(), status, error: None }
     }
 
-    /// Says why; kept with the dead letter.
+    /// Adds a reason; the server keeps it with the dead letter.
     pub fn because(mut self, error: impl Into<String>) -> Self {
         self.error = Some(error.into());
         self
@@ -41,13 +41,13 @@ impl Acknowledgement {
 }
 
 impl Client {
-    /// Says what became of a message. [`Error::LeaseLost`] when it is no longer yours to say; also when the answer to
-    /// a first try was lost that took effect, so it never means that the message needs undoing.
+    /// Acks a message. [`Error::LeaseLost`] when its lease is over; also when the answer to a first successful try
+    /// was lost, so it never means that work needs undoing.
     pub async fn ack(&self, message: impl AsRef<Receipt>, status: AckStatus) -> Result<AckResult, Error> {
         self.send_ack(Acknowledgement::new(message, status)).await
     }
 
-    /// Says that a message failed and why. It comes again until its retries are used up.
+    /// Fails a message with a reason. It is delivered again until its retries are used up.
     pub async fn fail(
         &self,
         message: impl AsRef<Receipt>,
@@ -56,8 +56,8 @@ impl Client {
         self.send_ack(Acknowledgement::new(message, AckStatus::Failed).because(error)).await
     }
 
-    /// Says the same of several messages, of one group or several, in one call. The results are in order, and a
-    /// refusal is among them, not an error.
+    /// Acks several messages with the same status, of one group or several, in one call. The results are in order; a
+    /// refusal is a result, not an error.
     pub async fn ack_batch<M: AsRef<Receipt>>(
         &self,
         messages: impl IntoIterator<Item = M>,
@@ -67,8 +67,8 @@ impl Client {
         self.ack_all(&acks).await
     }
 
-    /// Says something different of each of several messages in one call. The results are in order, and a refusal is
-    /// among them, not an error.
+    /// Acks several messages, each with its own status, in one call. The results are in order; a refusal is a result,
+    /// not an error.
     pub async fn ack_all(&self, acks: &[Acknowledgement]) -> Result<Vec<AckResult>, Error> {
         if acks.is_empty() {
             return Ok(Vec::new());
@@ -107,7 +107,7 @@ impl Client {
     }
 }
 
-/// The kind of a refused ack.
+/// The error of a refused ack.
 fn ack_error(result: AckResult) -> Error {
     let error = result.error.unwrap_or_else(|| "the ack was refused without explanation".into());
     let lower = error.to_ascii_lowercase();

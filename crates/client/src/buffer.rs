@@ -1,10 +1,10 @@
-//! Pushing in the background, in batches.
+//! Buffered pushes: sends messages in the background, in batches.
 //!
 //! A producer that pushes small messages one by one pays a round trip for each; a buffer pays one for many. Always:
-//! messages arrive in the order of their pushes, one request at a time; no more than [`BATCHES_MAX`] batches and
-//! [`BYTES_MAX`] bytes wait, and then a push waits for room; what a server cannot take now is kept and sent again,
-//! which is safe because every message has a transaction id. Not here: anything on disk, so what was pushed but not
-//! flushed dies with the process. Start at [`Buffer`].
+//! messages arrive in the order of their pushes, one request at a time. At most [`BATCHES_MAX`] batches and
+//! [`BYTES_MAX`] bytes wait; then a push waits for room. After a temporary error the buffer sends its messages again,
+//! which is safe because every message has a transaction id. Not here: anything on disk, so messages that are not
+//! flushed are lost with the process. Start at [`Buffer`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -19,18 +19,18 @@ use crate::push::{self, PushBody};
 use crate::retry::{self, RetryPolicy};
 use crate::{Client, Error, Queue};
 
-/// How many batches may wait: one being sent, one full, and room to go on meanwhile.
+/// Batches that may wait: one in flight, one full, and room to go on meanwhile.
 const BATCHES_MAX: usize = 4;
 
 /// Bytes that may wait, unless one message alone is larger.
 const BYTES_MAX: u32 = 16 << 20;
 
-/// Bytes that are sent although the batch has room for more messages.
+/// The buffer sends a batch of this many bytes, even with room for more messages.
 const BATCH_BYTES: u32 = BYTES_MAX / 4;
 
 const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
 
-/// Messages on their way to one queue.
+/// Messages to push to one queue.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -48,7 +48,7 @@ const _: () = assert!((BYTES_MAX as usize) < limits::BODY_BYTES_MAX);
 /// # }
 /// ```
 ///
-/// Dropping a buffer still sends what is in it, once, as long as the runtime lives; only [`close`](Self::close) tells
+/// Dropping a buffer sends its messages once, as long as the runtime lives; only [`close`](Self::close) reports
 /// whether that worked.
 #[derive(Debug)]
 pub struct Buffer {
@@ -62,14 +62,14 @@ struct BufferShared {
     head: Vec<u8>,
     batch: usize,
     after: Duration,
-    /// Permits for messages and bytes. Semaphores because they are fair: pushes that wait go on in their order.
+    /// Permits for messages and bytes. Semaphores are fair, so waiting pushes keep their order.
     room: Semaphore,
     bytes_room: Semaphore,
-    /// Held for moments, never across an await.
+    /// Never locked across an await.
     state: Mutex<BufferState>,
-    /// Tells the sender that there may be something to do.
+    /// Wakes the sender.
     work: Notify,
-    /// Tells those that flush.
+    /// Wakes flushes.
     progress: watch::Sender<SendProgress>,
 }
 
@@ -77,34 +77,34 @@ struct BufferShared {
 struct BufferState {
     items: PushBody,
     bytes: u32,
-    /// Since the oldest waiting message came.
+    /// When the oldest waiting message was pushed.
     oldest_waiting: Option<Stopwatch>,
     pushed: u64,
-    /// Pushes that wait for bytes: what is here must leave for them, however little it is.
+    /// Pushes that wait for bytes. While there are any, the sender sends even a small batch.
     byte_waiters: usize,
     flush: bool,
     closed: bool,
-    /// What went wrong, until somebody is told or it went well after all.
+    /// The last failure, until a caller gets it or a retry succeeds.
     failure: Option<SendFailure>,
 }
 
 #[derive(Debug)]
 struct SendFailure {
     error: Error,
-    /// Whether messages were lost by it.
+    /// Whether it lost messages.
     is_final: bool,
 }
 
-/// How far the sender is.
+/// The progress of the sender.
 #[derive(Clone, Copy, Debug, Default)]
 struct SendProgress {
-    /// Messages that are stored or given up.
+    /// Messages that are stored or lost.
     settled: u64,
-    /// Tries that failed and left their messages waiting.
+    /// Failed attempts that left their messages waiting.
     failures: u64,
 }
 
-/// What the sender takes at once.
+/// One request of the sender.
 struct PushBatch {
     body: Bytes,
     count: usize,
@@ -112,8 +112,8 @@ struct PushBatch {
 }
 
 impl Queue {
-    /// Pushes in the background: messages are sent together once there are `count` of them, or `after` this time.
-    /// Needs a tokio runtime.
+    /// Pushes in the background: sends messages together once there are `count` of them, or `after` this time. Needs
+    /// a tokio runtime.
     pub fn buffer(&self, count: usize, after: Duration) -> Buffer {
         Buffer::new(self, count, after)
     }
@@ -148,8 +148,8 @@ impl Buffer {
         Self { shared }
     }
 
-    /// Puts a message into the buffer, and waits for room when it is full. An error may be about earlier messages:
-    /// those that the server refused for good are told to the next caller, once.
+    /// Adds a message, and waits for room when the buffer is full. An error may be about earlier messages: the next
+    /// caller gets the error of messages that the server refused for good, once.
     pub async fn push<T: Serialize + ?Sized>(&self, payload: &T) -> Result<(), Error> {
         let shared = &self.shared;
         shared.lock().check_open()?;
@@ -160,7 +160,7 @@ impl Buffer {
             return Err(Error::Invalid(format!("a message of {bytes} bytes is over the limit of {max}")));
         }
         let bytes = u32::try_from(item.len()).unwrap_or(u32::MAX).min(BYTES_MAX);
-        // A permit is given back by the sender once the message is settled.
+        // The sender releases the permit once the message is stored or lost.
         let room = shared.room.acquire().await.map_err(|_| Error::Closed)?;
         let bytes_room = shared.reserve_bytes(bytes).await?;
         let wake = {
@@ -172,7 +172,7 @@ impl Buffer {
             state.oldest_waiting.get_or_insert_with(Stopwatch::start);
             room.forget();
             bytes_room.forget();
-            // The first starts the clock.
+            // The first message starts the timer.
             state.items.count == 1 || shared.is_ready(&state)
         };
         if wake {
@@ -181,8 +181,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Sends what is in the buffer now and waits until the server has it. On a temporary error the messages are still
-    /// there: flush again.
+    /// Sends all messages and waits until the server has them. After a temporary error they are still in the buffer:
+    /// flush again.
     pub async fn flush(&self) -> Result<(), Error> {
         let shared = &self.shared;
         let mut progress = shared.progress.subscribe();
@@ -204,14 +204,14 @@ impl Buffer {
         }
     }
 
-    /// Flushes and ends the buffer. On an error, messages that are not sent are lost: to keep trying, flush until it
-    /// works and then close.
+    /// Flushes and closes the buffer. On an error, unsent messages are lost: to keep trying, flush until it succeeds
+    /// and then close.
     pub async fn close(self) -> Result<(), Error> {
         self.shared.begin_close();
         self.flush().await
     }
 
-    /// How many messages the server does not have yet.
+    /// Messages that the server does not have yet.
     pub fn waiting(&self) -> u64 {
         let pushed = self.shared.lock().pushed;
         pushed - self.shared.progress.borrow().settled.min(pushed)
@@ -225,7 +225,7 @@ impl Drop for Buffer {
 }
 
 impl BufferState {
-    /// Refuses a push when earlier ones were given up or the buffer is closed.
+    /// Refuses a push after a loss of earlier messages, or when the buffer is closed.
     fn check_open(&mut self) -> Result<(), Error> {
         match self.failure.take_if(|problem| problem.is_final) {
             Some(problem) => Err(problem.error),
@@ -234,7 +234,7 @@ impl BufferState {
         }
     }
 
-    /// Notes how a try went. Returns how long to wait before the next, if there is to be one.
+    /// Records the result of an attempt. Returns how long to wait before the next, if there is one.
     fn record_attempt(&mut self, error: Option<Error>, tries: u32) -> Option<Duration> {
         let Some(error) = error else {
             self.failure.take_if(|problem| !problem.is_final);
@@ -257,7 +257,7 @@ impl BufferState {
     }
 }
 
-/// What the sender should do.
+/// What the sender does next.
 enum NextSend {
     Now,
     After(Duration),
@@ -284,13 +284,13 @@ impl BufferShared {
         if self.is_ready(&state) || left.is_zero() { NextSend::Now } else { NextSend::After(left) }
     }
 
-    /// Whether what waits should leave before its time.
+    /// Whether to send before the time is up.
     fn is_ready(&self, state: &BufferState) -> bool {
         let full = state.items.count >= self.batch || state.bytes >= BATCH_BYTES;
         full || state.flush || state.closed || state.byte_waiters > 0
     }
 
-    /// Room for this many bytes, and the sender told when there is none.
+    /// Reserves bytes; wakes the sender when there are too few.
     async fn reserve_bytes(&self, bytes: u32) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(room) = self.bytes_room.try_acquire_many(bytes) {
             return Ok(room);
@@ -313,7 +313,7 @@ impl BufferShared {
     }
 }
 
-/// Counts a push that waits for bytes, also one whose caller gives up.
+/// Counts a push that waits for bytes, even if its caller gives up.
 struct ByteWaiter<'a>(&'a BufferShared);
 
 impl<'a> ByteWaiter<'a> {
@@ -330,7 +330,7 @@ impl Drop for ByteWaiter<'_> {
     }
 }
 
-/// The sender: one batch after the other until the buffer is closed and empty.
+/// The sender: sends batches until the buffer is closed and empty.
 async fn send_all(shared: Arc<BufferShared>) {
     loop {
         match shared.next_send() {

@@ -1,4 +1,4 @@
-//! The client: where every chain of words begins.
+//! The client, where every call starts.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ impl Client {
         Builder::default()
     }
 
-    /// Asks a server how it is, once; a server that is not well is [`Error::Unavailable`].
+    /// Reads the health of a server, once; an unhealthy server is [`Error::Unavailable`].
     pub async fn health(&self) -> Result<Health, Error> {
         let call = ApiCall {
             method: Method::GET,
@@ -61,7 +61,7 @@ impl Client {
         self.transport.call(call).await?.parse()
     }
 
-    /// A call that may be repeated, with the usual timeout.
+    /// A call that may be retried, with the default timeout.
     pub(crate) async fn call(
         &self,
         method: Method,
@@ -83,7 +83,7 @@ impl Client {
             .await
     }
 
-    /// A POST that may be repeated.
+    /// A POST that may be retried.
     pub(crate) async fn post(
         &self,
         path: PathAndQuery,
@@ -94,7 +94,7 @@ impl Client {
         self.call(Method::POST, path, body.into(), key).await
     }
 
-    /// A POST that would act twice if it came twice: it carries a key by which the server knows a repetition.
+    /// A POST that is not idempotent: it carries an idempotency key, so that the server recognises a retry.
     pub(crate) async fn post_once(
         &self,
         path: PathAndQuery,
@@ -136,7 +136,7 @@ pub struct Builder {
 
 impl fmt::Debug for Builder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // All but the token.
+        // Everything except the token.
         f.debug_struct("Builder").field("urls", &self.urls).field("ca", &self.ca).finish_non_exhaustive()
     }
 }
@@ -167,25 +167,25 @@ impl Builder {
         self
     }
 
-    /// Trusts, for `https` addresses, the authorities in this PEM file instead of those of the system.
+    /// Trusts, for `https` addresses, the certificate authorities in this PEM file instead of those of the system.
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.ca = Some(file.into());
         self
     }
 
-    /// How long one try of a call may take; 30 seconds unless told. A long poll takes its own wait and 5 seconds.
+    /// The timeout of one attempt; 30 seconds by default. A long poll takes its own wait plus 5 seconds.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How often a call is repeated after it failed at every server; 3 times unless told.
+    /// How often a call is retried after it failed at every server; 3 by default.
     pub fn retries(mut self, repetitions: u32) -> Self {
         self.repetitions_max = repetitions;
         self
     }
 
-    /// How many unused connections are kept for each server; 256 unless told.
+    /// How many unused connections are kept for each server; 256 by default.
     pub fn idle_connections(mut self, max: usize) -> Self {
         self.idle_connections_max = max;
         self

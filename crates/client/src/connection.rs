@@ -1,8 +1,8 @@
-//! Calls over kept-alive HTTP connections, repeated and led past failed servers as far as that is safe.
+//! Calls over kept-alive HTTP connections, with retries and failover as far as they are safe.
 //!
-//! Always: a body is serialised once and shared by every try; no more tries than allowed, no answer larger than
-//! [`ANSWER_BYTES_MAX`], no wait without a deadline. Not here: what to repeat (`retry`), whom to ask
-//! (`endpoint`), sockets (`pool`), what a body means. Start at [`Transport::call`].
+//! Always: a body is serialised once and shared by all attempts; attempts, response bytes ([`ANSWER_BYTES_MAX`]) and
+//! waits are bounded. Not here: what to retry (`retry`), which server to ask (`endpoint`), sockets (`pool`), what a
+//! body means. Start at [`Transport::call`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,27 +20,27 @@ use crate::endpoint::{Endpoint, Endpoints};
 use crate::id::IdGenerator;
 use crate::retry::{self, FailedAttempt, RetryPolicy};
 
-/// Bytes of an answer: the payloads of the largest pop, doubled for what stands around them.
+/// Bytes of a response: the payloads of the largest pop, doubled for the JSON around them.
 const ANSWER_BYTES_MAX: usize = 2 * limits::BODY_BYTES_MAX;
 
-/// Where a server lists the names that it did not know.
+/// The response header that lists unknown names of the request.
 const IGNORED_NAMES_HEADER: HeaderName = HeaderName::from_static("baton-ignored");
 
-/// Characters of a server's refusal that go into an error when it is not the JSON we expect.
+/// Characters of an error response that is not the expected JSON.
 const MESSAGE_CHARS_MAX: usize = 300;
 
-/// One request, as often as it takes.
+/// One request, with all its attempts.
 #[derive(Debug)]
 pub(crate) struct ApiCall<'a> {
     pub method: Method,
     pub path: PathAndQuery,
     pub body: Bytes,
-    /// For each try.
+    /// The timeout of each attempt.
     pub timeout: Duration,
     pub retry_policy: RetryPolicy,
     /// Calls with the same key go to the same server; usually the queue's name.
     pub routing_key: &'a str,
-    /// By which the server knows a repetition of a call that would otherwise act twice.
+    /// By which the server recognises a retry of a call that is not idempotent.
     pub idempotency_key: Option<HeaderValue>,
 }
 
@@ -57,7 +57,7 @@ impl ApiCall<'_> {
     }
 }
 
-/// What a server answered.
+/// A response.
 #[derive(Debug)]
 pub(crate) struct ApiResponse {
     pub url: Arc<str>,
@@ -66,7 +66,7 @@ pub(crate) struct ApiResponse {
 }
 
 impl ApiResponse {
-    /// Reads the body, borrowing from it where the type does.
+    /// Parses the body, borrowing from it where the type does.
     pub fn parse<'a, T: Deserialize<'a>>(&'a self) -> Result<T, Error> {
         serde_json::from_slice(&self.body).map_err(|e| Error::Protocol {
             url: self.url.to_string(),
@@ -74,7 +74,7 @@ impl ApiResponse {
         })
     }
 
-    /// An error for a body that reads well but makes no sense.
+    /// An error for a body that parses but makes no sense.
     pub fn protocol_error(&self, problem: impl Into<String>) -> Error {
         Error::Protocol { url: self.url.to_string(), problem: problem.into() }
     }
@@ -84,11 +84,11 @@ impl ApiResponse {
 #[derive(Debug)]
 pub(crate) struct Transport {
     endpoints: Endpoints,
-    /// Fresh transaction ids.
+    /// Generates transaction ids.
     pub transaction_ids: IdGenerator,
-    /// For every call that is not a long poll.
+    /// The timeout of every call that is not a long poll.
     pub timeout: Duration,
-    /// Repetitions after the first try of all servers.
+    /// Retries after the first attempt at all servers.
     repetitions_max: u32,
 }
 
@@ -112,8 +112,8 @@ impl Transport {
         Ok(Self { endpoints, transaction_ids: IdGenerator::default(), timeout, repetitions_max })
     }
 
-    /// Sends the call, tries it on every server and again after a wait as far as allowed, and returns the first
-    /// answer that is no refusal.
+    /// Sends the call, to every server and again after a wait as far as allowed. Returns the first successful
+    /// response.
     pub async fn call(&self, call: ApiCall<'_>) -> Result<ApiResponse, Error> {
         if call.body.len() > limits::BODY_BYTES_MAX {
             let (bytes, max) = (call.body.len(), limits::BODY_BYTES_MAX);
@@ -181,7 +181,7 @@ impl Transport {
     async fn exchange(&self, endpoint: &Endpoint, call: &ApiCall<'_>) -> Result<ApiResponse, FailedAttempt> {
         let mut outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, false).await;
         if outcome.as_ref().is_err_and(|broken| broken.stale) && call.retry_policy.is_idempotent() {
-            // The usual end of a kept connection, and no sign that the server is unwell.
+            // A kept-alive connection was closed, which is normal and no sign that the server is unhealthy.
             outcome = endpoint.pool.exchange(call.request(endpoint), ANSWER_BYTES_MAX, true).await;
         }
         let (head, body) = outcome.map_err(|broken| {
@@ -199,14 +199,14 @@ impl Transport {
         if head.status.is_success() {
             return Ok(ApiResponse { url: Arc::clone(&endpoint.url), status: head.status, body });
         }
-        // Whoever says when to come back has done nothing, but for a call that took too long and may still happen.
+        // A server that sends Retry-After has done nothing, except for a call that timed out and may still happen.
         let after = retry_after(&head.headers).filter(|_| !outcome_is_unknown(&body));
         let error = Error::from_status(&endpoint.url, head.status, error_message(&body), after);
         Err(FailedAttempt { error, unsent: false })
     }
 }
 
-/// The words of a refusal.
+/// The message of an error response.
 fn error_message(body: &[u8]) -> String {
     if let Ok(refusal) = serde_json::from_slice::<wire::ErrorBody>(body) {
         return refusal.detail.unwrap_or(refusal.error);
@@ -216,7 +216,7 @@ fn error_message(body: &[u8]) -> String {
     if text.is_empty() { "no explanation".into() } else { text.chars().take(MESSAGE_CHARS_MAX).collect() }
 }
 
-/// Whether a refusal leaves open what becomes of the call.
+/// Whether an error response leaves open whether the call happened.
 fn outcome_is_unknown(body: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
     struct Coded<'a> {

@@ -1,9 +1,10 @@
-//! Consuming: pop, hand to your code, ack, and again, until told to stop.
+//! Consumers: pop, run the handler, ack, and repeat until stopped.
 //!
-//! Always: within one batch and partition your code sees messages one after the other, in order, and after one fails
-//! it sees none of that partition's later ones, because they come again behind it; a stop lets the running handler
-//! end and sends its ack; a server that is away is waited for. Not here: exactly once (a crash between handler and
-//! ack delivers again; use a transaction), retry counting (the server's). Start at [`Consume::each`].
+//! Always: within one batch and partition the handler sees messages one after the other, in order. After one fails it
+//! sees none of that partition's later ones, because they are delivered again after it. A stop lets the running
+//! handler finish and sends its ack. The consumer waits for a server that is away. Not here: exactly once (a crash
+//! between handler and ack delivers again; use a transaction), retry counting (the server's). Start at
+//! [`Consume::each`].
 
 use std::fmt::Display;
 use std::future::Future;
@@ -24,20 +25,20 @@ use crate::{
     AckStatus, Acknowledgement, Client, Error, LabelledQueues, Message, Pop, Queue, Subscription, retry,
 };
 
-/// How long a pop of a consumer waits unless told.
+/// The default wait of a pop.
 const POLL_WAIT: Duration = Duration::from_secs(30);
 
-/// Acks are sent at the end of a batch, but no later than this after the first that waits, so that a crash in a slow
+/// Acks are sent at the end of a batch, but at most this long after the first waiting ack, so that a crash in a slow
 /// batch repeats little.
 const ACK_AFTER: Duration = Duration::from_secs(1);
 
-/// The shortest time between two pops that find nothing, for servers that answer at once although asked to wait.
+/// The shortest time between two empty pops, for servers that answer at once although asked to wait.
 const EMPTY_POP_MIN: Duration = Duration::from_millis(100);
 
-/// A renewal keeps the batch for this many renewal intervals, so that one may be lost.
+/// A renewal extends the lease by this many intervals, so that one renewal may be lost.
 const RENEWAL_INTERVALS: u32 = 3;
 
-/// Workers of one consumer; more are more processes' work.
+/// The limit of workers of one consumer; use more processes beyond it.
 const CONCURRENCY_MAX: usize = 1_000;
 
 /// A consumer under construction, run by [`each`](Self::each) or [`batches`](Self::batches).
@@ -86,14 +87,14 @@ pub struct Consume {
 }
 
 impl Queue {
-    /// Takes messages and hands them to your code, until told to stop.
+    /// Pops messages and passes them to a handler, until stopped.
     pub fn consume(&self) -> Consume {
         Consume::new(PopSource::Queue(self.clone()))
     }
 }
 
 impl LabelledQueues {
-    /// Takes messages and hands them to your code, until told to stop.
+    /// Pops messages and passes them to a handler, until stopped.
     pub fn consume(&self) -> Consume {
         Consume::new(PopSource::Labelled(self.clone()))
     }
@@ -115,56 +116,56 @@ impl Consume {
         }
     }
 
-    /// Takes up to this many messages at once; 1 unless told.
+    /// Pops up to this many messages at once; 1 by default.
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = messages;
         self
     }
 
-    /// Takes them from up to this many partitions; 1 unless told.
+    /// Pops from up to this many partitions; 1 by default.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.pop = self.pop.partitions(partitions);
         self
     }
 
-    /// Runs this many handlers at once, each on its own batch; 1 unless told.
+    /// Runs this many handlers at once, each on its own batch; 1 by default.
     pub fn concurrency(mut self, workers: usize) -> Self {
         self.concurrency = workers;
         self
     }
 
-    /// How long one poll waits at the server; 30 seconds unless told.
+    /// How long one poll waits at the server; 30 seconds by default.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self
     }
 
-    /// Holds a batch this long instead of the queue's lease time.
+    /// Leases a batch for this long instead of the queue's lease time.
     pub fn lease(mut self, duration: Duration) -> Self {
         self.pop = self.pop.lease(duration);
         self
     }
 
-    /// Where the group starts when it is new to the queue; with the oldest message unless told.
+    /// Where the group starts when it is new to the queue; with the oldest message by default.
     pub fn subscription(mut self, subscription: Subscription) -> Self {
         self.pop = self.pop.subscription(subscription);
         self
     }
 
-    /// Whether a message is acked for you, as completed or failed by the handler's result; yes unless told.
+    /// Whether the consumer acks messages by the handler's result; yes by default.
     pub fn auto_ack(mut self, auto_ack: bool) -> Self {
         self.auto_ack = auto_ack;
         self
     }
 
-    /// Acks at delivery: nothing comes again, and what a crash drops is gone.
+    /// Acks at delivery: nothing is delivered again, so a crash loses messages.
     pub fn at_most_once(mut self) -> Self {
         self.pop = self.pop.auto_ack(true);
         self.auto_ack = false;
         self
     }
 
-    /// Renews the lease of a batch at this interval while it is worked on.
+    /// Renews the lease of a batch at this interval while its handler runs.
     pub fn renew_lease(mut self, every: Duration) -> Self {
         self.renew_every = Some(every.max(Duration::from_millis(100)));
         self
@@ -182,13 +183,13 @@ impl Consume {
         self
     }
 
-    /// Stops when this token is cancelled: polls end at once, running handlers end in their own time.
+    /// Stops when this token is cancelled: polls end at once, running handlers finish.
     pub fn stop_on(mut self, token: CancellationToken) -> Self {
         self.stop = token;
         self
     }
 
-    /// Hands over messages one by one. `Ok` completes a message, `Err` fails it, with its text as the reason.
+    /// Passes messages one by one. `Ok` completes a message, `Err` fails it, with its text as the reason.
     pub async fn each<F, R, E>(self, handler: F) -> Result<ConsumerStats, Error>
     where
         F: Fn(Message) -> R + Send + Sync + 'static,
@@ -198,7 +199,7 @@ impl Consume {
         self.run(MessageHandler(handler)).await
     }
 
-    /// Hands over whole batches. `Ok` completes all messages of the batch, `Err` fails all.
+    /// Passes whole batches. `Ok` completes all messages of the batch, `Err` fails all.
     pub async fn batches<F, R, E>(self, handler: F) -> Result<ConsumerStats, Error>
     where
         F: Fn(Vec<Message>) -> R + Send + Sync + 'static,
@@ -226,7 +227,7 @@ impl Consume {
         while let Some(ended) = workers.join_next().await {
             match ended {
                 Ok(Ok(())) => {}
-                // The others would meet the same refusal: let them end in their own time.
+                // The other workers would get the same error: let them finish.
                 Ok(Err(error)) => {
                     consumer.stop.cancel();
                     outcome = Err(error);
@@ -239,14 +240,14 @@ impl Consume {
     }
 }
 
-/// What a consumer did.
+/// The statistics of a consumer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerStats {
     /// Messages whose handler succeeded.
     pub completed: u64,
     /// Messages whose handler failed.
     pub failed: u64,
-    /// Acks that the server refused, usually because the lease had run out: those messages come again.
+    /// Acks that the server refused, usually because the lease expired: those messages are delivered again.
     pub refused: u64,
 }
 
@@ -267,17 +268,17 @@ impl ConsumerCounters {
     }
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Consumer {
     settings: Consume,
     full_pop: PreparedPop,
     /// A child of the caller's token: an error stops this consumer only.
     stop: CancellationToken,
-    /// Messages that may still be taken. A worker takes its batch from it before it pops and gives back what it did
-    /// not get, so the limit is never passed.
+    /// Messages that may still be popped. A worker reserves its batch before it pops and returns what it did not get,
+    /// so the limit is never exceeded.
     remaining: AtomicU64,
     since_start: Stopwatch,
-    /// Microseconds on `since_start` when a message came last.
+    /// When the last message came, in microseconds on `since_start`.
     last_message: AtomicU64,
     counters: ConsumerCounters,
 }
@@ -355,7 +356,8 @@ impl Consumer {
         acks.send().await;
     }
 
-    /// Renews the lease until dropped. A task of its own, so that a handler that blocks its thread does not stop it.
+    /// Renews the lease until dropped. A task of its own, so that a handler that blocks its thread does not block
+    /// renewals.
     fn renew(&self, every: Duration, messages: &[Message]) -> Option<AbortOnDropHandle<()>> {
         let receipt = messages.first().filter(|m| m.lease_id().is_some())?.receipt().clone();
         let client = self.settings.source.client().clone();
@@ -374,7 +376,7 @@ impl Consumer {
         Some(AbortOnDropHandle::new(tokio::spawn(renewal)))
     }
 
-    /// Takes a batch from what is left of the limit.
+    /// Reserves a batch of the limit.
     fn reserve(&self) -> u32 {
         let batch = u64::from(self.settings.batch);
         let take = |left: u64| Some(left - left.min(batch));
@@ -400,7 +402,7 @@ impl Consumer {
     }
 }
 
-/// Acks that are collected and sent together.
+/// Acks that are sent together.
 struct AckBatch<'a> {
     client: &'a Client,
     enabled: bool,
@@ -410,7 +412,7 @@ struct AckBatch<'a> {
 }
 
 impl AckBatch<'_> {
-    /// Notes what became of a message, and sends when acks have waited long enough.
+    /// Adds an ack, and sends when acks have waited long enough.
     async fn record_ack(&mut self, ack: Acknowledgement) {
         let counter = match ack.status {
             AckStatus::Completed => &self.tally.completed,
@@ -448,7 +450,7 @@ impl AckBatch<'_> {
     }
 }
 
-/// Your code, one way or the other.
+/// A handler of messages or of batches.
 trait Handler: Send + Sync + 'static {
     fn process(&self, messages: Vec<Message>, acks: &mut AckBatch<'_>) -> impl Future<Output = ()> + Send;
 }

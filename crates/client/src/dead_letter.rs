@@ -1,4 +1,4 @@
-//! Dead letters: messages that will not be delivered again unless they are replayed.
+//! Dead letters: messages that are delivered again only after a replay.
 
 use baton_types::Timestamp;
 use bytes::Bytes;
@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 use crate::path::PathBuilder;
 use crate::{Client, DeadLetter, DeadLetterPage, Error, Queue, Replay};
 
-/// A look at the dead letters of a queue, taken by [`get`](Self::get). Narrowed to the handle's partition and group
-/// when it has them.
+/// A query for the dead letters of a queue, sent by [`get`](Self::get). Restricted to the handle's partition and
+/// group when it has them.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -26,7 +26,7 @@ use crate::{Client, DeadLetter, DeadLetterPage, Error, Queue, Replay};
 /// let letters = orders.dlq().limit(10).get().await?;
 /// assert_eq!(letters.total, 1);
 ///
-/// // Once whatever was wrong is mended:
+/// // Once the cause is fixed:
 /// baton.replay(&letters.messages[0]).await?;
 /// assert_eq!(orders.pop().send().await?.len(), 1);
 /// # Ok(())
@@ -43,7 +43,7 @@ pub struct DeadLetters {
 }
 
 impl Queue {
-    /// The messages that will not be delivered again.
+    /// A query for the dead letters of this queue.
     pub fn dlq(&self) -> DeadLetters {
         DeadLetters::new(self)
     }
@@ -54,31 +54,31 @@ impl DeadLetters {
         Self { queue: queue.clone(), limit: None, offset: None, from: None, to: None }
     }
 
-    /// At most this many; 100 unless told.
+    /// At most this many; 100 by default.
     pub fn limit(mut self, rows: u32) -> Self {
         self.limit = Some(rows);
         self
     }
 
-    /// Passes over this many.
+    /// Skips this many.
     pub fn offset(mut self, rows: u32) -> Self {
         self.offset = Some(rows);
         self
     }
 
-    /// Only those given up at this moment or later.
+    /// Only those that became dead letters at this time or later.
     pub fn from(mut self, moment: Timestamp) -> Self {
         self.from = Some(moment);
         self
     }
 
-    /// Only those given up at this moment or earlier.
+    /// Only those that became dead letters at this time or earlier.
     pub fn to(mut self, moment: Timestamp) -> Self {
         self.to = Some(moment);
         self
     }
 
-    /// Reads them, the newest first.
+    /// Sends the query. The newest come first.
     pub async fn get(&self) -> Result<DeadLetterPage, Error> {
         let mut path = PathBuilder::new("/api/v1/dlq")
             .query("queue", self.queue.name())
@@ -98,7 +98,7 @@ impl DeadLetters {
 }
 
 impl Client {
-    /// Groups dead letters by their error, in the members that the server answers; `nextCursor` is where the next call goes on.
+    /// Groups dead letters by their error, as the server answers; `nextCursor` is the cursor of the next call.
     pub async fn dead_letter_errors(
         &self,
         filter: &Map<String, Value>,
@@ -111,7 +111,7 @@ impl Client {
         self.call(Method::GET, path.build()?, Bytes::new(), "").await?.parse()
     }
 
-    /// Has many dead letters pushed again (`replay`) or removed (`purge`), as `body` says.
+    /// Replays (`replay`) or removes (`purge`) many dead letters, as `body` says.
     pub async fn change_dead_letters(&self, action: &str, body: &Value) -> Result<Value, Error> {
         let path = PathBuilder::new("/api/v1/dlq:").literal(action).build()?;
         self.post(path, body, "").await?.parse()

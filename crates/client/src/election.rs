@@ -1,4 +1,4 @@
-//! Elections of a server: look at one, wait for news of it, take part.
+//! Elections on a server: read a group, wait for its changes, take part.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::path::PathBuilder;
 use crate::retry::RetryPolicy;
 use crate::{Client, Error};
 
-/// What a long poll may take beyond its wait.
+/// The extra time of a long poll beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
 
-/// Where the groups are, and the leases of processes that hold many of them.
+/// The path of groups, and of leases of processes that hold many groups.
 const GROUPS: &str = "/api/v1/elections";
 const PROCESSES: &str = "/api/v1/election-processes";
 
@@ -38,12 +38,12 @@ impl Client {
         Election { client: self.clone(), collection: PROCESSES, name: process.into() }
     }
 
-    /// All election groups, in the shape that `T` reads.
+    /// All election groups, decoded as `T`.
     pub async fn elections<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.call(Method::GET, PathBuilder::new(GROUPS).build()?, Bytes::new(), "").await?.parse()
     }
 
-    /// All leases of processes, in the shape that `T` reads.
+    /// All leases of processes, decoded as `T`.
     pub async fn election_processes<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.call(Method::GET, PathBuilder::new(PROCESSES).build()?, Bytes::new(), "").await?.parse()
     }
@@ -54,12 +54,12 @@ impl Election {
         PathBuilder::new(self.collection).segment(&self.name)
     }
 
-    /// It as it stands, in the shape that `T` reads.
+    /// Its present state, decoded as `T`.
     pub async fn get<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.name).await?.parse()
     }
 
-    /// A group once its version is another than `after`, or when `wait` has passed.
+    /// The group once its version differs from `after`, or when `wait` has passed.
     pub async fn watch<T: DeserializeOwned>(&self, after: &str, wait: Duration) -> Result<T, Error> {
         let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let call = ApiCall {
@@ -74,13 +74,13 @@ impl Election {
         self.client.transport().call(call).await?.parse()
     }
 
-    /// Forgets a group that nobody coordinates, and its workers. The next group of this name begins with number 1.
+    /// Deletes a group without a coordinator, and its candidates. The next group of this name starts at epoch 1.
     pub async fn delete(&self) -> Result<(), Error> {
         self.client.call(Method::DELETE, self.path().build()?, Bytes::new(), &self.name).await?;
         Ok(())
     }
 
-    /// Takes part: posts `action` once. It is not repeated, since nobody knows whether a lost answer was a yes.
+    /// Takes part: posts `action` once. It is not retried, since a lost answer may have been a success.
     pub async fn post_action<T: DeserializeOwned>(
         &self,
         action: &impl Serialize,

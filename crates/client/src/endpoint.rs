@@ -1,8 +1,8 @@
-//! The servers a client knows, and which of them to ask first.
+//! The servers of a client, and which of them to ask first.
 //!
-//! A call goes to the server that its key points at, so that the consumers of one queue meet at one server, and
-//! to the others when that one fails. A server that failed is passed over for a while, then tried again; when all
-//! have failed, all are tried. Not here: sockets.
+//! The routing key of a call selects its server, so that the consumers of one queue share a server; the others follow
+//! when that one fails. A server that failed is avoided for a while, then tried again; when all have failed, all are
+//! tried. Not here: sockets.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,20 +18,19 @@ use http::{HeaderMap, HeaderValue, Uri};
 use crate::Error;
 use crate::pool::ConnectionPool;
 
-/// How long a server that failed is passed over.
+/// How long a server that failed is avoided.
 const AVOIDED_FOR: Duration = Duration::from_secs(5);
 
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// As it appears in errors.
+    /// Its address in errors.
     pub url: Arc<str>,
     /// The connections to it.
     pub pool: ConnectionPool,
-    /// What every request to it begins with.
+    /// The headers of every request to it.
     pub headers: HeaderMap,
-    /// Microseconds on the owner's stopwatch until which it is passed over. A single word, so that the hot path
-    /// takes no lock.
+    /// Until when it is avoided, in microseconds on the owner's stopwatch. An atomic, so that calls take no lock.
     avoided_until: AtomicU64,
 }
 
@@ -60,7 +59,7 @@ impl Endpoint {
     }
 }
 
-/// Whom to trust, read when the first address asks for it.
+/// The trusted authorities, loaded for the first `https` address.
 struct TrustLoader<'a> {
     ca: Option<&'a Path>,
     loaded: Option<TlsClient>,
@@ -89,8 +88,8 @@ pub(crate) struct Endpoints {
 }
 
 impl Endpoints {
-    /// From addresses such as `http://127.0.0.1:6632`.
-    /// Those with `https` are trusted as the authorities in the file `ca` say, or else those of the system.
+    /// Servers by address, such as `http://127.0.0.1:6632`. For `https`, the authorities in the file `ca` are
+    /// trusted, or those of the system.
     pub fn parse(urls: &[String], ca: Option<&Path>, idle_connections_max: usize) -> Result<Self, Error> {
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs the address of at least one server".into()));
@@ -109,8 +108,8 @@ impl Endpoints {
         self
     }
 
-    /// The servers in the order in which to try them for a call with this key, each once. Decided before the first
-    /// try, so that one that fails meanwhile does not come again at the end.
+    /// The servers in the order in which to try them for a call with this key, each once. The order is fixed before
+    /// the first attempt, so that a server that fails meanwhile is not tried twice.
     pub fn candidates(&self, key: &str) -> Vec<&Endpoint> {
         let count = self.all.len();
         if count == 1 {
@@ -123,13 +122,13 @@ impl Endpoints {
         order
     }
 
-    /// Passes this server over for a while.
+    /// Avoids this server for a while.
     pub fn mark_failed(&self, endpoint: &Endpoint) {
         let until = self.now() + u64::try_from(self.avoided_for.as_micros()).unwrap_or(u64::MAX);
         endpoint.avoided_until.store(until, Ordering::Relaxed);
     }
 
-    /// Asks this server again from now on.
+    /// Stops avoiding this server.
     pub fn mark_healthy(&self, endpoint: &Endpoint) {
         if endpoint.avoided_until.load(Ordering::Relaxed) != 0 {
             endpoint.avoided_until.store(0, Ordering::Relaxed);
@@ -141,7 +140,7 @@ impl Endpoints {
     }
 }
 
-/// The same on every machine, so that all clients of a queue meet at the same server.
+/// The same on every machine, so that all clients of a queue use the same server.
 fn hash(key: &str) -> u64 {
     key.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

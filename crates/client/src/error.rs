@@ -1,13 +1,13 @@
-//! What can go wrong, sorted by what the caller does next.
+//! Errors, sorted by what the caller does next.
 
 use std::time::Duration;
 
 use http::StatusCode;
 
-/// What lies behind a failure.
+/// The cause of a failure.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// The innermost reason, which is the one that tells something: the layers above only say that they failed.
+/// The innermost cause, which has the useful text: the layers above only say that they failed.
 fn root_cause<'a>(cause: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
     let mut root = cause;
     while let Some(deeper) = root.source() {
@@ -16,11 +16,11 @@ fn root_cause<'a>(cause: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std:
     root
 }
 
-/// A call that did not succeed. The kind says what to do next; the text says what happened.
+/// A failed call. The kind says what to do next; the text says what happened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Fix the call: the server, or the client before it, refuses it as it stands.
+    /// Fix the call: the server, or the client before it, refuses it.
     #[error("{0}")]
     Invalid(String),
 
@@ -28,50 +28,50 @@ pub enum Error {
     #[error("payload does not fit its type: {0}")]
     Payload(#[source] serde_json::Error),
 
-    /// Get a token, or one that is allowed to do this.
+    /// Get a token, or one with the permission.
     #[error("{message} (HTTP {status})")]
     Denied {
         /// 401 or 403.
         status: u16,
-        /// The server's words.
+        /// The server's message.
         message: String,
     },
 
-    /// It is not there: create it, or go on without.
+    /// It does not exist: create it, or go on without.
     #[error("{0}")]
     NotFound(String),
 
-    /// Read again and decide anew: the state was not what the call relied on. Nothing took effect.
+    /// Read again and decide anew: the state was not the one that the call relied on. Nothing changed.
     #[error("{0}")]
     Conflict(String),
 
-    /// Stop working on this message: its lease ran out or was given back, and it will come again.
+    /// Stop working on this message: its lease expired or was released, and it will be delivered again.
     #[error("the lease of message {transaction_id:?} is over; the message will be delivered again")]
     LeaseLost {
         /// The message.
         transaction_id: String,
     },
 
-    /// Slow down: the server or the queue is full. The client waited and tried again before it gave up.
+    /// Slow down: the server or the queue is full. The client has retried before it gave up.
     #[error("the server is full: {message}")]
     Full {
-        /// The server's words.
+        /// The server's message.
         message: String,
-        /// When it wants to be asked again.
+        /// When the server asks to retry.
         retry_after: Option<Duration>,
     },
 
-    /// Try again later: no server could be reached, or it failed. The call may or may not have taken effect.
+    /// Retry later: no server could be reached, or it failed. The call may or may not have happened.
     #[error("{url} is unavailable: {}", root_cause(cause.as_ref()))]
     Unavailable {
         /// The last server tried.
         url: String,
-        /// What happened.
+        /// The cause.
         #[source]
         cause: Cause,
     },
 
-    /// Try again later: the server did not answer in time. The call may or may not have taken effect.
+    /// Retry later: the server did not answer in time. The call may or may not have happened.
     #[error("{url} did not answer within {after:?}")]
     Timeout {
         /// The last server tried.
@@ -80,12 +80,12 @@ pub enum Error {
         after: Duration,
     },
 
-    /// Report it: the server answered what this client does not understand.
+    /// Report a bug: the client does not understand the server's response.
     #[error("{url} gave an answer this client does not understand: {problem}")]
     Protocol {
         /// The server.
         url: String,
-        /// What is odd about it.
+        /// What is wrong with it.
         problem: String,
     },
 
@@ -100,7 +100,7 @@ impl Error {
         matches!(self, Self::Full { .. } | Self::Unavailable { .. } | Self::Timeout { .. })
     }
 
-    /// Whether nobody listens at the address.
+    /// Whether no server listens at the address.
     pub fn is_connection_refused(&self) -> bool {
         let mut cause = std::error::Error::source(self);
         while let Some(error) = cause {
@@ -112,7 +112,7 @@ impl Error {
         false
     }
 
-    /// The kind that a refusal of the server belongs to.
+    /// The error for a response status.
     pub(crate) fn from_status(
         url: &str,
         status: StatusCode,

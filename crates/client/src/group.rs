@@ -9,7 +9,8 @@ use crate::path::PathBuilder;
 use crate::{Client, Error, QUEUE_MODE, Queue, Subscription};
 
 impl Client {
-    /// Forgets a group in all queues: its place, its leases and where it started. Its next pop is that of a new one.
+    /// Deletes a group in all queues: its cursors, its leases and where it started. Its next pop starts as a new
+    /// group.
     pub async fn delete_group(&self, group: &str) -> Result<(), Error> {
         let path = PathBuilder::new("/api/v1/consumer-groups")
             .segment(group)
@@ -20,8 +21,8 @@ impl Client {
 }
 
 impl Queue {
-    /// Moves the group of this handle, or all consumers that have none, in this queue or in its one partition. What they
-    /// hold is given up: its acks change nothing.
+    /// Moves the cursors of the group of this handle (or of consumers without a group) in this queue, or in its one
+    /// partition. Ends the group's leases: their acks change nothing.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -40,7 +41,7 @@ impl Queue {
     /// # }
     /// ```
     pub async fn seek(&self, to: Subscription) -> Result<(), Error> {
-        // The server names the last moment of what is passed over.
+        // The server takes the last moment to skip.
         let after = |micros| json!({ "timestamp": Timestamp::from_micros(micros).to_iso_micros() });
         let body = match to {
             Subscription::All => after(0),
@@ -54,7 +55,7 @@ impl Queue {
         self.client().post(path.literal("/seek").build()?, &body, self.name()).await.map(drop)
     }
 
-    /// Forgets the group of this handle in this queue.
+    /// Deletes the group of this handle in this queue.
     pub async fn delete_group(&self) -> Result<(), Error> {
         let group =
             self.group_name().ok_or_else(|| Error::Invalid("say which group: .group(\"name\")".into()))?;

@@ -1,5 +1,5 @@
-//! Fresh transaction ids: version 7 UUIDs, drawn once in a while and counted up in between, because a draw is a
-//! system call and this is on the path of every message.
+//! Transaction ids: version 7 UUIDs, drawn at intervals and incremented in between, because a random draw is a system
+//! call and every message needs an id.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 /// How long one draw is used, so that the time in an id is about right.
 const BLOCK_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// How many ids one draw gives: far fewer than its last four bytes can count, so that draws do not meet.
+/// How many ids one draw gives: far fewer than its last four bytes can count, so that draws do not collide.
 const BLOCK_IDS_MAX: u32 = 1 << 16;
 
 /// A source of ids.
@@ -25,7 +25,7 @@ struct IdBlock {
 }
 
 impl IdGenerator {
-    /// An id that nobody has.
+    /// A unique id.
     pub fn next_id(&self) -> Uuid {
         let mut draw = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         draw.take_if(|draw| draw.used == BLOCK_IDS_MAX || draw.since.elapsed() >= BLOCK_AGE_MAX);

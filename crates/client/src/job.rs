@@ -1,8 +1,7 @@
-//! Jobs from outside: enqueue them, look at them, call them off, try them again.
+//! Jobs for producers: enqueue, read, cancel and retry them.
 //!
-//! Always: an enqueue carries an idempotency key, so that a repeated call makes no second job. What a job looks like
-//! is the server's word and comes as JSON. Not here: running jobs ([`worker`](crate::worker)). Start at
-//! [`Client::job`].
+//! Always: an enqueue carries an idempotency key, so that a retried call makes no second job. The server defines a
+//! job's JSON. Not here: running jobs ([`worker`](crate::worker)). Start at [`Client::job`].
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::path::PathBuilder;
 use crate::retry::RetryPolicy;
 use crate::{Client, Error, Timestamp};
 
-/// What a long poll may take beyond its wait.
+/// The extra time of a long poll beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
 
 /// A job under construction, sent by [`enqueue`](Self::enqueue).
@@ -29,15 +28,15 @@ pub struct Enqueue {
     problem: Option<String>,
 }
 
-/// A job that the server has.
+/// The answer to an enqueue.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enqueued {
     /// Its id.
     pub job_id: String,
-    /// Where it stands.
+    /// Its state.
     pub state: String,
-    /// Whether it was there already.
+    /// Whether it existed already.
     #[serde(default)]
     pub deduplicated: bool,
 }
@@ -48,7 +47,7 @@ impl Enqueue {
         self
     }
 
-    /// Its queue; `default` unless told.
+    /// Its queue; `default` by default.
     pub fn queue(self, queue: impl Into<String>) -> Self {
         self.set("queue", queue.into())
     }
@@ -64,34 +63,34 @@ impl Enqueue {
         }
     }
 
-    /// From 0, low, to 3, critical; 1 unless told.
+    /// From 0, low, to 3, critical; 1 by default.
     pub fn priority(self, priority: u8) -> Self {
         self.set("priority", priority)
     }
 
-    /// Runs it so long from now at the earliest.
+    /// Runs it after this delay at the earliest.
     pub fn delay(self, delay: Duration) -> Self {
         self.set("delayMs", millis(delay))
     }
 
-    /// Runs it at this moment at the earliest.
+    /// Runs it at this time at the earliest.
     pub fn run_at(self, at: Timestamp) -> Self {
         self.set("runAt", at.to_iso_millis())
     }
 
-    /// How long one execution may take.
+    /// The timeout of one execution.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.set("timeoutMs", millis(timeout))
     }
 
-    /// How often it is tried again after a failure.
+    /// How often it is retried after a failure.
     pub fn retries(mut self, retries: u32) -> Self {
         let retry = self.fields.entry("retry").or_insert_with(|| json!({}));
         retry["maxRetries"] = retries.into();
         self
     }
 
-    /// No second job with this key while the first is not at its end.
+    /// Allows no second job with this key until the first has ended.
     pub fn unique_key(self, key: impl Into<String>) -> Self {
         self.set("uniqueKey", key.into())
     }
@@ -101,7 +100,7 @@ impl Enqueue {
         self.set("concurrencyKey", key.into()).set("concurrencyLimit", limit)
     }
 
-    /// A word to find it by.
+    /// Adds a tag for searches.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         let tags = self.fields.entry("tags").or_insert_with(|| json!([]));
         if let Some(tags) = tags.as_array_mut() {
@@ -110,12 +109,12 @@ impl Enqueue {
         self
     }
 
-    /// An id of yours that ties it to other things.
+    /// Your own id for it.
     pub fn correlation_id(self, id: impl Into<String>) -> Self {
         self.set("correlationId", id.into())
     }
 
-    /// Anything else that the API knows, under its name there.
+    /// Sets any other field of the API.
     pub fn field(self, name: &str, value: Value) -> Self {
         self.set(name, value)
     }
@@ -136,7 +135,7 @@ impl Enqueue {
 pub struct JobFilter {
     /// Parameters of the listing, as the API names them: `state`, `queue`, `jobType`, `tag`, `scheduleId`, …
     pub terms: Vec<(&'static str, String)>,
-    /// Where an earlier page ended.
+    /// The cursor of an earlier page.
     pub cursor: Option<String>,
     /// Jobs of one page.
     pub limit: Option<u64>,
@@ -148,11 +147,11 @@ pub struct JobFilter {
 pub struct LogPage {
     /// The lines, in order.
     pub lines: Vec<Value>,
-    /// The place of the last of them, for asking for those after it.
+    /// The position of the last line, to ask for the lines after it.
     pub after: u64,
     /// Whether there are more.
     pub more: bool,
-    /// Where the job stands.
+    /// The job's state.
     pub state: String,
 }
 
@@ -169,7 +168,7 @@ impl Client {
         Enqueue { client: self.clone(), fields, problem: None }
     }
 
-    /// The jobs that there are.
+    /// The jobs of this server.
     pub fn jobs(&self) -> Jobs {
         Jobs { client: self.clone() }
     }
@@ -192,7 +191,7 @@ impl Jobs {
         self.client.call(Method::GET, Self::path(id).build()?, Bytes::new(), "").await?.parse()
     }
 
-    /// What a job came to.
+    /// The result of a job.
     pub async fn result(&self, id: &str) -> Result<Value, Error> {
         let path = Self::path(id).literal("/result").build()?;
         self.client.call(Method::GET, path, Bytes::new(), "").await?.parse()
@@ -211,7 +210,7 @@ impl Jobs {
         self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.parse()
     }
 
-    /// The job once it is at its end, or as it stands when `longest` has passed.
+    /// The job once it has ended, or its present state when `longest` has passed.
     pub async fn wait(&self, id: &str, longest: Duration) -> Result<Value, Error> {
         let call = ApiCall {
             method: Method::GET,
@@ -225,19 +224,19 @@ impl Jobs {
         self.client.transport().call(call).await?.parse()
     }
 
-    /// Calls a job off; `force` does not wait for its worker.
+    /// Cancels a job; `force` does not wait for its worker.
     pub async fn cancel(&self, id: &str, reason: Option<&str>, force: bool) -> Result<Value, Error> {
         let path = Self::path(id).literal("/cancel").build()?;
         self.client.post(path, &json!({"reason": reason, "force": force}), "").await?.parse()
     }
 
-    /// Tries a job again that is at its end.
+    /// Retries a job that has ended.
     pub async fn retry(&self, id: &str) -> Result<Value, Error> {
         let path = Self::path(id).literal("/retry").build()?;
         self.client.post_once(path, &json!({"resetAttempts": true}), "").await?.parse()
     }
 
-    /// Lines of a job's log after a place in it.
+    /// Lines of a job's log after a position.
     pub async fn logs(&self, id: &str, after: u64) -> Result<LogPage, Error> {
         let path = Self::path(id).literal("/logs").number_query("after", after);
         self.client.call(Method::GET, path.build()?, Bytes::new(), "").await?.parse()

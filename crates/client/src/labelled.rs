@@ -1,10 +1,10 @@
-//! Queues by their labels: taken from as if they were one.
+//! Queues by label: pops from all queues with a label.
 
 use std::sync::Arc;
 
 use crate::Client;
 
-/// All queues with a namespace, a task or both, also those that get them later. Making one calls nobody.
+/// All queues with a namespace, a task or both, including later ones. Makes no call.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -52,7 +52,7 @@ impl LabelledQueues {
         self
     }
 
-    /// Pops for this consumer group. Without it all consumers compete as one.
+    /// Pops for this consumer group. Without it all consumers share the messages as one group.
     pub fn group(mut self, name: impl Into<Arc<str>>) -> Self {
         self.group = Some(name.into());
         self

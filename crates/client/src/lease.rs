@@ -1,4 +1,4 @@
-//! Leases: how long the messages of a pop are yours.
+//! Leases: extends the lease of popped messages.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ struct Extend {
 }
 
 impl Client {
-    /// Keeps the batch of this message for at least this long from now (to the second).
-    /// [`Error::LeaseLost`] when it is no longer yours.
+    /// Extends the lease of this message's batch to at least this long from now (rounded to seconds).
+    /// [`Error::LeaseLost`] when the lease is over.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -1,10 +1,9 @@
 //! The Rust client of Baton: queues, jobs, schedules, workers and elections over HTTP.
 //!
-//! It exists so that a program says what it wants of a queue in one chain of words and leaves retries, failover,
-//! leases and connections to the client. Always: a call that may have reached the server is repeated only when
-//! the repetition cannot act twice (a push carries a transaction id, an ack its lease); a 4xx is never repeated;
-//! every wait, buffer and body has a bound. Not here: queue rules (the server decides), threads (bring a tokio
-//! runtime). Start at [`Client`].
+//! A program describes a queue operation in one chain of calls; the client handles retries, failover, leases and
+//! connections. Always: a call that may have reached the server is retried only when it is idempotent (a push carries
+//! a transaction id, an ack its lease); a 4xx is never retried; every wait, buffer and body is bounded. Not here:
+//! queue rules (the server's), threads (bring a tokio runtime). Start at [`Client`].
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,7 +1,7 @@
 //! A delivered message, and the receipt that is enough to ack it.
 //!
-//! What the messages of one batch and partition have in common is kept once and shared, and a payload is copied
-//! once, from the answer into the message, and parsed when asked for.
+//! The messages of one batch and partition share their common fields. A payload is copied once, from the response
+//! into the message, and parsed on demand.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use crate::Error;
 
-/// Where a batch of messages came from and under which lease.
+/// The queue, partition and lease of a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BatchOrigin {
     pub queue: Box<str>,
@@ -21,7 +21,7 @@ pub(crate) struct BatchOrigin {
     pub group: Box<str>,
 }
 
-/// What is needed to ack a message. Cheap to clone, so that the message itself can be given away.
+/// What an ack needs. Cheap to clone, so that the message itself can be moved away.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     pub(crate) transaction_id: Arc<str>,
@@ -62,12 +62,12 @@ impl Message {
         &self.id
     }
 
-    /// The producer's id, by which a repeated push is recognised.
+    /// The producer's id, by which the server recognises a repeated push.
     pub fn transaction_id(&self) -> &str {
         &self.receipt.transaction_id
     }
 
-    /// The queue it waited in.
+    /// The queue it was pushed to.
     pub fn queue(&self) -> &str {
         &self.receipt.origin.queue
     }
@@ -82,7 +82,7 @@ impl Message {
         &self.receipt.origin.partition_id
     }
 
-    /// Its place in the partition, counted from 0.
+    /// Its offset in the partition.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -97,7 +97,7 @@ impl Message {
         self.trace_id.as_deref()
     }
 
-    /// Who pushed it, when the server authenticates.
+    /// The subject of the producer's token, when the server authenticates.
     pub fn producer(&self) -> Option<&str> {
         self.producer.as_deref()
     }
@@ -117,7 +117,7 @@ impl Message {
         self.receipt.lease_id()
     }
 
-    /// What is needed to ack it later.
+    /// What an ack needs.
     pub fn receipt(&self) -> &Receipt {
         &self.receipt
     }
@@ -142,7 +142,7 @@ impl AsRef<Receipt> for Message {
     }
 }
 
-/// The messages of an answer. `queue` is for servers that do not name it in each message.
+/// The messages of a response. `queue` is for servers that do not name it in each message.
 pub(crate) fn from_wire(messages: Vec<MessageRef<'_>>, queue: &str) -> Vec<Message> {
     let mut last: Option<Arc<BatchOrigin>> = None;
     messages
@@ -167,7 +167,7 @@ pub(crate) fn from_wire(messages: Vec<MessageRef<'_>>, queue: &str) -> Vec<Messa
         .collect()
 }
 
-/// Within one answer, the partition decides all but the lease.
+/// Within one response, the partition determines everything but the lease.
 fn has_origin(place: &BatchOrigin, m: &MessageRef<'_>) -> bool {
     *place.partition_id == *m.partition_id
         && *place.lease_id == *m.lease_id

@@ -5,7 +5,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::Error;
 
-/// Everything but the characters that a URL never gives a meaning.
+/// Encodes all characters except the unreserved ones.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// A path under construction.
@@ -29,7 +29,7 @@ impl PathBuilder {
 
     /// Adds `/` and a name.
     pub fn segment(mut self, name: &str) -> Self {
-        // A browser's dot segments would be resolved away on the route.
+        // URL parsers would remove dot segments.
         match name {
             "." => self.text.push_str("/%2E"),
             ".." => self.text.push_str("/%2E%2E"),

@@ -1,10 +1,9 @@
-//! Kept-alive connections to one server.
+//! A pool of kept-alive connections to one server.
 //!
-//! A plain stack of idle connections over hyper's own, because this is on the path of every call: measured on small
-//! pushes, a general-purpose pool cost as much again as the request. Always: a connection is used by one call at a
-//! time, and one whose call was given up is closed; a request that met a connection the server had closed meanwhile,
-//! and so never left, goes to another. Not here: a bound on connections in use (the callers' number is the bound).
-//! Start at [`ConnectionPool::exchange`].
+//! A stack of idle connections on top of hyper's own, because every call uses it: measured on small pushes, a
+//! general-purpose pool cost as much as the request itself. Always: one call uses a connection at a time; a
+//! connection whose call was abandoned is closed; a request that found its connection closed, and so was never sent,
+//! uses another. Not here: a bound on connections in use (the number of callers bounds it).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +20,7 @@ use tokio::net::TcpStream;
 
 use crate::error::Cause;
 
-/// How long a connection, with TLS or without, may take to come about.
+/// The timeout of a connection attempt, with or without TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long an unused connection is kept; servers and balancers commonly close theirs after a minute.
@@ -35,10 +34,9 @@ const DEFAULT_PORTS: (u16, u16) = (443, 80);
 pub(crate) struct ConnectionPool {
     host: String,
     port: u16,
-    /// Whom to trust, for a server that speaks TLS.
+    /// The trusted authorities, for a server with TLS.
     trust: Option<TlsClient>,
-    /// The one used last is used first, so that those that are not needed grow old. Held for moments, never across an
-    /// await.
+    /// The connection used last is used first, so that spare ones expire. Never locked across an await.
     idle: Mutex<Vec<IdleConnection>>,
     idle_max: usize,
 }
@@ -51,12 +49,12 @@ struct IdleConnection {
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Why there is no answer.
+/// Why there is no response.
 pub(crate) struct ExchangeError {
     pub cause: Cause,
-    /// Whether the request surely never left.
+    /// Whether the request was certainly never sent.
     pub unsent: bool,
-    /// Whether the connection had been used before, so that the server may merely have closed it in the meantime.
+    /// Whether the connection had been used before, so that the server may have closed it meanwhile.
     pub stale: bool,
 }
 
@@ -68,7 +66,7 @@ impl ConnectionPool {
         Self { host, port, trust, idle: Mutex::default(), idle_max }
     }
 
-    /// Sends a request and reads its whole answer, up to `bytes_max`; over a new connection when `fresh`.
+    /// Sends a request and reads its whole response, up to `bytes_max`; over a new connection when `fresh`.
     pub async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -99,7 +97,7 @@ impl ConnectionPool {
         let (head, body) = response.into_parts();
         let body = Limited::new(body, bytes_max).collect().await;
         let body = body.map_err(|cause| ExchangeError { cause, unsent: false, stale: false })?.to_bytes();
-        // Not yet ready perhaps, but about to be: whoever takes it waits for that, not the caller of this.
+        // The connection may not be ready yet; the next caller waits for that.
         self.return_idle(sender);
         Ok((head, body))
     }
@@ -113,7 +111,7 @@ impl ConnectionPool {
     async fn open(&self) -> Result<Sender, Cause> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
-        // What drives a connection ends with it; what went wrong with it is told to the call that used it.
+        // The driver task ends with its connection; the call that used the connection gets the error.
         match &self.trust {
             None => {
                 let (sender, connection) = handshake(TokioIo::new(stream)).await?;

@@ -1,4 +1,4 @@
-//! Taking messages.
+//! Pops messages.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use crate::pop_source::PopSource;
 use crate::retry::RetryPolicy;
 use crate::{Error, LabelledQueues, Message, Queue, message};
 
-/// How much longer than its own wait a long poll may take.
+/// The extra time of a long poll beyond its wait.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-/// Where a group that is new to the queue starts, or where one is moved to by [`Queue::seek`](crate::Queue::seek). A
-/// group that is known goes on where it stopped.
+/// Where a group starts that is new to the queue, or where [`Queue::seek`](crate::Queue::seek) moves one. A known
+/// group continues at its cursor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Subscription {
     /// With the oldest message.
     #[default]
     All,
-    /// With what is pushed from now on.
+    /// With messages pushed from now on.
     New,
-    /// With what was stored at this moment or later.
+    /// With messages stored at this time or later.
     From(Timestamp),
 }
 
-/// One pop, sent by [`send`](Self::send). The messages are held under a lease until they are acked.
+/// One pop, sent by [`send`](Self::send). The messages are leased until they are acked.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is taken until it is sent"]
 pub struct Pop {
@@ -43,14 +43,14 @@ pub struct Pop {
 }
 
 impl Queue {
-    /// Takes messages.
+    /// Pops messages.
     pub fn pop(&self) -> Pop {
         Pop::new(PopSource::Queue(self.clone()))
     }
 }
 
 impl LabelledQueues {
-    /// Takes messages, of queues with a higher priority first.
+    /// Pops messages, from queues with a higher priority first.
     pub fn pop(&self) -> Pop {
         Pop::new(PopSource::Labelled(self.clone()))
     }
@@ -69,48 +69,48 @@ impl Pop {
         }
     }
 
-    /// Takes up to this many messages; 1 unless told.
+    /// Pops up to this many messages; 1 by default.
     pub fn batch(mut self, messages: u32) -> Self {
         self.batch = messages;
         self
     }
 
-    /// Takes them from up to this many partitions; 1 unless told.
+    /// Pops from up to this many partitions; 1 by default.
     pub fn partitions(mut self, partitions: u32) -> Self {
         self.partitions = partitions;
         self
     }
 
-    /// Waits this long for a message when there is none; not at all unless told.
+    /// Waits this long for a message when there is none; not at all by default.
     pub fn wait(mut self, longest: Duration) -> Self {
         self.wait = longest;
         self
     }
 
-    /// Holds the messages this long (to the second) instead of the queue's lease time.
+    /// Leases the messages for this long (rounded to seconds) instead of the queue's lease time.
     pub fn lease(mut self, duration: Duration) -> Self {
         self.lease = Some(duration);
         self
     }
 
-    /// Acks at delivery: nothing to ack, nothing comes again, and what you drop is gone.
+    /// Acks at delivery: nothing is delivered again.
     pub fn auto_ack(mut self, auto_ack: bool) -> Self {
         self.auto_ack = auto_ack;
         self
     }
 
-    /// Where the group starts when it is new to the queue; with the oldest message unless told.
+    /// Where the group starts when it is new to the queue; with the oldest message by default.
     pub fn subscription(mut self, subscription: Subscription) -> Self {
         self.subscription = subscription;
         self
     }
 
-    /// Takes messages; none when there are none. Those of one partition stand together, in order.
+    /// Pops messages; an empty list when there are none. Those of one partition are adjacent and in order.
     pub async fn send(&self) -> Result<Vec<Message>, Error> {
         self.prepare()?.send().await
     }
 
-    /// Checks it and writes its path, for a pop that is sent many times.
+    /// Validates it and builds its path, for a pop that is sent many times.
     pub(crate) fn prepare(&self) -> Result<PreparedPop, Error> {
         check_range("batch", self.batch.into(), limits::POP_BATCH_MAX.into())?;
         check_range("partitions", self.partitions.into(), limits::POP_PARTITIONS_MAX.into())?;
@@ -153,7 +153,7 @@ impl Pop {
     }
 }
 
-/// A pop that is ready to be sent any number of times.
+/// A pop that can be sent any number of times.
 #[derive(Clone, Debug)]
 pub(crate) struct PreparedPop {
     source: PopSource,

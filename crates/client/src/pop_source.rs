@@ -1,9 +1,9 @@
-//! What a pop takes messages from: one queue, or all queues with a label.
+//! The source of a pop: one queue, or all queues with a label.
 
 use crate::path::PathBuilder;
 use crate::{Client, LabelledQueues, Queue};
 
-/// What messages are taken from.
+/// The source of a pop.
 #[derive(Clone, Debug)]
 pub(crate) enum PopSource {
     Queue(Queue),
@@ -25,7 +25,7 @@ impl PopSource {
         }
     }
 
-    /// The queue's name, or that of the labels.
+    /// The queue's name, or the labels.
     pub fn name(&self) -> &str {
         match self {
             Self::Queue(queue) => queue.name(),
@@ -35,7 +35,7 @@ impl PopSource {
         }
     }
 
-    /// The path of a pop, but for how it is to be done.
+    /// The path of a pop, without its options.
     pub fn pop_path(&self) -> PathBuilder {
         match self {
             Self::Queue(queue) => {

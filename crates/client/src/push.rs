@@ -1,7 +1,7 @@
-//! Pushing. Payloads are serialised straight into the body of the request, once.
+//! Pushes. Payloads are serialised straight into the request body, once.
 //!
-//! Always: an item has a transaction id, drawn here unless the caller gives one or declines, so that a push whose
-//! answer was lost can be sent again without a second message. Start at [`Push`].
+//! Always: an item has a transaction id, generated here unless the caller gives one or opts out. So a push whose
+//! answer was lost can be retried without a second message. Start at [`Push`].
 
 use baton_types::limits;
 use baton_types::wire::{PushResult, PushStatus};
@@ -37,16 +37,16 @@ use crate::{Client, Error, Queue};
 #[must_use = "nothing is pushed until it is sent"]
 pub struct Push {
     queue: Queue,
-    /// What stands before the payload of every item.
+    /// The JSON before the payload of every item.
     head: Vec<u8>,
     items: PushBody,
-    /// Whether items get ids here.
+    /// Whether the client generates transaction ids.
     with_ids: bool,
     open: Option<OpenItem>,
     problem: Option<Error>,
 }
 
-/// The last item, while its ids can still change.
+/// The last item, whose ids can still change.
 #[derive(Debug, Default)]
 struct OpenItem {
     transaction_id: Option<String>,
@@ -79,7 +79,7 @@ impl Push {
         }
     }
 
-    /// Adds a message after those that are there.
+    /// Adds another message.
     pub fn and<T: Serialize + ?Sized>(mut self, payload: &T) -> Self {
         self.add(payload);
         self
@@ -95,26 +95,26 @@ impl Push {
         }
     }
 
-    /// Gives the last message its transaction id: a message of the same partition with the same id is a duplicate.
+    /// Sets the transaction id of the last message: a second message of the partition with this id is a duplicate.
     pub fn transaction_id(mut self, id: impl Into<String>) -> Self {
         self.open.get_or_insert_default().transaction_id = Some(id.into());
         self
     }
 
-    /// Gives the last message a trace id, a UUID that follows it through other systems.
+    /// Sets the trace id of the last message, a UUID for tracing across systems.
     pub fn trace_id(mut self, id: impl Into<String>) -> Self {
         self.open.get_or_insert_default().trace_id = Some(id.into());
         self
     }
 
-    /// Leaves transaction ids to the server. Cheaper for it, but a push whose answer is lost is then not repeated:
-    /// you get the error and decide.
+    /// Leaves transaction ids to the server. Cheaper, but a push whose answer is lost is then not retried: you get
+    /// the error.
     pub fn without_transaction_ids(mut self) -> Self {
         self.with_ids = false;
         self
     }
 
-    /// Pushes, and tells what became of each message, in order.
+    /// Pushes. Returns the result of each message, in order.
     pub async fn send(self) -> Result<Vec<PushResult>, Error> {
         let count = self.count();
         if count == 0 && self.problem.is_none() {
@@ -130,8 +130,8 @@ impl Push {
         Ok(results)
     }
 
-    /// Pushes, and only makes sure that every message is safe with the server: cheaper than [`send`](Self::send)
-    /// when the ids do not matter. A message that was refused is an error.
+    /// Pushes, and only checks that the server stored every message: cheaper than [`send`](Self::send) when the ids
+    /// do not matter. A refused message is an error.
     pub async fn confirm(self) -> Result<Confirmation, Error> {
         let count = self.count();
         if count == 0 && self.problem.is_none() {
@@ -176,15 +176,15 @@ impl Push {
     }
 }
 
-/// How many messages of a push are new and how many were there already.
+/// How many messages of a push are new and how many are duplicates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confirmation {
-    /// Stored, or safely spooled.
+    /// Stored, or spooled.
     pub queued: usize,
-    /// Those of them that are spooled: they can be popped once the server's maintenance or the outage of its database
-    /// is over.
+    /// Those that are spooled: they can be popped once the server's maintenance or the outage of its database is
+    /// over.
     pub buffered: usize,
-    /// Known by their transaction id.
+    /// Recognised by their transaction id.
     pub duplicates: usize,
 }
 
@@ -210,7 +210,7 @@ pub(crate) async fn push(
         .await
 }
 
-/// Reads no more of the answer than needed to know that all is well.
+/// Parses only as much of the response as is needed to see that all messages were stored.
 pub(crate) fn parse_confirmation(answer: &ApiResponse, count: usize) -> Result<Confirmation, Error> {
     #[derive(Deserialize)]
     struct Outcome {
@@ -251,11 +251,11 @@ pub(crate) struct PushBody {
     pub count: usize,
 }
 
-/// What closes the list and the object around it.
+/// Closes the list and the object around it.
 const BODY_END: &[u8] = b"]}";
 
 impl PushBody {
-    /// Writes an item up to its payload. On error nothing is written.
+    /// Writes an item up to its payload. Writes nothing on an error.
     fn open<T: Serialize + ?Sized>(&mut self, head: &[u8], payload: &T) -> Result<(), Error> {
         let before = self.body.len();
         self.separate();
@@ -294,7 +294,7 @@ impl PushBody {
     }
 }
 
-/// An item of `queue` up to its payload.
+/// The JSON of an item before its payload.
 pub(crate) fn encode_item_head(queue: &Queue) -> Vec<u8> {
     let mut head = Vec::with_capacity(64 + queue.name().len());
     head.extend_from_slice(br#"{"queue":"#);
@@ -307,7 +307,7 @@ pub(crate) fn encode_item_head(queue: &Queue) -> Vec<u8> {
     head
 }
 
-/// An item from after its payload.
+/// The JSON of an item after its payload.
 pub(crate) fn encode_item_tail(out: &mut Vec<u8>, transaction_id: Option<&str>, trace_id: Option<&str>) {
     if let Some(id) = transaction_id {
         out.extend_from_slice(br#","transactionId":"#);

@@ -1,4 +1,4 @@
-//! A queue, as a client sees it: a name, maybe a partition and a group, and what can be done with them.
+//! A queue handle: a name, optionally a partition and a group, and the operations on them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::path::PathBuilder;
 use crate::{Client, Error, QueueDetail, QueueOptions, QueueSummary};
 
-/// A queue by name. Making one costs nothing and calls nobody.
+/// A queue by name. Makes no call.
 #[derive(Clone, Debug)]
 pub struct Queue {
     client: Client,
@@ -39,13 +39,13 @@ impl Client {
 }
 
 impl Queue {
-    /// Narrows pushes and pops to one partition. Without it a push goes to `Default` and a pop takes from any.
+    /// Restricts pushes and pops to one partition. Without it a push goes to `Default` and a pop takes from any.
     pub fn partition(mut self, name: impl Into<Arc<str>>) -> Self {
         self.partition = Some(name.into());
         self
     }
 
-    /// Pops for this consumer group. Without it all consumers compete as one.
+    /// Pops for this consumer group. Without it all consumers share the messages as one group.
     pub fn group(mut self, name: impl Into<Arc<str>>) -> Self {
         self.group = Some(name.into());
         self
@@ -63,7 +63,7 @@ impl Queue {
         self
     }
 
-    /// Creates the queue; one that exists keeps its options. Returns the options.
+    /// Creates the queue; an existing one keeps its options. Returns the options.
     pub async fn create(&self) -> Result<QueueOptions, Error> {
         self.configure(&Map::<String, Value>::new()).await
     }
@@ -88,7 +88,7 @@ impl Queue {
         let path = PathAndQuery::from_static("/api/v1/configure");
         let answer = self.client.post(path, &request, &self.name).await?;
         let response: ConfigureResponse = answer.parse()?;
-        // Laid over the defaults instead of parsed: a newer server may know more options than this client.
+        // Merged with the defaults instead of parsed: a newer server may know more options than this client.
         QueueOptions::default()
             .with_changes(&response.options)
             .map_err(|e| answer.protocol_error(e.to_string()))
@@ -100,8 +100,8 @@ impl Queue {
         Ok(answer.parse::<DeleteResponse>()?.existed)
     }
 
-    /// Deletes all messages of the queue, or of the handle's partition. Options, groups and dead letters stay. Returns how
-    /// many partitions were emptied.
+    /// Deletes all messages of the queue, or of the handle's partition. Keeps options, groups and dead letters.
+    /// Returns how many partitions were emptied.
     pub async fn purge(&self) -> Result<u64, Error> {
         let (mut partitions, mut cursor) = (0, None::<String>);
         loop {
@@ -120,7 +120,7 @@ impl Queue {
         }
     }
 
-    /// The queue with its partitions and how many messages they hold.
+    /// The queue with its partitions and their message counts.
     pub async fn detail(&self) -> Result<QueueDetail, Error> {
         self.client.call(Method::GET, self.resource()?, Bytes::new(), &self.name).await?.parse()
     }

@@ -1,37 +1,36 @@
-//! When to try again, and how long to wait before it: decided here, without a socket or a clock.
+//! Retry decisions: when to retry, and how long to wait before it, without a socket or a clock.
 
 use std::time::Duration;
 
 use crate::Error;
 
-/// The wait before the first repetition; it doubles from there.
+/// The wait before the first retry; it doubles from there.
 const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 
-/// The longest wait of our own choice: a server that comes back should not wait much longer for its clients.
+/// The longest wait of the client's own choice: clients should notice soon that a server is back.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// The longest wait that a server can ask for.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 
-/// Whether a call may be sent again after a failure.
+/// Whether a call may be retried after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryPolicy {
-    /// Yes: twice is as good as once.
+    /// Yes: the call is idempotent.
     Always,
-    /// Yes, except when no answer came in time: a poll has then used up the time that its caller gave it.
+    /// Yes, except after a timeout: a poll has then used up its caller's time.
     Poll,
     /// Only when it cannot have reached the server.
     Unsent,
-    /// No: the caller wants to know about the first try.
+    /// No: the caller wants the first error.
     Never,
 }
 
-/// A try that failed.
+/// A failed attempt.
 #[derive(Debug)]
 pub(crate) struct FailedAttempt {
-    /// Why.
     pub error: Error,
-    /// Whether it surely never reached the server.
+    /// Whether it certainly never reached the server.
     pub unsent: bool,
 }
 
@@ -41,7 +40,7 @@ impl RetryPolicy {
         matches!(self, Self::Always | Self::Poll)
     }
 
-    /// Whether the call may be sent again after this failure.
+    /// Whether the call may be retried after this failure.
     pub fn allows(self, failure: &FailedAttempt) -> bool {
         let refused = matches!(failure.error, Error::Full { .. });
         failure.error.is_temporary()
@@ -54,8 +53,8 @@ impl RetryPolicy {
     }
 }
 
-/// How long to rest before repetition number `tries` (from 0). `random` spreads the clients of a server that
-/// failed: between half of the wait and all of it.
+/// How long to wait before retry number `tries` (from 0). `random` spreads the clients of a server that failed:
+/// between half of the wait and all of it.
 pub(crate) fn backoff(tries: u32, error: &Error, random: u64) -> Duration {
     if let Error::Full { retry_after: Some(asked), .. } = error {
         return (*asked).min(RETRY_AFTER_MAX);

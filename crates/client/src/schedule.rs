@@ -1,4 +1,4 @@
-//! Schedules from outside. A schedule is the server's JSON, in both directions.
+//! Schedules: create, read, trigger and delete them. A schedule is the server's JSON, in both directions.
 
 use bytes::Bytes;
 use http::Method;
@@ -26,7 +26,7 @@ impl Schedules {
         PathBuilder::new("/api/v1/schedules").segment(id)
     }
 
-    /// Creates a schedule, or changes the one that is there.
+    /// Creates or changes a schedule.
     pub async fn put(&self, id: &str, schedule: &Value) -> Result<Value, Error> {
         let body = serde_json::to_vec(schedule).map_err(Error::Payload)?;
         self.client.call(Method::PUT, Self::path(id).build()?, body.into(), "").await?.parse()
@@ -54,17 +54,17 @@ impl Schedules {
         self.client.post_once(Self::action(id, "/trigger")?, &json!({}), "").await?.parse()
     }
 
-    /// Stops firing until told to go on.
+    /// Pauses it until it is resumed.
     pub async fn pause(&self, id: &str) -> Result<Value, Error> {
         self.client.post(Self::action(id, "/pause")?, &json!({}), "").await?.parse()
     }
 
-    /// Goes on firing from now.
+    /// Resumes it with the fires after now.
     pub async fn resume(&self, id: &str) -> Result<Value, Error> {
         self.client.post(Self::action(id, "/resume")?, &json!({}), "").await?.parse()
     }
 
-    /// Fires for the nominal times of a stretch of the past, or only tells them.
+    /// Fires for the nominal times of a past period, or only lists them.
     pub async fn backfill(
         &self,
         id: &str,

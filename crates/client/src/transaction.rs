@@ -1,4 +1,4 @@
-//! Acks and pushes that happen together or not at all.
+//! Transactions: acks and pushes that happen together or not at all.
 
 use baton_types::limits;
 use http::uri::PathAndQuery;
@@ -26,7 +26,7 @@ use crate::{AckStatus, Acknowledgement, Client, Error, Queue, Receipt, Transacti
 /// # }
 /// ```
 ///
-/// A commit whose answer was lost is sent again under the same idempotency key: it acts once, and gets the first
+/// A commit whose answer was lost is retried under the same idempotency key: it happens once and gets the first
 /// answer.
 #[derive(Debug)]
 #[must_use = "nothing happens until it is committed"]
@@ -36,7 +36,7 @@ pub struct Transaction {
     operations: Vec<u8>,
     count: usize,
     leases: Vec<String>,
-    /// The first queue named, whose server gets the call.
+    /// The first queue, whose server gets the call.
     key: Option<String>,
     problem: Option<Error>,
 }
@@ -50,12 +50,12 @@ impl Client {
 }
 
 impl Transaction {
-    /// Finishes a message.
+    /// Completes a message.
     pub fn ack(self, message: impl AsRef<Receipt>) -> Self {
         self.acknowledge(Acknowledgement::new(message, AckStatus::Completed))
     }
 
-    /// Says anything of a message.
+    /// Acks a message with any status.
     pub fn acknowledge(mut self, ack: Acknowledgement) -> Self {
         #[derive(Serialize)]
         struct Operation<'a> {
@@ -90,7 +90,7 @@ impl Transaction {
         self
     }
 
-    /// Does it all, or nothing: then it is [`Error::Conflict`], with the reason.
+    /// Commits everything, or nothing: then the error is [`Error::Conflict`], with the reason.
     pub async fn commit(self) -> Result<TransactionResponse, Error> {
         if let Some(problem) = self.problem {
             return Err(problem);

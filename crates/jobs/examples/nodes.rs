@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_jobs::{Jobs, NewJob, NewWorker, Options, Outcome, Report, Times};
+use baton_jobs::{ClusterTimes, Jobs, NewJob, NewWorker, Options, Outcome, Report};
 
 const PRODUCERS: usize = 3;
 const WORKERS: usize = 6;
@@ -20,8 +20,11 @@ async fn node(url: &str, schema: &str, number: usize) -> Jobs {
     let options =
         baton_store_postgres::Options { schema: schema.into(), ..baton_store_postgres::Options::new(url) };
     let store = baton_store_postgres::PostgresStore::open(options).await.unwrap();
-    let times =
-        Times { heartbeat: Duration::from_secs(1), cooldown: Duration::from_secs(1), ..Times::default() };
+    let times = ClusterTimes {
+        heartbeat: Duration::from_secs(1),
+        cooldown: Duration::from_secs(1),
+        ..ClusterTimes::default()
+    };
     let name = format!("node-{number}");
     let options =
         Options { name: name.as_str().into(), node: format!("{name}-1").into(), times, ..Options::default() };

@@ -163,24 +163,24 @@ mod rows {
     }
 }
 
-async fn open(place: &str) -> Arc<dyn Store> {
-    if place == "postgres" {
+async fn open(position: &str) -> Arc<dyn Store> {
+    if position == "postgres" {
         let url =
             tokio::task::spawn_blocking(|| baton_testing_postgres::Postgres::shared().url()).await.unwrap();
         let options = baton_store_postgres::Options::new(url);
         return Arc::new(baton_store_postgres::PostgresStore::open(options).await.unwrap());
     }
-    Arc::new(EmbeddedStore::open(baton_store_embedded::Options::new(place)).unwrap())
+    Arc::new(EmbeddedStore::open(baton_store_embedded::Options::new(position)).unwrap())
 }
 
 #[tokio::main]
 async fn main() {
     let mut arguments = std::env::args().skip(1);
-    let place = arguments.next().unwrap_or_else(|| "./noop-data".into());
+    let position = arguments.next().unwrap_or_else(|| "./noop-data".into());
     let count = arguments.next().map_or(300_000, |text| text.parse().unwrap());
     let batch = arguments.next().map_or(500, |text| text.parse().unwrap());
-    let store = open(&place).await;
-    if place == "postgres" {
+    let store = open(&position).await;
+    if position == "postgres" {
         let url = baton_testing_postgres::Postgres::shared().url();
         let watch = Stopwatch::start();
         rows::run(&url, count, batch).await;

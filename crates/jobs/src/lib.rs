@@ -79,12 +79,12 @@ mod storage;
 pub use model::channel_names;
 pub use model::error::Error;
 pub use model::history_entry::JobError;
-pub use model::ids::{CHUNK, ExecutionId, JobId, Place, WorkerId};
+pub use model::ids::{CHUNK, ExecutionId, JobId, JobPosition, WorkerId};
 pub use model::limits;
 pub use model::new_job::{Dependency, NORMAL, NewJob, OnConflict, PRIORITIES, Unique, UniqueScope, When};
-pub use model::node_times::Times;
-pub use model::ownership::{Case, Reason, SLICES};
-pub use model::payload::Brief;
+pub use model::node_times::ClusterTimes;
+pub use model::ownership::{HandoffCase, OwnershipReason, SLICES};
+pub use model::payload::DeliveredSpec;
 pub use model::policy::Policy;
 pub use model::queue_head::{QueueSettings, Rate};
 pub use model::retry::Retry;
@@ -93,19 +93,19 @@ pub use model::state::{Outcome, State, WaitReason};
 pub use model::worker::{Desired, NewWorker, Worker};
 pub use nodes::node_record::{Node, NodeState};
 pub use rules::enqueue::Enqueued;
-pub use rules::heartbeat::{Beat, Heard, Held, Progress, ProgressAt};
+pub use rules::heartbeat::{Heartbeat, HeartbeatReply, HeldJob, Progress, ProgressAt};
 pub use rules::job_view::{Attempt, JobDetail, JobView};
-pub use rules::logs::{Level, Line, LogPage, LogQuery, Logged, NewLine, NewLines};
+pub use rules::logs::{LogAppended, LogLevel, LogLine, LogPage, LogQuery, NewLogLine, NewLogLines};
 pub use rules::queues::{HIDDEN, OTHER_SETTINGS, QueueView};
 pub use rules::reporting::{Report, Reported};
 pub use rules::schedules as schedule;
-pub use rules::search::{Filter, Page};
+pub use rules::search::{Filter, JobPage};
 pub use rules::state_machine::Cancelled;
-pub use runtime::meter::Numbers;
-pub use runtime::notifiers::Watch;
+pub use runtime::meter::JobCounters;
+pub use runtime::notifiers::JobWatch;
 pub use runtime::options::Options;
 pub use service::{
-    Action, ClusterEvent, ClusterView, DeadLetters, Done, Jobs, Leased, Leases, NodeView, Owner, Refused,
-    Registered, Within,
+    BulkAction, ClusterEvent, ClusterView, DeadLetters, Done, Jobs, JobsInTx, Leased, Leases, NodeView,
+    Owner, Refused, Registered,
 };
-pub use storage::{Changes, News};
+pub use storage::{Changes, CommitEffects};

@@ -7,7 +7,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_jobs::{Jobs, NewJob, NewWorker, Options, Outcome, Report, Times};
+use baton_jobs::{ClusterTimes, Jobs, NewJob, NewWorker, Options, Outcome, Report};
 use baton_store::{QueueSpec, Store, run};
 use baton_types::{Offset, QueueOptions};
 use serde_json::Value;
@@ -76,8 +76,8 @@ async fn run_one(jobs: &Jobs) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_written_before_somebody_watches_and_everything_after() {
-    let times = Times { heartbeat: Duration::from_millis(100), ..Times::default() };
+async fn commits_write_the_journal_only_while_a_client_watches() {
+    let times = ClusterTimes { heartbeat: Duration::from_millis(100), ..ClusterTimes::default() };
     let bench = common::Bench::with(Options { sole: true, times, ..Options::default() });
     run_one(&bench.jobs).await;
     assert!(bench.store_keys("jobs/journal").await.is_empty());
@@ -99,14 +99,14 @@ async fn nothing_is_written_before_somebody_watches_and_everything_after() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_events_of_a_job_go_on_in_order_when_its_owner_dies() {
     let millis = Duration::from_millis;
-    let times = Times {
+    let times = ClusterTimes {
         term: millis(3_000),
         renew: millis(300),
         margin: millis(500),
         heartbeat: millis(200),
         dead_after: millis(3_000),
         orphans_every: millis(500),
-        ..Times::default()
+        ..ClusterTimes::default()
     };
     let schema = format!("jobs {}", baton_env::fresh_uuid());
     let node = async |name: &str| {
@@ -156,7 +156,7 @@ async fn a_node_that_has_just_come_tells_of_what_it_does() {
     let store = common::postgres(&schema, None).await;
     watch(&store, "orchestrix.job.status").await;
     // The periodic check comes long after this.
-    let times = Times { heartbeat: Duration::from_secs(600), ..Times::default() };
+    let times = ClusterTimes { heartbeat: Duration::from_secs(600), ..ClusterTimes::default() };
     let node = |name: &str, duties: bool| {
         let options = Options {
             name: name.into(),

@@ -7,14 +7,14 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_jobs::{ClusterView, Jobs, NewJob, NewWorker, Options, Outcome, Report, Times};
+use baton_jobs::{ClusterTimes, ClusterView, Jobs, NewJob, NewWorker, Options, Outcome, Report};
 use baton_jobs::{NodeState, SLICES};
 use baton_store::Store;
 
 /// Times that a test can wait for, far enough apart that a busy machine does not reorder them.
-fn times() -> Times {
+fn times() -> ClusterTimes {
     let millis = Duration::from_millis;
-    Times {
+    ClusterTimes {
         term: millis(3_000),
         renew: millis(300),
         margin: millis(500),
@@ -46,7 +46,7 @@ impl Fleet {
         self.node_with(name, times()).await
     }
 
-    async fn node_with(&self, name: &str, times: Times) -> Jobs {
+    async fn node_with(&self, name: &str, times: ClusterTimes) -> Jobs {
         let options = Options {
             name: name.into(),
             node: format!("{name}-{:x}", baton_env::random_u64()).into(),
@@ -154,7 +154,7 @@ async fn the_jobs_of_a_dead_node_get_a_new_owner_and_do_not_run_again() {
             .numbers()
             .claims
             .iter()
-            .any(|(reason, count)| { *reason == baton_jobs::Reason::NodeCrash && *count > 0 })
+            .any(|(reason, count)| { *reason == baton_jobs::OwnershipReason::NodeCrash && *count > 0 })
     );
     // Epochs and terms only rise.
     let view = until(&staying, "a node leads again", |view| {
@@ -163,7 +163,7 @@ async fn the_jobs_of_a_dead_node_get_a_new_owner_and_do_not_run_again() {
     .await;
     assert!(view.leader.unwrap().0 >= term);
     for one in &leased {
-        assert!(staying.owner(one.id.place().unwrap()).is_some_and(|owner| owner.epoch >= 1));
+        assert!(staying.owner(one.id.position().unwrap()).is_some_and(|owner| owner.epoch >= 1));
     }
     let reports = leased.iter().map(|one| Report::new(one.id, one.execution.fence, Outcome::Succeeded));
     let answers = staying.report(reports.collect()).await.unwrap();

@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use baton_jobs::{
-    Beat, Cancelled, Dependency, ExecutionId, Filter, Held, JobId, Leased, LogQuery, Logged, NewJob, NewLine,
-    NewLines, OnConflict, Options, Outcome, Policy, QueueSettings, Rate, Report, Reported, State, Unique,
-    UniqueScope, When, WorkerId,
+    Cancelled, Dependency, ExecutionId, Filter, Heartbeat, HeldJob, JobId, Leased, LogAppended, LogQuery,
+    NewJob, NewLogLine, NewLogLines, OnConflict, Options, Outcome, Policy, QueueSettings, Rate, Report,
+    Reported, State, Unique, UniqueScope, When, WorkerId,
 };
 use common::Bench;
 
@@ -38,7 +38,7 @@ impl Chance {
 
 /// What the model knows of a job.
 #[derive(Clone, Copy)]
-struct Seen {
+struct PartialView {
     state: State,
     fence: u64,
     executions: u32,
@@ -51,7 +51,7 @@ struct Run {
     /// The jobs that each worker believes to have, including those it lost long ago.
     believed: Vec<(WorkerId, Leased)>,
     jobs: Vec<JobId>,
-    seen: HashMap<JobId, Seen>,
+    seen: HashMap<JobId, PartialView>,
     /// Jobs that were retried since they were last read.
     revived: HashSet<JobId>,
     accepted: HashSet<(JobId, u64)>,
@@ -230,13 +230,14 @@ impl Run {
 
     async fn beat(&mut self) {
         let worker = self.workers[self.chance.below(3)];
-        let held: Vec<Held> = self
+        let held: Vec<HeldJob> = self
             .believed
             .iter()
             .filter(|(by, _)| *by == worker)
-            .map(|(_, one)| Held { job: one.id, fence: one.execution.fence, progress: None })
+            .map(|(_, one)| HeldJob { job: one.id, fence: one.execution.fence, progress: None })
             .collect();
-        let heard = self.bench.jobs.heartbeat(Beat { worker, running: held }, Duration::ZERO).await.unwrap();
+        let heard =
+            self.bench.jobs.heartbeat(Heartbeat { worker, running: held }, Duration::ZERO).await.unwrap();
         self.log.push(format!("beat {worker} lost {:?} cancel {:?}", heard.lost, heard.cancel));
         if self.chance.one_in(2) {
             // A correct worker drops lost jobs; a faulty one continues.
@@ -280,15 +281,16 @@ impl Run {
         let next = self.lines.get(&key).copied().unwrap_or(1);
         let (again, count) = (self.chance.below(3) as u64, 1 + self.chance.below(3) as u64);
         let first = next.saturating_sub(again).max(1);
-        let line = |number: u64| NewLine { level: Default::default(), message: number.to_string(), at: None };
+        let line =
+            |number: u64| NewLogLine { level: Default::default(), message: number.to_string(), at: None };
         let lines = (first..next + count).map(line).collect();
-        match self.bench.jobs.log(NewLines { execution, first, lines }).await.unwrap() {
-            Logged::UpTo(up_to) => {
+        match self.bench.jobs.log(NewLogLines { execution, first, lines }).await.unwrap() {
+            LogAppended::UpTo(up_to) => {
                 assert_eq!(up_to, next + count);
                 self.lines.insert(key, up_to);
                 self.note("said");
             }
-            Logged::StaleFence { .. } => {}
+            LogAppended::StaleFence { .. } => {}
         }
     }
 
@@ -327,7 +329,7 @@ impl Run {
             for job in &page.jobs {
                 found.insert(job.id);
                 assert!(job.attempts <= MAX_RETRIES + 1, "{} was tried {} times", job.id, job.attempts);
-                let now = Seen { state: job.state, fence: job.fence, executions: job.executions };
+                let now = PartialView { state: job.state, fence: job.fence, executions: job.executions };
                 if let Some(was) = self.seen.insert(job.id, now) {
                     assert!(
                         was.fence <= now.fence && was.executions <= now.executions,

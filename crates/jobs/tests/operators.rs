@@ -7,8 +7,8 @@ mod common;
 use std::time::Duration;
 
 use baton_jobs::{
-    Action, Error, Filter, JobId, LogQuery, NewJob, NewLine, NewLines, OnConflict, Options, Outcome, Policy,
-    QueueSettings, State, Unique, UniqueScope,
+    BulkAction, Error, Filter, JobId, LogQuery, NewJob, NewLogLine, NewLogLines, OnConflict, Options,
+    Outcome, Policy, QueueSettings, State, Unique, UniqueScope,
 };
 use common::Bench;
 
@@ -35,7 +35,7 @@ async fn queues_with_weights_share_a_worker_by_them() {
     for _ in 0..100 {
         let leased = bench.lease(worker, 8).await;
         assert_eq!(leased.len(), 8);
-        let partition = |id: JobId| id.place().unwrap().partition;
+        let partition = |id: JobId| id.position().unwrap().partition;
         let of_light = partition(first[0].id);
         heavy += u32::try_from(leased.iter().filter(|one| partition(one.id) != of_light).count()).unwrap();
     }
@@ -99,8 +99,8 @@ async fn a_replay_can_be_spread_over_time() {
     assert!(had[0] == 1 && had.iter().all(|count| *count <= 2) && had.iter().sum::<usize>() == 10, "{had:?}");
 }
 
-fn lines(count: usize) -> Vec<NewLine> {
-    vec![NewLine { level: Default::default(), message: "x".into(), at: None }; count]
+fn lines(count: usize) -> Vec<NewLogLine> {
+    vec![NewLogLine { level: Default::default(), message: "x".into(), at: None }; count]
 }
 
 /// A job that writes a log and ends.
@@ -111,11 +111,11 @@ async fn talk(bench: &Bench, count: usize) -> JobId {
     let execution = leased[0].execution;
     for number in 0..count {
         let first = number as u64 + 1;
-        bench.jobs.log(NewLines { execution, first, lines: lines(1) }).await.unwrap();
+        bench.jobs.log(NewLogLines { execution, first, lines: lines(1) }).await.unwrap();
     }
     bench.report(&leased[0], Outcome::Succeeded).await;
     // Last lines, accepted after the end.
-    bench.jobs.log(NewLines { execution, first: count as u64 + 1, lines: lines(1) }).await.unwrap();
+    bench.jobs.log(NewLogLines { execution, first: count as u64 + 1, lines: lines(1) }).await.unwrap();
     id
 }
 
@@ -228,7 +228,7 @@ async fn a_job_that_cannot_be_tried_again_stays_as_it_is_among_others() {
     }
     bench.enqueue(unique("taken")).await;
     let failed = Filter { states: vec![State::Failed], ..Filter::default() };
-    let done = bench.jobs.bulk(Action::Retry, failed, None, false).await.unwrap();
+    let done = bench.jobs.bulk(BulkAction::Retry, failed, None, false).await.unwrap();
     assert_eq!((done.matched, done.changed), (2, 1));
     assert_eq!(bench.state(taken).await, "failed");
     assert_eq!(bench.state(free).await, "dispatched");

@@ -9,9 +9,9 @@ mod common;
 use std::time::Duration;
 
 use baton_jobs::{
-    Action, Beat, Cancelled, Dependency, Desired, Error, Filter, JobError, LogQuery, Logged, NewJob, NewLine,
-    NewLines, OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State, Unique, UniqueScope,
-    WaitReason, When, limits,
+    BulkAction, Cancelled, Dependency, Desired, Error, Filter, Heartbeat, JobError, LogAppended, LogQuery,
+    NewJob, NewLogLine, NewLogLines, OnConflict, Outcome, QueueSettings, Rate, Report, Reported, State,
+    Unique, UniqueScope, WaitReason, When, limits,
 };
 use baton_store::IdempotencyKey;
 use common::Bench;
@@ -249,7 +249,7 @@ async fn a_cancelled_job_is_stopped_and_one_that_does_not_stop_is_taken_away() {
 }
 
 #[tokio::test]
-async fn the_reason_of_a_cancellation_is_kept_whoever_ends_the_job() {
+async fn the_reason_of_a_cancellation_is_kept_however_the_job_ends() {
     let bench = Bench::new();
     let worker = bench.worker(&["q"]).await;
     let jobs = bench.jobs.enqueue((0..4).map(|_| job("q")).collect(), None).await.unwrap();
@@ -298,7 +298,7 @@ async fn a_draining_worker_gets_nothing_new_and_gives_back_for_free() {
     let id = bench.enqueue(job("q")).await.job_id;
     bench.enqueue(job("q")).await;
     let leased = bench.lease(worker, 1).await;
-    bench.jobs.want(worker, Desired::Draining, Duration::from_secs(30)).await.unwrap();
+    bench.jobs.set_desired(worker, Desired::Draining, Duration::from_secs(30)).await.unwrap();
     assert!(bench.lease(worker, 1).await.is_empty());
     assert_eq!(bench.beat(worker, &leased).await.desired, Desired::Draining);
     assert_eq!(bench.report(&leased[0], Outcome::Released).await, Reported::Accepted(State::Dispatched));
@@ -312,7 +312,7 @@ async fn a_draining_worker_keeps_its_leases_for_as_long_as_it_is_heard() {
     let (worker, other) = (bench.worker(&["q"]).await, bench.worker(&["q"]).await);
     bench.enqueue(job("q")).await;
     let leased = bench.lease(worker, 1).await;
-    bench.jobs.want(worker, Desired::Draining, Duration::from_secs(60)).await.unwrap();
+    bench.jobs.set_desired(worker, Desired::Draining, Duration::from_secs(60)).await.unwrap();
     for _ in 0..6 {
         bench.advance(10);
         bench.settle().await;
@@ -417,9 +417,9 @@ async fn a_search_finds_by_label_and_looks_at_a_bounded_number() {
     assert_eq!(found, [id]);
     assert!(pages > 1);
     let all = Filter { queue: Some("q".into()), ..Filter::default() };
-    let dry = bench.jobs.bulk(Action::Cancel, all.clone(), None, true).await.unwrap();
+    let dry = bench.jobs.bulk(BulkAction::Cancel, all.clone(), None, true).await.unwrap();
     assert_eq!((dry.matched, dry.changed), (20_000, 0));
-    let done = bench.jobs.bulk(Action::Cancel, all, None, false).await.unwrap();
+    let done = bench.jobs.bulk(BulkAction::Cancel, all, None, false).await.unwrap();
     assert_eq!((done.matched, done.changed), (20_000, 20_000));
     assert_eq!(bench.jobs.queue("q").await.unwrap().counts["cancelled"], 20_001);
 }
@@ -481,7 +481,7 @@ async fn a_heartbeat_that_waits_hears_at_once_what_to_stop() {
             let id = bench.enqueue(job("q")).await.job_id;
             let held = bench.lease(worker, 1).await;
             let waiting = {
-                let (jobs, beat) = (bench.jobs.clone(), Beat { worker, running: Vec::new() });
+                let (jobs, beat) = (bench.jobs.clone(), Heartbeat { worker, running: Vec::new() });
                 tokio::spawn(async move { jobs.heartbeat(beat, Duration::from_secs(3600)).await })
             };
             server.cancel(id, force, None).await.unwrap();
@@ -490,16 +490,19 @@ async fn a_heartbeat_that_waits_hears_at_once_what_to_stop() {
             assert!(heard.is_news);
             assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
             // Waiting heartbeats report it once, and so does each heartbeat that lists the job.
-            let again =
-                bench.jobs.heartbeat(Beat { worker, running: Vec::new() }, Duration::ZERO).await.unwrap();
+            let again = bench
+                .jobs
+                .heartbeat(Heartbeat { worker, running: Vec::new() }, Duration::ZERO)
+                .await
+                .unwrap();
             assert!(!again.is_news && again.cancel.is_empty() && again.lost.is_empty());
             let heard = bench.beat(worker, &held).await;
             assert_eq!((heard.cancel == [id], heard.lost == [id]), (!force, force));
             bench.report(&held[0], Outcome::Cancelled).await;
         }
     }
-    bench.jobs.want(worker, Desired::Draining, Duration::ZERO).await.unwrap();
-    let beat = Beat { worker, running: Vec::new() };
+    bench.jobs.set_desired(worker, Desired::Draining, Duration::ZERO).await.unwrap();
+    let beat = Heartbeat { worker, running: Vec::new() };
     let heard = bench.jobs.heartbeat(beat, Duration::from_secs(3600)).await.unwrap();
     assert!(heard.is_news && heard.desired == Desired::Draining);
 }
@@ -704,10 +707,10 @@ async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
     let id = bench.enqueue(job("q")).await.job_id;
     let execution = bench.lease(worker, 1).await[0].execution;
     let lines =
-        |count: usize| vec![NewLine { level: Default::default(), message: "x".into(), at: None }; count];
+        |count: usize| vec![NewLogLine { level: Default::default(), message: "x".into(), at: None }; count];
     for call in 0..12u64 {
-        let new = NewLines { execution, first: call * 1000 + 1, lines: lines(1000) };
-        assert_eq!(bench.jobs.log(new).await.unwrap(), Logged::UpTo((call + 1) * 1000 + 1));
+        let new = NewLogLines { execution, first: call * 1000 + 1, lines: lines(1000) };
+        assert_eq!(bench.jobs.log(new).await.unwrap(), LogAppended::UpTo((call + 1) * 1000 + 1));
     }
     // The last lines are kept. A reader sees the gap at its place, also a reader that was inside the gap.
     for (read, gap) in [(0, 2_000), (700, 1_300)] {
@@ -728,7 +731,7 @@ async fn a_flood_of_log_lines_is_bounded_and_says_what_is_missing() {
         assert!(kept.into_iter().eq(2_001..=12_000));
         assert_eq!(gaps, [(2_001, gap)]);
     }
-    let gap = bench.jobs.log(NewLines { execution, first: 13_000, lines: lines(1) }).await;
+    let gap = bench.jobs.log(NewLogLines { execution, first: 13_000, lines: lines(1) }).await;
     assert!(matches!(gap, Err(Error::Conflict { code: "log_gap", .. })));
 }
 

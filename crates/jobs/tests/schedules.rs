@@ -214,15 +214,15 @@ async fn a_back_fill_fires_for_the_past_or_only_tells_it() {
     fleet.wait(100).await;
     let stretch = (at(20), at(60));
     let jobs = &fleet.bench.jobs;
-    let (times, cut) = jobs.schedule_stretch("s".into(), stretch, 3).await.unwrap();
+    let (times, cut) = jobs.schedule_fires_between("s".into(), stretch, 3).await.unwrap();
     assert_eq!((times.as_slice(), cut), ([at(20), at(30), at(40)].as_slice(), true));
     assert_eq!(fires(&fleet.wait(0).await), [0i64; 0]);
     let made = jobs.backfill_schedule("s".into(), times.clone(), Some(once("k"))).await.unwrap();
     let again = jobs.backfill_schedule("s".into(), times, Some(once("k"))).await.unwrap();
     assert_eq!(made, again);
     assert_eq!(fires(&fleet.wait(0).await), [20, 30, 40]);
-    assert!(jobs.schedule_stretch("s".into(), (at(60), at(20)), 3).await.is_err());
-    assert!(jobs.schedule_stretch("s".into(), (at(0), at(2000)), 3).await.is_err());
+    assert!(jobs.schedule_fires_between("s".into(), (at(60), at(20)), 3).await.is_err());
+    assert!(jobs.schedule_fires_between("s".into(), (at(0), at(2000)), 3).await.is_err());
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
-//! What a worker has of a service's shards: answers and time in, what it gains and loses out. No socket, no clock.
+//! The shards that a worker holds: answers and time in, gained and lost shards out. No socket, no clock.
 //!
-//! Always: a shard that was lost is reported as held until the program has stopped using it; one that comes back
-//! meanwhile is gained only after that; nothing is gained without a lease, and everything is lost when the lease has run
-//! out. An answer counts from when its request was sent. Start at [`ShardLeases::apply_assignment`].
+//! Always: a lost shard is reported as held until the program has stopped using it; if it returns meanwhile it is
+//! gained only after that; nothing is gained without a lease, and everything is lost when the lease expires. A lease
+//! counts from when its request was sent. Start at [`ShardLeases::apply_assignment`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// A run of shards and the token that proves the right to them.
+/// A range of shards and their fencing token.
 #[derive(Clone, Copy, Debug, Deserialize)]
 pub struct Grant {
     pub from: u32,
@@ -17,7 +17,7 @@ pub struct Grant {
     pub token: u64,
 }
 
-/// What a server answers a worker.
+/// The server's answer to a worker.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Assignment {
@@ -27,7 +27,7 @@ pub struct Assignment {
     pub heartbeat_ms: u64,
 }
 
-/// What has changed for the program.
+/// Changes for the program.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ShardChanges {
     /// Shards it may use, with their tokens.
@@ -36,37 +36,37 @@ pub struct ShardChanges {
     pub lost: Vec<u32>,
 }
 
-/// What a worker has.
+/// The shards of a worker.
 #[derive(Debug, Default)]
 pub struct ShardLeases {
     generation: u64,
-    /// What it was last granted.
+    /// The shards of the last assignment.
     granted: BTreeMap<u32, u64>,
-    /// What the program uses.
+    /// The shards that the program uses.
     used: BTreeMap<u32, u64>,
-    /// What the program is stopping to use.
+    /// The shards that the program is stopping.
     stopping: BTreeSet<u32>,
-    /// Until when it may use anything.
+    /// When the lease expires.
     deadline: Duration,
 }
 
 impl ShardLeases {
-    /// The last assignment that was acted upon.
+    /// The generation of the last applied assignment.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The shards in use, with their tokens; none once the lease is over.
+    /// The shards in use, with their tokens; none once the lease has expired.
     pub fn shards_in_use(&self, now: Duration) -> BTreeMap<u32, u64> {
         if now < self.deadline { self.used.clone() } else { BTreeMap::new() }
     }
 
-    /// Until when the shards in use may be used; `None` when there are none.
+    /// When the lease of the shards in use expires; `None` when there are none.
     pub fn in_use_until(&self) -> Option<Duration> {
         (!self.used.is_empty()).then_some(self.deadline)
     }
 
-    /// What a beat tells: all that is used, and what is still being stopped, as ranges.
+    /// The held shards for a heartbeat: those in use and those being stopped, as ranges.
     pub fn held_ranges(&self) -> Vec<(u32, u32)> {
         let mut ranges: Vec<(u32, u32)> = Vec::new();
         let all: BTreeSet<u32> = self.used.keys().chain(&self.stopping).copied().collect();
@@ -79,7 +79,7 @@ impl ShardLeases {
         ranges
     }
 
-    /// Takes over an answer to what was sent at `sent`.
+    /// Applies an answer to a request that was sent at `sent`.
     pub fn apply_assignment(
         &mut self,
         sent: Duration,
@@ -100,7 +100,7 @@ impl ShardLeases {
         change
     }
 
-    /// Notices that the lease has run out.
+    /// Loses everything if the lease has expired.
     pub fn check_expiry(&mut self, now: Duration) -> ShardChanges {
         if now < self.deadline {
             return ShardChanges::default();
@@ -108,21 +108,21 @@ impl ShardLeases {
         ShardChanges { lost: self.give_up(|_, _, _| true), ..ShardChanges::default() }
     }
 
-    /// Everything is over.
+    /// Loses everything.
     pub fn revoke_all(&mut self) -> Vec<u32> {
         self.deadline = Duration::ZERO;
         self.granted.clear();
         self.give_up(|_, _, _| true)
     }
 
-    /// The program has stopped using a shard.
+    /// Records that the program has stopped using a shard.
     pub fn on_stopped(&mut self, shard: u32, now: Duration) -> ShardChanges {
         self.stopping.remove(&shard);
         let gained = if now < self.deadline { self.gain() } else { Vec::new() };
         ShardChanges { gained, ..ShardChanges::default() }
     }
 
-    /// Whether the program is still stopping something.
+    /// Whether the program is still stopping a shard.
     pub fn is_stopping(&self) -> bool {
         !self.stopping.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Shards of a service: be one of its workers, or look who has what.
+//! Shards of a service: run a worker, or read who owns what.
 
 mod leases;
 mod worker;
@@ -25,7 +25,7 @@ impl Client {
         Shards { client: self.clone(), service: service.into() }
     }
 
-    /// All services, in the shape that `T` reads.
+    /// All services, decoded as `T`.
     pub async fn shard_services<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.call(Method::GET, PathBuilder::new("/api/v1/shards").build()?, Bytes::new(), "").await?.parse()
     }
@@ -36,17 +36,17 @@ impl Shards {
         PathBuilder::new("/api/v1/shards").segment(&self.service)
     }
 
-    /// A worker with this id, of a service that has `count` shards. No other process may have the same id.
+    /// A worker with this id, of a service with `count` shards. No other process may have the same id.
     pub fn worker(&self, id: impl Into<String>, count: u32) -> ShardWorkerBuilder {
         ShardWorkerBuilder::new(self.clone(), id.into(), count)
     }
 
-    /// The service as it stands, in the shape that `T` reads.
+    /// The state of the service, decoded as `T`.
     pub async fn get<T: DeserializeOwned>(&self) -> Result<T, Error> {
         self.client.call(Method::GET, self.path().build()?, Bytes::new(), &self.service).await?.parse()
     }
 
-    /// Has a worker give up its shards, or lets it have some again.
+    /// Drains a worker, or lets it have shards again.
     pub async fn drain<T: DeserializeOwned>(&self, worker: &str, draining: bool) -> Result<T, Error> {
         let action = if draining { "drain" } else { "undrain" };
         self.post_action(&serde_json::json!({"action": action, "workerId": worker})).await

@@ -1,8 +1,8 @@
-//! A worker: registers, beats, and tells the program which shards it gains and loses.
+//! A shard worker: registers, sends heartbeats, and notifies the program of gained and lost shards.
 //!
 //! Always: the program hears of a shard before it counts as used, and has stopped using it before another worker can
-//! get it, or its lease has run out on this machine's own clock, which counts the time asleep too; a lost answer costs
-//! a beat, not a shard. Not here: the rules (`leases`). Start at [`ShardWorkerBuilder::start`].
+//! get it or before its lease expires on this machine's own clock, which counts suspended time too; a lost answer
+//! costs a heartbeat, not a shard. Not here: the rules (`leases`). Start at [`ShardWorkerBuilder::start`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,13 +25,13 @@ use crate::Error;
 use crate::connection::ApiCall;
 use crate::retry::RetryPolicy;
 
-/// Between beats that fail.
+/// The pause after a failed heartbeat.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
-/// The longest wait for news in one request.
+/// The longest wait for a change in one request.
 const WAIT: Duration = Duration::from_secs(20);
-/// What such a request may take beyond its wait.
+/// The extra time of such a request beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
-/// Shards whose end the program reports at a time.
+/// Shards whose stop the program reports at a time.
 const STOPPED_MAX: usize = 1_024;
 
 /// A shard that the program may use from now on.
@@ -39,7 +39,7 @@ const STOPPED_MAX: usize = 1_024;
 pub struct GainedShard {
     /// Its number.
     pub shard: u32,
-    /// Hand it to whatever the shard changes, which refuses lower ones.
+    /// The fencing token. Pass it to the resource that the shard changes, which must refuse lower ones.
     pub token: u64,
 }
 
@@ -48,7 +48,8 @@ pub struct GainedShard {
 pub struct LostShard {
     /// Its number.
     pub shard: u32,
-    /// Whether there is time to stop in order: nobody gets the shard before this is done, or the lease is over.
+    /// Whether there is time for an orderly stop: no other worker gets the shard before this is done, or the lease
+    /// expires.
     pub in_order: bool,
 }
 
@@ -90,7 +91,7 @@ impl ShardWorkerBuilder {
         }
     }
 
-    /// Its share of the shards, relative to other workers; 1 unless given.
+    /// Its share of the shards, relative to other workers; 1 by default.
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = Some(weight);
         self
@@ -102,8 +103,8 @@ impl ShardWorkerBuilder {
         self
     }
 
-    /// Swears that no former process with this id runs any more, so that its shards need not wait for its lease. Only for
-    /// those who know, for instance because whatever starts the process waits for the end of the last one.
+    /// Asserts that no former process with this id runs any more, so that its shards need not wait for its lease. Use
+    /// it only if you know that, for instance because a supervisor waits for the end of the last process.
     pub fn take_over(mut self) -> Self {
         self.take_over = true;
         self
@@ -115,7 +116,7 @@ impl ShardWorkerBuilder {
         self
     }
 
-    /// Called with each shard that the program must stop using; the shard counts as given up when the future is done.
+    /// Called with each shard that the program must stop using; the shard is released when the future completes.
     pub fn on_lost<F>(mut self, called: impl Fn(LostShard) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -124,8 +125,8 @@ impl ShardWorkerBuilder {
         self
     }
 
-    /// Registers, and beats until [`ShardWorker::leave`] or until the worker is dropped. Fails when the server refuses or
-    /// cannot be reached.
+    /// Registers, and sends heartbeats until [`ShardWorker::leave`] or until the worker is dropped. Fails when the
+    /// server refuses or cannot be reached.
     pub async fn start(self) -> Result<ShardWorker, Error> {
         let session = baton_env::fresh_uuid().to_string();
         let heartbeat_ms = AtomicU64::new(0);
@@ -143,11 +144,11 @@ impl ShardWorkerBuilder {
     }
 }
 
-/// What the program and the beating task share.
+/// The state that the program and the heartbeat task share.
 struct ShardWorkerState {
     leases: Mutex<ShardLeases>,
     clock: BootClock,
-    /// How often the server wants to hear of the worker.
+    /// The heartbeat interval that the server asks for.
     heartbeat_ms: AtomicU64,
 }
 
@@ -161,7 +162,7 @@ impl ShardWorkerState {
     }
 }
 
-/// A worker of a service. Dropping it stops the beats: its shards are free when its lease has run out.
+/// A shard worker. Dropping it stops the heartbeats: its shards are free when its lease has expired.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), baton_client::Error> {
@@ -197,15 +198,15 @@ impl ShardWorker {
         self.shared.lock_leases().shards_in_use(now)
     }
 
-    /// The token of a shard, if it may be used at this moment: ask right before the shard changes anything.
+    /// The token of a shard, if it may be used now: ask right before the shard changes anything.
     pub fn token(&self, shard: u32) -> Option<u64> {
         self.shards().get(&shard).copied()
     }
 
-    /// Stops using all shards, and gives them back.
+    /// Stops using all shards and releases them.
     pub async fn leave(mut self) -> Result<(), Error> {
         if let Some(leave) = self.leave.take() {
-            // A task that has ended says why below.
+            // If the task has ended, the reason follows below.
             let _ = leave.send(());
         }
         self.ended().await
@@ -220,7 +221,7 @@ impl ShardWorker {
     }
 }
 
-/// The task that beats.
+/// The heartbeat task.
 struct HeartbeatLoop {
     builder: ShardWorkerBuilder,
     session: String,
@@ -242,7 +243,7 @@ impl HeartbeatLoop {
             tokio::select! {
                 asked = &mut leaving, if !left => {
                     left = true;
-                    // The worker was dropped: so is this task, in a moment.
+                    // The worker was dropped, and this task ends with it.
                     if asked.is_err() {
                         return Ok(());
                     }
@@ -280,7 +281,7 @@ impl HeartbeatLoop {
         }
     }
 
-    /// Returns when the lease has run out of shards that the program uses.
+    /// Returns when the lease of shards in use has expired.
     async fn until_lease_expiry(&self) {
         let Some(deadline) = self.shared.lock_leases().in_use_until() else {
             return std::future::pending().await;
@@ -293,7 +294,7 @@ impl HeartbeatLoop {
         self.notify_program(change, false);
     }
 
-    /// A beat may take as long as a server is out of reach; the lease does not wait for it.
+    /// A heartbeat may take as long as a server is out of reach; the lease expires meanwhile.
     async fn heartbeat_watching_lease(&self) -> Result<(), Error> {
         let mut beat = std::pin::pin!(self.send_heartbeat("heartbeat"));
         loop {
@@ -304,7 +305,7 @@ impl HeartbeatLoop {
         }
     }
 
-    /// Returns when there is news.
+    /// Returns when there is a change.
     async fn wait_for_change(&self, generation: u64) {
         let shards = &self.builder.shards;
         loop {
@@ -346,7 +347,7 @@ impl HeartbeatLoop {
                 "ranges": share.held_ranges(),
             })
         };
-        // Before it is sent, however often that takes.
+        // Taken before the first attempt, however many follow.
         let sent = self.shared.clock.elapsed();
         let assignment: Assignment = builder.shards.post_action(&body).await?;
         self.shared.heartbeat_ms.store(assignment.heartbeat_ms, Ordering::Relaxed);
@@ -359,13 +360,13 @@ impl HeartbeatLoop {
     async fn release(&self) -> Result<(), Error> {
         let body = json!({"action": "release", "workerId": self.builder.id, "sessionId": self.session});
         match self.builder.shards.post_action::<Value>(&body).await {
-            // It is gone either way.
+            // The registration is gone in either case.
             Ok(_) | Err(Error::NotFound(_) | Error::Conflict(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Tells the program. Shards that it has stopped using come back through `stopped`.
+    /// Notifies the program. Shards that it has stopped using return through `stopped`.
     fn notify_program(&self, change: ShardChanges, in_order: bool) {
         for shard in change.lost {
             let (ending, done) =

@@ -1,4 +1,4 @@
-//! What a handler knows of its job, and how it is heard while it works.
+//! The context of a handler: its job, cancellation, progress and log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,29 +10,29 @@ use tokio_util::sync::CancellationToken;
 use super::log::LogBuffer;
 use super::wire::{JobLease, Level, Progress};
 
-/// Why an execution is to end before its handler is done.
+/// Why an execution must stop before its handler is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// Somebody called the job off.
+    /// The job was cancelled.
     Cancelled,
-    /// It took longer than it may.
+    /// It exceeded its timeout.
     TimedOut,
-    /// The worker stops; the job is given back and goes to another.
+    /// The worker stops; the job is released and goes to another.
     Drained,
-    /// No server answered for almost a whole lease; the job is given back. Only for [`exclusive`](super::Worker::exclusive)
-    /// workers.
+    /// No server answered for almost a whole lease; the job is released. Only for
+    /// [`exclusive`](super::Worker::exclusive) workers.
     Unrenewed,
-    /// A server says that the lease is over: the job belongs to another, or to nobody.
+    /// The server says that the lease is over: another worker has the job, or none.
     Lost,
 }
 
-/// One execution, as the worker keeps it.
+/// One execution.
 pub(super) struct Execution {
     pub lease: JobLease,
     pub args: Box<RawValue>,
-    /// Cancelled when the handler is to stop.
+    /// Cancelled when the handler must stop.
     pub stop: CancellationToken,
-    /// Rung when there is progress to tell soon.
+    /// Notified when there is progress to send soon.
     pub progress_changed: Arc<Notify>,
     pub log: LogBuffer,
     inner: Mutex<ExecutionState>,
@@ -40,7 +40,7 @@ pub(super) struct Execution {
 
 struct ExecutionState {
     end: Option<StopReason>,
-    /// On the worker's clock: until when the lease may be relied upon.
+    /// Until when the lease is trusted, on the worker's clock.
     trusted_until: Duration,
     progress: Option<Progress>,
 }
@@ -61,7 +61,7 @@ impl Execution {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the handler to stop. A lost lease outweighs every other reason; otherwise the first counts.
+    /// Asks the handler to stop. A lost lease outweighs every other reason; otherwise the first counts.
     pub(super) fn stop_handler(&self, why: StopReason) {
         let mut inner = self.lock();
         if inner.end.is_none() || why == StopReason::Lost {
@@ -87,18 +87,18 @@ impl Execution {
         inner.trusted_until = inner.trusted_until.max(until);
     }
 
-    /// The progress that has not been told.
+    /// The progress that was not sent yet.
     pub(super) fn take_progress(&self) -> Option<Progress> {
         self.lock().progress.take()
     }
 
-    /// Puts progress back that could not be told, unless there is newer.
+    /// Puts back progress that could not be sent, unless there is newer.
     pub(super) fn restore_progress(&self, progress: Progress) {
         self.lock().progress.get_or_insert(progress);
     }
 }
 
-/// A job, for the handler that works on it. Cheap to clone.
+/// A job, for its handler. Cheap to clone.
 #[derive(Clone)]
 pub struct Context {
     execution: Arc<Execution>,
@@ -120,13 +120,13 @@ impl Context {
         &self.execution.lease.job_id
     }
 
-    /// The id of this execution: another try has another.
+    /// The id of this execution; a retry has another.
     pub fn execution_id(&self) -> &str {
         &self.execution.lease.execution_id
     }
 
-    /// Rises with every execution of the job: hand it to whatever the job changes, so that an execution that was
-    /// given up cannot undo the work of a later one.
+    /// Rises with every execution of the job. Pass it to the resource that the job changes, so that a stale execution
+    /// cannot undo the work of a later one.
     pub fn fence(&self) -> u64 {
         self.execution.lease.fence
     }
@@ -136,17 +136,17 @@ impl Context {
         &self.execution.lease.job_type
     }
 
-    /// Which try this is, from 1.
+    /// The number of the attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.execution.lease.attempt
     }
 
-    /// How long the job may run; none when that is not limited.
+    /// The job's timeout, if it has one.
     pub fn time_limit(&self) -> Option<Duration> {
         self.execution.lease.deadline_ms.map(Duration::from_millis)
     }
 
-    /// The schedule that made the job.
+    /// The schedule that enqueued the job.
     pub fn schedule_id(&self) -> Option<&str> {
         self.execution.lease.schedule_id.as_deref()
     }
@@ -156,39 +156,39 @@ impl Context {
         self.execution.lease.scheduled_for.as_deref()
     }
 
-    /// The job's arguments as they were sent.
+    /// The job's arguments as raw JSON.
     pub fn args(&self) -> &RawValue {
         &self.execution.args
     }
 
-    /// Cancelled when the handler is to stop, for whatever reason. A handler that goes on is dropped a little later.
+    /// Cancelled when the handler must stop, for any reason. A handler that goes on is dropped a little later.
     pub fn cancellation(&self) -> &CancellationToken {
         &self.execution.stop
     }
 
-    /// Why the handler is to stop, once it is.
+    /// Why the handler must stop, once it must.
     pub fn ended(&self) -> Option<StopReason> {
         self.execution.stop_reason()
     }
 
-    /// Tells how far the job is. The newest word counts; it is told within about a second.
+    /// Reports progress. Only the newest report counts; it is sent within about a second.
     pub fn progress(&self, percent: f64, message: impl Into<String>) {
         let progress = Progress { percent: percent.clamp(0.0, 100.0), message: message.into() };
         self.execution.lock().progress = Some(progress);
         self.execution.progress_changed.notify_one();
     }
 
-    /// Adds a line to the job's log. Waits when lines come faster than the server takes them.
+    /// Adds a line to the job's log. Waits when lines come faster than the server accepts them.
     pub async fn log(&self, level: Level, message: impl Into<String>) {
         self.execution.log.add(level, message.into()).await;
     }
 
-    /// Adds a line that says what happens.
+    /// Adds a line at level info.
     pub async fn info(&self, message: impl Into<String>) {
         self.log(Level::Info, message).await;
     }
 
-    /// Adds a line that says what went wrong.
+    /// Adds a line at level error.
     pub async fn error(&self, message: impl Into<String>) {
         self.log(Level::Error, message).await;
     }

@@ -17,17 +17,17 @@ use super::report::{PendingReport, ReportAnswer};
 use super::session::Session;
 use super::wire::{Outcome, Report};
 
-/// How long a handler that was told to stop may take, before it is dropped.
+/// How long a handler may take to stop, before it is dropped.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// How long the answer to an outcome is waited for after a beat says that the job is lost. Both may be on their way when
-/// the outcome was accepted.
+/// How long to wait for the answer to a report after a heartbeat says that the job is lost. Both may be in flight
+/// when the outcome was accepted.
 const LATE_ANSWER_WAIT: Duration = Duration::from_secs(10);
-/// Bytes of a result: the server keeps no more.
+/// Bytes of a result: the server accepts no more.
 const RESULT_BYTES_MAX: usize = 256 << 10;
 
 /// Runs a job and reports it.
 pub(super) async fn execute(session: Arc<Session>, execution: Arc<Execution>) {
-    // One that came while the worker drains is not begun.
+    // A job that arrives while the worker drains is not started.
     let handled =
         if execution.stop_reason().is_some() { None } else { run_handler(&session, &execution).await };
     let verdict = match outcome(execution.stop_reason(), handled) {
@@ -37,7 +37,7 @@ pub(super) async fn execute(session: Arc<Session>, execution: Arc<Execution>) {
     session.finish_execution(&execution, verdict);
 }
 
-/// Lets the handler work until it returns, or until it does not although it was told to stop.
+/// Runs the handler until it returns, or until its time to stop is over.
 async fn run_handler(session: &Session, execution: &Arc<Execution>) -> Option<HandlerResult> {
     let work = session.handlers().work(Context::new(Arc::clone(execution)));
     let mut work = AbortOnDropHandle::new(tokio::spawn(work));
@@ -48,7 +48,7 @@ async fn run_handler(session: &Session, execution: &Arc<Execution>) -> Option<Ha
     handled.map(handled_or_panicked)
 }
 
-/// Returns when the handler is to stop.
+/// Returns when the handler must stop.
 async fn wait_for_stop(session: &Session, execution: &Execution) {
     let (watch, limit) = (Stopwatch::start(), execution.lease.deadline_ms.map(Duration::from_millis));
     loop {
@@ -69,7 +69,7 @@ async fn wait_for_stop(session: &Session, execution: &Execution) {
 /// How long the handler may take to stop.
 fn stop_grace(session: &Session, execution: &Execution) -> Duration {
     match execution.stop_reason() {
-        // Within the margin that the lease is not trusted for.
+        // Within the margin in which the lease is not trusted.
         Some(StopReason::Lost | StopReason::Unrenewed) => session.margin() / 2,
         _ => STOP_GRACE.min(session.trusted_for(execution)),
     }
@@ -91,7 +91,7 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 
 type ReportContents = (Outcome, Option<Box<RawValue>>, Option<Failure>);
 
-/// What to report, given why it was told to stop, if it was, and what the handler returned, if it did.
+/// The report, given why the handler was stopped, if it was, and what it returned, if it did.
 fn outcome(end: Option<StopReason>, handled: Option<HandlerResult>) -> Option<ReportContents> {
     match (end, handled) {
         (Some(StopReason::Lost), _) => None,
@@ -126,7 +126,8 @@ async fn report(session: &Session, execution: &Execution, told: ReportContents) 
         error: failure.map(Failure::into_wire),
     };
     session.report(PendingReport { report, verdict }).await;
-    // The lease is renewed meanwhile, so that the job does not go to another while its outcome is on its way.
+    // Heartbeats renew the lease meanwhile, so that the job does not go to another worker while its report is in
+    // flight.
     let answered = tokio::select! {
         biased;
         verdict = &mut answer => verdict.ok(),

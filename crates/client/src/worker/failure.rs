@@ -1,10 +1,10 @@
-//! Why a handler did not do its work, and whether it is worth another try.
+//! Failures of handlers, and whether a retry may help.
 
 use std::time::Duration;
 
 use super::wire::{FailureBody, millis};
 
-/// Why a job failed. Any error becomes one with `?`, and is then worth another try.
+/// Why a job failed. Any error converts with `?` into a failure that may be retried.
 #[derive(Clone, Debug)]
 pub struct Failure {
     kind: String,
@@ -14,23 +14,23 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure that may be gone at the next try.
+    /// A failure that a retry may fix.
     pub fn new(message: impl Into<String>) -> Self {
         Self { kind: "error".into(), message: message.into(), retryable: true, retry_after: None }
     }
 
-    /// A failure that no further try will change.
+    /// A failure that no retry can fix.
     pub fn permanent(message: impl Into<String>) -> Self {
         Self { retryable: false, ..Self::new(message) }
     }
 
-    /// Says what sort of failure it is, in a word by which failures can be grouped.
+    /// Sets the kind of failure, by which failures can be grouped.
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = kind.into();
         self
     }
 
-    /// Asks for the next try after this time, instead of what the job's policy says.
+    /// Asks for the retry after this time, instead of the delay of the job's policy.
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
@@ -51,7 +51,7 @@ impl Failure {
     }
 }
 
-// It is no error itself, so that every error can become one.
+// Not an error itself, so that every error can convert into one.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
         let mut message = error.to_string();

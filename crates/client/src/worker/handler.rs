@@ -1,4 +1,4 @@
-//! Handlers by job type, and what is wrapped around them.
+//! Handlers by job type, and middleware around them.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,16 +11,16 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use super::{Context, Failure};
 
-/// What a handler returns: the job's result as JSON, or why there is none.
+/// The result of a handler: the job's result as JSON, or a failure.
 pub type HandlerResult = Result<Box<RawValue>, Failure>;
 
-/// A handler at work.
+/// A running handler.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = HandlerResult> + Send>>;
 
 pub(super) type Handler = Arc<dyn Fn(Context) -> HandlerFuture + Send + Sync>;
 type Middleware = Arc<dyn Fn(Context, Next) -> HandlerFuture + Send + Sync>;
 
-/// What a middleware goes on to: the next one, and at last the handler.
+/// The rest of the chain: the next middleware, and at last the handler.
 pub struct Next {
     handler: Handler,
     rest: Arc<[Middleware]>,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Next {
 }
 
 impl Next {
-    /// Goes on.
+    /// Runs the rest.
     pub fn run(self, context: Context) -> HandlerFuture {
         match self.rest.get(self.at).map(Arc::clone) {
             Some(middleware) => middleware(context, Self { at: self.at + 1, ..self }),
@@ -103,7 +103,7 @@ impl Handlers {
         self.by_type.is_empty() && self.any.is_none()
     }
 
-    /// The types that the worker takes; none when it takes every type.
+    /// The types that the worker takes; empty when it takes every type.
     pub(super) fn types(&self) -> Vec<&str> {
         let mut types: Vec<_> = self.by_type.keys().map(String::as_str).collect();
         if self.any.is_some() {
@@ -113,7 +113,7 @@ impl Handlers {
         types
     }
 
-    /// Starts on a job.
+    /// Starts the handler of a job.
     pub(super) fn work(&self, context: Context) -> HandlerFuture {
         let handler = self.by_type.get(context.job_type()).or(self.any.as_ref());
         let Some(handler) = handler.map(Arc::clone) else {

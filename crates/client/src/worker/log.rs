@@ -1,7 +1,7 @@
-//! A job's log on its way to the server: collected for moments, sent in order, each line once.
+//! A job's log on its way to the server: lines are batched, sent in order, each once.
 //!
-//! Always: lines have rising numbers, so a repeated call adds none twice; a full buffer makes the handler wait, never
-//! drops a line; nothing is started for a job that logs nothing. After a refusal (the lease is over) lines go nowhere.
+//! Always: lines have rising numbers, so a retried call adds none twice; a full buffer makes the handler wait and
+//! drops no line; a job without log lines starts no task. After a refusal (the lease is over) lines are discarded.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -19,9 +19,9 @@ const WAITING_MAX: usize = 1_000;
 const LINES_MAX: usize = 500;
 /// Bytes of one call.
 const CALL_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a line; the server keeps no more.
+/// Bytes of a line; the server accepts no more.
 const LINE_BYTES_MAX: usize = 16 << 10;
-/// How long lines are collected.
+/// How long lines are batched.
 const COLLECTED_FOR: Duration = Duration::from_millis(200);
 
 enum LogCommand {
@@ -30,7 +30,7 @@ enum LogCommand {
     Flush(oneshot::Sender<()>),
 }
 
-/// Where the lines of one execution go.
+/// The log of one execution.
 pub(super) struct LogBuffer {
     client: Client,
     execution_id: String,
@@ -60,12 +60,12 @@ impl LogBuffer {
             message.truncate(end);
         }
         if let Some(sender) = self.sender() {
-            // The other end is gone only after a refusal.
+            // The receiver is gone only after a refusal.
             let _ = sender.send(LogCommand::Line(LogLine { level, message })).await;
         }
     }
 
-    /// Waits until every line was sent; takes no more.
+    /// Waits until all lines were sent; accepts no more.
     pub(super) async fn close(&self) {
         let way = std::mem::replace(
             &mut *self.sender_state.lock().unwrap_or_else(PoisonError::into_inner),
@@ -98,7 +98,7 @@ impl LogBuffer {
     }
 }
 
-/// Where lines are sent.
+/// Sends lines.
 struct LogUploader {
     client: Client,
     execution_id: String,
@@ -124,13 +124,13 @@ impl LogUploader {
                 next_seq += part.len() as u64;
             }
             for sent in flushed {
-                // Nobody may wait any more.
+                // The flush may have been abandoned.
                 let _ = sent.send(());
             }
         }
     }
 
-    /// Sends lines until the server has them or wants none.
+    /// Sends lines until the server accepts or refuses them.
     async fn send(&self, lines: &LogRequest<'_>) -> bool {
         let mut tries = 0;
         while !self.gone.is_cancelled() {
@@ -154,7 +154,7 @@ impl LogUploader {
     }
 }
 
-/// Waits a moment for more lines, unless there are enough or somebody waits for them to be sent.
+/// Waits a moment for more lines, unless there are enough or a flush waits.
 async fn collect_lines(entries: &mut mpsc::Receiver<LogCommand>, waiting: &mut Vec<LogCommand>) {
     if waiting.len() >= LINES_MAX || waiting.iter().any(|entry| matches!(entry, LogCommand::Flush(_))) {
         return;
@@ -167,7 +167,7 @@ async fn collect_lines(entries: &mut mpsc::Receiver<LogCommand>, waiting: &mut V
     }
 }
 
-/// The lines in runs that a call can carry.
+/// The lines in runs that fit a call.
 fn split_calls(mut lines: &[LogLine]) -> impl Iterator<Item = &[LogLine]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;

@@ -1,11 +1,11 @@
-//! Workers: programs that take jobs, run them and say what became of them.
+//! Workers: programs that lease jobs, run them and report their outcomes.
 //!
-//! A worker registers, leases as many jobs as it has room for, and beats for them until each is reported. Always: only
-//! a server's answer makes a job lost, so jobs run on while no server answers, and their outcomes are reported when one
-//! does; an exclusive worker stops a job before the lease ends and gives it back, for which a lease is trusted from
-//! before it was asked for, on a clock of this machine; what was lost is not reported; a stop lets running jobs end, and
-//! gives back what does not; a handler that does not stop when told is dropped. Not here: when a job is tried again (the server decides),
-//! exactly-once effects (a worker that dies between work and report sees the job run again: use the fence).
+//! A worker registers, leases as many jobs as it has room for, and sends heartbeats for them until each is reported.
+//! Always: only a server's answer makes a job lost, so jobs run on while no server answers, and are reported when one
+//! does. An exclusive worker stops a job before its lease ends and releases it; it trusts a lease from before it was
+//! requested, on this machine's clock. A lost job is not reported. A stop lets running jobs finish, and releases
+//! those that do not; a handler that does not stop when asked is dropped. Not here: when a job is retried (the server
+//! decides), exactly-once effects (a worker that dies between work and report sees the job run again: use the fence).
 //! Start at [`Worker`]; `session` holds what runs.
 
 mod context;
@@ -35,13 +35,13 @@ use handler::Handlers;
 
 use crate::{Client, Error};
 
-/// The queue of a worker that names none.
+/// The default queue.
 const QUEUE: &str = "default";
-/// Jobs at once unless told.
+/// Jobs at once by default.
 const CONCURRENCY: usize = 10;
-/// Jobs at once at most; more are more processes' work.
+/// The limit of jobs at once; use more processes beyond it.
 const CONCURRENCY_MAX: usize = 10_000;
-/// How long running jobs may go on after the signal to stop.
+/// How long running jobs may go on after the stop.
 const DRAIN: Duration = Duration::from_secs(30);
 
 /// A worker under construction; [`run`](Self::run) starts it.
@@ -123,39 +123,40 @@ impl Client {
 }
 
 impl Worker {
-    /// A name for people; two workers may share it.
+    /// A display name, which need not be unique.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Serves this queue, and others that are named; `default` when none is.
+    /// Serves this queue; call it again for more. `default` when none is given.
     pub fn queue(mut self, queue: impl Into<String>) -> Self {
         self.queues.push(queue.into());
         self
     }
 
-    /// Says something of this worker for people to find it by.
+    /// Adds a label for operators.
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(name.into(), value.into());
         self
     }
 
-    /// Runs this many jobs at once; 10 unless told.
+    /// Runs this many jobs at once; 10 by default.
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.concurrency = jobs;
         self
     }
 
-    /// How long running jobs may go on after the signal to stop, before they are given back; 30 seconds unless told.
+    /// How long running jobs may go on after the stop, before they are released; 30 seconds by default.
     pub fn drain(mut self, longest: Duration) -> Self {
         self.drain = longest;
         self
     }
 
-    /// Stops a job before its lease ends when no server answers, and gives it back as soon as one does. So no two workers
-    /// run it at once, as long as its handler stops when it is told to. Otherwise a job runs on until a server says that it
-    /// is lost: an outage of all servers costs nothing, but a worker that alone is cut off goes on beside the next one.
+    /// Stops a job before its lease ends when no server answers, and releases it as soon as one does. So no two
+    /// workers run it at once, as long as its handler stops when asked. Otherwise a job runs on until a server says
+    /// that it is lost: an outage of all servers costs nothing, but a worker that alone is cut off runs its job
+    /// beside the next worker.
     pub fn exclusive(mut self) -> Self {
         self.is_exclusive = true;
         self
@@ -185,7 +186,7 @@ impl Worker {
         Ok(self)
     }
 
-    /// Works on jobs of this type. `Ok` completes a job with a result, `Err` fails it.
+    /// Handles jobs of this type. `Ok` completes a job with a result, `Err` fails it.
     pub fn handle<A, R, F, W>(mut self, job_type: impl Into<String>, handler: F) -> Self
     where
         A: DeserializeOwned + Send,
@@ -197,7 +198,7 @@ impl Worker {
         self
     }
 
-    /// Works on jobs of this type, with their arguments as they were sent and a result that is JSON already.
+    /// Handles jobs of this type, with raw JSON arguments and result.
     pub fn handle_raw<F, W>(mut self, job_type: impl Into<String>, handler: F) -> Self
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
@@ -207,7 +208,7 @@ impl Worker {
         self
     }
 
-    /// Works on jobs of every type that has no handler of its own.
+    /// Handles jobs of every type without a handler of its own.
     pub fn handle_any<F, W>(mut self, handler: F) -> Self
     where
         F: Fn(Context) -> W + Send + Sync + 'static,
@@ -217,8 +218,8 @@ impl Worker {
         self
     }
 
-    /// Wraps every handler: sees the job before it and the outcome after it, and may change both. The first that is
-    /// added is the outermost.
+    /// Wraps every handler: sees the job before it and the outcome after it, and may change both. The middleware that
+    /// is added first is the outermost.
     pub fn wrap<F, W>(mut self, middleware: F) -> Self
     where
         F: Fn(Context, Next) -> W + Send + Sync + 'static,
@@ -228,8 +229,7 @@ impl Worker {
         self
     }
 
-    /// Works until stopped. A server that is not there at the start is an error; one that goes away later is waited
-    /// for.
+    /// Runs until stopped. An unreachable server is an error at the start, and is waited for later.
     pub async fn run(mut self) -> Result<WorkerStats, Error> {
         if self.handlers.is_empty() {
             return Err(Error::Invalid("a worker needs a handler".into()));

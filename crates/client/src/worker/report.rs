@@ -1,6 +1,6 @@
-//! Outcomes on their way to the server: those that come together go in one call, and each until it is answered.
+//! Reports on their way to the server, batched, each retried until it is answered.
 //!
-//! Always: an outcome is told again for as long as its job waits for the answer, however long no server answers.
+//! Always: a report is retried as long as its job waits for the answer, however long no server answers.
 
 use http::uri::PathAndQuery;
 use tokio::sync::{mpsc, oneshot};
@@ -11,13 +11,13 @@ use crate::{Client, Error, retry};
 /// Outcomes of one call.
 const REPORTS_MAX: usize = 500;
 
-/// What the server says to an outcome.
+/// The server's answer to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReportAnswer {
     Accepted,
-    /// The execution was given up before; the job runs, or ran, elsewhere.
+    /// The execution is stale: another one has or had the job.
     Refused,
-    /// Nobody could be told.
+    /// No server could be reached.
     Unreported,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct PendingReport {
     pub verdict: oneshot::Sender<ReportAnswer>,
 }
 
-/// Reports until all senders are gone.
+/// Sends reports until all senders are gone.
 pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<PendingReport>) {
     let mut batch = Vec::with_capacity(REPORTS_MAX);
     while entries.recv_many(&mut batch, REPORTS_MAX).await > 0 {
@@ -34,7 +34,7 @@ pub(super) async fn run(client: Client, mut entries: mpsc::Receiver<PendingRepor
             batch.drain(..).map(|entry| (entry.report, entry.verdict)).unzip();
         let verdicts = report_until_answered(&client, &reports, &answers).await;
         for (answer, verdict) in answers.into_iter().zip(verdicts) {
-            // A job that is lost or dropped does not wait.
+            // A job that was lost or dropped does not wait.
             let _ = answer.send(verdict);
         }
     }

@@ -1,4 +1,4 @@
-//! What runs: one registration, with the loops that lease and beat for its jobs.
+//! One registration, with the loops that lease jobs and send heartbeats.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,42 +28,42 @@ use crate::path::PathBuilder;
 use crate::retry::{self, RetryPolicy};
 use crate::{Client, Error};
 
-/// How long one call for jobs waits at the server, at most.
+/// How long one lease call waits at the server, at most.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// What a long poll may take beyond its wait.
+/// The extra time of a long poll beyond its wait.
 const WAIT_GRACE: Duration = Duration::from_secs(5);
-/// The shortest time between two calls that find nothing, for servers that answer at once although asked to wait.
+/// The shortest time between two empty lease calls, for servers that answer at once although asked to wait.
 const EMPTY_LEASE_MIN: Duration = Duration::from_millis(100);
-/// Jobs of one call.
+/// Jobs of one lease call.
 const LEASES_MAX: usize = 1_000;
-/// Outcomes that wait to be reported.
+/// Reports that wait to be sent.
 const REPORTS_WAITING_MAX: usize = 10_000;
-/// Progress is told at most this often.
+/// The least time between two progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long handlers have that are told to stop at the end of a drain.
+/// How long handlers have to stop at the end of a drain.
 const STOP_WAIT: Duration = Duration::from_secs(20);
 
-/// What a worker has done.
+/// The statistics of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerStats {
     /// Jobs that it completed.
     pub succeeded: u64,
-    /// Jobs that failed, ran out of time or were called off.
+    /// Jobs that failed, timed out or were cancelled.
     pub failed: u64,
-    /// Jobs that it gave back.
+    /// Jobs that it released.
     pub released: u64,
-    /// Jobs that were lost, or whose outcome was refused.
+    /// Jobs that were lost, or whose report was refused.
     pub lost: u64,
 }
 
 /// Why a session ended.
 enum SessionEnd {
     Stopped,
-    /// The server does not know this worker any more.
+    /// The server has deleted this worker's registration.
     Forgotten,
 }
 
-/// Registers and works, again when the server has forgotten the worker, until stopped.
+/// Registers and runs, again when the server has deleted the registration, until stopped.
 pub(super) async fn run(worker: Worker) -> Result<WorkerStats, Error> {
     let worked = Arc::new(WorkerCounters::default());
     let mut registered = register(&worker).await?;
@@ -127,7 +127,7 @@ pub(super) struct Session {
     id: String,
     incarnation: Value,
     heartbeat: Duration,
-    /// How long one call for jobs waits. A lease is trusted from before the call, so this is a part of it only.
+    /// How long one lease call waits. A lease is trusted from before the call, so this is only part of it.
     wait: Duration,
     concurrency: usize,
     drain: Duration,
@@ -136,11 +136,11 @@ pub(super) struct Session {
     clock: BootClock,
     running: Mutex<HashMap<String, Arc<Execution>>>,
     reports: mpsc::Sender<PendingReport>,
-    /// Rung when there is progress to tell.
+    /// Notified when there is progress to send.
     beat: Arc<Notify>,
-    /// Cancelled when no more jobs are to be taken.
+    /// Cancelled when the worker takes no more jobs.
     draining: CancellationToken,
-    /// Cancelled when the server does not know this worker any more.
+    /// Cancelled when the server has deleted the registration.
     forgotten: CancellationToken,
     tally: Arc<WorkerCounters>,
 }
@@ -148,7 +148,7 @@ pub(super) struct Session {
 impl Session {
     fn new(worker: &Worker, registered: &RegistrationResponse, tally: Arc<WorkerCounters>) -> Arc<Self> {
         let (reports, entries) = mpsc::channel(REPORTS_WAITING_MAX);
-        // Ends when the session does, with the last sender.
+        // Ends with the session, when the last sender is gone.
         tokio::spawn(report::run(worker.client.clone(), entries));
         Arc::new(Self {
             client: worker.client.clone(),
@@ -172,7 +172,7 @@ impl Session {
 
     async fn work(self: &Arc<Self>) -> Result<SessionEnd, Error> {
         let tasks = TaskTracker::new();
-        // Whoever drops a worker instead of stopping it drops its jobs.
+        // Dropping a worker instead of stopping it drops its jobs.
         let dropped = CancellationToken::new();
         let _drop = dropped.clone().drop_guard();
         let beating = AbortOnDropHandle::new(tokio::spawn(Arc::clone(self).run_heartbeats()));
@@ -183,7 +183,7 @@ impl Session {
             tasks.wait().await;
             return leasing.map(|()| SessionEnd::Forgotten);
         }
-        // Those that do not end in time are told to, and given back.
+        // Jobs that do not finish in time are stopped and released.
         if tokio::time::timeout(self.drain, tasks.wait()).await.is_err() {
             self.end_all(StopReason::Drained);
             if tokio::time::timeout(STOP_WAIT, tasks.wait()).await.is_err() {
@@ -195,7 +195,7 @@ impl Session {
         Ok(SessionEnd::Stopped)
     }
 
-    /// Takes jobs while there is room, until the worker drains or is forgotten.
+    /// Leases jobs while there is room, until the worker drains or its registration is deleted.
     async fn lease_jobs(
         self: &Arc<Self>,
         tasks: &TaskTracker,
@@ -246,8 +246,8 @@ impl Session {
         }
     }
 
-    /// One call for jobs. A worker that drains meanwhile says so, upon which the server lets the call end: to hang up
-    /// instead might lose jobs that are on their way.
+    /// One lease call. A worker that starts to drain announces it, and the server ends the call: to abandon the call
+    /// might lose jobs in flight.
     async fn lease(&self, max: usize) -> Result<Vec<(JobLease, Duration)>, Error> {
         let body =
             serde_json::to_vec(&LeaseRequest { max, wait_ms: millis(self.wait) }).map_err(Error::Payload)?;
@@ -277,7 +277,7 @@ impl Session {
         Ok(leases.into_iter().map(trusted).collect())
     }
 
-    /// Takes a job on; what is returned runs it, in its place.
+    /// Takes a job on; returns the future that runs it.
     fn start(
         self: &Arc<Self>,
         lease: JobLease,
@@ -297,7 +297,7 @@ impl Session {
         }
     }
 
-    /// Renews the leases of all jobs, and hears what is wanted of them.
+    /// Renews the leases of all jobs, and applies the answers.
     async fn run_heartbeats(self: Arc<Self>) {
         tokio::select! {
             () = self.poll_heartbeats() => {}
@@ -305,10 +305,10 @@ impl Session {
         }
     }
 
-    /// Beats, one call after the other. Each waits at the server for something to do.
+    /// Sends heartbeats, one call after the other. Each waits at the server for a change.
     async fn poll_heartbeats(&self) {
         loop {
-            // The answer renews leases from when it was asked for, so with jobs it is not waited for that long.
+            // The answer renews leases from the time of the request, so with jobs the call waits less.
             let is_idle = self.lock_running().is_empty();
             let wait = if is_idle { self.heartbeat } else { self.heartbeat / 2 };
             let asked = Stopwatch::start();
@@ -330,7 +330,7 @@ impl Session {
         }
     }
 
-    /// Tells progress soon, but not at every word.
+    /// Sends progress soon, but not every report.
     async fn send_progress(&self) {
         loop {
             self.beat.notified().await;
@@ -341,7 +341,7 @@ impl Session {
         }
     }
 
-    /// Beats, and waits at the server for something to do; returns whether there is.
+    /// Sends a heartbeat, and waits at the server for a change. Returns whether there is one.
     async fn send_heartbeat(&self, wait: Duration) -> Result<bool, Error> {
         let executions: Vec<_> = self.lock_running().values().cloned().collect();
         let told: Vec<_> = executions.iter().map(|execution| execution.take_progress()).collect();
@@ -358,7 +358,7 @@ impl Session {
             method: Method::POST,
             path: self.path("/heartbeat")?,
             body: body.into(),
-            // A beat that takes longer is worth less than the next one.
+            // A heartbeat that takes longer is worth less than the next one.
             timeout: wait + self.heartbeat,
             retry_policy: RetryPolicy::Poll,
             routing_key: &self.id,
@@ -377,7 +377,7 @@ impl Session {
         Ok(!beaten.cancel.is_empty() || !beaten.lost.is_empty())
     }
 
-    /// Does what the answer to a beat asks for.
+    /// Applies the answer to a heartbeat.
     fn apply_heartbeat(&self, beaten: &HeartbeatResponse, executions: &[Arc<Execution>], asked_at: Duration) {
         for execution in executions {
             let id = &execution.lease.job_id;
@@ -388,7 +388,7 @@ impl Session {
             let life = Duration::from_millis(execution.lease.lease_ms).saturating_sub(self.margin());
             execution.extend_trust(asked_at + life);
         }
-        // Among them may be jobs that came after the beat.
+        // Some of them may have arrived after the heartbeat.
         let cancelled = {
             let running = self.lock_running();
             beaten.cancel.iter().filter_map(|id| running.get(id).cloned()).collect::<Vec<_>>()
@@ -431,14 +431,14 @@ impl Session {
         executions.iter().for_each(|execution| execution.stop_handler(why));
     }
 
-    /// Takes note of an execution's end; no verdict when it was lost.
+    /// Removes an execution that has ended; no answer when it was lost.
     pub(super) fn finish_execution(
         &self,
         execution: &Arc<Execution>,
         verdict: Option<(Outcome, ReportAnswer)>,
     ) {
         let mut running = self.lock_running();
-        // The same job may have come back under a new fence.
+        // The same job may have returned under a new fence.
         if running.get(&execution.lease.job_id).is_some_and(|other| Arc::ptr_eq(other, execution)) {
             running.remove(&execution.lease.job_id);
         }
@@ -452,7 +452,7 @@ impl Session {
     }
 
     pub(super) async fn report(&self, entry: PendingReport) {
-        // The reporter lives as long as the session.
+        // The report task lives as long as the session.
         let _ = self.reports.send(entry).await;
     }
 
@@ -469,7 +469,7 @@ impl Session {
         }
     }
 
-    /// How long before its end a lease is not trusted any more.
+    /// How long before its end a lease is no longer trusted.
     pub(super) fn margin(&self) -> Duration {
         self.heartbeat / 2
     }

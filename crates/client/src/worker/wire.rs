@@ -1,4 +1,4 @@
-//! What a worker and the server say to each other.
+//! The messages between a worker and the server.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct RegistrationRequest<'a> {
 #[serde(rename_all = "camelCase")]
 pub(super) struct RegistrationResponse {
     pub worker_id: String,
-    /// Given back with every beat, as it came.
+    /// Returned with every heartbeat, unchanged.
     #[serde(default)]
     pub incarnation: Value,
     pub heartbeat_ms: u64,
@@ -41,7 +41,7 @@ pub(super) struct LeaseResponse {
     pub leases: Vec<JobLease>,
 }
 
-/// A job that this worker has until its lease runs out.
+/// A leased job.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct JobLease {
@@ -49,7 +49,7 @@ pub(super) struct JobLease {
     pub execution_id: String,
     pub fence: u64,
     pub lease_ms: u64,
-    /// How long it may run; none when that is not limited.
+    /// Its timeout, if it has one.
     #[serde(default)]
     pub deadline_ms: Option<u64>,
     pub job_type: String,
@@ -97,7 +97,7 @@ pub(super) struct HeartbeatResponse {
     pub cancel: Vec<String>,
 }
 
-/// What became of an execution.
+/// The outcome of an execution.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Report {
@@ -162,17 +162,17 @@ pub(super) struct LogLine {
     pub message: String,
 }
 
-/// How much a line of a log matters.
+/// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// For whoever looks for a fault.
+    /// Details for finding a bug.
     Debug,
-    /// What happens.
+    /// Normal events.
     Info,
-    /// What should not happen.
+    /// Unexpected events.
     Warn,
-    /// What went wrong.
+    /// Failures.
     Error,
 }
 

@@ -1,4 +1,4 @@
-//! The client against a tiny HTTP server on a real socket, and where rules matter against a whole one.
+//! The client against a tiny HTTP server on a real socket, and against a whole server where its rules matter.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 

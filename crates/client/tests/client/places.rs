@@ -1,4 +1,4 @@
-//! Where messages come from and where a group goes on, against a whole server.
+//! Where messages come from and where a group continues, against a whole server.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn started() -> (Testing, Client) {
     (server, client)
 }
 
-/// All that the queue has for its group, as numbers.
+/// All messages of the queue for its group, as numbers.
 async fn taken(queue: &Queue) -> Vec<u32> {
     let pop = queue.pop().batch(10).partitions(10).auto_ack(true);
     let messages = pop.send().await.unwrap();

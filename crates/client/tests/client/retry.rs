@@ -9,8 +9,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::support::{Reply, TestServer, queued};
 
-/// An address at which nobody listens.
-async fn nobody() -> String {
+/// An address at which no server listens.
+async fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
@@ -44,7 +44,7 @@ async fn a_push_without_ids_is_not_repeated_once_it_may_have_arrived() {
 #[tokio::test]
 async fn a_push_without_ids_moves_on_when_it_never_left() {
     let server = TestServer::start(queued).await;
-    let baton = Client::builder().url(nobody().await).url(&server.url).build().unwrap();
+    let baton = Client::builder().url(unused_address().await).url(&server.url).build().unwrap();
     for queue in ["a", "b", "c", "d"] {
         baton.queue(queue).push(&1).without_transaction_ids().send().await.unwrap();
     }
@@ -107,7 +107,7 @@ async fn a_failed_server_is_passed_over_for_a_while() {
 
 #[tokio::test]
 async fn nobody_listening_is_recognised() {
-    let baton = Client::builder().url(nobody().await).retries(0).build().unwrap();
+    let baton = Client::builder().url(unused_address().await).retries(0).build().unwrap();
     let error = baton.queue("orders").push(&1).send().await.unwrap_err();
     assert!(error.is_connection_refused(), "{error:?}");
     assert!(error.is_temporary());
@@ -133,13 +133,13 @@ async fn a_connection_is_used_again_and_carries_the_token() {
     assert!(server.seen().iter().all(|seen| seen.authorization.as_deref() == Some("Bearer secret")));
 }
 
-/// A server that promises to keep its connections and closes each after one answer.
+/// A server that announces keep-alive but closes each connection after one response.
 async fn fickle() -> (String, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let task = tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            // Headers and body arrive in one write; an empty read is a connection that was never used.
+            // Headers and body arrive in one write; an empty read is an unused connection.
             if stream.read(&mut [0; 4096]).await.is_ok_and(|bytes| bytes > 0) {
                 let body = r#"[{"status":"queued"}]"#;
                 let answer = format!("HTTP/1.1 201 Created\r\ncontent-length: {}\r\n\r\n{body}", body.len());
@@ -158,7 +158,7 @@ async fn a_connection_that_the_server_closed_meanwhile_costs_no_error() {
         orders.push(&n).confirm().await.unwrap();
     }
     for n in 0..5 {
-        // Time for the news of the closing to arrive: without ids a push that may have left is not repeated.
+        // Gives the close time to arrive: without ids a push that may have been sent is not retried.
         baton_env::sleep(Duration::from_millis(20)).await;
         orders.push(&n).without_transaction_ids().confirm().await.unwrap();
     }

@@ -17,7 +17,7 @@ async fn server() -> Testing {
     testing_with(&settings).await.unwrap()
 }
 
-/// What a program uses; two that use one shard are noticed at once.
+/// The shards in use; a shard that two workers use fails the test at once.
 #[derive(Clone, Default)]
 struct Used(Arc<Mutex<BTreeSet<u32>>>);
 
@@ -71,7 +71,7 @@ async fn workers_share_hand_over_and_leave() {
     assert_eq!(a.token(11), None);
     a.leave().await.unwrap();
     eventually("all for one", || b.shards().len() == 12).await;
-    // Dropped without a word: the shards wait for the lease.
+    // Dropped without leaving: the shards wait for the lease.
     drop(b);
     used.0.lock().unwrap().clear();
     let c = worker(&client, "c", &used).await;

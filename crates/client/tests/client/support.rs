@@ -1,4 +1,4 @@
-//! A tiny HTTP server on a real socket that answers as the test says and remembers what it was asked.
+//! A tiny HTTP server on a real socket that answers as the test says and records its requests.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ impl Seen {
     }
 }
 
-/// What the test lets the server do.
+/// The answer of the test server.
 pub enum Reply {
     Json(u16, Value),
     RetryAfter(u16, &'static str),
@@ -63,7 +63,7 @@ pub fn acked(seen: &Seen) -> Reply {
     Reply::Json(200, (0..acks).map(result).collect())
 }
 
-/// A pop answer with messages `from..to` of one partition, their payload their number.
+/// A pop response with messages `from..to` of one partition; each payload is the number.
 pub fn batch(partition: &str, from: usize, to: usize) -> Reply {
     let messages: Vec<_> = (from..to)
         .map(|n| {

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use crate::support::{Reply, Seen, TestServer};
 
-/// What the server says to a beat, given which one it is.
+/// The server's answer to a heartbeat, by its number.
 type Beats = fn(usize) -> Value;
 
 fn quiet(_: usize) -> Value {
     json!({"desiredState": "active", "lost": [], "cancel": []})
 }
 
-/// Gives out `jobs` once and accepts everything.
+/// Leases `jobs` once and accepts everything.
 async fn server(jobs: Value, lease_ms: u64, beats: Beats) -> TestServer {
     let (leased, beaten) = (AtomicUsize::new(0), AtomicUsize::new(0));
     TestServer::start(move |seen: &Seen| match seen {
@@ -47,7 +47,7 @@ fn worker(server: &TestServer, stop: &CancellationToken) -> Worker {
     Client::new(&server.url).unwrap().worker().queue("q").stop_on(stop.clone())
 }
 
-/// All outcomes that were reported, by job.
+/// All reported outcomes, by job.
 fn reports(server: &TestServer) -> Vec<Value> {
     let seen = server.seen_at(":report");
     let mut all: Vec<_> = seen.iter().flat_map(|s| s.body["items"].as_array().unwrap()).cloned().collect();
@@ -55,7 +55,7 @@ fn reports(server: &TestServer) -> Vec<Value> {
     all
 }
 
-/// Cancels `stop` when the server has heard so many outcomes.
+/// Cancels `stop` when the server has received so many reports.
 fn stop_after(server: Arc<TestServer>, count: usize, stop: CancellationToken) {
     tokio::spawn(async move {
         while reports(&server).len() < count {
@@ -163,7 +163,7 @@ async fn logs_are_numbered_and_there_before_the_outcome_and_progress_goes_with_a
     assert_eq!(beat.body["incarnation"], 5);
 }
 
-/// Waits until it is told to stop, and says so.
+/// Runs until it is asked to stop, and then returns.
 async fn obedient(context: Context) -> HandlerResult {
     context.cancellation().cancelled().await;
     Err(Failure::new(format!("{:?}", context.ended())))
@@ -210,7 +210,7 @@ async fn a_lost_job_is_stopped_and_not_reported() {
     assert_eq!((worked.lost, reports(&server).len()), (1, 0));
 }
 
-/// Beats are not answered as the protocol wants, so no lease is renewed.
+/// Heartbeat answers that violate the protocol, so no lease is renewed.
 fn nonsense(_: usize) -> Value {
     json!("nonsense")
 }
@@ -238,7 +238,7 @@ async fn an_exclusive_job_whose_lease_cannot_be_renewed_is_stopped_before_it_end
 
 #[tokio::test]
 async fn a_job_goes_on_while_no_server_answers_and_its_outcome_is_told_when_one_does() {
-    // Neither beats nor reports are answered for several leases.
+    // No heartbeat or report is answered for several leases.
     let (beaten, reported) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let leased = AtomicUsize::new(0);
     let server = Arc::new(

@@ -7,33 +7,33 @@
 
 use baton_types::PartitionId;
 
-use crate::model::ids::{CHUNK, Place};
+use crate::model::ids::{CHUNK, JobPosition};
 use crate::model::payload;
 use crate::model::state::State;
 use crate::rules::cancellation::move_spec;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// Compaction starts when it can free this many chunks.
 const WORTH: u64 = 16;
 
 /// Moves the specifications of one chunk, if compaction pays. Returns how many it moved.
-pub fn compact(book: &mut Book<'_>, partition: PartitionId) -> Result<usize, Halt> {
-    let tail = book.next_place(partition)?.offset.0 / CHUNK;
-    let freed = &book.head(partition)?.freed;
+pub fn compact(tx: &mut JobsTx<'_>, partition: PartitionId) -> Result<usize, Abort> {
+    let tail = tx.next_position(partition)?.offset.0 / CHUNK;
+    let freed = &tx.head(partition)?.freed;
     let (first, won) = (freed.end, freed.beyond.len());
     if won < WORTH || won * 2 < tail.saturating_sub(first) {
         return Ok(0);
     }
-    let slots = book.chunk((partition, first))?.iter().enumerate().filter(|(_, slot)| !slot.is_free());
+    let slots = tx.chunk((partition, first))?.iter().enumerate().filter(|(_, slot)| !slot.is_free());
     let owner = |(index, slot): (usize, &crate::model::slot::Slot)| match (slot.state, slot.spec) {
         // The specification of another job, which compaction moved here before.
-        (State::Gone, Some(owner)) => Place { partition, offset: owner },
-        _ => Place::new(partition, first * CHUNK + index as u64),
+        (State::Gone, Some(owner)) => JobPosition { partition, offset: owner },
+        _ => JobPosition::new(partition, first * CHUNK + index as u64),
     };
-    let owners: Vec<Place> = slots.map(owner).collect();
-    for place in &owners {
-        let (spec, args) = book.spec(*place)?;
-        move_spec(book, *place, &payload::encode_spec(&spec, &args))?;
+    let owners: Vec<JobPosition> = slots.map(owner).collect();
+    for position in &owners {
+        let (spec, args) = tx.spec(*position)?;
+        move_spec(tx, *position, &payload::encode_spec(&spec, &args))?;
     }
     Ok(owners.len())
 }

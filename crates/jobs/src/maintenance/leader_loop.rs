@@ -15,7 +15,7 @@ use baton_store::{BoxFuture, run};
 use baton_types::PartitionId;
 
 use crate::maintenance::compaction::compact;
-use crate::maintenance::schedule_firing::Schedules;
+use crate::maintenance::schedule_firing::ScheduleFiring;
 use crate::maintenance::{leadership, log_retention, timeouts};
 use crate::model::error::{Error, NOT_LEADER};
 use crate::rules::availability::Availability;
@@ -44,15 +44,15 @@ pub trait Duty: Send + Sync {
 
 /// The duties of every leader, with or without other nodes.
 pub fn own_duties() -> Vec<Box<dyn Duty>> {
-    vec![Box::new(Clock), Box::new(Schedules), Box::new(Trim)]
+    vec![Box::new(Timeouts), Box::new(ScheduleFiring), Box::new(Retention)]
 }
 
 /// Tries to become leader, and leads, until the server stops.
-pub async fn keep(shared: Arc<Shared>, duties: Vec<Box<dyn Duty>>) {
+pub async fn run_until_stopped(shared: Arc<Shared>, duties: Vec<Box<dyn Duty>>) {
     while !shared.stop.is_cancelled() {
         // Measured from before the attempt, so that this node stops trusting its lease before the others take it.
         let before = Stopwatch::start();
-        let term = if shared.standing.is_idle() { None } else { take(&shared).await };
+        let term = if shared.participation.is_idle() { None } else { acquire_term(&shared).await };
         if let Some(term) = term {
             shared.meter.became_leader();
             tracing::info!(term = term.number, "this node runs the duties of jobs");
@@ -60,7 +60,7 @@ pub async fn keep(shared: Arc<Shared>, duties: Vec<Box<dyn Duty>>) {
             shared.meter.was_leader();
         }
         if !shared.stop.is_cancelled() {
-            pause(&shared, jittered(shared.options.times.try_lead())).await;
+            pause(&shared, jittered(shared.options.times.election_interval())).await;
         }
     }
 }
@@ -71,47 +71,47 @@ fn jittered(pause: Duration) -> Duration {
 }
 
 /// Runs the duties until nothing is due. Returns whether this node could lead.
-pub async fn once(shared: &Arc<Shared>) -> Result<bool, Error> {
-    let Some(term) = take(shared).await else { return Ok(false) };
-    while Schedules.run(shared, &term).await?.is_zero() {}
-    while Clock.run(shared, &term).await?.is_zero() {}
-    Trim.run(shared, &term).await?;
+pub async fn run_due_duties(shared: &Arc<Shared>) -> Result<bool, Error> {
+    let Some(term) = acquire_term(shared).await else { return Ok(false) };
+    while ScheduleFiring.run(shared, &term).await?.is_zero() {}
+    while Timeouts.run(shared, &term).await?.is_zero() {}
+    Retention.run(shared, &term).await?;
     Ok(true)
 }
 
-async fn take(shared: &Arc<Shared>) -> Option<Term> {
+async fn acquire_term(shared: &Arc<Shared>) -> Option<Term> {
     let (node, sole) = (Arc::clone(&shared.options.node), shared.options.sole);
     let (life, known) = (shared.options.times.term, shared.availability());
-    let taken = run(&*shared.store, move |tx| leadership::take(tx, &node, sole, life, known));
-    match within(shared.options.duty_limit, taken).await? {
+    let taken = run(&*shared.store, move |tx| leadership::acquire(tx, &node, sole, life, known));
+    match with_time_limit(shared.options.duty_limit, taken).await? {
         Ok(term) => term,
         Err(error) => {
-            tracing::debug!(%error, "the lease for the duties of jobs cannot be had");
+            tracing::debug!(%error, "this node cannot acquire the leader's lease");
             None
         }
     }
 }
 
 /// How a leadership ended.
-enum Ended {
+enum LeadershipEnd {
     /// Another node may hold the lease by now, or this node's clock is not to be trusted.
     Lost,
     /// This node resigns while it still holds the lease.
-    Given,
+    Resigned,
 }
 
 /// Runs the duties until the lease is lost, the node leaves or the server stops.
 async fn lead(shared: &Arc<Shared>, duties: &[Box<dyn Duty>], mut term: Term, renewed: Stopwatch) {
     let ended = while_trusted(shared, duties, &mut term, renewed).await;
     match ended {
-        Ended::Lost => {
+        LeadershipEnd::Lost => {
             tracing::warn!(term = term.number, "this node does not run the duties of jobs any more")
         }
-        Ended::Given if shared.standing.is_abandoned() => {}
-        Ended::Given => {
+        LeadershipEnd::Resigned if shared.participation.is_abandoned() => {}
+        LeadershipEnd::Resigned => {
             let known = shared.availability_in(&term);
             if let Err(error) = run(&*shared.store, move |tx| leadership::resign(tx, &term, known)).await {
-                tracing::debug!(%error, "the lease for the duties of jobs was not given back");
+                tracing::debug!(%error, "the leader's lease was not released");
             }
         }
     }
@@ -122,49 +122,46 @@ async fn while_trusted(
     duties: &[Box<dyn Duty>],
     term: &mut Term,
     mut renewed: Stopwatch,
-) -> Ended {
+) -> LeadershipEnd {
     let times = shared.options.times;
     let mut pauses: Vec<(Stopwatch, Duration)> =
         duties.iter().map(|_| (Stopwatch::start(), Duration::ZERO)).collect();
     let mut is_first = true;
     loop {
         for (duty, (since, pause)) in duties.iter().zip(&mut pauses) {
-            if since.elapsed() < *pause && !shared.is_rung(duty.name()) {
+            if since.elapsed() < *pause && !shared.is_requested(duty.name()) {
                 continue;
             }
-            let left = times.trusted().saturating_sub(renewed.elapsed());
+            let left = times.lease_trust().saturating_sub(renewed.elapsed());
             let limit = shared.options.duty_limit.min(left);
-            *pause = match within(limit, duty.run(shared, term)).await {
-                None if limit == left => return Ended::Lost,
+            *pause = match with_time_limit(limit, duty.run(shared, term)).await {
+                None if limit == left => return LeadershipEnd::Lost,
                 Some(Ok(pause)) => pause,
-                Some(Err(Error::Conflict { code: NOT_LEADER, .. })) => return Ended::Lost,
+                Some(Err(Error::Conflict { code: NOT_LEADER, .. })) => return LeadershipEnd::Lost,
                 Some(Err(error)) if is_first => {
-                    tracing::warn!(%error, duty = duty.name(), "a duty cannot begin; another node may do better");
-                    return Ended::Given;
+                    tracing::warn!(%error, duty = duty.name(), "a duty cannot start; this node resigns as leader");
+                    return LeadershipEnd::Resigned;
                 }
                 Some(Err(error)) => {
-                    tracing::warn!(%error, duty = duty.name(), "a duty failed; it will be tried again");
+                    tracing::warn!(%error, duty = duty.name(), "a duty failed and will be retried");
                     FAILED
                 }
                 None => {
-                    tracing::warn!(
-                        duty = duty.name(),
-                        "a duty got no answer in time; it will be tried again"
-                    );
+                    tracing::warn!(duty = duty.name(), "a duty timed out and will be retried");
                     FAILED
                 }
             };
             *since = Stopwatch::start();
         }
         is_first = false;
-        if shared.stop.is_cancelled() || shared.standing.is_idle() {
-            return Ended::Given;
+        if shared.stop.is_cancelled() || shared.participation.is_idle() {
+            return LeadershipEnd::Resigned;
         }
         if renewed.elapsed() >= times.renew {
-            let (before, left) = (Stopwatch::start(), times.trusted().saturating_sub(renewed.elapsed()));
-            match tokio::time::timeout(left, take(shared)).await {
+            let (before, left) = (Stopwatch::start(), times.lease_trust().saturating_sub(renewed.elapsed()));
+            match tokio::time::timeout(left, acquire_term(shared)).await {
                 Ok(Some(next)) if next.number == term.number => (*term, renewed) = (next, before),
-                _ => return Ended::Lost,
+                _ => return LeadershipEnd::Lost,
             }
         }
         let next = pauses.iter().map(|(since, pause)| pause.saturating_sub(since.elapsed())).min();
@@ -174,7 +171,7 @@ async fn while_trusted(
 }
 
 /// Runs work with a time limit. What the work has begun may still happen later; its guard allows for that.
-async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+async fn with_time_limit<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         done = work => Some(done),
         () = baton_env::sleep(limit) => None,
@@ -190,9 +187,9 @@ async fn pause(shared: &Shared, duration: Duration) {
 }
 
 /// Fires timers: dispatches scheduled jobs, ends overdue executions, deletes old jobs.
-struct Clock;
+struct Timeouts;
 
-impl Duty for Clock {
+impl Duty for Timeouts {
     fn name(&self) -> &'static str {
         Shared::CLOCK
     }
@@ -203,9 +200,9 @@ impl Duty for Clock {
             // A commit that adds an earlier due time notifies, until the next check is known.
             shared.next_due.store(i64::MAX, Ordering::SeqCst);
             let (swept, availability) = shared
-                .decide_guarded(term.clone(), move |book| {
-                    let availability = Availability::extend(known, book)?;
-                    Ok((timeouts::sweep(book, availability.since)?, availability))
+                .decide_guarded(term.clone(), move |tx| {
+                    let availability = Availability::extend(known, tx)?;
+                    Ok((timeouts::sweep(tx, availability.since)?, availability))
                 })
                 .await?;
             shared.note_availability(number, availability);
@@ -220,9 +217,9 @@ impl Duty for Clock {
 }
 
 /// Trims history that no request can show, logs past their retention, and space that a few old jobs hold.
-struct Trim;
+struct Retention;
 
-impl Duty for Trim {
+impl Duty for Retention {
     fn name(&self) -> &'static str {
         "trim"
     }
@@ -232,14 +229,13 @@ impl Duty for Trim {
             for partition in shared.all_queues().await? {
                 trim(shared, partition).await?;
                 for _ in 0..COMPACTED_MAX {
-                    let moved =
-                        shared.decide_guarded(term.clone(), move |book| compact(book, partition)).await?;
+                    let moved = shared.decide_guarded(term.clone(), move |tx| compact(tx, partition)).await?;
                     if moved == 0 {
                         break;
                     }
                 }
             }
-            while shared.decide_guarded(term.clone(), log_retention::sweep).await? {}
+            while shared.decide_guarded(term.clone(), log_retention::remove_expired).await? {}
             Ok(TRIM_EVERY)
         })
     }

@@ -16,7 +16,7 @@ use crate::storage::leader_term::Term;
 
 /// Acquires or renews the lease for a node; `None` when another node has it. `sole` says that no other node exists. A
 /// renewal stores the availability that the leader knows in its term.
-pub fn take(
+pub fn acquire(
     tx: &mut dyn Tx,
     node: &str,
     sole: bool,
@@ -25,8 +25,8 @@ pub fn take(
 ) -> Result<Option<Term>, TxError> {
     // Without a leader no job would be deleted, so this commit may use the disk reserve.
     tx.use_reserve();
-    let (last, log) = (term(tx)?, Log::open(tx)?);
-    if sole && let Some(holder) = look(tx)?.filter(|holder| holder.owner != node) {
+    let (last, log) = (last_term(tx)?, Log::open(tx)?);
+    if sole && let Some(holder) = holder(tx)?.filter(|holder| holder.owner != node) {
         lease::release(tx, keys::LEADER, holder.token)?;
     }
     Ok(match lease::acquire(tx, keys::LEADER, node, life)? {
@@ -38,7 +38,7 @@ pub fn take(
         }
         Acquisition::AlreadyHeld(holder) => {
             if let Some((_, availability)) = known.filter(|(number, _)| *number == last) {
-                availability.keep(tx)?;
+                availability.save(tx)?;
             }
             Some(Term { number: last, token: holder.token, since: holder.since })
         }
@@ -47,7 +47,7 @@ pub fn take(
 }
 
 /// The number of the last term.
-pub fn term(tx: &mut dyn Tx) -> Result<u64, TxError> {
+pub fn last_term(tx: &mut dyn Tx) -> Result<u64, TxError> {
     let record = tx.record(keys::TERM)?;
     Ok(record.and_then(|record| std::str::from_utf8(&record.value).ok()?.parse().ok()).unwrap_or(0))
 }
@@ -57,12 +57,12 @@ pub fn resign(tx: &mut dyn Tx, term: &Term, known: Option<Availability>) -> Resu
     if let Some(availability) = known
         && term.guard(tx)?
     {
-        availability.keep(tx)?;
+        availability.save(tx)?;
     }
     lease::release(tx, keys::LEADER, term.token).map(drop)
 }
 
 /// The node that leads, with its token.
-pub fn look(tx: &mut dyn Tx) -> Result<Option<Holder>, TxError> {
+pub fn holder(tx: &mut dyn Tx) -> Result<Option<Holder>, TxError> {
     lease::holder(tx, keys::LEADER)
 }

@@ -5,7 +5,7 @@
 
 use crate::model::ids::JobId;
 use crate::model::keys;
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// Logs checked in one commit.
 const LOGS_MAX: usize = 16;
@@ -13,40 +13,40 @@ const LOGS_MAX: usize = 16;
 const RECORDS_MAX: usize = 64;
 
 /// Removes logs past their retention. Returns whether there may be more.
-pub fn sweep(book: &mut Book<'_>) -> Result<bool, Halt> {
-    let now = book.now();
-    let entries = book.stored(keys::WORN, None, LOGS_MAX)?;
+pub fn remove_expired(tx: &mut JobsTx<'_>) -> Result<bool, Abort> {
+    let now = tx.now();
+    let entries = tx.stored(keys::WORN, None, LOGS_MAX)?;
     let due: Vec<(String, JobId)> = entries
         .into_iter()
         .filter_map(|(entry, _)| keys::read_worn(&entry).map(|(at, job)| (entry, at, job)))
         .filter(|(_, at, _)| *at <= now)
         .map(|(entry, _, job)| (entry, job))
         .collect();
-    book.want_places(due.iter().filter_map(|(_, job)| job.place()))?;
+    tx.prefetch_slots(due.iter().filter_map(|(_, job)| job.position()))?;
     let more = !due.is_empty();
-    each(due, |(entry, job)| remove(book, entry, job))?;
+    each(due, |(entry, job)| remove(tx, entry, job))?;
     Ok(more)
 }
 
-fn remove(book: &mut Book<'_>, entry: String, job: JobId) -> Result<(), Halt> {
-    let (now, logs_for) = (book.now(), book.policy.logs_for);
-    let place = book.find(job)?;
-    if let Some(place) = place
-        && let Some(slot) = book.slot(place)?
+fn remove(tx: &mut JobsTx<'_>, entry: String, job: JobId) -> Result<(), Abort> {
+    let (now, logs_for) = (tx.now(), tx.policy.logs_for);
+    let position = tx.find(job)?;
+    if let Some(position) = position
+        && let Some(slot) = tx.slot(position)?
         && (!slot.state.is_terminal() || slot.ended_at.after(logs_for) > now)
     {
-        book.remove(entry);
+        tx.remove(entry);
         return Ok(());
     }
-    let lines = book.stored(&keys::log_lines(job), None, RECORDS_MAX)?;
+    let lines = tx.stored(&keys::log_lines(job), None, RECORDS_MAX)?;
     let is_all = lines.len() < RECORDS_MAX;
-    lines.into_iter().for_each(|(line, _)| book.remove(line));
+    lines.into_iter().for_each(|(line, _)| tx.remove(line));
     if is_all {
-        book.remove(entry);
-        book.remove(keys::logs(job));
-        book.remove(keys::progress(job));
-        if let Some(place) = place {
-            book.slot_mut(place)?.has_words = false;
+        tx.remove(entry);
+        tx.remove(keys::logs(job));
+        tx.remove(keys::progress(job));
+        if let Some(position) = position {
+            tx.slot_mut(position)?.has_output = false;
         }
     }
     Ok(())

@@ -7,29 +7,29 @@
 use baton_types::PartitionId;
 
 use crate::model::ids::CHUNK;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// Chunks counted in one commit.
-const STRETCH: u64 = 32;
+const CHUNKS_MAX: u64 = 32;
 
 /// Counts the next chunks of a queue. Returns whether there are more.
-pub fn recount(book: &mut Book<'_>, partition: PartitionId) -> Result<bool, Halt> {
-    let end = book.next_place(partition)?.offset.0.div_ceil(CHUNK);
-    let head = book.head(partition)?;
+pub fn count_next(tx: &mut JobsTx<'_>, partition: PartitionId) -> Result<bool, Abort> {
+    let end = tx.next_position(partition)?.offset.0.div_ceil(CHUNK);
+    let head = tx.head(partition)?;
     if !head.is_uncounted() {
         return Ok(false);
     }
     let from = head.counted.unwrap_or(0).max(head.removed.end);
-    let to = end.min(from + STRETCH);
+    let to = end.min(from + CHUNKS_MAX);
     let chunks: Vec<_> = (from..to).map(|number| (partition, number)).collect();
-    book.want_chunks(&chunks)?;
+    tx.prefetch_chunks(&chunks)?;
     let mut open = [0; CHUNK as usize];
     for at in chunks {
-        for (count, slot) in open.iter_mut().zip(book.chunk(at)?) {
+        for (count, slot) in open.iter_mut().zip(tx.chunk(at)?) {
             *count += u64::from(!slot.state.is_terminal());
         }
     }
-    let head = book.head_mut(partition)?;
+    let head = tx.head_mut(partition)?;
     head.begin_tally();
     head.open.iter_mut().zip(open).for_each(|(count, more)| *count += more);
     head.counted = (to < end).then_some(to);

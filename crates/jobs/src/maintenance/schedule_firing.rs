@@ -19,18 +19,18 @@ const TICK: Duration = Duration::from_secs(1);
 const ABREAST: usize = 32;
 
 /// Fires the schedules that are due.
-pub struct Schedules;
+pub struct ScheduleFiring;
 
-impl Duty for Schedules {
+impl Duty for ScheduleFiring {
     fn name(&self) -> &'static str {
         Shared::SCHEDULES
     }
 
     fn run<'a>(&'a self, shared: &'a Arc<Shared>, term: &'a Term) -> BoxFuture<'a, Result<Duration, Error>> {
         Box::pin(async move {
-            let looked =
-                shared.decide_guarded(term.clone(), |book| Ok((firing::look(book)?, book.now()))).await?;
-            let (found, now) = looked;
+            let watchers_checked =
+                shared.decide_guarded(term.clone(), |tx| Ok((firing::find_due(tx)?, tx.now()))).await?;
+            let (found, now) = watchers_checked;
             let is_cut = found.schedules.len() == DUE_MAX;
             let mut firing = JoinSet::new();
             for id in found.schedules {
@@ -56,7 +56,7 @@ fn settled(fired: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
 /// Fires one schedule. Postpones one that cannot fire, so that it delays no other.
 async fn fire_one(shared: Arc<Shared>, term: Term, id: String) -> Result<(), Error> {
     let schedule = id.clone();
-    let fired = shared.decide_guarded(term.clone(), move |book| firing::fire(book, &schedule)).await;
+    let fired = shared.decide_guarded(term.clone(), move |tx| firing::fire(tx, &schedule)).await;
     let why = match fired {
         Ok(fires) => {
             if !fires.is_empty() {
@@ -70,6 +70,6 @@ async fn fire_one(shared: Arc<Shared>, term: Term, id: String) -> Result<(), Err
         }
         Err(error) => error.to_string(),
     };
-    tracing::warn!(schedule = id, why, "a schedule cannot fire; it will be tried again");
-    shared.decide_guarded(term, move |book| firing::postpone(book, &id, &why)).await
+    tracing::warn!(schedule = id, why, "a schedule cannot fire and will be retried");
+    shared.decide_guarded(term, move |tx| firing::postpone(tx, &id, &why)).await
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use baton_types::{PartitionId, Timestamp};
 
 use crate::model::history_entry::JobError;
-use crate::model::ids::{CHUNK, Place};
+use crate::model::ids::{CHUNK, JobPosition};
 use crate::model::keys;
 use crate::model::slot::Slot;
 use crate::model::state::{Outcome, State};
@@ -17,7 +17,7 @@ use crate::rules::cancellation::{leave_spec, reason_of};
 use crate::rules::enqueue::labels;
 use crate::rules::state_machine::{self, Overdue, Verdict};
 use crate::rules::{completion, history, logs};
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// Chunks checked in one commit.
 const CHUNKS_MAX: usize = 64;
@@ -33,12 +33,12 @@ pub struct Swept {
 
 /// Handles everything that is due. `available_since` is the end of the last gap in which no server could hear
 /// workers.
-pub fn sweep(book: &mut Book<'_>, available_since: Timestamp) -> Result<Swept, Halt> {
-    let now = book.now();
+pub fn sweep(tx: &mut JobsTx<'_>, available_since: Timestamp) -> Result<Swept, Abort> {
+    let now = tx.now();
     let (mut due, mut next) = (Vec::new(), None);
-    for (entry, _) in book.stored(keys::DUE, None, CHUNKS_MAX + 1)? {
+    for (entry, _) in tx.stored(keys::DUE, None, CHUNKS_MAX + 1)? {
         let Some((at, partition, number)) = keys::read_due(&entry) else {
-            book.remove(entry);
+            tx.remove(entry);
             continue;
         };
         if at > now || due.len() == CHUNKS_MAX {
@@ -48,110 +48,113 @@ pub fn sweep(book: &mut Book<'_>, available_since: Timestamp) -> Result<Swept, H
         due.push((entry, (partition, number)));
     }
     let chunks: Vec<_> = due.iter().map(|(_, at)| *at).collect();
-    book.want_chunks(&chunks)?;
+    tx.prefetch_chunks(&chunks)?;
     each(due, |(entry, at)| {
-        if book.chunk(at)?.is_empty() {
-            book.remove(entry);
+        if tx.chunk(at)?.is_empty() {
+            tx.remove(entry);
             return Ok(());
         }
-        sweep_chunk(book, at, available_since)
+        sweep_chunk(tx, at, available_since)
     })?;
     Ok(Swept { chunks: chunks.len(), next })
 }
 
-fn sweep_chunk(book: &mut Book<'_>, at: (PartitionId, u64), available_since: Timestamp) -> Result<(), Halt> {
-    let now = book.now();
-    book.sweep(at)?;
+fn sweep_chunk(tx: &mut JobsTx<'_>, at: (PartitionId, u64), available_since: Timestamp) -> Result<(), Abort> {
+    let now = tx.now();
+    tx.recompute_due(at)?;
     let is_due = |slot: &Slot| slot.due().is_some_and(|due| due <= now);
-    let slots = book.chunk(at)?.iter().enumerate().filter(|(_, slot)| is_due(slot));
-    let places: Vec<_> = slots.map(|(index, _)| Place::new(at.0, at.1 * CHUNK + index as u64)).collect();
-    each(places, |place| act(book, place, available_since)).map(drop)
+    let slots = tx.chunk(at)?.iter().enumerate().filter(|(_, slot)| is_due(slot));
+    let positions: Vec<_> =
+        slots.map(|(index, _)| JobPosition::new(at.0, at.1 * CHUNK + index as u64)).collect();
+    each(positions, |position| act(tx, position, available_since)).map(drop)
 }
 
 /// Handles what is due for one job.
-fn act(book: &mut Book<'_>, place: Place, available_since: Timestamp) -> Result<(), Halt> {
-    let now = book.now();
+fn act(tx: &mut JobsTx<'_>, position: JobPosition, available_since: Timestamp) -> Result<(), Abort> {
+    let now = tx.now();
     // The handling of another job may have changed this one.
-    let Some(slot) = book.slot(place)?.filter(|slot| slot.due().is_some_and(|due| due <= now)) else {
+    let Some(slot) = tx.slot(position)?.filter(|slot| slot.due().is_some_and(|due| due <= now)) else {
         return Ok(());
     };
     match slot.state {
         State::Scheduled => {
-            book.slot_mut(place)?.state = State::Pending;
-            completion::ready(book, place)
+            tx.slot_mut(position)?.state = State::Pending;
+            completion::dispatch_or_wait(tx, position)
         }
-        State::Pending => call_off_doomed(book, place),
+        State::Pending => cancel_blocked(tx, position),
         State::Running | State::Cancelling => {
-            let policy = book.policy;
-            state_machine::renew_after_gap(book.slot_mut(place)?, available_since, &policy);
-            take_back(book, place)
+            let policy = tx.policy;
+            state_machine::renew_after_gap(tx.slot_mut(position)?, available_since, &policy);
+            take_back(tx, position)
         }
-        _ => forget(book, place),
+        _ => forget(tx, position),
     }
 }
 
-fn call_off_doomed(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
-    let error = JobError::of_server("dependency_failed", "a job that it depends on did not complete");
-    history::note(book, place, 0, Outcome::Cancelled, Some(error), &[])?;
-    completion::call_off(book, place)
+fn cancel_blocked(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<(), Abort> {
+    let error = JobError::from_server("dependency_failed", "a job that it depends on did not complete");
+    history::append(tx, position, 0, Outcome::Cancelled, Some(error), &[])?;
+    completion::cancel_unleased(tx, position)
 }
 
-fn take_back(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
-    let (now, policy) = (book.now(), book.policy);
-    let Some(slot) = book.slot(place)? else { return Ok(()) };
+fn take_back(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<(), Abort> {
+    let (now, policy) = (tx.now(), tx.policy);
+    let Some(slot) = tx.slot(position)? else { return Ok(()) };
     let (fence, ran) = (slot.fence, now.since(slot.started_at));
     let Some(overdue) = state_machine::overdue(slot, now) else { return Ok(()) };
     let (outcome, error, verdict) = match overdue {
         Overdue::NotStopped => {
-            let reason = reason_of(book, place)?.map(|reason| format!("{reason}; ")).unwrap_or_default();
-            state_machine::stop(book.slot_mut(place)?, now, &policy);
-            let error = JobError::of_server("cancelled", format!("{reason}the worker did not stop in time"));
+            let reason = reason_of(tx, position)?.map(|reason| format!("{reason}; ")).unwrap_or_default();
+            state_machine::end_unstopped(tx.slot_mut(position)?, now, &policy);
+            let error =
+                JobError::from_server("cancelled", format!("{reason}the worker did not stop in time"));
             (Outcome::Cancelled, error, Verdict::Ended(State::Cancelled))
         }
         Overdue::Lost => {
-            let verdict = state_machine::lose(book.slot_mut(place)?, now, &policy);
+            let verdict = state_machine::on_lease_expired(tx.slot_mut(position)?, now, &policy);
             let error = match verdict {
-                Verdict::Ended(_) => {
-                    JobError::of_server("poison", "too many workers fell silent while they had it")
-                }
-                _ => JobError::of_server("lost", "the worker fell silent"),
+                Verdict::Ended(_) => JobError::from_server(
+                    "poison",
+                    "too many of its executions were lost: their workers' leases expired",
+                ),
+                _ => JobError::from_server("lost", "the worker fell silent"),
             };
             (Outcome::Lost, error, verdict)
         }
         Overdue::TimedOut => {
-            let (spec, _) = book.spec(place)?;
-            let verdict = state_machine::time_out(book.slot_mut(place)?, now, &spec.retry, &policy);
+            let (spec, _) = tx.spec(position)?;
+            let verdict = state_machine::time_out(tx.slot_mut(position)?, now, &spec.retry, &policy);
             let error =
-                JobError::of_server("timed_out", format!("it ran longer than {} ms", spec.timeout_ms));
+                JobError::from_server("timed_out", format!("it ran longer than {} ms", spec.timeout_ms));
             (Outcome::TimedOut, error, verdict)
         }
     };
-    history::note(book, place, fence, outcome, Some(error), &[])?;
-    book.news.counts.ended.push((outcome, ran));
-    completion::settle(book, place, verdict)
+    history::append(tx, position, fence, outcome, Some(error), &[])?;
+    tx.effects.counts.ended.push((outcome, ran));
+    completion::on_execution_ended(tx, position, verdict)
 }
 
 /// Deletes a job that ended long ago, with its records. Its log has a retention of its own.
-fn forget(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
-    let Some(slot) = book.slot(place)?.cloned() else { return Ok(()) };
-    let id = book.id(place)?;
-    if slot.has_words {
-        logs::outlive(book, id, &slot)?;
-        book.remove(keys::progress(id));
+fn forget(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<(), Abort> {
+    let Some(slot) = tx.slot(position)?.cloned() else { return Ok(()) };
+    let id = tx.id(position)?;
+    if slot.has_output {
+        logs::outlive(tx, id, &slot)?;
+        tx.remove(keys::progress(id));
     }
     if slot.has_labels {
-        let (spec, _) = book.spec(place)?;
-        labels(&spec).for_each(|(label, text)| book.remove(keys::label(label, text, id)));
+        let (spec, _) = tx.spec(position)?;
+        labels(&spec).for_each(|(label, text)| tx.remove(keys::label(label, text, id)));
     }
     if let Some(at) = slot.dead_at {
-        book.remove(keys::dead(at, id));
+        tx.remove(keys::dead(at, id));
     }
-    leave_spec(book, place)?;
-    let slot = book.slot_mut(place)?;
-    let permit = slot.permit.filter(|permit| permit.in_line);
+    leave_spec(tx, position)?;
+    let slot = tx.slot_mut(position)?;
+    let permit = slot.permit.filter(|permit| permit.is_waiting);
     *slot = Slot { permit, ..Slot::gone() };
-    book.news.counts.forgotten += 1;
-    book.tell(place);
+    tx.effects.counts.forgotten += 1;
+    tx.notify_watchers(position);
     Ok(())
 }
 

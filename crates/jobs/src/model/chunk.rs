@@ -6,7 +6,7 @@ use baton_store::Error;
 use baton_types::{Offset, PartitionId, Timestamp};
 
 use crate::model::codec::{Reader, Writer};
-use crate::model::ids::{CHUNK, Place};
+use crate::model::ids::{CHUNK, JobPosition};
 use crate::model::slot::{Permit, Slot, TIMEOUT_MS};
 use crate::model::state::State;
 
@@ -25,15 +25,15 @@ mod part {
     pub const RESULT: u64 = 1 << 5;
     pub const SPEC: u64 = 1 << 6;
     pub const BLOCKERS: u64 = 1 << 7;
-    pub const DOOMED: u64 = 1 << 8;
+    pub const FAILED_BLOCKER: u64 = 1 << 8;
     pub const DEPENDENTS: u64 = 1 << 9;
     pub const LABELS: u64 = 1 << 10;
     pub const UNIQUE: u64 = 1 << 11;
     pub const PERMIT: u64 = 1 << 12;
     pub const HELD: u64 = 1 << 13;
-    pub const IN_LINE: u64 = 1 << 14;
+    pub const WAITING: u64 = 1 << 14;
     pub const NEXT: u64 = 1 << 15;
-    pub const WORDS: u64 = 1 << 16;
+    pub const OUTPUT: u64 = 1 << 16;
     pub const DEAD: u64 = 1 << 17;
     pub const FENCE: u64 = 1 << 18;
     pub const TIMEOUT: u64 = 1 << 19;
@@ -77,7 +77,7 @@ impl Chunk {
         let mut from = Reader(bytes);
         let format = from.byte()?;
         if ![FORMAT, FORMAT_WITHOUT_RUNS].contains(&format) {
-            return Err(Error::Corrupt("a chunk of jobs has a format that is not known".into()));
+            return Err(Error::Corrupt("a chunk of jobs has an unknown format".into()));
         }
         let base = from.moment(Timestamp::default())?;
         let indexed = if from.byte()? == 0 { None } else { Some(from.moment(base)?) };
@@ -139,12 +139,12 @@ fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
         (slot.has_result, part::RESULT),
         (slot.spec.is_some(), part::SPEC),
         (slot.blockers > 0, part::BLOCKERS),
-        (slot.is_doomed, part::DOOMED),
+        (slot.has_failed_blocker, part::FAILED_BLOCKER),
         (slot.has_dependents, part::DEPENDENTS),
         (slot.has_labels, part::LABELS),
         (slot.unique.is_some(), part::UNIQUE),
         (permit.is_some(), part::PERMIT),
-        (slot.has_words, part::WORDS),
+        (slot.has_output, part::OUTPUT),
         (slot.dead_at.is_some(), part::DEAD),
         (slot.fence > 0, part::FENCE),
         (slot.timeout_ms != TIMEOUT_MS, part::TIMEOUT),
@@ -176,8 +176,8 @@ fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
         out.number(slot.losses.into());
         out.moment(slot.losses_since, slot.created_at);
     }
-    for place in [slot.history, slot.spec].into_iter().flatten() {
-        out.number(place.0);
+    for position in [slot.history, slot.spec].into_iter().flatten() {
+        out.number(position.0);
     }
     if slot.blockers > 0 {
         out.number(slot.blockers.into());
@@ -198,7 +198,7 @@ fn encode_slot(out: &mut Writer, slot: &Slot, base: Timestamp) {
 
 fn encode_permit(out: &mut Writer, permit: &Permit) {
     let flags =
-        [(permit.held, part::HELD), (permit.in_line, part::IN_LINE), (permit.next.is_some(), part::NEXT)];
+        [(permit.held, part::HELD), (permit.is_waiting, part::WAITING), (permit.next.is_some(), part::NEXT)];
     let flags: u64 = flags.iter().map(|(present, part)| if *present { *part } else { 0 }).sum();
     out.number(flags / part::HELD);
     out.number(permit.limit.into());
@@ -217,16 +217,16 @@ fn decode_permit(from: &mut Reader<'_>, format: u8) -> Result<Permit, Error> {
     let limit = from.small()?;
     let next = if flags & part::NEXT != 0 {
         let partition = PartitionId(from.number()?);
-        Some(Place::new(partition, from.number()?))
+        Some(JobPosition::new(partition, from.number()?))
     } else {
         None
     };
-    Ok(Permit { key, limit, held: flags & part::HELD != 0, in_line: flags & part::IN_LINE != 0, next })
+    Ok(Permit { key, limit, held: flags & part::HELD != 0, is_waiting: flags & part::WAITING != 0, next })
 }
 
 fn decode_slot(from: &mut Reader<'_>, base: Timestamp, format: u8) -> Result<Slot, Error> {
     let first = from.byte()?;
-    let state = State::of_number(first & 0xf)
+    let state = State::from_number(first & 0xf)
         .ok_or_else(|| Error::Corrupt(format!("a job has the unknown state {}", first & 0xf)))?;
     let mut slot = Slot::new(state, first >> 4, 0, base);
     if state == State::Gone {
@@ -284,10 +284,10 @@ fn decode_slot(from: &mut Reader<'_>, base: Timestamp, format: u8) -> Result<Slo
         slot.timeout_ms = from.number()?;
     }
     slot.has_result = has(part::RESULT);
-    slot.is_doomed = has(part::DOOMED);
+    slot.has_failed_blocker = has(part::FAILED_BLOCKER);
     slot.has_dependents = has(part::DEPENDENTS);
     slot.has_labels = has(part::LABELS);
-    slot.has_words = has(part::WORDS);
+    slot.has_output = has(part::OUTPUT);
     Ok(slot)
 }
 
@@ -314,7 +314,7 @@ mod tests {
             has_result: true,
             spec: Some(Offset(77)),
             blockers: 2,
-            is_doomed: true,
+            has_failed_blocker: true,
             has_dependents: true,
             has_labels: true,
             unique: Some(u64::MAX),
@@ -322,10 +322,10 @@ mod tests {
                 key: 9,
                 limit: 2,
                 held: true,
-                in_line: true,
-                next: Some(Place::new(PartitionId(3), 8)),
+                is_waiting: true,
+                next: Some(JobPosition::new(PartitionId(3), 8)),
             }),
-            has_words: true,
+            has_output: true,
             dead_at: Some(at(5)),
             timeout_ms: 0,
             ..Slot::new(State::Failed, 3, 12, at(0))
@@ -350,7 +350,7 @@ mod tests {
     }
 
     fn keyed(created: Timestamp, key: u64) -> Slot {
-        let permit = Permit { key, limit: 1000, held: true, in_line: false, next: None };
+        let permit = Permit { key, limit: 1000, held: true, is_waiting: false, next: None };
         Slot { permit: Some(permit), ..Slot::new(State::Dispatched, 1, 0, created) }
     }
 
@@ -368,7 +368,7 @@ mod tests {
     fn slots_that_differ_anywhere_are_no_run() {
         let created = Timestamp::from_micros(1_794_767_647_638_487);
         let plain = Slot::new(State::Dispatched, 1, 0, created);
-        let waits = Permit { key: 9, limit: 2, held: false, in_line: true, next: None };
+        let waits = Permit { key: 9, limit: 2, held: false, is_waiting: true, next: None };
         let linked = Slot { permit: Some(waits), ..Slot::gone() };
         let slots = vec![
             Slot::gone(),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_an_error() {
+    fn a_damaged_record_is_an_error() {
         let bytes = Chunk { indexed: None, slots: vec![full()] }.encode();
         for end in 0..bytes.len() {
             assert!(Chunk::decode(&bytes[..end]).is_err(), "{end}");

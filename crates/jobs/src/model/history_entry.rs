@@ -25,7 +25,7 @@ pub struct JobError {
 
 impl JobError {
     /// A failure that the server detected.
-    pub fn of_server(kind: &str, message: impl Into<String>) -> Self {
+    pub fn from_server(kind: &str, message: impl Into<String>) -> Self {
         Self { kind: kind.into(), message: message.into() }
     }
 
@@ -93,7 +93,7 @@ mod tests {
             started_at: Timestamp::from_micros(5),
             ended_at: Timestamp::from_micros(6),
             outcome: Outcome::Lost,
-            error: Some(JobError::of_server("lost", "gone")),
+            error: Some(JobError::from_server("lost", "gone")),
             before: Some(0),
         };
         let (again, result) = Entry::decode(&entry.encode(b"[1]").into()).unwrap();
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_long_error_is_cut_between_characters() {
-        let error = JobError::of_server("x", "ä".repeat(ERROR_BYTES_MAX)).bounded();
+        let error = JobError::from_server("x", "ä".repeat(ERROR_BYTES_MAX)).bounded();
         assert!(error.message.len() <= ERROR_BYTES_MAX && error.message.ends_with('ä'));
     }
 }

@@ -11,14 +11,14 @@ pub const CHUNK: u64 = 64;
 
 /// The position of a job: its partition and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct JobPosition {
     /// The partition of its queue.
     pub partition: PartitionId,
     /// Its offset there.
     pub offset: Offset,
 }
 
-impl Place {
+impl JobPosition {
     pub(crate) const fn new(partition: PartitionId, offset: u64) -> Self {
         Self { partition, offset: Offset(offset) }
     }
@@ -39,18 +39,18 @@ impl Place {
 pub struct JobId(MessageId);
 
 impl JobId {
-    /// The id of the job accepted at `created_at` at `place`.
-    pub fn new(created_at: Timestamp, place: Place) -> Self {
-        Self(MessageId::new(created_at, place.partition, place.offset))
+    /// The id of the job accepted at `created_at` at `position`.
+    pub fn new(created_at: Timestamp, position: JobPosition) -> Self {
+        Self(MessageId::new(created_at, position.partition, position.offset))
     }
 
     /// The job's position, if the id can be that of a job.
-    pub fn place(self) -> Option<Place> {
-        self.0.position().map(|(partition, offset)| Place { partition, offset })
+    pub fn position(self) -> Option<JobPosition> {
+        self.0.position().map(|(partition, offset)| JobPosition { partition, offset })
     }
 
     /// A UUID as a job id. No such job need exist.
-    pub(crate) const fn of_uuid(id: uuid::Uuid) -> Self {
+    pub(crate) const fn from_uuid(id: uuid::Uuid) -> Self {
         Self(MessageId::from_uuid(id))
     }
 
@@ -158,9 +158,10 @@ mod tests {
 
     #[test]
     fn ids_are_read_as_they_are_written() {
-        let job = JobId::new(Timestamp::from_micros(1_794_767_647_638_487), Place::new(PartitionId(7), 130));
+        let job =
+            JobId::new(Timestamp::from_micros(1_794_767_647_638_487), JobPosition::new(PartitionId(7), 130));
         assert_eq!(job.to_string().parse::<JobId>().unwrap(), job);
-        assert_eq!(job.place().unwrap().chunk(), (PartitionId(7), 130 / CHUNK));
+        assert_eq!(job.position().unwrap().chunk(), (PartitionId(7), 130 / CHUNK));
         let execution = ExecutionId { job, fence: 3 };
         assert_eq!(execution.to_string().parse::<ExecutionId>().unwrap(), execution);
         assert_eq!("w-1f".parse::<WorkerId>().unwrap(), WorkerId(31));

@@ -3,7 +3,7 @@
 use baton_types::{PartitionId, Timestamp};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::model::ids::{JobId, Place};
+use crate::model::ids::{JobId, JobPosition};
 
 pub const DUE: &str = "jobs/due/";
 pub const LEADER: &str = "jobs/leader";
@@ -66,8 +66,8 @@ pub fn unique(hash: u64) -> String {
     format!("jobs/unique/{hash:016x}")
 }
 
-pub fn after(place: Place) -> String {
-    format!("jobs/after/{:016x}/{:010x}", place.partition.0, place.offset.0)
+pub fn after(position: JobPosition) -> String {
+    format!("jobs/after/{:016x}/{:010x}", position.partition.0, position.offset.0)
 }
 
 pub fn labels(label: Label, text: &str) -> String {
@@ -180,7 +180,7 @@ mod tests {
         let at = |micros| Timestamp::from_micros(micros);
         assert_eq!(read_due(&due(at(5), PartitionId(7), 9)), Some((at(5), PartitionId(7), 9)));
         assert!(due(at(99), PartitionId(7), 9) < due(at(100), PartitionId(1), 0));
-        let job = |millis: i64| JobId::new(at(millis * 1000), Place::new(PartitionId(1), 2));
+        let job = |millis: i64| JobId::new(at(millis * 1000), JobPosition::new(PartitionId(1), 2));
         let (old, new) = (job(1_000_000), job(2_000_000));
         assert_eq!(read_dead(&dead(at(5), old)), Some(old));
         assert_eq!(read_worn(&worn(at(5), old)), Some((at(5), old)));

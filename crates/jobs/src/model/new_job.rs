@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_out_of_bounds_is_refused_by_name() {
+    fn a_value_out_of_bounds_is_refused_by_name() {
         let job = NewJob::new("q", "t", "{}");
         assert!(job.check().is_ok());
         let wrong = |job: NewJob| job.check().unwrap_err().to_string();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How long nodes wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct ClusterTimes {
     /// The leader's lease.
     pub term: Duration,
     /// How often it is renewed.
@@ -29,7 +29,7 @@ pub struct Times {
     pub cooldown: Duration,
 }
 
-impl Default for Times {
+impl Default for ClusterTimes {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
@@ -48,19 +48,19 @@ impl Default for Times {
     }
 }
 
-impl Times {
+impl ClusterTimes {
     /// How often a node reads the state of the cluster.
-    pub fn look(&self) -> Duration {
+    pub fn refresh_interval(&self) -> Duration {
         (self.heartbeat / 4).clamp(Duration::from_millis(20), Duration::from_secs(1))
     }
 
     /// How often a follower tries to become leader.
-    pub fn try_lead(&self) -> Duration {
+    pub fn election_interval(&self) -> Duration {
         (self.term / 10).clamp(Duration::from_millis(20), Duration::from_secs(2))
     }
 
     /// How long after it asked for its lease the leader may act.
-    pub fn trusted(&self) -> Duration {
+    pub fn lease_trust(&self) -> Duration {
         self.term.saturating_sub(self.margin)
     }
 
@@ -70,7 +70,7 @@ impl Times {
             return Err("the leader's renewal and margin must together be shorter than its lease");
         }
         if self.heartbeat * 2 > self.dead_after {
-            return Err("a node must be heard at least twice before it is taken for dead");
+            return Err("a node must have time for at least two heartbeats before it counts as dead");
         }
         if self.tries == 0 || self.ack * self.tries > self.ceiling {
             return Err("the tries of a handoff must fit into its ceiling, and there must be one");
@@ -84,10 +84,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_fit_together_and_what_does_not_is_refused() {
-        assert_eq!(Times::default().check(), Ok(()));
-        let wrong = |change: fn(&mut Times)| {
-            let mut times = Times::default();
+    fn the_defaults_are_valid_and_contradictions_are_refused() {
+        assert_eq!(ClusterTimes::default().check(), Ok(()));
+        let wrong = |change: fn(&mut ClusterTimes)| {
+            let mut times = ClusterTimes::default();
             change(&mut times);
             times.check().is_err()
         };

@@ -3,7 +3,7 @@
 //! One record holds the whole table, so every change is one compare-and-set and no reader sees half of it. Always: an
 //! epoch rises with every change of the owner and never otherwise; an offer takes nothing away, the owner goes on
 //! until another node claims the slice; only the owner's epoch advances a slice's read position. Not here: when to
-//! offer (`nodes::membership`, `nodes::dead_nodes`), what to move (`nodes::balance`). Start at [`Table::claim`].
+//! offer (`nodes::membership`, `nodes::dead_nodes`), what to move (`nodes::balance`). Start at [`OwnershipTable::claim`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const FORMAT: u8 = 1;
 
 /// Why a slice changes its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Reason {
+pub enum OwnershipReason {
     /// It never had one.
     New,
     /// Its owner leaves.
@@ -33,7 +33,7 @@ pub enum Reason {
     Rebalance,
 }
 
-impl Reason {
+impl OwnershipReason {
     /// All of them, in order.
     pub const ALL: [Self; 4] = [Self::New, Self::Shutdown, Self::NodeCrash, Self::Rebalance];
 
@@ -50,7 +50,7 @@ impl Reason {
 
 /// How the handoff of a slice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Case {
+pub enum HandoffCase {
     /// It was claimed at the first offer.
     A,
     /// It was claimed after the offer was repeated.
@@ -61,7 +61,7 @@ pub enum Case {
     D,
 }
 
-impl Case {
+impl HandoffCase {
     /// All of them, in order.
     pub const ALL: [Self; 4] = [Self::A, Self::B, Self::C, Self::D];
 
@@ -79,7 +79,7 @@ impl Case {
 /// An offer of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    pub reason: Reason,
+    pub reason: OwnershipReason,
     /// The node that may claim it; any node when empty.
     pub to: Arc<str>,
     /// When it was made.
@@ -112,30 +112,30 @@ pub struct Claimed {
     /// Its former owner.
     pub from: Arc<str>,
     /// Why it was on offer.
-    pub reason: Reason,
+    pub reason: OwnershipReason,
     /// How often it was offered.
     pub tries: u32,
 }
 
 /// The ownership table; see the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct OwnershipTable {
     /// The slices.
     pub slices: Vec<Slice>,
     /// When the last rebalance was.
     pub balanced_at: Timestamp,
 }
 
-impl Table {
+impl OwnershipTable {
     /// A table in which no slice has an owner.
     pub fn new(now: Timestamp) -> Self {
-        let offer = Some(Offer { reason: Reason::New, to: "".into(), at: now, tries: 1 });
+        let offer = Some(Offer { reason: OwnershipReason::New, to: "".into(), at: now, tries: 1 });
         let slice = Slice { owner: "".into(), epoch: 0, offer, is_orphan: false, read: 0 };
         Self { slices: vec![slice; SLICES], balanced_at: Timestamp::default() }
     }
 
     /// The slices of a node.
-    pub fn of<'a>(&'a self, node: &'a str) -> impl Iterator<Item = usize> + 'a {
+    pub fn slices_of<'a>(&'a self, node: &'a str) -> impl Iterator<Item = usize> + 'a {
         self.slices.iter().enumerate().filter(move |(_, slice)| *slice.owner == *node).map(|(at, _)| at)
     }
 
@@ -149,7 +149,7 @@ impl Table {
         patience: Duration,
     ) -> Vec<Claimed> {
         let share = SLICES.div_ceil(active.max(1));
-        let (mut own, mut claimed) = (self.of(node).count(), Vec::new());
+        let (mut own, mut claimed) = (self.slices_of(node).count(), Vec::new());
         for (number, slice) in self.slices.iter_mut().enumerate() {
             let Some(offer) = &slice.offer else { continue };
             if slice.owner == *node {
@@ -171,7 +171,7 @@ impl Table {
     }
 
     /// Offers the slices of a node, or repeats the offer. Returns how many.
-    pub fn offer(&mut self, node: &str, reason: Reason, now: Timestamp) -> usize {
+    pub fn offer(&mut self, node: &str, reason: OwnershipReason, now: Timestamp) -> usize {
         let mut count = 0;
         for slice in self.slices.iter_mut().filter(|slice| *slice.owner == *node) {
             let tries = slice.offer.as_ref().filter(|offer| offer.reason == reason).map_or(0, |o| o.tries);
@@ -184,7 +184,8 @@ impl Table {
     /// Offers one slice to one node.
     pub fn offer_to(&mut self, slice: usize, to: &Arc<str>, now: Timestamp) {
         if let Some(slice) = self.slices.get_mut(slice).filter(|slice| slice.offer.is_none()) {
-            slice.offer = Some(Offer { reason: Reason::Rebalance, to: Arc::clone(to), at: now, tries: 1 });
+            slice.offer =
+                Some(Offer { reason: OwnershipReason::Rebalance, to: Arc::clone(to), at: now, tries: 1 });
         }
     }
 
@@ -202,13 +203,19 @@ impl Table {
 
     /// Offers to any node the slices of owners that are not `alive`, and those offered to such nodes. Withdraws
     /// offers to one node that are older than `patience`. Returns how many slices lost their owner.
-    pub fn bereave(&mut self, alive: impl Fn(&str) -> bool, now: Timestamp, patience: Duration) -> usize {
+    pub fn offer_slices_of_dead(
+        &mut self,
+        alive: impl Fn(&str) -> bool,
+        now: Timestamp,
+        patience: Duration,
+    ) -> usize {
         let mut lost = 0;
         for slice in &mut self.slices {
             let is_lost = !slice.owner.is_empty() && !alive(&slice.owner);
             let is_told = slice.offer.as_ref().is_some_and(|offer| offer.to.is_empty());
             if is_lost && !is_told {
-                slice.offer = Some(Offer { reason: Reason::NodeCrash, to: "".into(), at: now, tries: 1 });
+                slice.offer =
+                    Some(Offer { reason: OwnershipReason::NodeCrash, to: "".into(), at: now, tries: 1 });
                 lost += 1;
             }
             let is_late = |offer: &Offer| !offer.to.is_empty() && now.since(offer.at) >= patience;
@@ -289,7 +296,7 @@ impl Table {
             let offer = if flags & 2 == 0 {
                 None
             } else {
-                let reason = *Reason::ALL.get(usize::from(from.byte()?)).ok_or_else(wrong)?;
+                let reason = *OwnershipReason::ALL.get(usize::from(from.byte()?)).ok_or_else(wrong)?;
                 let to = name(from.number()?)?;
                 Some(Offer { reason, to, at: from.moment(Timestamp::default())?, tries: from.small()? })
             };
@@ -315,17 +322,17 @@ mod tests {
 
     #[test]
     fn a_lone_node_claims_all_and_the_next_ones_their_share() {
-        let mut alone = Table::new(at(0));
+        let mut alone = OwnershipTable::new(at(0));
         assert_eq!(alone.claim(&name("a"), 1, at(0), PATIENCE).len(), SLICES);
-        let mut three = Table::new(at(0));
+        let mut three = OwnershipTable::new(at(0));
         let counts = ["a", "b", "c"].map(|node| three.claim(&name(node), 3, at(0), PATIENCE).len());
         assert_eq!(counts, [22, 22, 20]);
         assert!(three.slices.iter().all(|slice| slice.epoch == 1 && slice.offer.is_none()));
     }
 
     #[test]
-    fn what_nobody_takes_in_time_goes_to_whoever_asks() {
-        let mut table = Table::new(at(0));
+    fn an_offer_not_claimed_in_time_goes_to_any_node() {
+        let mut table = OwnershipTable::new(at(0));
         assert_eq!(table.claim(&name("a"), 2, at(0), PATIENCE).len(), 32);
         assert_eq!(table.claim(&name("a"), 2, at(4), PATIENCE).len(), 0);
         assert_eq!(table.claim(&name("a"), 2, at(5), PATIENCE).len(), 32);
@@ -333,41 +340,41 @@ mod tests {
 
     #[test]
     fn an_offer_takes_nothing_away_before_it_is_claimed() {
-        let mut table = Table::new(at(0));
+        let mut table = OwnershipTable::new(at(0));
         table.claim(&name("a"), 1, at(0), PATIENCE);
-        assert_eq!(table.offer("a", Reason::Shutdown, at(1)), SLICES);
+        assert_eq!(table.offer("a", OwnershipReason::Shutdown, at(1)), SLICES);
         assert!(table.advance("a", 3, 1, 17));
         let claimed = table.claim(&name("b"), 1, at(1), PATIENCE);
         assert_eq!(claimed.len(), SLICES);
-        assert!(claimed.iter().all(|one| &*one.from == "a" && one.reason == Reason::Shutdown));
+        assert!(claimed.iter().all(|one| &*one.from == "a" && one.reason == OwnershipReason::Shutdown));
         assert!(!table.advance("a", 3, 1, 99), "its time is over");
         assert_eq!((table.slices[3].read, table.slices[3].epoch), (17, 2));
     }
 
     #[test]
-    fn a_dead_node_is_bereft_once_and_a_late_errand_is_forgotten() {
-        let mut table = Table::new(at(0));
+    fn a_dead_node_loses_its_slices_once_and_late_offers_to_it_are_withdrawn() {
+        let mut table = OwnershipTable::new(at(0));
         table.claim(&name("a"), 1, at(0), PATIENCE);
         table.offer_to(0, &name("b"), at(1));
-        assert_eq!(table.bereave(|node| node == "a", at(2), PATIENCE), 0);
+        assert_eq!(table.offer_slices_of_dead(|node| node == "a", at(2), PATIENCE), 0);
         assert!(table.slices[0].offer.is_some());
-        table.bereave(|node| node == "a", at(6), PATIENCE);
+        table.offer_slices_of_dead(|node| node == "a", at(6), PATIENCE);
         assert!(table.slices[0].offer.is_none());
-        assert_eq!(table.bereave(|_| false, at(7), PATIENCE), SLICES);
-        assert_eq!(table.bereave(|_| false, at(8), PATIENCE), 0);
+        assert_eq!(table.offer_slices_of_dead(|_| false, at(7), PATIENCE), SLICES);
+        assert_eq!(table.offer_slices_of_dead(|_| false, at(8), PATIENCE), 0);
     }
 
     #[test]
     fn a_table_is_read_back_as_it_was() {
-        let mut table = Table::new(at(0));
+        let mut table = OwnershipTable::new(at(0));
         table.claim(&name("a"), 2, at(0), PATIENCE);
         table.claim(&name("b"), 2, at(0), PATIENCE);
-        table.offer("a", Reason::Shutdown, at(2));
+        table.offer("a", OwnershipReason::Shutdown, at(2));
         table.leave("a");
         table.offer_to(63, &name("c"), at(3));
         table.advance("b", 63, 1, 12_345);
-        assert_eq!(Table::decode(&table.encode()).unwrap(), table);
+        assert_eq!(OwnershipTable::decode(&table.encode()).unwrap(), table);
         assert!(table.encode().len() < 2_000);
-        assert!(Table::decode(&[9]).is_err());
+        assert!(OwnershipTable::decode(&[9]).is_err());
     }
 }

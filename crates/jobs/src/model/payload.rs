@@ -1,7 +1,7 @@
 //! The stored form of a job's specification and arguments: a message of its queue.
 //!
 //! It is written once for each job and read when the job is leased, so it is small and fast to read. Default values
-//! are omitted, and a lease decodes only what a worker needs ([`Brief`]). Always: the arguments are the caller's
+//! are omitted, and a lease decodes only what a worker needs ([`DeliveredSpec`]). Always: the arguments are the caller's
 //! bytes, at the end. Payloads of the earlier format begin with the length of a JSON text, which is never zero; they
 //! are still read.
 
@@ -37,7 +37,7 @@ mod part {
 
 /// What a worker gets of a job's specification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Brief {
+pub struct DeliveredSpec {
     /// What kind of work it is.
     pub job_type: Arc<str>,
     /// How long it may run; zero is for ever.
@@ -115,7 +115,7 @@ pub fn encode_spec(spec: &Spec, args: &[u8]) -> Vec<u8> {
 
 /// Decodes the specification and the arguments.
 pub fn decode(payload: &Bytes) -> Result<(Spec, Bytes), StoreError> {
-    let Some(kept) = Kept::read(payload)? else { return decode_json(payload) };
+    let Some(kept) = EncodedSpec::read(payload)? else { return decode_json(payload) };
     let spec = Spec {
         job_type: kept.job_type.into(),
         timeout_ms: kept.timeout_ms,
@@ -135,11 +135,11 @@ pub fn decode(payload: &Bytes) -> Result<(Spec, Bytes), StoreError> {
 
 /// Decodes what a worker gets, and the arguments. `like` is the type of the previous job; an equal type shares its
 /// memory.
-pub fn brief(payload: &Bytes, like: Option<&Arc<str>>) -> Result<(Brief, Bytes), StoreError> {
+pub fn brief(payload: &Bytes, like: Option<&Arc<str>>) -> Result<(DeliveredSpec, Bytes), StoreError> {
     let shared = |name: &str| like.filter(|like| ***like == *name).cloned().unwrap_or_else(|| name.into());
-    let Some(kept) = Kept::read(payload)? else {
+    let Some(kept) = EncodedSpec::read(payload)? else {
         let (spec, args) = decode_json(payload)?;
-        let brief = Brief {
+        let brief = DeliveredSpec {
             job_type: shared(&spec.job_type),
             timeout_ms: spec.timeout_ms,
             correlation_id: spec.correlation_id,
@@ -148,7 +148,7 @@ pub fn brief(payload: &Bytes, like: Option<&Arc<str>>) -> Result<(Brief, Bytes),
         };
         return Ok((brief, args));
     };
-    let brief = Brief {
+    let brief = DeliveredSpec {
         job_type: shared(kept.job_type),
         timeout_ms: kept.timeout_ms,
         correlation_id: kept.correlation_id.map(str::to_owned),
@@ -166,7 +166,7 @@ fn decode_json(payload: &Bytes) -> Result<(Spec, Bytes), StoreError> {
 }
 
 /// A specification that is decoded on demand.
-struct Kept<'a> {
+struct EncodedSpec<'a> {
     job_type: &'a str,
     timeout_ms: u64,
     retry: Retry,
@@ -182,14 +182,14 @@ struct Kept<'a> {
     args_at: usize,
 }
 
-impl<'a> Kept<'a> {
+impl<'a> EncodedSpec<'a> {
     /// `None` for a payload of the earlier format.
     fn read(payload: &'a [u8]) -> Result<Option<Self>, StoreError> {
         let Some((&MARK, rest)) = payload.split_first() else { return Ok(None) };
         let mut from = Reader(rest);
         let parts = from.number()?;
         if parts & !part::ALL != 0 {
-            return Err(StoreError::Corrupt("a job has parts that are not known".into()));
+            return Err(StoreError::Corrupt("a job has unknown parts".into()));
         }
         let has = |part: u64| parts & part != 0;
         let job_type = from.text()?;
@@ -250,7 +250,7 @@ fn encode_job(out: &mut Writer, job: JobId) {
 }
 
 fn decode_job(from: &mut Reader<'_>) -> Result<JobId, StoreError> {
-    Ok(JobId::of_uuid(uuid::Uuid::from_u64_pair(from.fixed()?, from.fixed()?)))
+    Ok(JobId::from_uuid(uuid::Uuid::from_u64_pair(from.fixed()?, from.fixed()?)))
 }
 
 #[cfg(test)]
@@ -258,10 +258,11 @@ mod tests {
     use baton_types::PartitionId;
 
     use super::*;
-    use crate::model::ids::Place;
+    use crate::model::ids::JobPosition;
 
     fn full() -> Spec {
-        let job = |offset| JobId::new(Timestamp::from_micros(1_000_000), Place::new(PartitionId(3), offset));
+        let job =
+            |offset| JobId::new(Timestamp::from_micros(1_000_000), JobPosition::new(PartitionId(3), offset));
         Spec {
             job_type: "email.send".into(),
             timeout_ms: 0,
@@ -278,8 +279,8 @@ mod tests {
         }
     }
 
-    fn brief_of(spec: &Spec) -> Brief {
-        Brief {
+    fn brief_of(spec: &Spec) -> DeliveredSpec {
+        DeliveredSpec {
             job_type: Arc::clone(&spec.job_type),
             timeout_ms: spec.timeout_ms,
             correlation_id: spec.correlation_id.clone(),
@@ -331,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_an_error() {
+    fn a_damaged_record_is_an_error() {
         let payload = encoded(&full(), b"");
         for end in 0..payload.len() {
             assert!(decode(&payload.slice(..end)).is_err(), "{end}");

@@ -115,7 +115,7 @@ pub struct Head {
 }
 
 /// One job in the token bucket.
-const WHOLE: u64 = 1_000_000;
+const TOKENS_PER_JOB: u64 = 1_000_000;
 
 impl Head {
     pub fn new(name: &str, history: PartitionId, now: Timestamp) -> Self {
@@ -192,31 +192,31 @@ impl Head {
         }
         let by_concurrency =
             self.settings.concurrency.map(|limit| u64::from(limit).saturating_sub(self.running()));
-        let by_rate = self.settings.rate_limit.map(|rate| self.filled(rate, now) / WHOLE);
+        let by_rate = self.settings.rate_limit.map(|rate| self.tokens(rate, now) / TOKENS_PER_JOB);
         by_concurrency.unwrap_or(u64::MAX).min(by_rate.unwrap_or(u64::MAX))
     }
 
     /// When the rate limit allows the next job, if it holds jobs back.
     pub fn allowed_in(&self, now: Timestamp) -> Option<Duration> {
         let rate = self.settings.rate_limit?;
-        let lacking = WHOLE.checked_sub(self.filled(rate, now)).filter(|lacking| *lacking > 0)?;
+        let lacking = TOKENS_PER_JOB.checked_sub(self.tokens(rate, now)).filter(|lacking| *lacking > 0)?;
         let micros = u128::from(lacking) * u128::from(rate.per_ms) * 1000;
-        let micros = micros.div_ceil(u128::from(rate.count.max(1)) * u128::from(WHOLE));
+        let micros = micros.div_ceil(u128::from(rate.count.max(1)) * u128::from(TOKENS_PER_JOB));
         Some(Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)))
     }
 
     /// Takes leased jobs from the token bucket.
-    pub fn give_out(&mut self, jobs: u64, now: Timestamp) {
+    pub fn take_tokens(&mut self, jobs: u64, now: Timestamp) {
         if let Some(rate) = self.settings.rate_limit {
-            self.bucket = (self.filled(rate, now).saturating_sub(jobs * WHOLE), now);
+            self.bucket = (self.tokens(rate, now).saturating_sub(jobs * TOKENS_PER_JOB), now);
         }
     }
 
     /// The content of the token bucket: it fills steadily, up to the jobs of one interval.
-    fn filled(&self, rate: Rate, now: Timestamp) -> u64 {
+    fn tokens(&self, rate: Rate, now: Timestamp) -> u64 {
         let (had, at) = self.bucket;
-        let full = u64::from(rate.count) * WHOLE;
-        let gained = now.since(at).as_micros() * u128::from(rate.count) * u128::from(WHOLE)
+        let full = u64::from(rate.count) * TOKENS_PER_JOB;
+        let gained = now.since(at).as_micros() * u128::from(rate.count) * u128::from(TOKENS_PER_JOB)
             / (u128::from(rate.per_ms.max(1)) * 1000);
         had.saturating_add(u64::try_from(gained).unwrap_or(u64::MAX)).min(full)
     }
@@ -246,7 +246,7 @@ impl Head {
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let mut from = Reader(bytes);
         if from.byte()? != FORMAT {
-            return Err(Error::Corrupt("the head of a job queue has a format that is not known".into()));
+            return Err(Error::Corrupt("the head of a job queue has an unknown format".into()));
         }
         let name = from.text()?.into();
         let history = PartitionId(from.number()?);
@@ -315,7 +315,7 @@ mod tests {
         let mut head = head(QueueSettings { rate_limit: Some(rate), ..QueueSettings::default() });
         let start = Timestamp::from_micros(1_000_000_000);
         assert_eq!(head.allowance(start), 10);
-        head.give_out(10, start);
+        head.take_tokens(10, start);
         assert_eq!(head.allowance(start), 0);
         assert_eq!(head.allowed_in(start), Some(Duration::from_millis(100)));
         assert_eq!(head.allowance(start.after(Duration::from_millis(100))), 1);

@@ -6,7 +6,7 @@
 
 use baton_types::{Offset, Timestamp};
 
-use crate::model::ids::Place;
+use crate::model::ids::JobPosition;
 use crate::model::state::State;
 
 /// How long a job may run unless its slot says otherwise, in milliseconds.
@@ -22,9 +22,9 @@ pub struct Permit {
     /// Whether this job holds the permit.
     pub held: bool,
     /// Whether the job is in the key's wait list. A cancelled job stays in it until it reaches the front.
-    pub in_line: bool,
+    pub is_waiting: bool,
     /// The next job of the wait list.
-    pub next: Option<Place>,
+    pub next: Option<JobPosition>,
 }
 
 /// The mutable state of a job.
@@ -73,7 +73,7 @@ pub struct Slot {
     /// Jobs it depends on that have not completed.
     pub blockers: u32,
     /// Whether a job it depends on ended without success.
-    pub is_doomed: bool,
+    pub has_failed_blocker: bool,
     /// Whether other jobs depend on it.
     pub has_dependents: bool,
     /// Whether it has tags or other labels.
@@ -83,7 +83,7 @@ pub struct Slot {
     /// Its concurrency key.
     pub permit: Option<Permit>,
     /// Whether it has progress or a log.
-    pub has_words: bool,
+    pub has_output: bool,
     /// Since when it is a dead letter.
     pub dead_at: Option<Timestamp>,
 }
@@ -118,24 +118,26 @@ impl Slot {
             spec: None,
             timeout_ms: TIMEOUT_MS,
             blockers: 0,
-            is_doomed: false,
+            has_failed_blocker: false,
             has_dependents: false,
             has_labels: false,
             unique: None,
             permit: None,
-            has_words: false,
+            has_output: false,
             dead_at: None,
         }
     }
 
     /// Whether nothing of the slot is needed any more.
     pub fn is_spent(&self) -> bool {
-        self.state == State::Gone && self.spec.is_none() && !self.permit.is_some_and(|permit| permit.in_line)
+        self.state == State::Gone
+            && self.spec.is_none()
+            && !self.permit.is_some_and(|permit| permit.is_waiting)
     }
 
     /// The permit as it is stored: without a job, only a position in a wait list counts.
     pub(super) fn kept_permit(&self) -> Option<Permit> {
-        self.permit.filter(|permit| permit.in_line || self.state != State::Gone)
+        self.permit.filter(|permit| permit.is_waiting || self.state != State::Gone)
     }
 
     /// Whether the message at its offset is garbage: no job is here, or its specification was moved.
@@ -149,7 +151,7 @@ impl Slot {
             State::Scheduled => self.run_at,
             State::Running => Some(self.lease_until.min(self.deadline)),
             State::Cancelling => Some(self.lease_until),
-            State::Pending if self.is_doomed => Some(self.created_at),
+            State::Pending if self.has_failed_blocker => Some(self.created_at),
             State::Pending | State::Dispatched | State::Gone => None,
             State::Completed | State::Failed | State::TimedOut | State::Cancelled => Some(self.forget_at),
         }

@@ -19,7 +19,7 @@ macro_rules! words {
             }
 
             /// The value of a name in the API.
-            pub fn of_word(word: &str) -> Option<Self> {
+            pub fn from_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.word() == word)
             }
         }
@@ -66,7 +66,7 @@ impl State {
         matches!(self, Self::Running | Self::Cancelling)
     }
 
-    pub(crate) fn of_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.get(usize::from(number)).copied()
     }
 }
@@ -74,6 +74,7 @@ impl State {
 words! {
     /// The outcome of an execution.
     Outcome {
+        /// The work is done.
         Succeeded = "succeeded",
         /// The worker reported a failure.
         Failed = "failed",
@@ -115,14 +116,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_numbers_lead_back() {
+    fn names_and_numbers_are_read_back() {
         for (number, state) in State::ALL.iter().enumerate() {
             assert_eq!(*state as usize, number);
-            assert_eq!(State::of_word(state.word()), Some(*state));
-            assert_eq!(State::of_number(u8::try_from(number).unwrap()), Some(*state));
+            assert_eq!(State::from_word(state.word()), Some(*state));
+            assert_eq!(State::from_number(u8::try_from(number).unwrap()), Some(*state));
             let text = serde_json::to_string(state).unwrap();
             assert_eq!(text, format!("{:?}", state.word()));
         }
-        assert_eq!(State::of_word("orphaned"), None);
+        assert_eq!(State::from_word("orphaned"), None);
     }
 }

@@ -66,7 +66,7 @@ impl NewWorker {
 pub struct Worker {
     /// Its registration.
     #[serde(flatten)]
-    pub told: NewWorker,
+    pub registration: NewWorker,
     /// The partitions of its queues.
     pub partitions: Vec<u64>,
     /// When it registered.

@@ -16,14 +16,14 @@ pub const MOVES_MAX: usize = 32;
 
 /// A node and its load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
+pub struct NodeLoad {
     /// The node.
     pub node: Arc<str>,
     /// Its slices, each with its number of open jobs.
     pub slices: Vec<(usize, u64)>,
 }
 
-impl Holding {
+impl NodeLoad {
     fn jobs(&self) -> u64 {
         self.slices.iter().map(|(_, jobs)| jobs).sum()
     }
@@ -43,13 +43,13 @@ pub struct Move {
 }
 
 /// Plans one round. `holdings` are the nodes that may own jobs, without draining ones.
-pub fn plan(holdings: &[Holding]) -> Vec<Move> {
+pub fn plan(holdings: &[NodeLoad]) -> Vec<Move> {
     let moves = by_jobs(holdings);
     if moves.is_empty() { by_slices(holdings) } else { moves }
 }
 
 /// Moves jobs, if the busiest node has twice as many as the idlest.
-fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
+fn by_jobs(holdings: &[NodeLoad]) -> Vec<Move> {
     let (Some(busy), Some(idle)) =
         (holdings.iter().max_by_key(|one| one.jobs()), holdings.iter().min_by_key(|one| one.jobs()))
     else {
@@ -66,7 +66,7 @@ fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
     for (slice, jobs) in slices {
         if *jobs <= room && moves.len() < MOVES_MAX {
             room -= jobs;
-            moves.push(one(*slice, *jobs, busy, idle));
+            moves.push(slice_move(*slice, *jobs, busy, idle));
         }
     }
     moves
@@ -74,7 +74,7 @@ fn by_jobs(holdings: &[Holding]) -> Vec<Move> {
 
 /// Moves slices with no or few jobs, if a node has clearly fewer slices than another. So a new node gets its share of
 /// future jobs.
-fn by_slices(holdings: &[Holding]) -> Vec<Move> {
+fn by_slices(holdings: &[NodeLoad]) -> Vec<Move> {
     let (Some(rich), Some(poor)) = (
         holdings.iter().max_by_key(|one| one.slices.len()),
         holdings.iter().min_by_key(|one| one.slices.len()),
@@ -95,10 +95,10 @@ fn by_slices(holdings: &[Holding]) -> Vec<Move> {
         room -= if fits { *jobs } else { 0 };
         fits
     });
-    slices.into_iter().map(|(slice, jobs)| one(slice, jobs, rich, poor)).collect()
+    slices.into_iter().map(|(slice, jobs)| slice_move(slice, jobs, rich, poor)).collect()
 }
 
-fn one(slice: usize, jobs: u64, from: &Holding, to: &Holding) -> Move {
+fn slice_move(slice: usize, jobs: u64, from: &NodeLoad, to: &NodeLoad) -> Move {
     Move { slice, jobs, from: Arc::clone(&from.node), to: Arc::clone(&to.node) }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     use crate::model::ownership::SLICES;
 
     /// Nodes that share the slices as told, with so many jobs each, spread over their slices.
-    fn nodes(shares: &[(usize, u64)]) -> Vec<Holding> {
+    fn nodes(shares: &[(usize, u64)]) -> Vec<NodeLoad> {
         let mut next = 0;
         let holding = |(number, (count, jobs)): (usize, &(usize, u64))| {
             let first = next;
@@ -118,12 +118,12 @@ mod tests {
                 jobs / count + u64::from(slice < jobs % count)
             };
             let slices = (first..first + count).map(|slice| (slice, of(slice))).collect();
-            Holding { node: format!("n{number}").into(), slices }
+            NodeLoad { node: format!("n{number}").into(), slices }
         };
         shares.iter().enumerate().map(holding).collect()
     }
 
-    fn apply(holdings: &mut [Holding], moves: &[Move]) {
+    fn apply(holdings: &mut [NodeLoad], moves: &[Move]) {
         for one in moves {
             for holding in holdings.iter_mut() {
                 holding.slices.retain(|(slice, _)| *slice != one.slice || holding.node != one.from);
@@ -134,8 +134,8 @@ mod tests {
         }
     }
 
-    fn jobs(holdings: &[Holding]) -> Vec<u64> {
-        holdings.iter().map(Holding::jobs).collect()
+    fn jobs(holdings: &[NodeLoad]) -> Vec<u64> {
+        holdings.iter().map(NodeLoad::jobs).collect()
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_near_enough_or_too_little_is_left() {
+    fn small_differences_are_left() {
         assert!(plan(&nodes(&[(32, 100), (32, 60)])).is_empty());
         assert!(plan(&nodes(&[(32, 9), (32, 0)])).is_empty());
         assert!(plan(&nodes(&[(64, 1_000)])).is_empty());
@@ -157,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn one_slice_that_is_all_the_work_does_not_wander() {
+    fn one_slice_with_all_jobs_does_not_move() {
         let mut two = nodes(&[(32, 0), (32, 0)]);
         two[0].slices[0].1 = 500;
         assert!(plan(&two).is_empty());
     }
 
     #[test]
-    fn an_empty_node_gets_its_part_of_what_is_to_come() {
+    fn an_empty_node_gets_its_share_of_future_jobs() {
         let mut three = nodes(&[(32, 0), (32, 0)]);
-        three.push(Holding { node: "n2".into(), slices: Vec::new() });
+        three.push(NodeLoad { node: "n2".into(), slices: Vec::new() });
         for _ in 0..3 {
             let moves = plan(&three);
             apply(&mut three, &moves);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_given_it_settles_and_loses_nothing() {
+    fn any_input_settles_and_loses_no_slice() {
         let mut seed = 9u64;
         let mut random = |below: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -185,7 +185,7 @@ mod tests {
         for _ in 0..500 {
             let count = usize::try_from(random(5) + 1).unwrap();
             let mut holdings: Vec<_> = (0..count)
-                .map(|number| Holding { node: format!("n{number}").into(), slices: Vec::new() })
+                .map(|number| NodeLoad { node: format!("n{number}").into(), slices: Vec::new() })
                 .collect();
             let busy = 1 + random(200);
             for slice in 0..SLICES {
@@ -200,7 +200,7 @@ mod tests {
                 if moves.is_empty() {
                     break;
                 }
-                let spread = |holdings: &[Holding]| {
+                let spread = |holdings: &[NodeLoad]| {
                     let jobs = jobs(holdings);
                     let slices = holdings.iter().map(|one| one.slices.len()).collect::<Vec<_>>();
                     (jobs.iter().map(|n| n * n).sum::<u64>(), slices.iter().map(|n| n * n).sum::<usize>())

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::model::channel_names::{ACK, ASSIGNED, CANCEL, DISPATCH, HANDOFF, LOGS, STATUS, WORKER};
 use crate::model::keys;
-use crate::model::ownership::{Claimed, SLICES, Table};
+use crate::model::ownership::{Claimed, OwnershipTable, SLICES};
 use crate::nodes::ownership_record;
 use crate::runtime::context::Shared;
 
@@ -77,7 +77,7 @@ impl Addressed {
 }
 
 /// Adds the channel messages of one journal entry, signed with the owner of its job.
-fn tell(outbox: &mut Outbox, entry: &Value, owner: &str, epoch: u64) {
+fn add_entry_messages(outbox: &mut Outbox, entry: &Value, owner: &str, epoch: u64) {
     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
     let mut message = entry.clone();
     if let Some(members) = message.as_object_mut() {
@@ -117,7 +117,7 @@ pub async fn publish(shared: &Shared) -> Result<bool, baton_store::Error> {
 
 fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Result<bool, TxError> {
     let Some(mut table) = owners(tx, node, sole)? else { return Ok(false) };
-    let own: Vec<usize> = table.of(node).collect();
+    let own: Vec<usize> = table.slices_of(node).collect();
     let Some(start) = own.iter().map(|slice| table.slices[*slice].read).min() else { return Ok(false) };
     let rows = tx.records(keys::JOURNAL, Some(&keys::journal(start)), AT_ONCE)?;
     let read = |(key, record): &(String, baton_store::Record)| {
@@ -127,14 +127,14 @@ fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Res
     let entries: Vec<_> = rows.iter().filter_map(read).collect();
     let Some(last) = entries.last().map(|(number, _)| *number) else { return Ok(false) };
     let mut outbox = Outbox::default();
-    for (number, said) in &entries {
-        for entry in said {
+    for (number, journal_entries) in &entries {
+        for entry in journal_entries {
             let slice =
                 entry["slice"].as_u64().and_then(|slice| usize::try_from(slice).ok()).unwrap_or(SLICES);
             let Some(of) = table.slices.get(slice).filter(|of| of.owner == *node && of.read < *number) else {
                 continue;
             };
-            tell(&mut outbox, entry, node, of.epoch);
+            add_entry_messages(&mut outbox, entry, node, of.epoch);
         }
     }
     for slice in own {
@@ -154,12 +154,12 @@ fn publish_in(tx: &mut dyn Tx, node: &Arc<str>, sole: bool, prefix: &str) -> Res
 }
 
 /// The ownership table; a node that is alone owns everything.
-fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<Table>, TxError> {
+fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<OwnershipTable>, TxError> {
     let table = ownership_record::load(tx)?;
     if !sole {
         return Ok(table);
     }
-    let mut table = table.unwrap_or_else(|| Table::new(tx.now()));
+    let mut table = table.unwrap_or_else(|| OwnershipTable::new(tx.now()));
     for slice in table.slices.iter_mut().filter(|slice| slice.owner != *node) {
         (slice.owner, slice.offer) = (Arc::clone(node), None);
         slice.epoch += 1;
@@ -168,18 +168,18 @@ fn owners(tx: &mut dyn Tx, node: &Arc<str>, sole: bool) -> Result<Option<Table>,
 }
 
 /// Publishes on a store with one server; elsewhere `membership` publishes between its other work.
-pub async fn keep_alone(shared: Arc<Shared>) {
+pub async fn run_alone(shared: Arc<Shared>) {
     while !shared.stop.is_cancelled() {
-        look(&shared).await;
+        publish_if_watched(&shared).await;
         tokio::select! {
             () = shared.stop.cancelled() => {}
-            () = baton_env::sleep(shared.options.times.look()) => {}
+            () = baton_env::sleep(shared.options.times.refresh_interval()) => {}
         }
     }
 }
 
 /// Checks whether a client watches, and publishes.
-pub async fn look(shared: &Shared) {
+pub async fn publish_if_watched(shared: &Shared) {
     let Ok((was_watched, watched)) = shared.find_watchers().await else { return };
     if !watched && !was_watched {
         return;
@@ -188,13 +188,18 @@ pub async fn look(shared: &Shared) {
         match publish(shared).await {
             Ok(true) => {}
             Ok(false) => return,
-            Err(error) => return tracing::debug!(%error, "channels could not be written to"),
+            Err(error) => return tracing::debug!(%error, "publishing to channels failed"),
         }
     }
 }
 
 /// Adds messages about offered slices.
-pub fn offered(outbox: &mut Outbox, table: &Table, from: &str, slices: impl Iterator<Item = usize>) {
+pub fn add_offers(
+    outbox: &mut Outbox,
+    table: &OwnershipTable,
+    from: &str,
+    slices: impl Iterator<Item = usize>,
+) {
     for number in slices {
         let Some(slice) = table.slices.get(number) else { continue };
         let Some(offer) = &slice.offer else { continue };
@@ -207,7 +212,7 @@ pub fn offered(outbox: &mut Outbox, table: &Table, from: &str, slices: impl Iter
 
 /// Adds a message to a former owner about the claim of its slice, once under its id and once under its name: the name
 /// is the same after a restart.
-pub fn claimed(outbox: &mut Outbox, node: &str, claimed: &Claimed) {
+pub fn add_claim(outbox: &mut Outbox, node: &str, claimed: &Claimed) {
     let name = claimed.from.rsplit_once('-').map_or(&*claimed.from, |(name, _)| name);
     let message = json!({
         "slice": claimed.slice, "newOwner": node, "epoch": claimed.epoch, "reason": claimed.reason,
@@ -222,27 +227,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_is_told_under_the_id_and_the_name_of_the_former_owner() {
+    fn a_claim_is_published_under_the_id_and_the_name_of_the_former_owner() {
         let mut outbox = Outbox::default();
         let claim = |from: &str| Claimed {
             slice: 3,
             from: from.into(),
             epoch: 8,
-            reason: crate::model::ownership::Reason::NodeCrash,
+            reason: crate::model::ownership::OwnershipReason::NodeCrash,
             tries: 1,
         };
-        claimed(&mut outbox, "b", &claim("node-1-5f"));
-        claimed(&mut outbox, "b", &claim("plain"));
-        claimed(&mut outbox, "b", &claim(""));
+        add_claim(&mut outbox, "b", &claim("node-1-5f"));
+        add_claim(&mut outbox, "b", &claim("plain"));
+        add_claim(&mut outbox, "b", &claim(""));
         let names: Vec<_> = outbox.messages.keys().map(|(channel, _)| channel.as_str()).collect();
         assert_eq!(names, ["job.handoff.ack.node-1", "job.handoff.ack.node-1-5f", "job.handoff.ack.plain"]);
     }
 
     #[test]
-    fn a_dispatched_job_is_told_to_workers_to_its_owner_and_to_whoever_watches_it() {
+    fn a_dispatched_job_is_published_to_workers_to_its_owner_and_to_its_watchers() {
         let mut outbox = Outbox::default();
         let entry = json!({"kind": "status", "slice": 3, "jobId": "j", "queue": "mail", "status": "dispatched", "fence": 4});
-        tell(&mut outbox, &entry, "n", 7);
+        add_entry_messages(&mut outbox, &entry, "n", 7);
         let names: Vec<_> =
             outbox.messages.keys().map(|(channel, partition)| (&**channel, &**partition)).collect();
         assert_eq!(names, [(ASSIGNED, "j"), ("job.dispatch.mail", "j"), (STATUS, "j")]);

@@ -12,9 +12,9 @@ use serde_json::json;
 use crate::maintenance::leader_loop::Duty;
 use crate::maintenance::owner_tally;
 use crate::model::error::Error;
-use crate::model::node_times::Times;
-use crate::model::ownership::Table;
-use crate::nodes::balance::{self, Holding};
+use crate::model::node_times::ClusterTimes;
+use crate::model::ownership::OwnershipTable;
+use crate::nodes::balance::{self, NodeLoad};
 use crate::nodes::channels::{self, Outbox};
 use crate::nodes::node_record::{self, NodeState};
 use crate::nodes::{membership, ownership_record};
@@ -23,12 +23,12 @@ use crate::storage::event_log::Log;
 use crate::storage::leader_term::Term;
 
 /// An offer to one node is withdrawn after this many times the wait of an offer.
-const ERRANDS: u32 = 3;
+const OFFER_WAITS: u32 = 3;
 
 /// Finds dead nodes and offers their slices.
-pub struct Orphans;
+pub struct DeadNodeReassigner;
 
-impl Duty for Orphans {
+impl Duty for DeadNodeReassigner {
     fn name(&self) -> &'static str {
         "orphans"
     }
@@ -41,7 +41,7 @@ impl Duty for Orphans {
                 if !term.guard(tx)? {
                     return Ok(None);
                 }
-                bereave(tx, &times, &prefix).map(Some)
+                reassign_from_dead(tx, &times, &prefix).map(Some)
             });
             let (lost, pause) = found.await?.ok_or_else(Error::not_leader)?;
             if lost > 0 {
@@ -58,14 +58,18 @@ impl Duty for Orphans {
 }
 
 /// Offers the slices of dead nodes. Returns how many, and when the next node may become dead.
-pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(usize, Duration), TxError> {
+pub(super) fn reassign_from_dead(
+    tx: &mut dyn Tx,
+    times: &ClusterTimes,
+    prefix: &str,
+) -> Result<(usize, Duration), TxError> {
     let (now, nodes) = (tx.now(), node_record::all(tx)?);
     let table = ownership_record::load(tx)?;
     let log = Log::open(tx)?;
     let is_dying =
         |node: &node_record::Node| node.state != NodeState::Dead && !node.is_alive(now, times.dead_after);
     let mut events = Vec::new();
-    for node_record::Known { id, node, .. } in nodes.iter().filter(|known| is_dying(&known.node)) {
+    for node_record::StoredNode { id, node, .. } in nodes.iter().filter(|known| is_dying(&known.node)) {
         let silent_ms = u64::try_from(now.since(node.seen_at).as_millis()).unwrap_or(u64::MAX);
         events.push(("node", json!({"node": &**id, "state": "dead", "silentMs": silent_ms})));
     }
@@ -75,13 +79,13 @@ pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(u
         let alive = |id: &str| {
             nodes.iter().any(|known| *known.id == *id && known.node.is_alive(now, times.dead_after))
         };
-        lost = table.bereave(alive, now, times.ack * ERRANDS);
+        lost = table.offer_slices_of_dead(alive, now, times.ack * OFFER_WAITS);
         if lost > 0 {
             events.push(("handoff", json!({"reason": "NodeCrash", "offered": lost})));
         }
     }
-    let addressed = told(table.as_ref(), after.as_ref()).address(tx, prefix)?;
-    for node_record::Known { id, node, record } in nodes.iter().filter(|known| is_dying(&known.node)) {
+    let addressed = offer_messages(table.as_ref(), after.as_ref()).address(tx, prefix)?;
+    for node_record::StoredNode { id, node, record } in nodes.iter().filter(|known| is_dying(&known.node)) {
         node_record::put(
             tx,
             id,
@@ -101,12 +105,12 @@ pub(super) fn bereave(tx: &mut dyn Tx, times: &Times, prefix: &str) -> Result<(u
 }
 
 /// Channel messages about new offers.
-fn told(before: Option<&Table>, after: Option<&Table>) -> Outbox {
+fn offer_messages(before: Option<&OwnershipTable>, after: Option<&OwnershipTable>) -> Outbox {
     let mut outbox = Outbox::default();
     if let (Some(before), Some(after)) = (before, after) {
         for (number, (was, is)) in before.slices.iter().zip(&after.slices).enumerate() {
             if was.offer != is.offer {
-                channels::offered(&mut outbox, after, &is.owner, std::iter::once(number));
+                channels::add_offers(&mut outbox, after, &is.owner, std::iter::once(number));
             }
         }
     }
@@ -114,9 +118,9 @@ fn told(before: Option<&Table>, after: Option<&Table>) -> Outbox {
 }
 
 /// Moves slices away from a node that has too many jobs.
-pub struct Balance;
+pub struct Rebalancer;
 
-impl Duty for Balance {
+impl Duty for Rebalancer {
     fn name(&self) -> &'static str {
         "balance"
     }
@@ -128,7 +132,7 @@ impl Duty for Balance {
             if !loads.uncounted.is_empty() {
                 for partition in loads.uncounted {
                     while shared
-                        .decide_guarded(term.clone(), move |book| owner_tally::recount(book, partition))
+                        .decide_guarded(term.clone(), move |tx| owner_tally::count_next(tx, partition))
                         .await?
                     {}
                 }
@@ -153,7 +157,12 @@ impl Duty for Balance {
 }
 
 /// Offers the slices that should move, unless a move is under way. Returns how many slices and jobs.
-fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Result<(usize, u64), TxError> {
+fn even_out(
+    tx: &mut dyn Tx,
+    times: &ClusterTimes,
+    loads: &[u64],
+    prefix: &str,
+) -> Result<(usize, u64), TxError> {
     let (now, nodes) = (tx.now(), node_record::all(tx)?);
     let Some(mut table) = ownership_record::load(tx)? else { return Ok((0, 0)) };
     let log = Log::open(tx)?;
@@ -163,9 +172,10 @@ fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Resu
     }
     let active = nodes.iter().filter(|known| known.node.is_active(now, times.dead_after));
     let holdings: Vec<_> = active
-        .map(|node_record::Known { id, .. }| {
-            let slices = table.of(id).map(|slice| (slice, loads.get(slice).copied().unwrap_or(0))).collect();
-            Holding { node: Arc::clone(id), slices }
+        .map(|node_record::StoredNode { id, .. }| {
+            let slices =
+                table.slices_of(id).map(|slice| (slice, loads.get(slice).copied().unwrap_or(0))).collect();
+            NodeLoad { node: Arc::clone(id), slices }
         })
         .collect();
     let moves = balance::plan(&holdings);
@@ -176,7 +186,7 @@ fn even_out(tx: &mut dyn Tx, times: &Times, loads: &[u64], prefix: &str) -> Resu
     });
     let before = table.clone();
     moves.iter().for_each(|one| table.offer_to(one.slice, &one.to, now));
-    let addressed = told(Some(&before), Some(&table)).address(tx, prefix)?;
+    let addressed = offer_messages(Some(&before), Some(&table)).address(tx, prefix)?;
     table.balanced_at = now;
     ownership_record::store(tx, &table)?;
     log.write(tx, vec![("handoff", event)])?;

@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-use crate::model::node_times::Times;
-use crate::model::ownership::Case;
+use crate::model::node_times::ClusterTimes;
+use crate::model::ownership::HandoffCase;
 
 /// The next step of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum DrainStep {
     /// Offer the remaining slices, or repeat the offer.
     Offer,
     /// Mark the remaining slices as left behind.
-    Leave(Case),
+    Leave(HandoffCase),
     /// Check again a little later.
     Wait,
     /// The drain is over.
@@ -24,7 +24,7 @@ pub enum Step {
 
 /// What the draining node sees at one moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub struct DrainObservation {
     /// Time since the drain began.
     pub elapsed: Duration,
     /// Slices that the node still owns.
@@ -40,72 +40,72 @@ pub struct Sight {
 /// A drain under way.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    times: Times,
+    times: ClusterTimes,
     /// Slices at the last step.
     known: usize,
     /// Offers made.
     tries: u32,
     offered_at: Duration,
-    left_at: Option<(Duration, Case)>,
+    left_at: Option<(Duration, HandoffCase)>,
     /// Slices by case.
     pub ended: [u64; 4],
 }
 
 impl Drain {
     /// Starts the drain of a node with so many slices.
-    pub fn new(times: Times, slices: usize) -> Self {
+    pub fn new(times: ClusterTimes, slices: usize) -> Self {
         Self { times, known: slices, tries: 0, offered_at: Duration::ZERO, left_at: None, ended: [0; 4] }
     }
 
-    fn end(&mut self, slices: usize, case: Case) {
+    fn end(&mut self, slices: usize, case: HandoffCase) {
         self.ended[case as usize] += slices as u64;
     }
 
     /// The next step.
-    pub fn step(&mut self, seen: Sight) -> Step {
+    pub fn step(&mut self, seen: DrainObservation) -> DrainStep {
         let taken = self.known.saturating_sub(seen.left);
         self.known = seen.left;
         if let Some((_, case)) = self.left_at {
             // A slice that is claimed in the last moments was not left behind after all.
             self.ended[case as usize] -= taken as u64;
         }
-        self.end(taken, if self.tries > 1 { Case::B } else { Case::A });
+        self.end(taken, if self.tries > 1 { HandoffCase::B } else { HandoffCase::A });
         if seen.left == 0 || seen.elapsed >= self.times.ceiling {
             if seen.left > 0 && self.left_at.is_none() {
-                self.end(seen.left, Case::C);
+                self.end(seen.left, HandoffCase::C);
             }
-            return Step::Done;
+            return DrainStep::Done;
         }
         if let Some((at, case)) = self.left_at {
             let is_over = seen.elapsed >= at + self.times.tail;
             // A node that could claim them would have sent a heartbeat by now.
-            let is_alone = case == Case::D || !seen.has_peers || !seen.has_heard;
-            return if is_over || is_alone { Step::Done } else { Step::Wait };
+            let is_alone = case == HandoffCase::D || !seen.has_peers || !seen.has_heard;
+            return if is_over || is_alone { DrainStep::Done } else { DrainStep::Wait };
         }
         if !seen.has_peers {
-            return self.leave(seen, Case::D);
+            return self.leave(seen, HandoffCase::D);
         }
         if !seen.has_jobs && self.tries > 0 {
             // The slices are on offer and have no jobs, so the node need not wait for their claims.
-            self.end(seen.left, Case::C);
-            return Step::Done;
+            self.end(seen.left, HandoffCase::C);
+            return DrainStep::Done;
         }
         let is_unheard = self.tries == 0 || seen.elapsed >= self.offered_at + self.times.ack;
         match is_unheard {
-            true if self.tries == self.times.tries => self.leave(seen, Case::C),
+            true if self.tries == self.times.tries => self.leave(seen, HandoffCase::C),
             true => {
                 self.tries += 1;
                 self.offered_at = seen.elapsed;
-                Step::Offer
+                DrainStep::Offer
             }
-            false => Step::Wait,
+            false => DrainStep::Wait,
         }
     }
 
-    fn leave(&mut self, seen: Sight, case: Case) -> Step {
+    fn leave(&mut self, seen: DrainObservation, case: HandoffCase) -> DrainStep {
         self.left_at = Some((seen.elapsed, case));
         self.end(seen.left, case);
-        Step::Leave(case)
+        DrainStep::Leave(case)
     }
 }
 
@@ -113,21 +113,21 @@ impl Drain {
 mod tests {
     use super::*;
 
-    fn sight(seconds: u64, left: usize, peers: bool) -> Sight {
+    fn sight(seconds: u64, left: usize, peers: bool) -> DrainObservation {
         let elapsed = Duration::from_secs(seconds);
-        Sight { elapsed, left, has_jobs: true, has_peers: peers, has_heard: peers }
+        DrainObservation { elapsed, left, has_jobs: true, has_peers: peers, has_heard: peers }
     }
 
     fn drain() -> Drain {
-        Drain::new(Times::default(), 10)
+        Drain::new(ClusterTimes::default(), 10)
     }
 
     #[test]
     fn taken_at_once_is_case_a() {
         let mut drain = drain();
-        assert_eq!(drain.step(sight(0, 10, true)), Step::Offer);
-        assert_eq!(drain.step(sight(1, 4, true)), Step::Wait);
-        assert_eq!(drain.step(sight(2, 0, true)), Step::Done);
+        assert_eq!(drain.step(sight(0, 10, true)), DrainStep::Offer);
+        assert_eq!(drain.step(sight(1, 4, true)), DrainStep::Wait);
+        assert_eq!(drain.step(sight(2, 0, true)), DrainStep::Done);
         assert_eq!(drain.ended, [10, 0, 0, 0]);
     }
 
@@ -135,57 +135,58 @@ mod tests {
     fn taken_at_the_second_offer_is_case_b() {
         let mut drain = drain();
         drain.step(sight(0, 10, true));
-        assert_eq!(drain.step(sight(4, 8, true)), Step::Wait);
-        assert_eq!(drain.step(sight(5, 8, true)), Step::Offer);
-        assert_eq!(drain.step(sight(6, 0, true)), Step::Done);
+        assert_eq!(drain.step(sight(4, 8, true)), DrainStep::Wait);
+        assert_eq!(drain.step(sight(5, 8, true)), DrainStep::Offer);
+        assert_eq!(drain.step(sight(6, 0, true)), DrainStep::Done);
         assert_eq!(drain.ended, [2, 8, 0, 0]);
     }
 
     #[test]
-    fn what_nobody_takes_is_left_behind_and_leaving_ends_inside_the_ceiling() {
+    fn unclaimed_slices_are_left_behind_and_a_drain_ends_within_the_ceiling() {
         let mut drain = drain();
         let steps: Vec<_> = (0..=60).map(|second| drain.step(sight(second, 10, true))).collect();
-        let at = |step: Step| steps.iter().enumerate().filter(move |(_, s)| **s == step).map(|(at, _)| at);
-        assert_eq!(at(Step::Offer).collect::<Vec<_>>(), [0, 5, 10]);
-        assert_eq!(at(Step::Leave(Case::C)).collect::<Vec<_>>(), [15]);
-        assert_eq!(at(Step::Done).next(), Some(45));
+        let at =
+            |step: DrainStep| steps.iter().enumerate().filter(move |(_, s)| **s == step).map(|(at, _)| at);
+        assert_eq!(at(DrainStep::Offer).collect::<Vec<_>>(), [0, 5, 10]);
+        assert_eq!(at(DrainStep::Leave(HandoffCase::C)).collect::<Vec<_>>(), [15]);
+        assert_eq!(at(DrainStep::Done).next(), Some(45));
         assert_eq!(drain.ended, [0, 0, 10, 0]);
     }
 
     #[test]
-    fn what_is_taken_in_the_tail_was_not_left_behind() {
+    fn a_slice_claimed_in_the_tail_was_not_left_behind() {
         let mut drain = drain();
         for second in 0..20 {
             drain.step(sight(second, 10, true));
         }
-        assert_eq!(drain.step(sight(20, 0, true)), Step::Done);
+        assert_eq!(drain.step(sight(20, 0, true)), DrainStep::Done);
         assert_eq!(drain.ended, [0, 10, 0, 0]);
     }
 
     #[test]
-    fn the_last_node_does_not_wait_for_anybody() {
+    fn the_last_node_does_not_wait() {
         let mut drain = drain();
-        assert_eq!(drain.step(sight(0, 10, false)), Step::Leave(Case::D));
-        assert_eq!(drain.step(sight(0, 10, false)), Step::Done);
+        assert_eq!(drain.step(sight(0, 10, false)), DrainStep::Leave(HandoffCase::D));
+        assert_eq!(drain.step(sight(0, 10, false)), DrainStep::Done);
         assert_eq!(drain.ended, [0, 0, 0, 10]);
     }
 
     #[test]
     fn peers_that_are_never_heard_are_not_waited_for_in_the_tail() {
         let mut drain = drain();
-        let silent = |second| Sight { has_heard: false, ..sight(second, 10, true) };
+        let silent = |second| DrainObservation { has_heard: false, ..sight(second, 10, true) };
         for second in 0..15 {
             drain.step(silent(second));
         }
-        assert_eq!(drain.step(silent(15)), Step::Leave(Case::C));
-        assert_eq!(drain.step(silent(16)), Step::Done);
+        assert_eq!(drain.step(silent(15)), DrainStep::Leave(HandoffCase::C));
+        assert_eq!(drain.step(silent(16)), DrainStep::Done);
     }
 
     #[test]
-    fn without_a_job_nobody_is_waited_for() {
+    fn without_jobs_a_drain_does_not_wait() {
         let mut drain = drain();
-        let empty = Sight { has_jobs: false, ..sight(0, 10, true) };
-        assert_eq!((drain.step(empty), drain.step(empty)), (Step::Offer, Step::Done));
+        let empty = DrainObservation { has_jobs: false, ..sight(0, 10, true) };
+        assert_eq!((drain.step(empty), drain.step(empty)), (DrainStep::Offer, DrainStep::Done));
         assert_eq!(drain.ended, [0, 0, 10, 0]);
     }
 
@@ -193,7 +194,7 @@ mod tests {
     fn the_ceiling_ends_it() {
         let mut drain = drain();
         drain.step(sight(0, 10, true));
-        assert_eq!(drain.step(sight(60, 10, true)), Step::Done);
+        assert_eq!(drain.step(sight(60, 10, true)), DrainStep::Done);
         assert_eq!(drain.ended, [0, 0, 10, 0]);
     }
 }

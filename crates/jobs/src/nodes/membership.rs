@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 use crate::model::channel_names::COORDINATOR;
 use crate::model::error::Error;
 use crate::model::keys;
-use crate::model::ownership::{Case, Claimed, Reason, SLICES, Table};
+use crate::model::ownership::{Claimed, HandoffCase, OwnershipReason, OwnershipTable, SLICES};
 use crate::model::queue_head::Head;
 use crate::nodes::channels::{self, Outbox};
-use crate::nodes::handoff::{Drain, Sight, Step};
+use crate::nodes::handoff::{Drain, DrainObservation, DrainStep};
 use crate::nodes::node_record::{self, Node, NodeState};
 use crate::nodes::ownership_record;
 use crate::runtime::context::Shared;
@@ -34,8 +34,8 @@ const AWAY_MAX: Duration = Duration::from_secs(1);
 const DRAIN_LOOK_MAX: Duration = Duration::from_millis(200);
 
 /// The state of the cluster at one moment.
-struct Look {
-    table: Table,
+struct ClusterSnapshot {
+    table: OwnershipTable,
     node: Node,
     claimed: Vec<Claimed>,
     /// The last heartbeats of the other nodes that may own jobs.
@@ -44,8 +44,8 @@ struct Look {
 }
 
 /// Takes part in the cluster until the server stops.
-pub async fn keep(shared: Arc<Shared>) {
-    let (times, standing) = (shared.options.times, &shared.standing);
+pub async fn run_until_stopped(shared: Arc<Shared>) {
+    let (times, participation) = (shared.options.times, &shared.participation);
     let (mut heard, mut drain) = (None::<Stopwatch>, None::<Draining>);
     let mut known = Arc::<[u64]>::from([0; SLICES]);
     let mut failing = None::<Stopwatch>;
@@ -54,19 +54,19 @@ pub async fn keep(shared: Arc<Shared>) {
         if is_due && let Ok(loads) = loads(&shared).await {
             known = loads.by_slice.into();
         }
-        let (before, drains) = (Stopwatch::start(), standing.is_leaving());
-        let look = match look(&shared, drains, is_due.then(|| Arc::clone(&known))).await {
-            Ok(look) => look,
+        let (before, drains) = (Stopwatch::start(), participation.is_leaving());
+        let snapshot = match refresh(&shared, drains, is_due.then(|| Arc::clone(&known))).await {
+            Ok(snapshot) => snapshot,
             Err(error) => {
-                tracing::debug!(%error, "this node cannot look at the others");
+                tracing::debug!(%error, "this node cannot read the state of the cluster");
                 // Without a store nothing can be handed over: the others notice this node's silence.
                 let store = &shared.store;
                 let since = failing.get_or_insert(before).elapsed();
                 let is_away = store.outage().is_some() && since >= AWAY_MAX;
                 if drains && (store.failure().is_some() || is_away || since >= times.ack) {
-                    standing.drained.send_replace(true);
+                    participation.drained.send_replace(true);
                 }
-                pause(&shared, times.look()).await;
+                pause(&shared, times.refresh_interval()).await;
                 continue;
             }
         };
@@ -74,29 +74,29 @@ pub async fn keep(shared: Arc<Shared>) {
         if is_due {
             heard = Some(before);
         }
-        note_claims(&shared, &look.claimed);
-        let wants = drains || look.node.is_to_drain;
-        if standing.idle.send_replace(wants) != wants {
+        note_claims(&shared, &snapshot.claimed);
+        let wants = drains || snapshot.node.is_to_drain;
+        if participation.idle.send_replace(wants) != wants {
             // A leader resigns.
             shared.alarm.notify_one();
         }
-        standing.table.send_replace(Some(Arc::new(look.table.clone())));
-        channels::look(&shared).await;
-        let mut soon = times.look();
+        participation.table.send_replace(Some(Arc::new(snapshot.table.clone())));
+        channels::publish_if_watched(&shared).await;
+        let mut soon = times.refresh_interval();
         match (wants, drain.as_mut()) {
             (false, None) => {}
             (false, Some(_)) => {
                 drain = None;
-                standing.drained.send_replace(false);
+                participation.drained.send_replace(false);
                 stay(&shared).await;
             }
             (true, _) => {
                 let drain = match &mut drain {
                     Some(drain) => drain,
-                    None => drain.insert(Draining::start(&shared, &look).await),
+                    None => drain.insert(Draining::start(&shared, &snapshot).await),
                 };
-                if drain.turn(&shared, &look).await {
-                    standing.drained.send_replace(true);
+                if drain.take_step(&shared, &snapshot).await {
+                    participation.drained.send_replace(true);
                 } else {
                     soon = (times.ack / 10).clamp(Duration::from_millis(5), DRAIN_LOOK_MAX);
                 }
@@ -105,18 +105,18 @@ pub async fn keep(shared: Arc<Shared>) {
         pause(&shared, soon).await;
     }
     let node = Arc::clone(&shared.options.node);
-    if !standing.is_abandoned()
+    if !participation.is_abandoned()
         && let Err(error) = run(&*shared.store, move |tx| depart(tx, &node)).await
     {
-        tracing::debug!(%error, "this node did not say that it is gone");
+        tracing::debug!(%error, "this node could not record that it left");
     }
-    standing.drained.send_replace(true);
+    participation.drained.send_replace(true);
 }
 
 async fn pause(shared: &Shared, duration: Duration) {
     tokio::select! {
         () = shared.stop.cancelled() => {}
-        () = shared.standing.bell.notified() => {}
+        () = shared.participation.notifier.notified() => {}
         () = baton_env::sleep(duration) => {}
     }
 }
@@ -132,9 +132,9 @@ struct Draining {
 }
 
 impl Draining {
-    async fn start(shared: &Shared, look: &Look) -> Self {
+    async fn start(shared: &Shared, snapshot: &ClusterSnapshot) -> Self {
         let since = Stopwatch::start();
-        let own: Vec<usize> = look.table.of(&shared.options.node).collect();
+        let own: Vec<usize> = snapshot.table.slices_of(&shared.options.node).collect();
         let has_jobs = match loads(shared).await {
             Ok(loads) => {
                 let open = |slice: &usize| loads.by_slice.get(*slice).is_some_and(|jobs| *jobs > 0);
@@ -144,23 +144,23 @@ impl Draining {
         };
         tracing::info!(slices = own.len(), has_jobs, "draining: this node hands over the jobs that it owns");
         let drain = Drain::new(shared.options.times, own.len());
-        Self { drain, since, began: look.now, has_jobs, is_done: false }
+        Self { drain, since, began: snapshot.now, has_jobs, is_done: false }
     }
 
     /// Takes the next step. Returns whether the drain is over.
-    async fn turn(&mut self, shared: &Shared, look: &Look) -> bool {
+    async fn take_step(&mut self, shared: &Shared, snapshot: &ClusterSnapshot) -> bool {
         while !self.is_done {
-            let seen = Sight {
+            let seen = DrainObservation {
                 elapsed: self.since.elapsed(),
-                left: look.table.of(&shared.options.node).count(),
+                left: snapshot.table.slices_of(&shared.options.node).count(),
                 has_jobs: self.has_jobs,
-                has_peers: !look.peers.is_empty(),
-                has_heard: look.peers.iter().any(|seen_at| *seen_at >= self.began),
+                has_peers: !snapshot.peers.is_empty(),
+                has_heard: snapshot.peers.iter().any(|seen_at| *seen_at >= self.began),
             };
             let (node, prefix) = (Arc::clone(&shared.options.node), Arc::clone(&shared.options.channels));
             let done = match self.drain.step(seen) {
-                Step::Offer => run(&*shared.store, move |tx| offer(tx, &node, None, &prefix)).await,
-                Step::Leave(case) => {
+                DrainStep::Offer => run(&*shared.store, move |tx| offer(tx, &node, None, &prefix)).await,
+                DrainStep::Leave(case) => {
                     if self.has_jobs {
                         tracing::warn!(
                             case = case.word(),
@@ -170,10 +170,10 @@ impl Draining {
                     }
                     run(&*shared.store, move |tx| offer(tx, &node, Some(case), &prefix)).await
                 }
-                Step::Wait => return false,
-                Step::Done => {
+                DrainStep::Wait => return false,
+                DrainStep::Done => {
                     self.is_done = true;
-                    self.tell(shared);
+                    self.log_result(shared);
                     Ok(())
                 }
             };
@@ -185,9 +185,9 @@ impl Draining {
         true
     }
 
-    fn tell(&self, shared: &Shared) {
+    fn log_result(&self, shared: &Shared) {
         let [a, b, c, d] = self.drain.ended;
-        for case in Case::ALL {
+        for case in HandoffCase::ALL {
             shared.meter.handed_over(case, self.drain.ended[case as usize]);
         }
         let millis = u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -196,7 +196,11 @@ impl Draining {
 }
 
 /// Reads nodes and owners and claims slices. Sends a heartbeat if the loads of all slices are given.
-async fn look(shared: &Shared, drains: bool, loads: Option<Arc<[u64]>>) -> Result<Look, baton_store::Error> {
+async fn refresh(
+    shared: &Shared,
+    drains: bool,
+    loads: Option<Arc<[u64]>>,
+) -> Result<ClusterSnapshot, baton_store::Error> {
     let (options, version) = (shared.options.clone(), env!("CARGO_PKG_VERSION"));
     run(&*shared.store, move |tx| {
         let (now, times, id) = (tx.now(), options.times, &options.node);
@@ -223,17 +227,17 @@ async fn look(shared: &Shared, drains: bool, loads: Option<Arc<[u64]>>) -> Resul
             others.filter(|node| node.is_active(now, times.dead_after)).map(|node| node.seen_at).collect();
         let mut claimed = Vec::new();
         if !is_idle {
-            let table = table.get_or_insert_with(|| Table::new(now));
+            let table = table.get_or_insert_with(|| OwnershipTable::new(now));
             claimed = table.claim(id, peers.len() + 1, now, times.ack);
         }
         let owned = |loads: &Arc<[u64]>| {
-            let own = table.iter().flat_map(|table| table.of(id));
+            let own = table.iter().flat_map(|table| table.slices_of(id));
             own.filter_map(|slice| loads.get(slice)).sum::<u64>()
         };
         let jobs = loads.as_ref().map(owned);
-        events.extend(told_claims(id, &claimed));
+        events.extend(claim_events(id, &claimed));
         let mut outbox = Outbox::default();
-        claimed.iter().for_each(|one| channels::claimed(&mut outbox, id, one));
+        claimed.iter().for_each(|one| channels::add_claim(&mut outbox, id, one));
         if let Some(jobs) = jobs {
             let beat = json!({"nodeId": &**id, "jobCount": jobs, "timestamp": now.to_iso_millis()});
             outbox.add(COORDINATOR, &*options.name, beat);
@@ -252,14 +256,14 @@ async fn look(shared: &Shared, drains: bool, loads: Option<Arc<[u64]>>) -> Resul
         }
         log.write(tx, events)?;
         addressed.write(tx);
-        let table = table.unwrap_or_else(|| Table::new(now));
-        Ok(Look { table, node, claimed, peers, now })
+        let table = table.unwrap_or_else(|| OwnershipTable::new(now));
+        Ok(ClusterSnapshot { table, node, claimed, peers, now })
     })
     .await
 }
 
 /// The cluster events of claims: one for each reason and former owner.
-fn told_claims(node: &str, claimed: &[Claimed]) -> Vec<(&'static str, Value)> {
+fn claim_events(node: &str, claimed: &[Claimed]) -> Vec<(&'static str, Value)> {
     let mut told = BTreeMap::<(u8, &str), Vec<usize>>::new();
     for one in claimed {
         told.entry((one.reason as u8, &one.from)).or_default().push(one.slice);
@@ -272,27 +276,27 @@ fn told_claims(node: &str, claimed: &[Claimed]) -> Vec<(&'static str, Value)> {
 }
 
 fn note_claims(shared: &Shared, claimed: &[Claimed]) {
-    for reason in Reason::ALL {
+    for reason in OwnershipReason::ALL {
         let slices = claimed.iter().filter(|one| one.reason == reason).count();
         if slices > 0 {
             shared.meter.claimed(reason, slices as u64);
-            tracing::info!(?reason, slices, of = SLICES, "this node owns more slices of the jobs");
+            tracing::info!(?reason, slices, of = SLICES, "this node claimed slices of the jobs");
         }
     }
 }
 
 /// Offers the node's slices; with a case, also marks them as left behind.
-fn offer(tx: &mut dyn Tx, node: &str, left: Option<Case>, prefix: &str) -> Result<(), TxError> {
+fn offer(tx: &mut dyn Tx, node: &str, left: Option<HandoffCase>, prefix: &str) -> Result<(), TxError> {
     let now = tx.now();
     let Some(mut table) = ownership_record::load(tx)? else { return Ok(()) };
     if left.is_none() || table.slices.iter().any(|slice| *slice.owner == *node && slice.offer.is_none()) {
-        table.offer(node, Reason::Shutdown, now);
+        table.offer(node, OwnershipReason::Shutdown, now);
     }
     if left.is_some() {
         table.leave(node);
     }
     let mut outbox = Outbox::default();
-    channels::offered(&mut outbox, &table, node, table.of(node));
+    channels::add_offers(&mut outbox, &table, node, table.slices_of(node));
     let addressed = outbox.address(tx, prefix)?;
     ownership_record::store(tx, &table)?;
     addressed.write(tx);

@@ -1,7 +1,7 @@
 //! Jobs in a cluster: nodes, which node owns which jobs, and how ownership moves.
 //!
 //! Jobs are divided into [`SLICES`] slices by the last digits of their offset, so that neighbours are spread. A slice
-//! has one owner and an epoch, in one record with all others (`jobs/owners`, see [`Table`]). So every job has an
+//! has one owner and an epoch, in one record with all others (`jobs/owners`, see [`OwnershipTable`]). So every job has an
 //! owner, and enqueuing, leasing or reporting a job writes nothing for it. The owner consumes the events and logs of
 //! its jobs, in order, and publishes them (`channels`). Its read position is stored beside its epoch, so the commit
 //! that publishes also proves the ownership. Always: an epoch only rises; a node with an old epoch publishes nothing;
@@ -9,7 +9,7 @@
 //! depend on it. Deliberately absent: a node that serves only its own jobs (any node takes any report), and all of
 //! this on a store with one server (which owns everything, and writes nothing to say so).
 //!
-//! Rules: [`Table`], [`balance`], [`handoff`], [`Node`]. Tasks: `membership` (every node), `dead_nodes` (the leader).
+//! Rules: [`OwnershipTable`], [`balance`], [`handoff`], [`Node`]. Tasks: `membership` (every node), `dead_nodes` (the leader).
 
 pub mod balance;
 pub mod channels;

@@ -66,7 +66,7 @@ impl Node {
 
 /// A node with its stored record.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct StoredNode {
     /// Its id.
     pub id: Arc<str>,
     pub node: Node,
@@ -74,13 +74,13 @@ pub struct Known {
 }
 
 /// All nodes, by id.
-pub fn all(tx: &mut dyn Tx) -> Result<Vec<Known>, TxError> {
+pub fn all(tx: &mut dyn Tx) -> Result<Vec<StoredNode>, TxError> {
     let rows = tx.records(keys::NODES, None, NODES_MAX)?;
     let read = |(key, record): (String, Record)| {
         let id = Arc::from(key.strip_prefix(keys::NODES).unwrap_or_default());
         let node = serde_json::from_slice(&record.value)
             .map_err(|error| Error::Corrupt(format!("a node cannot be read: {error}")))?;
-        Ok(Known { id, node, record })
+        Ok(StoredNode { id, node, record })
     };
     rows.into_iter().map(read).collect()
 }

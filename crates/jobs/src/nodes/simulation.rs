@@ -16,8 +16,8 @@ use baton_store_embedded::EmbeddedStore;
 use baton_types::Timestamp;
 
 use crate::maintenance::leadership;
-use crate::model::node_times::Times;
-use crate::model::ownership::{Reason, SLICES, Table};
+use crate::model::node_times::ClusterTimes;
+use crate::model::ownership::{OwnershipReason, OwnershipTable, SLICES};
 use crate::nodes::node_record::{self, Node, NodeState};
 use crate::nodes::{dead_nodes, ownership_record};
 use crate::rules::schedules::simulated;
@@ -40,7 +40,7 @@ struct Member {
     id: Arc<str>,
     term: Option<Term>,
     /// The ownership table as this node last read it.
-    seen: Option<Table>,
+    seen: Option<OwnershipTable>,
     /// The second half of a fire that was split in two commits.
     fired: Option<Writes>,
     /// Steps for which the node is paused. It wakes with the state that it had before.
@@ -65,7 +65,7 @@ struct World {
     _directory: tempfile::TempDir,
 }
 
-const TIMES: Times = Times {
+const TIMES: ClusterTimes = ClusterTimes {
     term: Duration::from_secs(30),
     renew: Duration::from_secs(10),
     margin: Duration::from_secs(5),
@@ -171,13 +171,13 @@ impl World {
         let seen = self
             .decide(move |tx| {
                 let (now, nodes) = (tx.now(), node_record::all(tx)?);
-                let mut table = ownership_record::load(tx)?.unwrap_or_else(|| Table::new(now));
+                let mut table = ownership_record::load(tx)?.unwrap_or_else(|| OwnershipTable::new(now));
                 let own = nodes.iter().find(|known| known.id == id);
                 let state = if drains { NodeState::Draining } else { NodeState::Active };
                 let others = nodes.iter().filter(|known| known.id != id);
                 let active = others.filter(|known| known.node.is_active(now, TIMES.dead_after)).count();
                 if drains {
-                    table.offer(&id, Reason::Shutdown, now);
+                    table.offer(&id, OwnershipReason::Shutdown, now);
                 } else {
                     table.withdraw(&id);
                     table.claim(&id, active + 1, now, TIMES.ack);
@@ -199,7 +199,7 @@ impl World {
         let (id, steals) = (Arc::clone(&self.members[at].id), self.broken == Broken::NoToken);
         let believes = self.members[at].term.is_some();
         self.members[at].term =
-            self.decide(move |tx| leadership::take(tx, &id, steals && believes, TIMES.term, None)).await;
+            self.decide(move |tx| leadership::acquire(tx, &id, steals && believes, TIMES.term, None)).await;
     }
 
     async fn resign(&mut self, at: usize) {
@@ -212,7 +212,7 @@ impl World {
         let Some(term) = self.members[at].term.clone() else { return };
         self.decide(move |tx| {
             if term.guard(tx)? {
-                dead_nodes::bereave(tx, &TIMES, "channels")?;
+                dead_nodes::reassign_from_dead(tx, &TIMES, "channels")?;
             }
             Ok(())
         })
@@ -273,7 +273,12 @@ impl World {
     async fn check(&mut self) -> Option<String> {
         let (table, holder, term, now) = self
             .decide(|tx| {
-                Ok((ownership_record::load(tx)?, leadership::look(tx)?, leadership::term(tx)?, tx.now()))
+                Ok((
+                    ownership_record::load(tx)?,
+                    leadership::holder(tx)?,
+                    leadership::last_term(tx)?,
+                    tx.now(),
+                ))
             })
             .await;
         if let Some(table) = table {
@@ -353,7 +358,7 @@ async fn history(seed: u64, broken: Broken, steps: usize) -> Option<String> {
 }
 
 #[tokio::test]
-async fn whatever_happens_to_nodes_nothing_is_owned_or_done_twice() {
+async fn no_slice_is_owned_twice_and_no_event_published_twice() {
     for seed in 0..6 {
         assert_eq!(history(seed, Broken::Nothing, 800).await, None, "seed {seed}");
     }

@@ -8,44 +8,44 @@ use std::collections::BTreeMap;
 use baton_store::TxError;
 use baton_types::PartitionId;
 
-use crate::model::ids::{CHUNK, JobId, Place};
+use crate::model::ids::{CHUNK, JobId, JobPosition};
 use crate::model::keys;
 use crate::model::limits::LOSSES_MAX;
 use crate::model::slot::Slot;
 use crate::model::state::State;
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// All slots of all queues.
-type Slots = BTreeMap<Place, Slot>;
+type Slots = BTreeMap<JobPosition, Slot>;
 
 /// Returns what is wrong in these queues.
-pub fn audit(book: &mut Book<'_>, queues: &[PartitionId]) -> Result<Vec<String>, Halt> {
+pub fn audit(tx: &mut JobsTx<'_>, queues: &[PartitionId]) -> Result<Vec<String>, Abort> {
     let (mut wrong, mut slots) = (Vec::new(), Slots::new());
     for partition in queues {
-        audit_queue(book, *partition, &mut slots, &mut wrong)?;
+        audit_queue(tx, *partition, &mut slots, &mut wrong)?;
     }
-    audit_permits(book, &slots, &mut wrong)?;
-    audit_jobs(book, &slots, &mut wrong)?;
+    audit_permits(tx, &slots, &mut wrong)?;
+    audit_jobs(tx, &slots, &mut wrong)?;
     Ok(wrong)
 }
 
 /// Checks counts, lanes and the due index.
 fn audit_queue(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     partition: PartitionId,
     slots: &mut Slots,
     wrong: &mut Vec<String>,
-) -> Result<(), Halt> {
-    let (end, head) = (book.next_place(partition)?.offset.0, book.head(partition)?.clone());
+) -> Result<(), Abort> {
+    let (end, head) = (tx.next_position(partition)?.offset.0, tx.head(partition)?.clone());
     let (mut counts, mut open) = ([0; State::COUNT], vec![0; CHUNK as usize]);
     let tallied = head.counted.unwrap_or(u64::MAX);
     each(head.removed.end..end.div_ceil(CHUNK), |number| {
-        let (here, indexed) = book.chunk_as_stored((partition, number))?;
+        let (here, indexed) = tx.chunk_as_stored((partition, number))?;
         if here.is_empty() && !head.removed.contains(number) {
             wrong.push(format!("chunk {number} of {partition} is missing"));
         }
         if let Some(at) = indexed
-            && book.record(&keys::due(at, partition, number))?.is_none()
+            && tx.record(&keys::due(at, partition, number))?.is_none()
         {
             wrong.push(format!("chunk {number} of {partition} has no due entry at {at}"));
         }
@@ -53,21 +53,21 @@ fn audit_queue(
             wrong.push(format!("chunk {number} of {partition} is freed and needed"));
         }
         for (index, slot) in here.into_iter().enumerate() {
-            let place = Place::new(partition, number * CHUNK + index as u64);
+            let position = JobPosition::new(partition, number * CHUNK + index as u64);
             counts[slot.state as usize] += 1;
             open[index] += u64::from(number < tallied && !slot.state.is_terminal());
             let lane =
                 head.lanes.iter().find(|lane| (lane.priority, lane.kind) == (slot.priority, slot.kind));
             if slot.state == State::Dispatched && !lane.is_some_and(|lane| lane.chunks.contains(number)) {
-                wrong.push(format!("{place:?} is dispatched and in no lane"));
+                wrong.push(format!("{position:?} is dispatched and in no lane"));
             }
             if slot.due().is_some_and(|due| indexed.is_none_or(|at| at > due)) {
                 wrong.push(format!(
-                    "{place:?} is due at {:?} and its chunk stands at {indexed:?}",
+                    "{position:?} is due at {:?} and its chunk stands at {indexed:?}",
                     slot.due()
                 ));
             }
-            slots.insert(place, slot);
+            slots.insert(position, slot);
         }
         Ok(())
     })?;
@@ -83,42 +83,46 @@ fn audit_queue(
 }
 
 /// Checks the held permits and the wait lists.
-fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
-    let mut keys = BTreeMap::<u64, (u32, Vec<Place>)>::new();
-    for (place, slot) in slots {
+fn audit_permits(tx: &mut JobsTx<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Abort> {
+    let mut keys = BTreeMap::<u64, (u32, Vec<JobPosition>)>::new();
+    for (position, slot) in slots {
         let Some(permit) = slot.permit else { continue };
         let (held, waiting) = keys.entry(permit.key).or_default();
         *held += u32::from(permit.held);
-        if permit.in_line {
-            waiting.push(*place);
+        if permit.is_waiting {
+            waiting.push(*position);
         }
         let may_hold = slot.state == State::Dispatched || slot.state.is_held();
         if permit.held != may_hold {
-            wrong.push(format!("{place:?} is {:?} and holds a permit: {}", slot.state, permit.held));
+            wrong.push(format!("{position:?} is {:?} and holds a permit: {}", slot.state, permit.held));
         }
     }
     each(keys, |(hash, (held, mut waiting))| {
-        let known = book.permit(hash)?;
+        let known = tx.permit(hash)?;
         if known.held != held || held > known.limit.max(1) {
             wrong.push(format!(
                 "key {hash:x}: {held} hold one of {}, {} are counted",
                 known.limit, known.held
             ));
         }
-        let (mut line, mut next) = (Vec::new(), known.line.map(|(first, _)| first));
-        while let Some(place) = next.filter(|_| line.len() <= slots.len()) {
-            line.push(place);
-            next = slots.get(&place).and_then(|slot| slot.permit).and_then(|permit| permit.next);
+        let (mut line, mut next) = (Vec::new(), known.wait_list.map(|(first, _)| first));
+        while let Some(position) = next.filter(|_| line.len() <= slots.len()) {
+            line.push(position);
+            next = slots.get(&position).and_then(|slot| slot.permit).and_then(|permit| permit.next);
         }
-        if line.last() != known.line.as_ref().map(|(_, last)| last) {
-            wrong.push(format!("key {hash:x}: the line ends at {:?}, not at {:?}", line.last(), known.line));
+        if line.last() != known.wait_list.as_ref().map(|(_, last)| last) {
+            wrong.push(format!(
+                "key {hash:x}: the wait list ends at {:?}, not at {:?}",
+                line.last(),
+                known.wait_list
+            ));
         }
         line.sort_unstable();
         waiting.sort_unstable();
         if line != waiting {
-            wrong.push(format!("key {hash:x}: {line:?} stand in line, {waiting:?} think so"));
+            wrong.push(format!("key {hash:x}: the wait list has {line:?}, the slots say {waiting:?}"));
         }
-        if held < known.limit && !line.is_empty() && line.iter().any(|place| waits(slots, *place)) {
+        if held < known.limit && !line.is_empty() && line.iter().any(|position| waits(slots, *position)) {
             wrong.push(format!("key {hash:x}: {held} of {} are held and a job waits", known.limit));
         }
         Ok(())
@@ -126,22 +130,22 @@ fn audit_permits(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) ->
     Ok(())
 }
 
-fn waits(slots: &Slots, place: Place) -> bool {
-    slots.get(&place).is_some_and(|slot| slot.state == State::Pending && slot.blockers == 0)
+fn waits(slots: &Slots, position: JobPosition) -> bool {
+    slots.get(&position).is_some_and(|slot| slot.state == State::Pending && slot.blockers == 0)
 }
 
 /// Checks each job by itself.
-fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Halt> {
-    each(slots.iter().filter(|(_, slot)| slot.state != State::Gone), |(place, slot)| {
-        let id = JobId::new(slot.created_at, *place);
-        let in_line = slot.permit.is_some_and(|permit| permit.in_line);
-        match book.spec(*place) {
-            Err(Halt::Stop(TxError::Failed(error))) => {
+fn audit_jobs(tx: &mut JobsTx<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Result<(), Abort> {
+    each(slots.iter().filter(|(_, slot)| slot.state != State::Gone), |(position, slot)| {
+        let id = JobId::new(slot.created_at, *position);
+        let is_waiting = slot.permit.is_some_and(|permit| permit.is_waiting);
+        match tx.spec(*position) {
+            Err(Abort::Stop(TxError::Failed(error))) => {
                 wrong.push(format!("{id} has no specification: {error}"))
             }
             other => drop(other?),
         }
-        if slot.state == State::Pending && slot.blockers == 0 && !slot.is_doomed && !in_line {
+        if slot.state == State::Pending && slot.blockers == 0 && !slot.has_failed_blocker && !is_waiting {
             wrong.push(format!("{id} waits for nothing"));
         }
         if slot.losses > LOSSES_MAX {
@@ -151,12 +155,12 @@ fn audit_jobs(book: &mut Book<'_>, slots: &Slots, wrong: &mut Vec<String>) -> Re
             wrong.push(format!("{id} has ended and keeps others waiting"));
         }
         if let Some(unique) = slot.unique
-            && book.record(&keys::unique(unique))?.as_deref() != Some(&id.as_uuid().as_bytes()[..])
+            && tx.record(&keys::unique(unique))?.as_deref() != Some(&id.as_uuid().as_bytes()[..])
         {
             wrong.push(format!("{id} does not have its unique key"));
         }
         if let Some(at) = slot.dead_at
-            && book.record(&keys::dead(at, id))?.is_none()
+            && tx.record(&keys::dead(at, id))?.is_none()
         {
             wrong.push(format!("{id} is no dead letter though it says so"));
         }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::keys;
 use crate::model::policy::Policy;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// A time without a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,18 +34,18 @@ impl Availability {
     }
 
     /// Extends the time up to now, or starts a new one after a gap. `known` is what the leader itself remembers.
-    pub fn extend(known: Option<Self>, book: &mut Book<'_>) -> Result<Self, Halt> {
-        let now = book.now();
+    pub fn extend(known: Option<Self>, tx: &mut JobsTx<'_>) -> Result<Self, Abort> {
+        let now = tx.now();
         let last = match known {
             Some(known) => Some(known),
-            None => book.record(keys::AVAILABILITY)?.and_then(|value| serde_json::from_slice(&value).ok()),
+            None => tx.record(keys::AVAILABILITY)?.and_then(|value| serde_json::from_slice(&value).ok()),
         };
-        let unbroken = last.filter(|last: &Self| now.since(last.until) <= Self::tolerated(&book.policy));
+        let unbroken = last.filter(|last: &Self| now.since(last.until) <= Self::tolerated(&tx.policy));
         Ok(Self { since: unbroken.map_or(now, |last| last.since), until: now })
     }
 
     /// Stores it for the next leader.
-    pub fn keep(&self, tx: &mut dyn Tx) -> Result<(), TxError> {
+    pub fn save(&self, tx: &mut dyn Tx) -> Result<(), TxError> {
         tx.put_record(keys::AVAILABILITY, serde_json::to_vec(self).unwrap_or_default().into(), None).map(drop)
     }
 }

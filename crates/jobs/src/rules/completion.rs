@@ -8,81 +8,81 @@ use baton_store::Error as StoreError;
 use baton_types::PartitionId;
 
 use crate::model::codec::{Reader, Writer};
-use crate::model::ids::Place;
+use crate::model::ids::JobPosition;
 use crate::model::keys;
 use crate::model::state::State;
 use crate::rules::state_machine::{self, Verdict};
 use crate::rules::{logs, permits};
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// Dispatches a job that is due, or makes it wait for its dependencies or its permit.
-pub fn ready(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
-    let now = book.now();
-    let slot = book.slot_mut(place)?;
+pub fn dispatch_or_wait(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<(), Abort> {
+    let now = tx.now();
+    let slot = tx.slot_mut(position)?;
     slot.state = match slot.run_at {
-        _ if slot.blockers > 0 || slot.is_doomed => State::Pending,
+        _ if slot.blockers > 0 || slot.has_failed_blocker => State::Pending,
         Some(at) if at > now => State::Scheduled,
         _ => State::Dispatched,
     };
-    if slot.state == State::Dispatched && !permits::take(book, place)? {
-        book.slot_mut(place)?.state = State::Pending;
+    if slot.state == State::Dispatched && !permits::acquire(tx, position)? {
+        tx.slot_mut(position)?.state = State::Pending;
     }
-    book.tell(place);
+    tx.notify_watchers(position);
     Ok(())
 }
 
 /// Applies the consequences of the end of an execution.
-pub fn settle(book: &mut Book<'_>, place: Place, verdict: Verdict) -> Result<(), Halt> {
+pub fn on_execution_ended(tx: &mut JobsTx<'_>, position: JobPosition, verdict: Verdict) -> Result<(), Abort> {
     match verdict {
         // It keeps its permit and its position: it is still the oldest.
         Verdict::Again => {
-            let slot = book.slot_mut(place)?;
+            let slot = tx.slot_mut(position)?;
             slot.run_at = None;
-            ready(book, place)
+            dispatch_or_wait(tx, position)
         }
         Verdict::RetryAt(_) => {
-            permits::give_back(book, place)?;
-            book.tell(place);
+            permits::release(tx, position)?;
+            tx.notify_watchers(position);
             Ok(())
         }
-        Verdict::Ended(state) => ended(book, place, state),
+        Verdict::Ended(state) => on_job_ended(tx, position, state),
     }
 }
 
 /// Applies the consequences of the end of a job. A failed job becomes a dead letter, unless its queue has none.
-pub fn ended(book: &mut Book<'_>, place: Place, state: State) -> Result<(), Halt> {
-    permits::give_back(book, place)?;
-    let (now, id) = (book.now(), book.id(place)?);
+pub fn on_job_ended(tx: &mut JobsTx<'_>, position: JobPosition, state: State) -> Result<(), Abort> {
+    permits::release(tx, position)?;
+    let (now, id) = (tx.now(), tx.id(position)?);
     let is_dead =
-        matches!(state, State::Failed | State::TimedOut) && book.head(place.partition)?.settings.dlq;
-    let slot = book.slot_mut(place)?;
+        matches!(state, State::Failed | State::TimedOut) && tx.head(position.partition)?.settings.dlq;
+    let slot = tx.slot_mut(position)?;
     // A retry reads the permit from the specification again. A position in a wait list outlives the job.
-    slot.permit = slot.permit.filter(|permit| permit.in_line);
+    slot.permit = slot.permit.filter(|permit| permit.is_waiting);
     let (unique, has_dependents) = (slot.unique.take(), std::mem::take(&mut slot.has_dependents));
-    let has_words = slot.has_words;
+    let has_output = slot.has_output;
     if is_dead {
         slot.dead_at = Some(now);
-        book.put(keys::dead(now, id), Vec::new(), None);
-        book.news.counts.dead += 1;
+        tx.put(keys::dead(now, id), Vec::new(), None);
+        tx.effects.counts.dead += 1;
     }
-    if has_words {
-        logs::schedule_removal(book, id, now);
+    if has_output {
+        logs::schedule_removal(tx, id, now);
     }
     if let Some(unique) = unique {
-        book.remove(keys::unique(unique));
+        tx.remove(keys::unique(unique));
     }
     if has_dependents {
-        tell_dependents(book, place, state == State::Completed)?;
+        notify_dependents(tx, position, state == State::Completed)?;
     }
-    book.tell(place);
+    tx.notify_watchers(position);
     Ok(())
 }
 
 /// Cancels a job that no worker has, and the jobs that depend on it.
-pub fn call_off(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
-    let (now, policy) = (book.now(), book.policy);
-    if state_machine::cancel(book.slot_mut(place)?, now, true, &policy) == state_machine::Cancelled::Done {
-        ended(book, place, State::Cancelled)?;
+pub fn cancel_unleased(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<(), Abort> {
+    let (now, policy) = (tx.now(), tx.policy);
+    if state_machine::cancel(tx.slot_mut(position)?, now, true, &policy) == state_machine::Cancelled::Done {
+        on_job_ended(tx, position, State::Cancelled)?;
     }
     Ok(())
 }
@@ -90,43 +90,43 @@ pub fn call_off(book: &mut Book<'_>, place: Place) -> Result<(), Halt> {
 // Dependents.
 
 /// The jobs that depend on a job.
-pub fn dependents(book: &mut Book<'_>, place: Place) -> Result<Vec<Place>, Halt> {
-    let Some(value) = book.record(&keys::after(place))? else { return Ok(Vec::new()) };
-    let (mut from, mut places) = (Reader(&value), Vec::new());
+pub fn dependents(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<Vec<JobPosition>, Abort> {
+    let Some(value) = tx.record(&keys::after(position))? else { return Ok(Vec::new()) };
+    let (mut from, mut positions) = (Reader(&value), Vec::new());
     while !from.0.is_empty() {
-        let mut read = || Ok::<_, StoreError>(Place::new(PartitionId(from.number()?), from.number()?));
-        places.push(read()?);
+        let mut read = || Ok::<_, StoreError>(JobPosition::new(PartitionId(from.number()?), from.number()?));
+        positions.push(read()?);
     }
-    Ok(places)
+    Ok(positions)
 }
 
 /// Stores which jobs depend on a job.
-pub fn put_dependents(book: &mut Book<'_>, place: Place, dependents: &[Place]) {
+pub fn put_dependents(tx: &mut JobsTx<'_>, position: JobPosition, dependents: &[JobPosition]) {
     let mut out = Writer::default();
     for dependent in dependents {
         out.number(dependent.partition.0);
         out.number(dependent.offset.0);
     }
-    book.put(keys::after(place), out.0, None);
+    tx.put(keys::after(position), out.0, None);
 }
 
-fn tell_dependents(book: &mut Book<'_>, place: Place, completed: bool) -> Result<(), Halt> {
-    let places = dependents(book, place)?;
-    book.remove(keys::after(place));
-    book.want_places(places.iter().copied())?;
-    each(places, |place| {
-        let Some(slot) = book.slot(place)? else { return Ok(()) };
+fn notify_dependents(tx: &mut JobsTx<'_>, position: JobPosition, completed: bool) -> Result<(), Abort> {
+    let positions = dependents(tx, position)?;
+    tx.remove(keys::after(position));
+    tx.prefetch_slots(positions.iter().copied())?;
+    each(positions, |position| {
+        let Some(slot) = tx.slot(position)? else { return Ok(()) };
         if slot.state != State::Pending || slot.blockers == 0 {
             return Ok(());
         }
-        let slot = book.slot_mut(place)?;
+        let slot = tx.slot_mut(position)?;
         slot.blockers -= 1;
         if !completed {
             // The leader cancels it in a commit of its own, so a long chain ends link by link.
-            slot.is_doomed = true;
-            book.tell(place);
-        } else if slot.blockers == 0 && !slot.is_doomed {
-            ready(book, place)?;
+            slot.has_failed_blocker = true;
+            tx.notify_watchers(position);
+        } else if slot.blockers == 0 && !slot.has_failed_blocker {
+            dispatch_or_wait(tx, position)?;
         }
         Ok(())
     })?;

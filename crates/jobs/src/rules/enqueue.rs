@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::model::concurrency_key;
 use crate::model::error::Error;
-use crate::model::ids::{JobId, Place};
+use crate::model::ids::{JobId, JobPosition};
 use crate::model::keys::{self, Label};
 use crate::model::limits::{BATCH_BYTES_MAX, BATCH_JOBS_MAX, DELAY_MAX, DEPENDENTS_MAX};
 use crate::model::new_job::{Dependency, NewJob, OnConflict, Unique, UniqueScope, When};
@@ -14,7 +14,7 @@ use crate::model::slot::Slot;
 use crate::model::spec::Spec;
 use crate::model::state::State;
 use crate::rules::completion;
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// The result of enqueuing one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,22 +45,22 @@ pub fn check(jobs: &[NewJob]) -> Result<(), Error> {
 }
 
 /// Enqueues jobs, each with the partition of its queue. An error refuses all of them.
-pub fn add_all(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Vec<Enqueued>, Halt> {
-    add_until_refused(book, jobs, &mut None)
+pub fn add_all(tx: &mut JobsTx<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<Vec<Enqueued>, Abort> {
+    add_until_refused(tx, jobs, &mut None)
 }
 
 /// Enqueues jobs; `culprit` becomes the index of the job that is refused, if it is one.
 pub fn add_until_refused(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     jobs: &[(PartitionId, NewJob)],
     culprit: &mut Option<usize>,
-) -> Result<Vec<Enqueued>, Halt> {
-    book.admit(jobs.iter().map(|(_, job)| job.args.len()).sum())?;
-    prefetch(book, jobs)?;
+) -> Result<Vec<Enqueued>, Abort> {
+    tx.admit(jobs.iter().map(|(_, job)| job.args.len()).sum())?;
+    prefetch(tx, jobs)?;
     let mut accepted = Vec::with_capacity(jobs.len());
     *culprit = Some(0);
     each(jobs, |(partition, job)| {
-        let enqueued = add(book, *partition, job, &accepted)?;
+        let enqueued = add(tx, *partition, job, &accepted)?;
         accepted.push(enqueued);
         *culprit = Some(accepted.len());
         Ok(())
@@ -69,15 +69,15 @@ pub fn add_until_refused(
 }
 
 /// Prefetches in one round trip what the jobs will read one after the other.
-fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), Halt> {
+fn prefetch(tx: &mut JobsTx<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), Abort> {
     let (mut keys, mut chunks, mut permits, mut last) = (Vec::new(), Vec::new(), Vec::new(), None);
-    let mut places = Ok(());
+    let mut positions = Ok(());
     for (partition, job) in jobs {
         if last.replace(*partition) != Some(*partition) {
             // A queue whose end is not known yet must not stop the prefetch for the others.
-            match book.next_place(*partition) {
-                Ok(place) => chunks.push(place.chunk()),
-                Err(missing) => places = Err(missing),
+            match tx.next_position(*partition) {
+                Ok(position) => chunks.push(position.chunk()),
+                Err(missing) => positions = Err(missing),
             }
             keys.extend([keys::head(*partition), keys::kinds(*partition)]);
         }
@@ -87,38 +87,38 @@ fn prefetch(book: &mut Book<'_>, jobs: &[(PartitionId, NewJob)]) -> Result<(), H
     chunks.sort_unstable();
     chunks.dedup();
     let fetched = [
-        places,
-        book.want_chunks(&chunks),
-        book.want_permits(&permits),
-        book.want(keys.iter().map(String::as_str)),
+        positions,
+        tx.prefetch_chunks(&chunks),
+        tx.prefetch_permits(&permits),
+        tx.prefetch(keys.iter().map(String::as_str)),
     ];
     fetched.into_iter().collect()
 }
 
 /// Enqueues one job; `before` are the results for earlier jobs of the same call.
 pub fn add(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     partition: PartitionId,
     job: &NewJob,
     before: &[Enqueued],
-) -> Result<Enqueued, Halt> {
+) -> Result<Enqueued, Abort> {
     if let Some(unique) = &job.unique
-        && let Some(there) = holder(book, partition, unique)?
+        && let Some(there) = holder(tx, partition, unique)?
     {
-        book.news.counts.deduplicated += 1;
+        tx.effects.counts.deduplicated += 1;
         return Ok(there);
     }
-    let (now, kind) = (book.now(), book.kind(partition, &job.spec.job_type)?);
-    let parents = parents(book, job, before)?;
+    let (now, kind) = (tx.now(), tx.kind(partition, &job.spec.job_type)?);
+    let parents = parents(tx, job, before)?;
     let run_at = run_at(now, job.when)?;
-    let place = book.next_place(partition)?;
-    let (spec, depends_on) = (&job.spec, depends_on(book, &parents)?);
+    let position = tx.next_position(partition)?;
+    let (spec, depends_on) = (&job.spec, depends_on(tx, &parents)?);
     let mut slot = Slot::new(State::Pending, job.priority, kind, now);
     slot.run_at = run_at;
     slot.timeout_ms = spec.timeout_ms;
     slot.has_labels = labels(spec).next().is_some();
-    slot.permit = concurrency_key::of(spec);
-    let id = JobId::new(now, place);
+    slot.permit = concurrency_key::permit_of(spec);
+    let id = JobId::new(now, position);
     if let Some(unique) = &job.unique {
         let hash = keys::unique_hash(partition, &unique.key);
         let (until, held) = match unique.scope {
@@ -126,21 +126,21 @@ pub fn add(
             UniqueScope::Window => (Some(now.after(unique.window)), None),
         };
         slot.unique = held;
-        book.put(keys::unique(hash), id.as_uuid().as_bytes().to_vec(), until);
+        tx.put(keys::unique(hash), id.as_uuid().as_bytes().to_vec(), until);
     }
-    slot.blockers = depend(book, place, &parents)?;
+    slot.blockers = depend(tx, position, &parents)?;
     for (label, text) in labels(spec) {
-        book.put(keys::label(label, text, id), Vec::new(), None);
+        tx.put(keys::label(label, text, id), Vec::new(), None);
     }
-    let mut payload = std::mem::take(&mut book.scratch);
+    let mut payload = std::mem::take(&mut tx.scratch);
     payload.0.clear();
     let unique_key = job.unique.as_ref().map(|unique| unique.key.as_str());
     payload::encode(&mut payload, spec, unique_key, &depends_on, &job.args);
-    book.add(partition, &payload.0, slot)?;
-    book.scratch = payload;
-    completion::ready(book, place)?;
-    book.news.counts.enqueued += 1;
-    let state = book.slot(place)?.map_or(State::Pending, |slot| slot.state);
+    tx.add(partition, &payload.0, slot)?;
+    tx.scratch = payload;
+    completion::dispatch_or_wait(tx, position)?;
+    tx.effects.counts.enqueued += 1;
+    let state = tx.slot(position)?.map_or(State::Pending, |slot| slot.state);
     Ok(Enqueued { job_id: id, state, run_at, deduplicated: false })
 }
 
@@ -151,7 +151,7 @@ pub fn labels(spec: &Spec) -> impl Iterator<Item = (Label, &str)> {
     tags.chain(correlation).chain(spec.schedule_id.iter().map(|id| (Label::Schedule, id.as_str())))
 }
 
-fn run_at(now: Timestamp, when: When) -> Result<Option<Timestamp>, Halt> {
+fn run_at(now: Timestamp, when: When) -> Result<Option<Timestamp>, Abort> {
     let at = match when {
         When::Now => return Ok(None),
         When::After(delay) => now.after(delay),
@@ -164,17 +164,17 @@ fn run_at(now: Timestamp, when: When) -> Result<Option<Timestamp>, Halt> {
 }
 
 /// The job that holds the unique key, unless the new job replaces it.
-fn holder(book: &mut Book<'_>, partition: PartitionId, unique: &Unique) -> Result<Option<Enqueued>, Halt> {
+fn holder(tx: &mut JobsTx<'_>, partition: PartitionId, unique: &Unique) -> Result<Option<Enqueued>, Abort> {
     let hash = keys::unique_hash(partition, &unique.key);
-    let Some(value) = book.record(&keys::unique(hash))? else { return Ok(None) };
+    let Some(value) = tx.record(&keys::unique(hash))? else { return Ok(None) };
     let id: Option<JobId> = uuid::Uuid::from_slice(&value).ok().and_then(|id| id.to_string().parse().ok());
     let Some(id) = id else { return Ok(None) };
-    let Some(place) = book.find(id)? else {
+    let Some(position) = tx.find(id)? else {
         // A deleted job keeps its key until its window ends.
         let there = Enqueued { job_id: id, state: State::Gone, run_at: None, deduplicated: true };
         return Ok(Some(there).filter(|_| unique.scope == UniqueScope::Window));
     };
-    let slot = book.slot(place)?.map(|slot| (slot.state, slot.run_at));
+    let slot = tx.slot(position)?.map(|slot| (slot.state, slot.run_at));
     let Some((state, run_at)) = slot else { return Ok(None) };
     match unique.on_conflict {
         OnConflict::Reject => {
@@ -182,7 +182,7 @@ fn holder(book: &mut Book<'_>, partition: PartitionId, unique: &Unique) -> Resul
             return Err(Error::conflict("unique_key_taken", message).into());
         }
         OnConflict::Replace if !state.is_held() && !state.is_terminal() => {
-            completion::call_off(book, place)?;
+            completion::cancel_unleased(tx, position)?;
             return Ok(None);
         }
         OnConflict::Replace | OnConflict::Return => {}
@@ -192,7 +192,7 @@ fn holder(book: &mut Book<'_>, partition: PartitionId, unique: &Unique) -> Resul
 
 // Dependencies.
 
-fn parents(book: &mut Book<'_>, job: &NewJob, before: &[Enqueued]) -> Result<Vec<Place>, Halt> {
+fn parents(tx: &mut JobsTx<'_>, job: &NewJob, before: &[Enqueued]) -> Result<Vec<JobPosition>, Abort> {
     let mut parents = each(&job.depends_on, |dependency| {
         let id = match dependency {
             Dependency::Job(id) => *id,
@@ -204,39 +204,39 @@ fn parents(book: &mut Book<'_>, job: &NewJob, before: &[Enqueued]) -> Result<Vec
                 .job_id
             }
         };
-        let place = book.find(id)?;
-        Ok(place.ok_or_else(|| Error::invalid(format!("dependsOn names {id}, which is no job")))?)
+        let position = tx.find(id)?;
+        Ok(position.ok_or_else(|| Error::invalid(format!("dependsOn names {id}, which is no job")))?)
     })?;
     parents.sort_unstable();
     parents.dedup();
     Ok(parents)
 }
 
-fn depends_on(book: &mut Book<'_>, parents: &[Place]) -> Result<Vec<JobId>, Halt> {
-    parents.iter().map(|place| book.id(*place)).collect()
+fn depends_on(tx: &mut JobsTx<'_>, parents: &[JobPosition]) -> Result<Vec<JobId>, Abort> {
+    parents.iter().map(|position| tx.id(*position)).collect()
 }
 
-/// Records with each parent that has not completed that `place` depends on it. Returns the number of such parents.
-fn depend(book: &mut Book<'_>, place: Place, parents: &[Place]) -> Result<u32, Halt> {
+/// Records with each parent that has not completed that `position` depends on it. Returns the number of such parents.
+fn depend(tx: &mut JobsTx<'_>, position: JobPosition, parents: &[JobPosition]) -> Result<u32, Abort> {
     let mut blockers = 0;
     for parent in parents {
-        let state = book.slot(*parent)?.map_or(State::Gone, |slot| slot.state);
+        let state = tx.slot(*parent)?.map_or(State::Gone, |slot| slot.state);
         match state {
             State::Completed => continue,
             state if state.is_terminal() => {
-                let message = format!("dependsOn names {}, which is {}", book.id(*parent)?, state.word());
+                let message = format!("dependsOn names {}, which is {}", tx.id(*parent)?, state.word());
                 return Err(Error::conflict("dependency_failed", message).into());
             }
             _ => {}
         }
-        let mut dependents = completion::dependents(book, *parent)?;
+        let mut dependents = completion::dependents(tx, *parent)?;
         if dependents.len() >= DEPENDENTS_MAX {
             let message = format!("at most {DEPENDENTS_MAX} jobs can depend on one");
             return Err(Error::Full(message).into());
         }
-        dependents.push(place);
-        completion::put_dependents(book, *parent, &dependents);
-        book.slot_mut(*parent)?.has_dependents = true;
+        dependents.push(position);
+        completion::put_dependents(tx, *parent, &dependents);
+        tx.slot_mut(*parent)?.has_dependents = true;
         blockers += 1;
     }
     Ok(blockers)

@@ -3,21 +3,21 @@
 use baton_types::Offset;
 
 use crate::model::history_entry::{Entry, JobError};
-use crate::model::ids::Place;
+use crate::model::ids::JobPosition;
 use crate::model::state::Outcome;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// Records how the execution under `fence` ended.
-pub fn note(
-    book: &mut Book<'_>,
-    place: Place,
+pub fn append(
+    tx: &mut JobsTx<'_>,
+    position: JobPosition,
     fence: u64,
     outcome: Outcome,
     error: Option<JobError>,
     result: &[u8],
-) -> Result<(), Halt> {
-    let now = book.now();
-    let Some(slot) = book.slot(place)? else { return Ok(()) };
+) -> Result<(), Abort> {
+    let now = tx.now();
+    let Some(slot) = tx.slot(position)? else { return Ok(()) };
     let entry = Entry {
         number: slot.executions,
         fence,
@@ -28,8 +28,8 @@ pub fn note(
         error: error.map(JobError::bounded),
         before: slot.history.map(|before| before.0),
     };
-    let offset = book.add_history(place.partition, &entry.encode(result))?;
-    let slot = book.slot_mut(place)?;
+    let offset = tx.add_history(position.partition, &entry.encode(result))?;
+    let slot = tx.slot_mut(position)?;
     slot.history = Some(Offset(offset.0));
     slot.has_result = !result.is_empty();
     Ok(())

@@ -7,13 +7,13 @@ use bytes::Bytes;
 
 use crate::model::error::Error;
 use crate::model::history_entry::JobError;
-use crate::model::ids::{ExecutionId, JobId, Place, WorkerId};
+use crate::model::ids::{ExecutionId, JobId, JobPosition, WorkerId};
 use crate::model::slot::Slot;
 use crate::model::spec::Spec;
 use crate::model::state::{Outcome, State, WaitReason};
 use crate::rules::heartbeat::ProgressAt;
 use crate::rules::leasing::held_back;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// One execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,18 +93,18 @@ pub struct JobDetail {
 
 /// The part of a job's view that its slot and its queue give, without the specification.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub place: Place,
+pub struct PartialView {
+    pub position: JobPosition,
     pub slot: Slot,
     pub queue: Arc<str>,
     pub history_in: PartitionId,
     pub wait_reason: Option<WaitReason>,
 }
 
-impl Seen {
+impl PartialView {
     /// The position of the specification.
     pub fn spec_at(&self) -> (PartitionId, u64) {
-        (self.place.partition, self.slot.spec.unwrap_or(self.place.offset).0)
+        (self.position.partition, self.slot.spec.unwrap_or(self.position.offset).0)
     }
 
     /// The view, with the specification and the arguments.
@@ -112,7 +112,7 @@ impl Seen {
         let slot = self.slot;
         let has_run = slot.executions > 0;
         JobView {
-            id: JobId::new(slot.created_at, self.place),
+            id: JobId::new(slot.created_at, self.position),
             queue: self.queue,
             spec,
             args,
@@ -138,24 +138,24 @@ impl Seen {
 }
 
 /// Reads a job's slot and queue.
-pub fn see(book: &mut Book<'_>, place: Place) -> Result<Option<Seen>, Halt> {
-    let Some(slot) = book.slot(place)?.cloned() else { return Ok(None) };
-    let now = book.now();
-    let head = book.head(place.partition)?;
+pub fn partial_view(tx: &mut JobsTx<'_>, position: JobPosition) -> Result<Option<PartialView>, Abort> {
+    let Some(slot) = tx.slot(position)?.cloned() else { return Ok(None) };
+    let now = tx.now();
+    let head = tx.head(position.partition)?;
     let wait_reason = match slot.state {
         State::Scheduled if slot.executions > 0 => Some(WaitReason::Retry),
         State::Scheduled => Some(WaitReason::Delayed),
-        State::Pending if slot.blockers > 0 || slot.is_doomed => Some(WaitReason::Depends),
+        State::Pending if slot.blockers > 0 || slot.has_failed_blocker => Some(WaitReason::Depends),
         State::Pending => Some(WaitReason::KeyLimit),
         State::Dispatched => Some(held_back(head, now).unwrap_or(WaitReason::NoWorker)),
         _ => None,
     };
     let (queue, history_in) = (head.name.clone(), head.history);
-    Ok(Some(Seen { place, slot, queue, history_in, wait_reason }))
+    Ok(Some(PartialView { position, slot, queue, history_in, wait_reason }))
 }
 
 /// Reads a job's slot and queue; an error if no such job exists.
-pub fn look(book: &mut Book<'_>, id: JobId) -> Result<Seen, Halt> {
-    let place = book.expect(id)?;
-    see(book, place)?.ok_or_else(|| Error::no_job(id).into())
+pub fn expect_partial_view(tx: &mut JobsTx<'_>, id: JobId) -> Result<PartialView, Abort> {
+    let position = tx.expect(id)?;
+    partial_view(tx, position)?.ok_or_else(|| Error::no_job(id).into())
 }

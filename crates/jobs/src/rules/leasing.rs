@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use baton_types::{PartitionId, Timestamp};
 
-use crate::model::ids::{CHUNK, Place, WorkerId};
+use crate::model::ids::{CHUNK, JobPosition, WorkerId};
 use crate::model::keys;
 use crate::model::lane::Lane;
 use crate::model::queue_head::Head;
 use crate::model::state::State;
 use crate::model::worker::Desired;
 use crate::rules::{state_machine, workers};
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// Chunks prefetched from one lane.
 const AHEAD: u64 = 16;
@@ -29,9 +29,9 @@ const NOTE_EVERY: Duration = Duration::from_secs(5);
 
 /// A leased job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantedJob {
     /// Its position.
-    pub place: Place,
+    pub position: JobPosition,
     /// When it was accepted.
     pub created_at: Timestamp,
     /// The offset of its specification.
@@ -50,7 +50,7 @@ pub struct Granted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// The jobs.
-    pub jobs: Vec<Granted>,
+    pub jobs: Vec<GrantedJob>,
     /// The wanted state of the worker.
     pub desired: Desired,
     /// Queues that may have more jobs.
@@ -62,7 +62,7 @@ pub struct Grant {
 }
 
 /// A lane of one of the queues.
-struct Choice {
+struct LaneCandidate {
     partition: PartitionId,
     lane: Lane,
 }
@@ -70,41 +70,41 @@ struct Choice {
 /// Leases up to `max` jobs to a worker. `draw` is a random number for the choice between queues; `served` are the
 /// queues that the worker is known to serve, prefetched along with it.
 pub fn lease(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     id: WorkerId,
     max: usize,
     draw: u64,
     served: &[PartitionId],
-) -> Result<Grant, Halt> {
+) -> Result<Grant, Abort> {
     let mut keys = vec![keys::worker(id.0)];
     keys.extend(served.iter().flat_map(|queue| [keys::head(*queue), keys::kinds(*queue)]));
-    book.want(keys.iter().map(String::as_str))?;
-    let mut worker = workers::expect(book, id)?;
-    let now = book.now();
+    tx.prefetch(keys.iter().map(String::as_str))?;
+    let mut worker = workers::expect(tx, id)?;
+    let now = tx.now();
     let partitions: Vec<PartitionId> = worker.partitions.iter().copied().map(PartitionId).collect();
     let mut grant = Grant { desired: worker.desired, queues: partitions.clone(), ..Grant::default() };
     if worker.desired == Desired::Active {
-        fetch_heads(book, &partitions, !worker.told.job_types.is_empty())?;
-        let wish = Wish { worker: id, job_types: &worker.told.job_types, max, draw };
-        take(book, &partitions, &wish, &mut grant)?;
+        fetch_heads(tx, &partitions, !worker.registration.job_types.is_empty())?;
+        let wish = LeaseRequest { worker: id, job_types: &worker.registration.job_types, max, draw };
+        lease_from_lanes(tx, &partitions, &wish, &mut grant)?;
     }
     if !grant.jobs.is_empty() || now.since(worker.leased_at) > NOTE_EVERY {
         (worker.leased_at, worker.seen_at) = (now, now);
-        workers::put(book, id, &worker)?;
+        workers::put(tx, id, &worker)?;
     }
     Ok(grant)
 }
 
-fn fetch_heads(book: &mut Book<'_>, partitions: &[PartitionId], with_kinds: bool) -> Result<(), Halt> {
+fn fetch_heads(tx: &mut JobsTx<'_>, partitions: &[PartitionId], with_kinds: bool) -> Result<(), Abort> {
     let mut keys: Vec<String> = partitions.iter().copied().map(keys::head).collect();
     if with_kinds {
         keys.extend(partitions.iter().copied().map(keys::kinds));
     }
-    book.want(keys.iter().map(String::as_str))
+    tx.prefetch(keys.iter().map(String::as_str))
 }
 
 /// The parameters of a lease call.
-struct Wish<'a> {
+struct LeaseRequest<'a> {
     worker: WorkerId,
     job_types: &'a [String],
     max: usize,
@@ -112,57 +112,57 @@ struct Wish<'a> {
 }
 
 /// A queue with jobs to lease.
-struct Source {
+struct QueueSource {
     partition: PartitionId,
     /// How many more jobs its limits allow now.
     left: u64,
     weight: Option<u32>,
 }
 
-fn take(
-    book: &mut Book<'_>,
+fn lease_from_lanes(
+    tx: &mut JobsTx<'_>,
     partitions: &[PartitionId],
-    wish: &Wish<'_>,
+    wish: &LeaseRequest<'_>,
     grant: &mut Grant,
-) -> Result<(), Halt> {
-    let now = book.now();
+) -> Result<(), Abort> {
+    let now = tx.now();
     let (mut choices, mut sources) = (Vec::new(), Vec::new());
     for partition in partitions {
-        let wanted = wanted_kinds(book, *partition, wish.job_types)?;
-        let head = book.head(*partition)?;
+        let wanted = wanted_kinds(tx, *partition, wish.job_types)?;
+        let head = tx.head(*partition)?;
         let is_wanted = |lane: &&Lane| wanted.as_ref().is_none_or(|wanted| wanted.contains(&lane.kind));
         let (left, weight) = (head.allowance(now), head.settings.weight);
         let lanes: Vec<Lane> = head.lanes.iter().filter(is_wanted).cloned().collect();
         if left == 0 && !lanes.is_empty() && !head.settings.paused {
-            grant.allowed_in = shorter(grant.allowed_in, head.allowed_in(now));
+            grant.allowed_in = shortest(grant.allowed_in, head.allowed_in(now));
         }
-        sources.push(Source { partition: *partition, left, weight });
-        choices.extend(lanes.into_iter().map(|lane| Choice { partition: *partition, lane }));
+        sources.push(QueueSource { partition: *partition, left, weight });
+        choices.extend(lanes.into_iter().map(|lane| LaneCandidate { partition: *partition, lane }));
     }
     let (mut draw, weighs) = (wish.draw, sources.iter().any(|source| source.weight.is_some()));
     while grant.jobs.len() < wish.max {
-        let has_work = |source: &&Source| {
+        let has_work = |source: &&QueueSource| {
             source.left > 0 && choices.iter().any(|choice| choice.partition == source.partition)
         };
-        let mut open: Vec<&Source> = sources.iter().filter(has_work).collect();
+        let mut open: Vec<&QueueSource> = sources.iter().filter(has_work).collect();
         let mut room = wish.max - grant.jobs.len();
         if weighs && open.len() > 1 {
-            open = drawn(open, &mut draw).into_iter().collect();
+            open = draw_queue(open, &mut draw).into_iter().collect();
             room = room.min(DRAWN);
         }
-        let Some(index) = most_urgent(&choices, &open, now, book.policy.ageing) else { break };
+        let Some(index) = most_urgent(&choices, &open, now, tx.policy.ageing) else { break };
         let partition = choices[index].partition;
         let Some(source) = sources.iter_mut().find(|source| source.partition == partition) else { break };
         let room = usize::try_from(source.left).unwrap_or(usize::MAX).min(room);
-        source.left -= take_from(book, &mut choices[index], wish.worker, room, grant)?;
+        source.left -= lease_from_chunk(tx, &mut choices[index], wish.worker, room, grant)?;
         if choices[index].lane.chunks.is_empty() {
             choices.swap_remove(index);
         }
     }
-    for Source { partition, left, .. } in sources {
-        let taken = grant.jobs.iter().filter(|job| job.place.partition == partition).count() as u64;
-        if taken > 0 && book.head(partition)?.settings.rate_limit.is_some() {
-            book.head_mut(partition)?.give_out(taken, now);
+    for QueueSource { partition, left, .. } in sources {
+        let taken = grant.jobs.iter().filter(|job| job.position.partition == partition).count() as u64;
+        if taken > 0 && tx.head(partition)?.settings.rate_limit.is_some() {
+            tx.head_mut(partition)?.take_tokens(taken, now);
         }
         if left > 0 && choices.iter().any(|choice| choice.partition == partition) {
             grant.more.push(partition);
@@ -172,8 +172,8 @@ fn take(
 }
 
 /// Draws a queue by weight; the default weight is 1.
-fn drawn<'s>(open: Vec<&'s Source>, draw: &mut u64) -> Option<&'s Source> {
-    let weight = |source: &Source| u64::from(source.weight.unwrap_or(1));
+fn draw_queue<'s>(open: Vec<&'s QueueSource>, draw: &mut u64) -> Option<&'s QueueSource> {
+    let weight = |source: &QueueSource| u64::from(source.weight.unwrap_or(1));
     // Derives the next draw of the same call.
     *draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let mut left = (*draw >> 33) % open.iter().map(|source| weight(source)).sum::<u64>().max(1);
@@ -187,8 +187,13 @@ fn drawn<'s>(open: Vec<&'s Source>, draw: &mut u64) -> Option<&'s Source> {
 }
 
 /// The most urgent lane of these queues, the oldest of several.
-fn most_urgent(choices: &[Choice], open: &[&Source], now: Timestamp, ageing: Duration) -> Option<usize> {
-    let is_open = |choice: &Choice| open.iter().any(|source| source.partition == choice.partition);
+fn most_urgent(
+    choices: &[LaneCandidate],
+    open: &[&QueueSource],
+    now: Timestamp,
+    ageing: Duration,
+) -> Option<usize> {
+    let is_open = |choice: &LaneCandidate| open.iter().any(|source| source.partition == choice.partition);
     let open = choices.iter().enumerate().filter(|(_, choice)| is_open(choice));
     let urgent = open
         .max_by_key(|(_, choice)| (choice.lane.urgency(now, ageing), std::cmp::Reverse(choice.lane.since)));
@@ -196,49 +201,49 @@ fn most_urgent(choices: &[Choice], open: &[&Source], now: Timestamp, ageing: Dur
 }
 
 /// Leases jobs from the first chunk of a lane. Returns how many.
-fn take_from(
-    book: &mut Book<'_>,
-    choice: &mut Choice,
+fn lease_from_chunk(
+    tx: &mut JobsTx<'_>,
+    choice: &mut LaneCandidate,
     worker: WorkerId,
     room: usize,
     grant: &mut Grant,
-) -> Result<u64, Halt> {
+) -> Result<u64, Abort> {
     let (partition, lane) = (choice.partition, &mut choice.lane);
     let ahead = (room as u64 / CHUNK + 1).min(AHEAD);
     let chunks: Vec<_> = lane.chunks.iter().map(|number| (partition, number)).take(ahead as usize).collect();
-    if let Err(missing) = book.want_chunks(&chunks) {
+    if let Err(missing) = tx.prefetch_chunks(&chunks) {
         // The other lease calls of this commit will need the following chunks.
         let after = lane.chunks.iter().take(AHEAD_OF_ALL).map(|number| (partition, number));
-        let _ = book.want_chunks(&after.collect::<Vec<_>>());
+        let _ = tx.prefetch_chunks(&after.collect::<Vec<_>>());
         return Err(missing);
     }
     let Some(at @ (_, number)) = chunks.first().copied() else { return Ok(0) };
-    let (now, policy) = (book.now(), book.policy);
-    book.look_at(at)?;
+    let (now, policy) = (tx.now(), tx.policy);
+    tx.recompute_lanes(at)?;
     let is_ours = |slot: &crate::model::slot::Slot| {
         slot.state == State::Dispatched && (slot.priority, slot.kind) == (lane.priority, lane.kind)
     };
-    let slots = book.chunk(at)?;
+    let slots = tx.chunk(at)?;
     let found: Vec<usize> =
         slots.iter().enumerate().filter(|(_, slot)| is_ours(slot)).map(|(at, _)| at).collect();
     let newest = slots.last().map(|slot| slot.created_at);
     let mut taken = 0;
     for index in found.iter().take(room) {
-        let place = Place::new(partition, number * CHUNK + *index as u64);
-        let slot = book.slot_mut(place)?;
+        let position = JobPosition::new(partition, number * CHUNK + *index as u64);
+        let slot = tx.slot_mut(position)?;
         let ready_at = slot.run_at.unwrap_or(slot.created_at);
         let Some(fence) = state_machine::lease(slot, now, worker.0, &policy) else { continue };
-        grant.jobs.push(Granted {
-            place,
+        grant.jobs.push(GrantedJob {
+            position,
             created_at: slot.created_at,
-            spec: slot.spec.unwrap_or(place.offset).0,
+            spec: slot.spec.unwrap_or(position.offset).0,
             fence,
             execution: slot.executions,
             attempt: slot.attempts,
             deadline: slot.deadline,
         });
-        book.news.counts.leased.push(now.since(ready_at));
-        book.tell(place);
+        tx.effects.counts.leased.push(now.since(ready_at));
+        tx.notify_watchers(position);
         taken += 1;
     }
     if found.len() <= room {
@@ -250,19 +255,19 @@ fn take_from(
 
 /// The numbers of the job types that a worker accepts; `None` when it accepts all.
 fn wanted_kinds(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     partition: PartitionId,
     job_types: &[String],
-) -> Result<Option<Vec<u32>>, Halt> {
+) -> Result<Option<Vec<u32>>, Abort> {
     if job_types.is_empty() {
         return Ok(None);
     }
-    let kinds = book.kinds(partition)?.iter().zip(0u32..);
+    let kinds = tx.kinds(partition)?.iter().zip(0u32..);
     let known = kinds.filter(|(kind, _)| job_types.iter().any(|wanted| *wanted.as_str() == ***kind));
     Ok(Some(known.map(|(_, number)| number).collect()))
 }
 
-fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+fn shortest(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     match (one, other) {
         (Some(one), Some(other)) => Some(one.min(other)),
         (one, other) => one.or(other),

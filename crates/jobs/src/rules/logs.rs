@@ -19,7 +19,7 @@ use crate::model::state::State;
 use crate::rules::heartbeat::ProgressAt;
 use crate::rules::state_machine;
 use crate::storage::split_records::split;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// Records read in one decision.
 const RECORDS_MAX: usize = 64;
@@ -27,7 +27,7 @@ const RECORDS_MAX: usize = 64;
 /// The severity of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum LogLevel {
     /// Each step.
     Trace,
     /// Details for finding a bug.
@@ -44,10 +44,11 @@ pub enum Level {
 /// A line as a worker sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NewLine {
+pub struct NewLogLine {
     /// Its severity.
     #[serde(default)]
-    pub level: Level,
+    pub level: LogLevel,
+    /// Its text.
     pub message: String,
     /// When the worker wrote it, by the worker's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -56,18 +57,18 @@ pub struct NewLine {
 
 /// Lines of one execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewLines {
+pub struct NewLogLines {
     /// The execution.
     pub execution: ExecutionId,
     /// The number of the first line.
     pub first: u64,
     /// The lines.
-    pub lines: Vec<NewLine>,
+    pub lines: Vec<NewLogLine>,
 }
 
 /// The result of appending lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Logged {
+pub enum LogAppended {
     /// All lines before this number are stored or counted as dropped.
     UpTo(u64),
     /// The execution is over; another one holds the job, or none.
@@ -80,7 +81,7 @@ pub enum Logged {
 /// A stored line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct LogLine {
     /// Its position in the job's log, from 1, over all executions.
     #[serde(skip)]
     pub offset: u64,
@@ -91,7 +92,7 @@ pub struct Line {
     /// The worker's time, or else when the server stored it.
     pub at: String,
     /// Its severity.
-    pub level: Level,
+    pub level: LogLevel,
     /// What it says.
     pub message: String,
     /// Dropped lines before it.
@@ -101,7 +102,7 @@ pub struct Line {
 
 /// The log positions of a job's newest execution.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Logs {
+struct LogPosition {
     /// Lines stored over all executions.
     offset: u64,
     /// The fence of the newest execution with a log, the number of its next line, lines stored and dropped.
@@ -116,11 +117,11 @@ struct Logs {
 
 /// The stored lines of one call.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct LogRecord {
     fence: u64,
     first: u64,
     at: Timestamp,
-    lines: Vec<NewLine>,
+    lines: Vec<NewLogLine>,
 }
 
 fn read<T: serde::de::DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
@@ -129,24 +130,24 @@ fn read<T: serde::de::DeserializeOwned>(value: &[u8]) -> Result<T, StoreError> {
 }
 
 /// Appends lines.
-pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
+pub fn append(tx: &mut JobsTx<'_>, new: &NewLogLines) -> Result<LogAppended, Abort> {
     if new.lines.is_empty() || new.lines.len() > LINES_MAX || new.first == 0 {
         return Err(Error::invalid(format!("a call has 1 to {LINES_MAX} lines, numbered from 1")).into());
     }
     let job = new.execution.job;
-    let place = book.expect(job)?;
-    let Some(slot) = book.slot(place)? else { return Err(Error::no_job(job).into()) };
+    let position = tx.expect(job)?;
+    let Some(slot) = tx.slot(position)? else { return Err(Error::no_job(job).into()) };
     // An execution's last lines may arrive after its outcome, as long as it is the newest.
     let is_last = slot.fence == new.execution.fence && slot.state == State::Completed;
     if state_machine::check(slot, new.execution.fence).is_err() && !is_last {
         let current = slot.fence;
-        book.news.counts.stale += 1;
-        return Ok(Logged::StaleFence { current });
+        tx.effects.counts.stale += 1;
+        return Ok(LogAppended::StaleFence { current });
     }
-    let mut logs: Logs =
-        book.record(&keys::logs(job))?.map(|value| read(&value)).transpose()?.unwrap_or_default();
+    let mut logs: LogPosition =
+        tx.record(&keys::logs(job))?.map(|value| read(&value)).transpose()?.unwrap_or_default();
     if logs.fence != new.execution.fence {
-        logs = Logs { fence: new.execution.fence, next: 1, kept: 0, dropped: 0, ..logs };
+        logs = LogPosition { fence: new.execution.fence, next: 1, kept: 0, dropped: 0, ..logs };
     }
     if new.first > logs.next {
         let message = format!(
@@ -155,14 +156,14 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
         );
         return Err(Error::conflict("log_gap", message).into());
     }
-    let (known, sent_at) = (usize::try_from(logs.next - new.first).unwrap_or(usize::MAX), book.now());
+    let (known, sent_at) = (usize::try_from(logs.next - new.first).unwrap_or(usize::MAX), tx.now());
     let fresh = new.lines.get(known..).unwrap_or_default();
     if fresh.is_empty() {
-        return Ok(Logged::UpTo(logs.next));
+        return Ok(LogAppended::UpTo(logs.next));
     }
     let mut seq = logs.next;
     for lines in split(fresh.iter().cloned().map(bounded).collect()) {
-        book.say(place.index() as u64, || {
+        tx.add_journal_entry(position.index() as u64, || {
             let at = sent_at.to_iso_millis();
             json!({
                 "kind": "logs", "jobId": job, "executionId": new.execution, "firstSeq": seq, "lines": lines,
@@ -170,36 +171,36 @@ pub fn append(book: &mut Book<'_>, new: &NewLines) -> Result<Logged, Halt> {
             })
         });
         let count = lines.len() as u64;
-        let record = Kept { fence: logs.fence, first: seq, at: book.now(), lines };
-        book.put(keys::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);
+        let record = LogRecord { fence: logs.fence, first: seq, at: tx.now(), lines };
+        tx.put(keys::log(job, logs.offset + 1), serde_json::to_vec(&record).unwrap_or_default(), None);
         seq += count;
         logs.offset += count;
     }
     logs.next += fresh.len() as u64;
     logs.kept += fresh.len() as u64;
-    let dropped = drop_oldest(book, job, &mut logs, fresh.len())?;
-    book.put(keys::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
-    book.news.counts.lines = (fresh.len() as u64, dropped);
-    let now = book.now();
-    let slot = book.slot_mut(place)?;
-    let is_first = !std::mem::replace(&mut slot.has_words, true);
+    let dropped = drop_oldest(tx, job, &mut logs, fresh.len())?;
+    tx.put(keys::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
+    tx.effects.counts.lines = (fresh.len() as u64, dropped);
+    let now = tx.now();
+    let slot = tx.slot_mut(position)?;
+    let is_first = !std::mem::replace(&mut slot.has_output, true);
     if is_first && slot.state.is_terminal() {
-        schedule_removal(book, job, now);
+        schedule_removal(tx, job, now);
     }
-    book.tell(place);
-    Ok(Logged::UpTo(logs.next))
+    tx.notify_watchers(position);
+    Ok(LogAppended::UpTo(logs.next))
 }
 
 /// Removes the oldest records of the newest execution beyond the limit, after `fresh` lines were added. Its lines are
 /// the last of the log, so removing them leaves a gap before them.
-fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -> Result<u64, Halt> {
+fn drop_oldest(tx: &mut JobsTx<'_>, job: JobId, logs: &mut LogPosition, fresh: usize) -> Result<u64, Abort> {
     if logs.kept <= LINES_KEPT_MAX {
         return Ok(0);
     }
     let prefix = keys::log_lines(job);
     let before = keys::log(job, logs.offset - logs.kept);
     // Each record has at least one line, so removing as many records as lines were added is enough.
-    let oldest = book.stored(&prefix, Some(&before), fresh + 1)?;
+    let oldest = tx.stored(&prefix, Some(&before), fresh + 1)?;
     let first = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
     let mut dropped = 0;
     for pair in oldest.windows(2) {
@@ -207,7 +208,7 @@ fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -
         if logs.kept - (to - from) < LINES_KEPT_MAX {
             break;
         }
-        book.remove(pair[0].0.clone());
+        tx.remove(pair[0].0.clone());
         logs.kept -= to - from;
         dropped += to - from;
     }
@@ -216,21 +217,21 @@ fn drop_oldest(book: &mut Book<'_>, job: JobId, logs: &mut Logs, fresh: usize) -
 }
 
 /// Prepares the log of a job that is about to be deleted.
-pub fn outlive(book: &mut Book<'_>, job: JobId, slot: &Slot) -> Result<(), Halt> {
-    let Some(value) = book.record(&keys::logs(job))? else { return Ok(()) };
-    let logs = Logs { ended: Some(slot.state), ..read(&value)? };
-    book.put(keys::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
-    schedule_removal(book, job, slot.ended_at);
+pub fn outlive(tx: &mut JobsTx<'_>, job: JobId, slot: &Slot) -> Result<(), Abort> {
+    let Some(value) = tx.record(&keys::logs(job))? else { return Ok(()) };
+    let logs = LogPosition { ended: Some(slot.state), ..read(&value)? };
+    tx.put(keys::logs(job), serde_json::to_vec(&logs).unwrap_or_default(), None);
+    schedule_removal(tx, job, slot.ended_at);
     Ok(())
 }
 
 /// Schedules the removal of the log of a job that ended at `ended_at`.
-pub fn schedule_removal(book: &mut Book<'_>, job: JobId, ended_at: Timestamp) {
-    let at = ended_at.after(book.policy.logs_for);
-    book.put(keys::worn(at, job), Vec::new(), None);
+pub fn schedule_removal(tx: &mut JobsTx<'_>, job: JobId, ended_at: Timestamp) {
+    let at = ended_at.after(tx.policy.logs_for);
+    tx.put(keys::worn(at, job), Vec::new(), None);
 }
 
-fn bounded(mut line: NewLine) -> NewLine {
+fn bounded(mut line: NewLogLine) -> NewLogLine {
     let end = line.message.len().min(LINE_BYTES_MAX);
     let end = (0..=end).rev().find(|end| line.message.is_char_boundary(*end)).unwrap_or(0);
     line.message.truncate(end);
@@ -246,7 +247,7 @@ pub struct LogQuery {
     /// Only lines after this position.
     pub after: u64,
     /// Only lines at least this severe.
-    pub level: Option<Level>,
+    pub level: Option<LogLevel>,
     /// At most this many.
     pub limit: usize,
 }
@@ -255,7 +256,7 @@ pub struct LogQuery {
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogPage {
     /// The lines.
-    pub lines: Vec<Line>,
+    pub lines: Vec<LogLine>,
     /// The position of the last line that was read.
     pub last: u64,
     /// Whether there may be more now.
@@ -271,17 +272,17 @@ pub struct LogPage {
 }
 
 /// Reads a log.
-pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPage, Halt> {
-    let slot = match book.find(job)? {
-        Some(place) => book.slot(place)?.map(|slot| (slot.state, slot.fence, slot.has_words)),
+pub fn lines(tx: &mut JobsTx<'_>, job: JobId, query: &LogQuery) -> Result<LogPage, Abort> {
+    let slot = match tx.find(job)? {
+        Some(position) => tx.slot(position)?.map(|slot| (slot.state, slot.fence, slot.has_output)),
         None => None,
     };
-    let logs: Option<Logs> = match slot {
+    let logs: Option<LogPosition> = match slot {
         Some((.., false)) => None,
-        _ => book.record(&keys::logs(job))?.map(|value| read(&value)).transpose()?,
+        _ => tx.record(&keys::logs(job))?.map(|value| read(&value)).transpose()?,
     };
     let outlived = || logs.as_ref().and_then(|logs| logs.ended.map(|state| (state, logs.fence, true)));
-    let (state, fence, has_words) = slot.or_else(outlived).ok_or_else(|| Error::no_job(job))?;
+    let (state, fence, has_output) = slot.or_else(outlived).ok_or_else(|| Error::no_job(job))?;
     let mut page = LogPage {
         lines: Vec::new(),
         last: query.after,
@@ -291,17 +292,17 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
         fence,
         progress: None,
     };
-    if !has_words {
+    if !has_output {
         return Ok(page);
     }
-    page.progress = book.record(&keys::progress(job))?.and_then(|value| serde_json::from_slice(&value).ok());
+    page.progress = tx.record(&keys::progress(job))?.and_then(|value| serde_json::from_slice(&value).ok());
     page.dropped = logs.as_ref().map_or(0, |logs| logs.dropped);
     let prefix = keys::log_lines(job);
     // A record holds at most this many lines, so the one with the next line does not begin before this.
     let mut from = keys::log(job, (query.after + 1).saturating_sub(LINES_MAX as u64));
     let first_line = |key: &str| key.strip_prefix(&prefix).and_then(|n| u64::from_str_radix(n, 16).ok());
     let records = loop {
-        let records = book.stored(&prefix, Some(&from), RECORDS_MAX)?;
+        let records = tx.stored(&prefix, Some(&from), RECORDS_MAX)?;
         // Records may have few lines: only the last of these can hold the next line.
         match records.last_chunk() {
             Some([(before, _), (last, _)])
@@ -315,7 +316,7 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
     page.more = records.len() == RECORDS_MAX;
     let (mut expected, mut gap) = (query.after + 1, 0);
     for (key, record) in records {
-        let (Some(first), kept) = (first_line(&key), read::<Kept>(&record.value)?) else { continue };
+        let (Some(first), kept) = (first_line(&key), read::<LogRecord>(&record.value)?) else { continue };
         let execution = ExecutionId { job, fence: kept.fence };
         let at = kept.at.to_iso_millis();
         if query.execution.is_none_or(|wanted| wanted == execution) {
@@ -335,7 +336,7 @@ pub fn lines(book: &mut Book<'_>, job: JobId, query: &LogQuery) -> Result<LogPag
             let fits = query.execution.is_none_or(|wanted| wanted == execution)
                 && query.level.is_none_or(|level| line.level >= level);
             if fits {
-                page.lines.push(Line {
+                page.lines.push(LogLine {
                     offset,
                     seq: kept.first + index as u64,
                     execution_id: execution,

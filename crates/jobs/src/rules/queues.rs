@@ -12,14 +12,14 @@ use crate::model::keys;
 use crate::model::limits::{PAGE_MAX, QUEUES_MAX, WEIGHT_MAX};
 use crate::model::queue_head::{Head, QueueSettings};
 use crate::model::state::State;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// The store's queue that holds the partitions of all job queues. No client can name it, and no listing shows it.
 pub const HIDDEN: &str = "__baton_jobs__";
 
 /// The partition of a queue.
-pub fn find(book: &mut Book<'_>, name: &str) -> Result<Option<PartitionId>, Halt> {
-    Ok(book.record(&keys::queue(name))?.map(|value| read_number(&value)).transpose()?)
+pub fn find(tx: &mut JobsTx<'_>, name: &str) -> Result<Option<PartitionId>, Abort> {
+    Ok(tx.record(&keys::queue(name))?.map(|value| read_number(&value)).transpose()?)
 }
 
 fn read_number(value: &[u8]) -> Result<PartitionId, StoreError> {
@@ -48,9 +48,7 @@ pub fn create(tx: &mut dyn Tx, name: &str) -> Result<Result<PartitionId, Error>,
     if let Some(hidden) = &hidden
         && tx.partition_count(hidden.id)? >= 2 * QUEUES_MAX as u64
     {
-        return Ok(Err(Error::Full(format!(
-            "there are {QUEUES_MAX} job queues, which is as many as may be"
-        ))));
+        return Ok(Err(Error::Full(format!("there are {QUEUES_MAX} job queues, which is the limit"))));
     }
     let hidden = match hidden {
         Some(hidden) => hidden.id,
@@ -82,7 +80,7 @@ pub struct QueueView {
 impl QueueView {
     /// Jobs that have not ended.
     pub fn open(&self) -> u64 {
-        let is_open = |word: &str| State::of_word(word).is_some_and(|state| !state.is_terminal());
+        let is_open = |word: &str| State::from_word(word).is_some_and(|state| !state.is_terminal());
         self.counts.iter().filter(|(word, _)| is_open(word)).map(|(_, count)| count).sum()
     }
 
@@ -91,7 +89,7 @@ impl QueueView {
         tag(&self.settings)
     }
 
-    fn of(head: &Head, now: Timestamp) -> Self {
+    fn from_head(head: &Head, now: Timestamp) -> Self {
         let states = State::ALL.iter().filter(|state| **state != State::Gone);
         let oldest = head.lanes.iter().map(|lane| lane.since).min();
         Self {
@@ -104,23 +102,23 @@ impl QueueView {
 }
 
 /// The queues after `after`, by name, and whether there are more.
-pub fn list(book: &mut Book<'_>, after: Option<&str>) -> Result<(Vec<QueueView>, bool), Halt> {
+pub fn list(tx: &mut JobsTx<'_>, after: Option<&str>) -> Result<(Vec<QueueView>, bool), Abort> {
     let after = after.map(keys::queue);
-    let rows = book.stored(keys::QUEUES, after.as_deref(), PAGE_MAX)?;
+    let rows = tx.stored(keys::QUEUES, after.as_deref(), PAGE_MAX)?;
     let is_full = rows.len() == PAGE_MAX;
     let partitions = rows.iter().map(|(_, record)| read_number(&record.value));
     let partitions = partitions.collect::<Result<Vec<_>, _>>()?;
     let keys: Vec<String> = partitions.iter().copied().map(keys::head).collect();
-    book.want(keys.iter().map(String::as_str))?;
-    let now = book.now();
-    let views = partitions.into_iter().map(|partition| Ok(QueueView::of(book.head(partition)?, now)));
-    Ok((views.collect::<Result<_, Halt>>()?, is_full))
+    tx.prefetch(keys.iter().map(String::as_str))?;
+    let now = tx.now();
+    let views = partitions.into_iter().map(|partition| Ok(QueueView::from_head(tx.head(partition)?, now)));
+    Ok((views.collect::<Result<_, Abort>>()?, is_full))
 }
 
 /// One queue.
-pub fn view(book: &mut Book<'_>, partition: PartitionId) -> Result<QueueView, Halt> {
-    let now = book.now();
-    Ok(QueueView::of(book.head(partition)?, now))
+pub fn view(tx: &mut JobsTx<'_>, partition: PartitionId) -> Result<QueueView, Abort> {
+    let now = tx.now();
+    Ok(QueueView::from_head(tx.head(partition)?, now))
 }
 
 fn tag(settings: &QueueSettings) -> u64 {
@@ -137,11 +135,11 @@ pub fn other_settings() -> Error {
 
 /// Changes the settings of a queue; with a `read` tag only if the present settings have that tag.
 pub fn set(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     partition: PartitionId,
     settings: &QueueSettings,
     read: Option<u64>,
-) -> Result<QueueView, Halt> {
+) -> Result<QueueView, Abort> {
     if settings.concurrency == Some(0)
         || settings.rate_limit.is_some_and(|rate| rate.count == 0 || rate.per_ms == 0)
     {
@@ -153,16 +151,16 @@ pub fn set(
         let message = format!("weight is 1 to {WEIGHT_MAX}; to stop a queue, pause it");
         return Err(Error::invalid(message).into());
     }
-    let now = book.now();
-    let head = book.head_mut(partition)?;
+    let now = tx.now();
+    let head = tx.head_mut(partition)?;
     if read.is_some_and(|read| read != tag(&head.settings)) {
         return Err(other_settings().into());
     }
     let woken = head.settings != *settings && !settings.paused;
     head.settings = settings.clone();
-    let view = QueueView::of(head, now);
+    let view = QueueView::from_head(head, now);
     if woken {
-        book.news.ready.push((partition, u64::MAX));
+        tx.effects.ready.push((partition, u64::MAX));
     }
     Ok(view)
 }

@@ -6,12 +6,12 @@ use bytes::Bytes;
 
 use crate::model::error::Error;
 use crate::model::history_entry::JobError;
-use crate::model::ids::{JobId, Place};
+use crate::model::ids::{JobId, JobPosition};
 use crate::model::limits::{REPORTS_MAX, RESULT_BYTES_MAX};
 use crate::model::state::{Outcome, State};
 use crate::rules::state_machine::{self, Failure, Refusal, Verdict};
 use crate::rules::{cancellation, completion, history};
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// A worker's report about one execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,47 +69,51 @@ pub fn check(reports: &[Report]) -> Result<(), Error> {
 }
 
 /// Applies reports. Returns one answer for each.
-pub fn report(book: &mut Book<'_>, reports: &[Report]) -> Result<Vec<Reported>, Halt> {
-    book.want_places(reports.iter().filter_map(|report| report.job.place()))?;
-    each(reports, |report| one(book, report))
+pub fn report(tx: &mut JobsTx<'_>, reports: &[Report]) -> Result<Vec<Reported>, Abort> {
+    tx.prefetch_slots(reports.iter().filter_map(|report| report.job.position()))?;
+    each(reports, |report| report_one(tx, report))
 }
 
-fn one(book: &mut Book<'_>, report: &Report) -> Result<Reported, Halt> {
-    let Some(place) = book.find(report.job)? else { return Ok(Reported::NotFound) };
-    let Some(current) = book.slot(place)?.map(|slot| (slot.fence, slot.started_at)) else {
+fn report_one(tx: &mut JobsTx<'_>, report: &Report) -> Result<Reported, Abort> {
+    let Some(position) = tx.find(report.job)? else { return Ok(Reported::NotFound) };
+    let Some(current) = tx.slot(position)?.map(|slot| (slot.fence, slot.started_at)) else {
         return Ok(Reported::NotFound);
     };
-    match apply(book, place, report)? {
+    match apply(tx, position, report)? {
         Ok(verdict) => {
-            let ran = book.now().since(current.1);
-            book.news.counts.ended.push((report.outcome, ran));
-            completion::settle(book, place, verdict)?;
-            let state = book.slot(place)?.map_or(State::Gone, |slot| slot.state);
+            let ran = tx.now().since(current.1);
+            tx.effects.counts.ended.push((report.outcome, ran));
+            completion::on_execution_ended(tx, position, verdict)?;
+            let state = tx.slot(position)?.map_or(State::Gone, |slot| slot.state);
             Ok(Reported::Accepted(state))
         }
         Err(Refusal::Repeated) => Ok(Reported::Repeated),
         Err(Refusal::StaleFence) => {
-            book.news.counts.stale += 1;
+            tx.effects.counts.stale += 1;
             Ok(Reported::StaleFence { current: current.0 })
         }
     }
 }
 
-fn apply(book: &mut Book<'_>, place: Place, report: &Report) -> Result<Result<Verdict, Refusal>, Halt> {
-    let (now, policy, fence) = (book.now(), book.policy, report.fence);
-    let reason = cancellation::reason_of(book, place)?;
+fn apply(
+    tx: &mut JobsTx<'_>,
+    position: JobPosition,
+    report: &Report,
+) -> Result<Result<Verdict, Refusal>, Abort> {
+    let (now, policy, fence) = (tx.now(), tx.policy, report.fence);
+    let reason = cancellation::reason_of(tx, position)?;
     let verdict = match report.outcome {
         Outcome::Succeeded => {
-            let done = state_machine::succeed(book.slot_mut(place)?, now, fence, &policy);
+            let done = state_machine::succeed(tx.slot_mut(position)?, now, fence, &policy);
             if done.is_ok() && report.result.is_empty() {
                 // The slot already has everything that a plain success changes.
                 return Ok(done.map(|()| Verdict::Ended(State::Completed)));
             }
             done.map(|()| Verdict::Ended(State::Completed))
         }
-        Outcome::Released => state_machine::release(book.slot_mut(place)?, now, fence, &policy),
+        Outcome::Released => state_machine::release(tx.slot_mut(position)?, now, fence, &policy),
         Outcome::Failed | Outcome::TimedOut | Outcome::Cancelled | Outcome::Lost => {
-            if let Some(Err(refusal)) = book.slot(place)?.map(|slot| state_machine::check(slot, fence)) {
+            if let Some(Err(refusal)) = tx.slot(position)?.map(|slot| state_machine::check(slot, fence)) {
                 return Ok(Err(refusal));
             }
             let failure = Failure {
@@ -117,15 +121,15 @@ fn apply(book: &mut Book<'_>, place: Place, report: &Report) -> Result<Result<Ve
                 retryable: report.retryable,
                 retry_after: report.retry_after,
             };
-            let (spec, _) = book.spec(place)?;
-            state_machine::fail(book.slot_mut(place)?, now, fence, &failure, &spec.retry, &policy)
+            let (spec, _) = tx.spec(position)?;
+            state_machine::fail(tx.slot_mut(position)?, now, fence, &failure, &spec.retry, &policy)
         }
     };
     if let Ok(verdict) = &verdict {
         let reason = reason.filter(|_| *verdict == Verdict::Ended(State::Cancelled));
-        let error = reason.map(|reason| JobError::of_server("cancelled", reason));
+        let error = reason.map(|reason| JobError::from_server("cancelled", reason));
         let error = report.error.clone().or(error);
-        history::note(book, place, fence, report.outcome, error, &report.result)?;
+        history::append(tx, position, fence, report.outcome, error, &report.result)?;
     }
     Ok(verdict)
 }

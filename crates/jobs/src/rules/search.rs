@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use baton_types::{PartitionId, Timestamp};
 
 use crate::model::error::Error;
-use crate::model::ids::{CHUNK, JobId, Place};
+use crate::model::ids::{CHUNK, JobId, JobPosition};
 use crate::model::keys::{self, Label};
 use crate::model::limits::{PAGE_CHUNKS_MAX, PAGE_MAX};
 use crate::model::slot::Slot;
 use crate::model::state::State;
-use crate::rules::job_view::{JobView, Seen, see};
-use crate::storage::{Book, Halt, each};
+use crate::rules::job_view::{JobView, PartialView, partial_view};
+use crate::storage::{Abort, JobsTx, each};
 
 /// Chunks prefetched, of all queues together.
 const AHEAD: u64 = 16;
@@ -46,7 +46,7 @@ pub struct Filter {
 
 /// A page of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Page {
+pub struct JobPage {
     /// The jobs.
     pub jobs: Vec<JobView>,
     /// The cursor of the next page; `None` when there is no more.
@@ -56,7 +56,7 @@ pub struct Page {
 /// Jobs that a search found, without specifications, and the cursor of the next page.
 #[derive(Debug)]
 pub struct Found {
-    pub seen: Vec<Seen>,
+    pub seen: Vec<PartialView>,
     pub next: Option<String>,
 }
 
@@ -99,25 +99,25 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
 
 /// Finds jobs by one label.
 pub fn by_label(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     filter: &Filter,
     label: Label,
     text: &str,
     cursor: Option<&str>,
     limit: usize,
-) -> Result<Found, Halt> {
+) -> Result<Found, Abort> {
     let prefix = keys::labels(label, text);
     let after = cursor.map(|cursor| format!("{prefix}{cursor}"));
-    let rows = book.stored(&prefix, after.as_deref(), limit)?;
+    let rows = tx.stored(&prefix, after.as_deref(), limit)?;
     let next = rows.last().filter(|_| rows.len() == limit).and_then(|(key, _)| key.strip_prefix(&prefix));
     let next = next.map(str::to_owned);
     let jobs = rows.iter().filter_map(|(key, _)| keys::read_newest_first(key.strip_prefix(&prefix)?));
     let jobs: Vec<JobId> = jobs.collect();
-    book.want_places(jobs.iter().filter_map(|job| job.place()))?;
+    tx.prefetch_slots(jobs.iter().filter_map(|job| job.position()))?;
     let mut seen = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let Some(place) = book.find(job)? else { continue };
-        seen.extend(see(book, place)?.filter(|seen| filter.fits_slot(&seen.slot)));
+        let Some(position) = tx.find(job)? else { continue };
+        seen.extend(partial_view(tx, position)?.filter(|seen| filter.fits_slot(&seen.slot)));
     }
     Ok(Found { seen, next })
 }
@@ -145,13 +145,13 @@ struct Backwards {
 
 impl Backwards {
     /// Moves to the next older job; `false` when there is none. `None` when the page may read no more chunks.
-    fn next(&mut self, book: &mut Book<'_>, ahead: u64, budget: &mut usize) -> Result<Option<bool>, Halt> {
+    fn next(&mut self, tx: &mut JobsTx<'_>, ahead: u64, budget: &mut usize) -> Result<Option<bool>, Abort> {
         while self.end > self.first {
             let number = (self.end - 1) / CHUNK;
             let low = number.saturating_sub(ahead).max(self.first / CHUNK);
             let chunks: Vec<_> = (low..=number).map(|number| (self.partition, number)).collect();
-            book.want_chunks(&chunks)?;
-            let slots = book.chunk((self.partition, number))?;
+            tx.prefetch_chunks(&chunks)?;
+            let slots = tx.chunk((self.partition, number))?;
             let count = usize::try_from(self.end - number * CHUNK).unwrap_or(usize::MAX).min(slots.len());
             if let Some(index) = slots[..count].iter().rposition(|slot| slot.state != State::Gone) {
                 self.end = number * CHUNK + index as u64 + 1;
@@ -170,25 +170,25 @@ impl Backwards {
 
 /// Merges the queues, the newest job first.
 pub fn by_queue(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     filter: &Filter,
     queue: Option<PartitionId>,
     cursor: Option<&str>,
     limit: usize,
-) -> Result<Found, Halt> {
+) -> Result<Found, Abort> {
     let from = cursor.map(read_cursor).transpose()?;
     let partitions = match queue {
         Some(queue) => vec![queue],
-        None => all_queues(book)?,
+        None => all_queues(tx)?,
     };
     // Chunks and jobs that this page may still read.
     let (mut budget, mut left) = (PAGE_CHUNKS_MAX, PAGE_CHUNKS_MAX * CHUNK as usize);
-    let opened = each(partitions, |partition| open(book, filter, from.as_ref(), partition))?;
+    let opened = each(partitions, |partition| open(tx, filter, from.as_ref(), partition))?;
     let mut queues: Vec<Backwards> = opened.into_iter().flatten().collect();
     let ahead = (AHEAD / queues.len().max(1) as u64).max(1) - 1;
     let (mut is_cut, mut cut) = (false, None);
     let mut ready: BTreeMap<(Timestamp, PartitionId), usize> = BTreeMap::new();
-    let found = each(0..queues.len(), |index| queues[index].next(book, 0, &mut budget))?;
+    let found = each(0..queues.len(), |index| queues[index].next(tx, 0, &mut budget))?;
     for (index, found) in found.into_iter().enumerate() {
         match found {
             Some(true) => drop(ready.insert((queues[index].at, queues[index].partition), index)),
@@ -209,16 +209,16 @@ pub fn by_queue(
         let queue = &mut queues[index];
         let is_in_page = from.as_ref().is_none_or(|from| from.is_after(key));
         (queue.end, queue.has_moved) = (queue.end - 1, true);
-        let place = Place::new(partition, queue.end);
+        let position = JobPosition::new(partition, queue.end);
         let fits = |slot: &Slot| filter.fits_slot(slot) && queue.kind.is_none_or(|kind| slot.kind == kind);
         left -= 1;
         if is_in_page {
             last = Some(key);
-            if book.slot(place)?.is_some_and(fits) {
-                seen.extend(see(book, place)?);
+            if tx.slot(position)?.is_some_and(fits) {
+                seen.extend(partial_view(tx, position)?);
             }
         }
-        match queue.next(book, ahead, &mut budget)? {
+        match queue.next(tx, ahead, &mut budget)? {
             Some(true) => drop(ready.insert((queue.at, partition), index)),
             Some(false) => {}
             None => (is_cut, cut) = (true, Some(index)),
@@ -230,20 +230,20 @@ pub fn by_queue(
 
 /// Where to read a queue from; `None` if it has no matching job.
 fn open(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     filter: &Filter,
     from: Option<&Cursor>,
     partition: PartitionId,
-) -> Result<Option<Backwards>, Halt> {
+) -> Result<Option<Backwards>, Abort> {
     let known = from.and_then(|from| from.ends.iter().find(|(of, _)| *of == partition));
     let (end, at) = match known {
         Some((_, end)) => (*end, from.map_or(Timestamp::MAX, |from| from.at)),
-        None => (book.next_place(partition)?.offset.0, Timestamp::MAX),
+        None => (tx.next_position(partition)?.offset.0, Timestamp::MAX),
     };
-    let first = book.head(partition)?.removed.end * CHUNK;
+    let first = tx.head(partition)?.removed.end * CHUNK;
     let kind = match &filter.job_type {
         Some(name) => {
-            let kinds = book.kinds(partition)?;
+            let kinds = tx.kinds(partition)?;
             match kinds.iter().zip(0u32..).find(|(kind, _)| ***kind == **name) {
                 Some((_, number)) => Some(number),
                 None => return Ok(None),
@@ -256,10 +256,10 @@ fn open(
 }
 
 /// The partitions of all queues.
-fn all_queues(book: &mut Book<'_>) -> Result<Vec<PartitionId>, Halt> {
+fn all_queues(tx: &mut JobsTx<'_>) -> Result<Vec<PartitionId>, Abort> {
     let (mut all, mut after) = (Vec::new(), None::<String>);
     loop {
-        let page = book.stored(keys::QUEUES, after.as_deref(), PAGE_MAX)?;
+        let page = tx.stored(keys::QUEUES, after.as_deref(), PAGE_MAX)?;
         let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse().ok().map(PartitionId);
         all.extend(page.iter().filter_map(|(_, record)| number(&record.value)));
         after = page.last().map(|(key, _)| key.clone());
@@ -290,7 +290,7 @@ fn write_cursor(last: Option<(Timestamp, PartitionId)>, queues: &[Backwards], cu
 }
 
 fn read_cursor(text: &str) -> Result<Cursor, Error> {
-    let wrong = || Error::invalid("cursor is not one that a page named as next");
+    let wrong = || Error::invalid("cursor is invalid: pass the `next` of the page before");
     let numbers = text.split('-').map(|number| u64::from_str_radix(number, 16).map_err(|_| wrong()));
     let numbers = numbers.collect::<Result<Vec<_>, Error>>()?;
     let [at, partition, ends @ ..] = numbers.as_slice() else { return Err(wrong()) };

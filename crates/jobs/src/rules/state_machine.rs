@@ -64,7 +64,7 @@ pub fn check(slot: &Slot, fence: u64) -> Result<(), Refusal> {
 }
 
 /// Renews the lease. Returns whether the worker should stop.
-pub fn beat(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> Result<bool, Refusal> {
+pub fn renew(slot: &mut Slot, now: Timestamp, fence: u64, policy: &Policy) -> Result<bool, Refusal> {
     check(slot, fence)?;
     if slot.state == State::Cancelling {
         return Ok(true);
@@ -184,7 +184,7 @@ pub fn overdue(slot: &Slot, now: Timestamp) -> Option<Overdue> {
 }
 
 /// Ends an execution whose lease expired. It does not count as an attempt, up to `LOSSES_MAX` times.
-pub fn lose(slot: &mut Slot, now: Timestamp, policy: &Policy) -> Verdict {
+pub fn on_lease_expired(slot: &mut Slot, now: Timestamp, policy: &Policy) -> Verdict {
     slot.fence += 1;
     slot.attempts = slot.attempts.saturating_sub(1);
     if slot.losses == 0 || now.since(slot.losses_since) > LOSSES_WITHIN {
@@ -234,13 +234,13 @@ pub fn cancel(slot: &mut Slot, now: Timestamp, force: bool, policy: &Policy) -> 
 }
 
 /// Ends a job whose worker did not stop in time.
-pub fn stop(slot: &mut Slot, now: Timestamp, policy: &Policy) {
+pub fn end_unstopped(slot: &mut Slot, now: Timestamp, policy: &Policy) {
     slot.fence += 1;
     close(slot, now, State::Cancelled, policy);
 }
 
 /// Retries an ended job; `false` when it has not ended.
-pub fn revive(slot: &mut Slot, reset_attempts: bool) -> bool {
+pub fn reopen(slot: &mut Slot, reset_attempts: bool) -> bool {
     if !slot.state.is_terminal() || slot.state == State::Gone {
         return false;
     }
@@ -248,7 +248,7 @@ pub fn revive(slot: &mut Slot, reset_attempts: bool) -> bool {
     slot.fence += 1;
     slot.run_at = None;
     slot.dead_at = None;
-    slot.is_doomed = false;
+    slot.has_failed_blocker = false;
     slot.blockers = 0;
     slot.has_result = false;
     slot.losses = 0;
@@ -267,7 +267,7 @@ fn close(slot: &mut Slot, now: Timestamp, state: State, policy: &Policy) {
         _ => policy.failed_for,
     });
     slot.blockers = 0;
-    slot.is_doomed = false;
+    slot.has_failed_blocker = false;
 }
 
 #[cfg(test)]
@@ -301,7 +301,7 @@ mod tests {
         let before = slot.clone();
         let retry = Retry::default();
         assert_eq!(succeed(&mut slot, NOW, 0, &policy()), Err(Refusal::StaleFence));
-        assert_eq!(beat(&mut slot, NOW, 2, &policy()), Err(Refusal::StaleFence));
+        assert_eq!(renew(&mut slot, NOW, 2, &policy()), Err(Refusal::StaleFence));
         assert_eq!(release(&mut slot, NOW, 0, &policy()), Err(Refusal::StaleFence));
         assert_eq!(fail(&mut slot, NOW, 0, &FAILED, &retry, &policy()), Err(Refusal::StaleFence));
         assert_eq!(slot, before);
@@ -347,7 +347,7 @@ mod tests {
         for loss in 1..=3 {
             slot.state = State::Dispatched;
             lease(&mut slot, NOW, 7, &policy()).unwrap();
-            let verdict = lose(&mut slot, NOW, &policy());
+            let verdict = on_lease_expired(&mut slot, NOW, &policy());
             assert_eq!(verdict == Verdict::Ended(State::Failed), loss == 3);
         }
         assert_eq!(slot.attempts, 0);
@@ -372,7 +372,7 @@ mod tests {
         let mut slot = running();
         for hours in [0, 70, 140, 210, 280] {
             let at = NOW.after(Duration::from_secs(hours * 3600));
-            assert_eq!(lose(&mut slot, at, &policy()), Verdict::Again, "{hours}");
+            assert_eq!(on_lease_expired(&mut slot, at, &policy()), Verdict::Again, "{hours}");
         }
     }
 
@@ -380,9 +380,9 @@ mod tests {
     fn a_running_job_is_asked_to_stop_and_then_made_to() {
         let mut slot = running();
         assert_eq!(cancel(&mut slot, NOW, false, &policy()), Cancelled::Asked);
-        assert_eq!(beat(&mut slot, NOW, 1, &policy()), Ok(true));
+        assert_eq!(renew(&mut slot, NOW, 1, &policy()), Ok(true));
         assert_eq!(overdue(&slot, NOW.after(Duration::from_secs(31))), Some(Overdue::NotStopped));
-        stop(&mut slot, NOW, &policy());
+        end_unstopped(&mut slot, NOW, &policy());
         assert_eq!(succeed(&mut slot, NOW, 1, &policy()), Err(Refusal::StaleFence));
         assert_eq!(cancel(&mut slot, NOW, true, &policy()), Cancelled::TooLate);
     }
@@ -390,9 +390,9 @@ mod tests {
     #[test]
     fn an_ended_job_can_be_tried_again_under_a_new_fence() {
         let mut slot = running();
-        assert!(!revive(&mut slot, true));
+        assert!(!reopen(&mut slot, true));
         succeed(&mut slot, NOW, 1, &policy()).unwrap();
-        assert!(revive(&mut slot, true));
+        assert!(reopen(&mut slot, true));
         assert_eq!((slot.state, slot.fence, slot.attempts), (State::Pending, 2, 0));
     }
 

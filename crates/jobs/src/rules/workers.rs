@@ -11,48 +11,46 @@ use crate::model::ids::{JobId, WorkerId};
 use crate::model::keys;
 use crate::model::limits::{WORKER_FOR, WORKER_STOPS_MAX, WORKERS_MAX};
 use crate::model::worker::{Desired, NewWorker, Worker};
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// A worker by id.
-pub fn find(book: &mut Book<'_>, id: WorkerId) -> Result<Option<Worker>, Halt> {
-    let Some(value) = book.record(&keys::worker(id.0))? else { return Ok(None) };
+pub fn find(tx: &mut JobsTx<'_>, id: WorkerId) -> Result<Option<Worker>, Abort> {
+    let Some(value) = tx.record(&keys::worker(id.0))? else { return Ok(None) };
     let worker = serde_json::from_slice(&value)
         .map_err(|error| StoreError::Corrupt(format!("a worker cannot be read: {error}")))?;
     Ok(Some(worker))
 }
 
 /// A worker by id, or an error that says what to do.
-pub fn expect(book: &mut Book<'_>, id: WorkerId) -> Result<Worker, Halt> {
+pub fn expect(tx: &mut JobsTx<'_>, id: WorkerId) -> Result<Worker, Abort> {
     let message = || Error::NotFound(format!("there is no worker {id}: register with POST /api/v1/workers"));
-    find(book, id)?.ok_or_else(|| message().into())
+    find(tx, id)?.ok_or_else(|| message().into())
 }
 
 /// Writes a worker's record, which expires a while after its last heartbeat.
-pub fn put(book: &mut Book<'_>, id: WorkerId, worker: &Worker) -> Result<(), Halt> {
+pub fn put(tx: &mut JobsTx<'_>, id: WorkerId, worker: &Worker) -> Result<(), Abort> {
     let value = serde_json::to_vec(worker)
         .map_err(|error| StoreError::Corrupt(format!("a worker cannot be written: {error}")))?;
     // Rounded to hours, so that heartbeats move the record in the expiry index only once an hour.
     let hour = i64::try_from(WORKER_FOR.as_micros()).unwrap_or(i64::MAX);
     let until = Timestamp::from_micros((worker.seen_at.micros() / hour + 2) * hour);
-    book.put(keys::worker(id.0), value, Some(until));
+    tx.put(keys::worker(id.0), value, Some(until));
     Ok(())
 }
 
 /// Registers a worker under a new id for these queues.
 pub fn register(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     id: WorkerId,
-    told: &NewWorker,
+    registration: &NewWorker,
     partitions: &[PartitionId],
-) -> Result<(), Halt> {
-    if book.stored(keys::WORKERS, None, WORKERS_MAX)?.len() >= WORKERS_MAX {
-        return Err(
-            Error::Full(format!("there are {WORKERS_MAX} workers, which is as many as may be")).into()
-        );
+) -> Result<(), Abort> {
+    if tx.stored(keys::WORKERS, None, WORKERS_MAX)?.len() >= WORKERS_MAX {
+        return Err(Error::Full(format!("there are {WORKERS_MAX} workers, which is the limit")).into());
     }
-    let now = book.now();
+    let now = tx.now();
     let worker = Worker {
-        told: told.clone(),
+        registration: registration.clone(),
         partitions: partitions.iter().map(|partition| partition.0).collect(),
         registered_at: now,
         seen_at: now,
@@ -63,31 +61,31 @@ pub fn register(
         has_news: false,
         to_stop: Vec::new(),
     };
-    put(book, id, &worker)
+    put(tx, id, &worker)
 }
 
 /// Removes a worker that leaves. Its jobs go to others when their leases end.
-pub fn deregister(book: &mut Book<'_>, id: WorkerId) -> Result<(), Halt> {
-    expect(book, id)?;
-    book.remove(keys::worker(id.0));
+pub fn deregister(tx: &mut JobsTx<'_>, id: WorkerId) -> Result<(), Abort> {
+    expect(tx, id)?;
+    tx.remove(keys::worker(id.0));
     Ok(())
 }
 
 /// Asks a worker to stop a job, and answers its waiting heartbeat.
-pub fn call_off(book: &mut Book<'_>, id: WorkerId, job: JobId) -> Result<(), Halt> {
-    let Some(mut worker) = find(book, id)? else { return Ok(()) };
+pub fn request_stop(tx: &mut JobsTx<'_>, id: WorkerId, job: JobId) -> Result<(), Abort> {
+    let Some(mut worker) = find(tx, id)? else { return Ok(()) };
     worker.has_news = true;
     if worker.to_stop.len() < WORKER_STOPS_MAX && !worker.to_stop.contains(&job) {
         worker.to_stop.push(job);
     }
-    book.news.called.push(id);
-    put(book, id, &worker)
+    tx.effects.called.push(id);
+    put(tx, id, &worker)
 }
 
 /// Sets the wanted state of a worker. A waiting heartbeat is answered at once, otherwise the next one.
-pub fn want(book: &mut Book<'_>, id: WorkerId, desired: Desired, grace_ms: u64) -> Result<(), Halt> {
-    let mut worker = expect(book, id)?;
+pub fn set_desired(tx: &mut JobsTx<'_>, id: WorkerId, desired: Desired, grace_ms: u64) -> Result<(), Abort> {
+    let mut worker = expect(tx, id)?;
     (worker.desired, worker.grace_ms, worker.has_news) = (desired, grace_ms, true);
-    book.news.called.push(id);
-    put(book, id, &worker)
+    tx.effects.called.push(id);
+    put(tx, id, &worker)
 }

@@ -20,24 +20,24 @@ use crate::model::policy::Policy;
 use crate::rules::availability::Availability;
 use crate::rules::queues;
 use crate::runtime::meter::Meter;
-use crate::runtime::notifiers::Bells;
+use crate::runtime::notifiers::Notifiers;
 use crate::runtime::options::Options;
-use crate::runtime::participation::Standing;
-use crate::runtime::prefetch::Likely;
+use crate::runtime::participation::Participation;
+use crate::runtime::prefetch::PrefetchHints;
 use crate::storage::channel_watchers::is_watched;
 use crate::storage::leader_term::Term;
-use crate::storage::{Book, Halt, News};
+use crate::storage::{Abort, CommitEffects, JobsTx};
 
 /// The state that all handles share.
 pub struct Shared {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
     pub(crate) meter: Meter,
-    pub(crate) bells: Arc<Bells>,
+    pub(crate) notifiers: Arc<Notifiers>,
     /// Notified when something is due earlier than the next check.
     pub(crate) alarm: Notify,
-    rung: AtomicBool,
-    rung_for_schedules: AtomicBool,
+    timeouts_requested: AtomicBool,
+    schedules_requested: AtomicBool,
     /// When the next check of the clock is, in microseconds.
     pub(crate) next_due: AtomicI64,
     /// Which queues each worker serves. This never changes after the registration.
@@ -45,12 +45,12 @@ pub struct Shared {
     /// A queue never changes its partition.
     queues: RwLock<FxHashMap<Arc<str>, PartitionId>>,
     /// Prefetch hints for decisions.
-    pub(crate) likely: Arc<Likely>,
+    pub(crate) hints: Arc<PrefetchHints>,
     /// How this node takes part in the cluster.
-    pub(crate) standing: Standing,
+    pub(crate) participation: Participation,
     /// Whether a client watched a channel at the last check, and whether a check has happened.
     pub(crate) watched: AtomicBool,
-    looked: OnceCell<()>,
+    watchers_checked: OnceCell<()>,
     /// The last term of this node, and its availability in that term.
     availability: Mutex<Option<(u64, Availability)>>,
     /// When this server started.
@@ -64,17 +64,17 @@ impl Shared {
             store,
             options,
             meter: Meter::default(),
-            bells: Arc::default(),
+            notifiers: Arc::default(),
             alarm: Notify::new(),
-            rung: AtomicBool::new(false),
-            rung_for_schedules: AtomicBool::new(false),
+            timeouts_requested: AtomicBool::new(false),
+            schedules_requested: AtomicBool::new(false),
             next_due: AtomicI64::new(i64::MAX),
             served: RwLock::default(),
             queues: RwLock::default(),
-            likely: Arc::default(),
-            standing: Standing::default(),
+            hints: Arc::default(),
+            participation: Participation::default(),
             watched: AtomicBool::new(false),
-            looked: OnceCell::new(),
+            watchers_checked: OnceCell::new(),
             availability: Mutex::default(),
             began: Stopwatch::start(),
             stop: CancellationToken::new(),
@@ -86,10 +86,10 @@ impl Shared {
     pub(crate) const SCHEDULES: &'static str = "schedules";
 
     /// Whether a duty was requested.
-    pub(crate) fn is_rung(&self, duty: &str) -> bool {
+    pub(crate) fn is_requested(&self, duty: &str) -> bool {
         match duty {
-            Self::CLOCK => self.rung.swap(false, Ordering::SeqCst),
-            Self::SCHEDULES => self.rung_for_schedules.swap(false, Ordering::SeqCst),
+            Self::CLOCK => self.timeouts_requested.swap(false, Ordering::SeqCst),
+            Self::SCHEDULES => self.schedules_requested.swap(false, Ordering::SeqCst),
             _ => false,
         }
     }
@@ -111,9 +111,10 @@ impl Shared {
     /// The policy for rules now. The first call checks for channel watchers; without that, a new server would not
     /// publish its first changes.
     pub(crate) async fn policy(&self) -> Policy {
-        let looked = self.looked.get_or_try_init(|| async { self.find_watchers().await.map(drop) });
+        let watchers_checked =
+            self.watchers_checked.get_or_try_init(|| async { self.find_watchers().await.map(drop) });
         // Writing a journal that no client reads is harmless.
-        let watched = looked.await.is_err() || self.watched.load(Ordering::Relaxed);
+        let watched = watchers_checked.await.is_err() || self.watched.load(Ordering::Relaxed);
         Policy { watched, ..self.options.policy }
     }
 
@@ -127,29 +128,29 @@ impl Shared {
     /// Runs a rule in one commit and applies the effects.
     pub(crate) async fn decide<R: Send + 'static>(
         &self,
-        rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+        rule: impl FnMut(&mut JobsTx<'_>) -> Result<R, Abort> + Send + 'static,
     ) -> Result<R, Error> {
-        self.decide_likely(|_| Vec::new(), rule).await
+        self.decide_with_prefetch(|_| Vec::new(), rule).await
     }
 
     /// Runs a rule, and fetches the rows that it probably needs with its first miss.
-    pub(crate) async fn decide_likely<R: Send + 'static>(
+    pub(crate) async fn decide_with_prefetch<R: Send + 'static>(
         &self,
-        keys: impl Fn(&Likely) -> Vec<String> + Send + 'static,
-        mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+        keys: impl Fn(&PrefetchHints) -> Vec<String> + Send + 'static,
+        mut rule: impl FnMut(&mut JobsTx<'_>) -> Result<R, Abort> + Send + 'static,
     ) -> Result<R, Error> {
-        let (policy, likely) = (self.policy().await, Arc::clone(&self.likely));
-        let mut rule = move |book: &mut Book<'_>| {
-            let outcome = rule(book);
-            if matches!(outcome, Err(Halt::Stop(TxError::RowsMissing))) {
+        let (policy, hints) = (self.policy().await, Arc::clone(&self.hints));
+        let mut rule = move |tx: &mut JobsTx<'_>| {
+            let outcome = rule(tx);
+            if matches!(outcome, Err(Abort::Stop(TxError::RowsMissing))) {
                 // The result does not matter: the rule runs again anyway.
-                let _ = book.want(keys(&likely).iter().map(String::as_str));
+                let _ = tx.prefetch(keys(&hints).iter().map(String::as_str));
             }
             outcome
         };
         let decided = run(&*self.store, move |tx| decide(tx, policy, &mut rule)).await?;
-        let (answer, news) = decided?;
-        self.spread(&news);
+        let (answer, effects) = decided?;
+        self.apply_effects(&effects);
         Ok(answer)
     }
 
@@ -157,7 +158,7 @@ impl Shared {
     pub(crate) async fn decide_guarded<R: Send + 'static>(
         &self,
         term: Term,
-        mut rule: impl FnMut(&mut Book<'_>) -> Result<R, Halt> + Send + 'static,
+        mut rule: impl FnMut(&mut JobsTx<'_>) -> Result<R, Abort> + Send + 'static,
     ) -> Result<R, Error> {
         let policy = self.policy().await;
         let decided = run(&*self.store, move |tx| {
@@ -167,28 +168,28 @@ impl Shared {
             decide(tx, policy, &mut rule)
         })
         .await?;
-        let (answer, news) = decided?;
-        self.spread(&news);
+        let (answer, effects) = decided?;
+        self.apply_effects(&effects);
         Ok(answer)
     }
 
     /// Wakes waiters and counts.
-    pub(crate) fn spread(&self, news: &News) {
-        self.meter.add(&news.counts);
-        for (partition, jobs) in &news.ready {
-            self.bells.ready(*partition, *jobs);
+    pub(crate) fn apply_effects(&self, effects: &CommitEffects) {
+        self.meter.add(&effects.counts);
+        for (partition, jobs) in &effects.ready {
+            self.notifiers.ready(*partition, *jobs);
         }
-        self.bells.changed(&news.changed);
-        self.bells.call(&news.called);
-        if let Some(pages) = news.permit_pages {
-            self.likely.note_permits(pages);
+        self.notifiers.changed(&effects.changed);
+        self.notifiers.call(&effects.called);
+        if let Some(pages) = effects.permit_pages {
+            self.hints.note_permits(pages);
         }
-        if news.due.is_some_and(|due| due.micros() < self.next_due.load(Ordering::SeqCst)) {
-            self.rung.store(true, Ordering::SeqCst);
+        if effects.due.is_some_and(|due| due.micros() < self.next_due.load(Ordering::SeqCst)) {
+            self.timeouts_requested.store(true, Ordering::SeqCst);
             self.alarm.notify_one();
         }
-        if news.fires {
-            self.rung_for_schedules.store(true, Ordering::SeqCst);
+        if effects.fires {
+            self.schedules_requested.store(true, Ordering::SeqCst);
             self.alarm.notify_one();
         }
     }
@@ -229,7 +230,7 @@ impl Shared {
             return Ok(partition);
         }
         let wanted = name.to_owned();
-        let found = self.decide(move |book| queues::find(book, &wanted)).await?;
+        let found = self.decide(move |tx| queues::find(tx, &wanted)).await?;
         found.ok_or_else(|| Error::NotFound(format!("there is no job queue {name:?}")))
     }
 
@@ -257,15 +258,15 @@ impl Shared {
 pub(crate) fn decide<R>(
     tx: &mut dyn Tx,
     policy: Policy,
-    rule: &mut dyn FnMut(&mut Book<'_>) -> Result<R, Halt>,
-) -> Result<Result<(R, News), Error>, TxError> {
-    let mut book = Book::new(tx, policy);
-    match rule(&mut book) {
+    rule: &mut dyn FnMut(&mut JobsTx<'_>) -> Result<R, Abort>,
+) -> Result<Result<(R, CommitEffects), Error>, TxError> {
+    let mut tx = JobsTx::new(tx, policy);
+    match rule(&mut tx) {
         Ok(answer) => {
-            let news = book.commit()?;
-            Ok(Ok((answer, news)))
+            let effects = tx.commit()?;
+            Ok(Ok((answer, effects)))
         }
-        Err(Halt::Refused(error)) => Ok(Err(error)),
-        Err(Halt::Stop(stop)) => Err(stop),
+        Err(Abort::Refused(error)) => Ok(Err(error)),
+        Err(Abort::Stop(stop)) => Err(stop),
     }
 }

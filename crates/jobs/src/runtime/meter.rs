@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_store::{DURATION_BOUNDS, Distribution, Histogram};
 
-use crate::model::ownership::{Case, Reason};
+use crate::model::ownership::{HandoffCase, OwnershipReason};
 use crate::model::state::Outcome;
 use crate::storage::Counts;
 
@@ -36,7 +36,7 @@ pub struct Meter {
 
 /// A copy of the counters.
 #[derive(Clone, Debug)]
-pub struct Numbers {
+pub struct JobCounters {
     /// Jobs accepted.
     pub enqueued: u64,
     /// Enqueued jobs that existed already.
@@ -62,7 +62,7 @@ pub struct Numbers {
     /// Slices of jobs that this node handed over when it drained, by case A to D.
     pub handoffs: [u64; 4],
     /// Slices of jobs that this node claimed, by reason.
-    pub claims: [(Reason, u64); 4],
+    pub claims: [(OwnershipReason, u64); 4],
     /// Slices of dead nodes that this node offered.
     pub orphans: u64,
     /// Slices that this node moved to balance the load.
@@ -148,12 +148,12 @@ impl Meter {
     }
 
     /// Counts slices that this node handed over or left behind.
-    pub fn handed_over(&self, case: Case, slices: u64) {
+    pub fn handed_over(&self, case: HandoffCase, slices: u64) {
         self.handoffs[case as usize].fetch_add(slices, Ordering::Relaxed);
     }
 
     /// Counts slices that this node claimed.
-    pub fn claimed(&self, reason: Reason, slices: u64) {
+    pub fn claimed(&self, reason: OwnershipReason, slices: u64) {
         self.claims[reason as usize].fetch_add(slices, Ordering::Relaxed);
     }
 
@@ -168,9 +168,9 @@ impl Meter {
     }
 
     /// A copy of the counters.
-    pub fn numbers(&self) -> Numbers {
+    pub fn numbers(&self) -> JobCounters {
         let get = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        Numbers {
+        JobCounters {
             enqueued: get(&self.enqueued),
             deduplicated: get(&self.deduplicated),
             leased: get(&self.leased),
@@ -182,8 +182,8 @@ impl Meter {
             lines_dropped: get(&self.lines_dropped),
             terms: get(&self.terms),
             is_leader: self.leads.load(Ordering::Relaxed),
-            handoffs: Case::ALL.map(|case| get(&self.handoffs[case as usize])),
-            claims: Reason::ALL.map(|reason| (reason, get(&self.claims[reason as usize]))),
+            handoffs: HandoffCase::ALL.map(|case| get(&self.handoffs[case as usize])),
+            claims: OwnershipReason::ALL.map(|reason| (reason, get(&self.claims[reason as usize]))),
             orphans: get(&self.orphans),
             rebalanced: get(&self.rebalanced),
             misfires: get(&self.misfires),

@@ -10,14 +10,14 @@ use baton_types::PartitionId;
 use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 
-use crate::model::ids::{Place, WorkerId};
+use crate::model::ids::{JobPosition, WorkerId};
 use crate::model::limits::WORKERS_MAX;
 
 /// Wakes waiters.
 #[derive(Debug, Default)]
-pub struct Bells {
+pub struct Notifiers {
     queues: Mutex<FxHashMap<PartitionId, Arc<Notify>>>,
-    jobs: Mutex<FxHashMap<Place, (Arc<Notify>, usize)>>,
+    jobs: Mutex<FxHashMap<JobPosition, (Arc<Notify>, usize)>>,
     workers: Mutex<FxHashMap<WorkerId, Weak<Notify>>>,
     watchers: AtomicUsize,
 }
@@ -25,7 +25,7 @@ pub struct Bells {
 /// At most this many waiters are woken at once; each that finds jobs wakes the next.
 const RINGS_MAX: u64 = 64;
 
-impl Bells {
+impl Notifiers {
     /// The notifier of a queue.
     pub fn queue(&self, partition: PartitionId) -> Arc<Notify> {
         Arc::clone(lock(&self.queues).entry(partition).or_default())
@@ -34,15 +34,15 @@ impl Bells {
     /// The notifier of a worker, while a heartbeat of it waits.
     pub fn worker(&self, id: WorkerId) -> Arc<Notify> {
         let mut workers = lock(&self.workers);
-        if let Some(bell) = workers.get(&id).and_then(Weak::upgrade) {
-            return bell;
+        if let Some(notifier) = workers.get(&id).and_then(Weak::upgrade) {
+            return notifier;
         }
         if workers.len() >= WORKERS_MAX {
-            workers.retain(|_, bell| bell.strong_count() > 0);
+            workers.retain(|_, notifier| notifier.strong_count() > 0);
         }
-        let bell = Arc::default();
-        workers.insert(id, Arc::downgrade(&bell));
-        bell
+        let notifier = Arc::default();
+        workers.insert(id, Arc::downgrade(&notifier));
+        notifier
     }
 
     /// Wakes the waiting heartbeats of these workers.
@@ -51,34 +51,34 @@ impl Bells {
             return;
         }
         let workers = lock(&self.workers);
-        for bell in called.iter().filter_map(|id| workers.get(id)?.upgrade()) {
-            bell.notify_waiters();
+        for notifier in called.iter().filter_map(|id| workers.get(id)?.upgrade()) {
+            notifier.notify_waiters();
         }
     }
 
     /// Wakes as many workers as there are new jobs.
     pub fn ready(&self, partition: PartitionId, jobs: u64) {
-        let Some(bell) = lock(&self.queues).get(&partition).cloned() else { return };
+        let Some(notifier) = lock(&self.queues).get(&partition).cloned() else { return };
         match jobs {
-            u64::MAX => bell.notify_waiters(),
-            jobs => (0..jobs.min(RINGS_MAX)).for_each(|_| bell.notify_one()),
+            u64::MAX => notifier.notify_waiters(),
+            jobs => (0..jobs.min(RINGS_MAX)).for_each(|_| notifier.notify_one()),
         }
     }
 
     /// Wakes all waiting workers, because the server stops.
     pub fn wake_all(&self) {
-        lock(&self.queues).values().for_each(|bell| bell.notify_waiters());
-        lock(&self.jobs).values().for_each(|(bell, _)| bell.notify_waiters());
-        lock(&self.workers).values().filter_map(Weak::upgrade).for_each(|bell| bell.notify_waiters());
+        lock(&self.queues).values().for_each(|notifier| notifier.notify_waiters());
+        lock(&self.jobs).values().for_each(|(notifier, _)| notifier.notify_waiters());
+        lock(&self.workers).values().filter_map(Weak::upgrade).for_each(|notifier| notifier.notify_waiters());
     }
 
     /// Watches a job until the watch is dropped.
-    pub fn watch(self: &Arc<Self>, place: Place) -> Watch {
+    pub fn watch(self: &Arc<Self>, position: JobPosition) -> JobWatch {
         self.watchers.fetch_add(1, Ordering::SeqCst);
         let mut jobs = lock(&self.jobs);
-        let (bell, watchers) = jobs.entry(place).or_default();
+        let (notifier, watchers) = jobs.entry(position).or_default();
         *watchers += 1;
-        Watch { bell: Arc::clone(bell), bells: Arc::clone(self), place }
+        JobWatch { notifier: Arc::clone(notifier), notifiers: Arc::clone(self), position }
     }
 
     /// The number of watches.
@@ -87,42 +87,42 @@ impl Bells {
     }
 
     /// Wakes the watchers of these jobs.
-    pub fn changed(&self, places: &[Place]) {
+    pub fn changed(&self, positions: &[JobPosition]) {
         if self.watchers() == 0 {
             return;
         }
         let jobs = lock(&self.jobs);
-        for (bell, _) in places.iter().filter_map(|place| jobs.get(place)) {
-            bell.notify_waiters();
+        for (notifier, _) in positions.iter().filter_map(|position| jobs.get(position)) {
+            notifier.notify_waiters();
         }
     }
 }
 
 /// Watches one job until it is dropped.
 #[derive(Debug)]
-pub struct Watch {
-    bell: Arc<Notify>,
-    bells: Arc<Bells>,
-    place: Place,
+pub struct JobWatch {
+    notifier: Arc<Notify>,
+    notifiers: Arc<Notifiers>,
+    position: JobPosition,
 }
 
-impl Watch {
+impl JobWatch {
     /// Notified at the job's next change. A watch that is made before the job is read misses no change.
-    pub fn bell(&self) -> Arc<Notify> {
-        Arc::clone(&self.bell)
+    pub fn notifier(&self) -> Arc<Notify> {
+        Arc::clone(&self.notifier)
     }
 }
 
-impl Drop for Watch {
+impl Drop for JobWatch {
     fn drop(&mut self) {
-        let mut jobs = lock(&self.bells.jobs);
-        if let Some((_, watchers)) = jobs.get_mut(&self.place) {
+        let mut jobs = lock(&self.notifiers.jobs);
+        if let Some((_, watchers)) = jobs.get_mut(&self.position) {
             *watchers -= 1;
             if *watchers == 0 {
-                jobs.remove(&self.place);
+                jobs.remove(&self.position);
             }
         }
-        self.bells.watchers.fetch_sub(1, Ordering::SeqCst);
+        self.notifiers.watchers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::model::node_times::Times;
+use crate::model::node_times::ClusterTimes;
 use crate::model::policy::Policy;
 
 /// How a server runs jobs.
@@ -24,7 +24,7 @@ pub struct Options {
     /// How long a duty may take before the others run and it is retried.
     pub duty_limit: Duration,
     /// How long nodes wait for each other.
-    pub times: Times,
+    pub times: ClusterTimes,
     /// The prefix of channel names.
     pub channels: Arc<str>,
 }
@@ -39,7 +39,7 @@ impl Default for Options {
             look_every: Duration::from_secs(1),
             duties: true,
             duty_limit: Duration::from_secs(30),
-            times: Times::default(),
+            times: ClusterTimes::default(),
             channels: "orchestrix".into(),
         }
     }

@@ -5,31 +5,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::{Notify, watch};
 
-use crate::model::ownership::Table;
+use crate::model::ownership::OwnershipTable;
 
 /// The node's state in the cluster, shared by its tasks.
 #[derive(Debug)]
-pub struct Standing {
+pub struct Participation {
     /// Whether the server is about to stop.
     leaving: AtomicBool,
     /// Whether it stops without a handoff, as a crash would.
     abandoned: AtomicBool,
     /// Notified when one of these changes.
-    pub(crate) bell: Notify,
+    pub(crate) notifier: Notify,
     /// Whether the node takes no part: it drains or has drained.
     pub(crate) idle: watch::Sender<bool>,
     /// Whether all slices were handed over or left behind.
     pub(crate) drained: watch::Sender<bool>,
     /// The ownership table at the last read.
-    pub(crate) table: watch::Sender<Option<Arc<Table>>>,
+    pub(crate) table: watch::Sender<Option<Arc<OwnershipTable>>>,
 }
 
-impl Default for Standing {
+impl Default for Participation {
     fn default() -> Self {
         Self {
             leaving: false.into(),
             abandoned: false.into(),
-            bell: Notify::new(),
+            notifier: Notify::new(),
             idle: watch::Sender::new(false),
             drained: watch::Sender::new(false),
             table: watch::Sender::new(None),
@@ -37,21 +37,21 @@ impl Default for Standing {
     }
 }
 
-impl Standing {
+impl Participation {
     /// Whether the node takes no part.
     pub fn is_idle(&self) -> bool {
         *self.idle.borrow()
     }
 
     /// The ownership table at the last read: a hint.
-    pub fn table(&self) -> Option<Arc<Table>> {
+    pub fn table(&self) -> Option<Arc<OwnershipTable>> {
         self.table.borrow().clone()
     }
 
     /// Starts the drain; returns when all slices were handed over or left behind.
     pub async fn leave(&self) {
         self.leaving.store(true, Ordering::SeqCst);
-        self.bell.notify_one();
+        self.notifier.notify_one();
         // The sender lives as long as `self`.
         let _ = self.drained.subscribe().wait_for(|drained| *drained).await;
     }

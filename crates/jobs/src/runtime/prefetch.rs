@@ -10,7 +10,7 @@ use std::sync::{PoisonError, RwLock};
 use baton_types::PartitionId;
 use rustc_hash::FxHashMap;
 
-use crate::model::ids::Place;
+use crate::model::ids::JobPosition;
 use crate::model::keys;
 use crate::model::limits::WORKERS_MAX;
 
@@ -21,7 +21,7 @@ const PERMIT_PAGES_MAX: u64 = 16;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Likely {
+pub struct PrefetchHints {
     queues: RwLock<FxHashMap<PartitionId, Ends>>,
     permit_pages: AtomicU64,
 }
@@ -33,15 +33,15 @@ struct Ends {
     accepted: u64,
 }
 
-impl Likely {
+impl PrefetchHints {
     /// Records that jobs were leased up to here.
-    pub fn note_given_out(&self, place: Place) {
-        self.note(place, |ends, chunk| ends.given_out = chunk);
+    pub fn note_given_out(&self, position: JobPosition) {
+        self.note(position, |ends, chunk| ends.given_out = chunk);
     }
 
     /// Records that jobs were enqueued up to here.
-    pub fn note_accepted(&self, place: Place) {
-        self.note(place, |ends, chunk| ends.accepted = chunk);
+    pub fn note_accepted(&self, position: JobPosition) {
+        self.note(position, |ends, chunk| ends.accepted = chunk);
     }
 
     /// Records the number of pages of concurrency keys.
@@ -49,8 +49,8 @@ impl Likely {
         self.permit_pages.store(pages, Ordering::Relaxed);
     }
 
-    fn note(&self, place: Place, set: impl FnOnce(&mut Ends, u64)) {
-        let (queue, chunk) = place.chunk();
+    fn note(&self, position: JobPosition, set: impl FnOnce(&mut Ends, u64)) {
+        let (queue, chunk) = position.chunk();
         let mut queues = self.queues.write().unwrap_or_else(PoisonError::into_inner);
         if queues.len() >= WORKERS_MAX && !queues.contains_key(&queue) {
             queues.clear();
@@ -63,7 +63,7 @@ impl Likely {
     }
 
     /// Rows for leasing jobs of these queues.
-    pub fn of_leases(&self, queues: &[PartitionId]) -> Vec<String> {
+    pub fn for_leases(&self, queues: &[PartitionId]) -> Vec<String> {
         let chunks = |queue: &PartitionId| {
             let (queue, ends) = (*queue, self.ends(*queue).unwrap_or_default());
             let end = (ends.given_out + CHUNKS_AHEAD).min(ends.accepted.max(ends.given_out) + 1);
@@ -73,13 +73,13 @@ impl Likely {
     }
 
     /// Rows for enqueuing jobs in these queues.
-    pub fn of_acceptance(&self, queues: &[PartitionId]) -> Vec<String> {
+    pub fn for_acceptance(&self, queues: &[PartitionId]) -> Vec<String> {
         let ends = queues.iter().filter_map(|queue| Some((*queue, self.ends(*queue)?)));
         ends.map(|(queue, ends)| keys::chunk(queue, ends.accepted)).collect()
     }
 
     /// Rows for acquiring and releasing permits.
-    pub fn of_permits(&self) -> Vec<String> {
+    pub fn for_permits(&self) -> Vec<String> {
         match self.permit_pages.load(Ordering::Relaxed) {
             pages @ 1..=PERMIT_PAGES_MAX => {
                 let pages = (0..pages).map(keys::permits);
@@ -96,19 +96,19 @@ mod tests {
 
     #[test]
     fn what_waits_between_the_ends_is_likely_next() {
-        let (likely, queue) = (Likely::default(), PartitionId(7));
-        assert_eq!(likely.of_leases(&[queue]), [keys::chunk(queue, 0)]);
-        assert!(likely.of_acceptance(&[queue]).is_empty() && likely.of_permits().is_empty());
-        likely.note_accepted(Place::new(queue, 300));
-        likely.note_given_out(Place::new(queue, 128));
+        let (hints, queue) = (PrefetchHints::default(), PartitionId(7));
+        assert_eq!(hints.for_leases(&[queue]), [keys::chunk(queue, 0)]);
+        assert!(hints.for_acceptance(&[queue]).is_empty() && hints.for_permits().is_empty());
+        hints.note_accepted(JobPosition::new(queue, 300));
+        hints.note_given_out(JobPosition::new(queue, 128));
         let chunk = |number| keys::chunk(queue, number);
-        assert_eq!(likely.of_leases(&[queue]), [chunk(2), chunk(3), chunk(4)]);
-        assert_eq!(likely.of_acceptance(&[queue]), [chunk(4)]);
-        likely.note_accepted(Place::new(queue, 1 << 30));
-        assert_eq!(likely.of_leases(&[queue]).len() as u64, CHUNKS_AHEAD);
-        likely.note_permits(2);
-        assert_eq!(likely.of_permits(), [keys::permits(0), keys::permits(1), keys::PERMITS.to_owned()]);
-        likely.note_permits(PERMIT_PAGES_MAX + 1);
-        assert!(likely.of_permits().is_empty());
+        assert_eq!(hints.for_leases(&[queue]), [chunk(2), chunk(3), chunk(4)]);
+        assert_eq!(hints.for_acceptance(&[queue]), [chunk(4)]);
+        hints.note_accepted(JobPosition::new(queue, 1 << 30));
+        assert_eq!(hints.for_leases(&[queue]).len() as u64, CHUNKS_AHEAD);
+        hints.note_permits(2);
+        assert_eq!(hints.for_permits(), [keys::permits(0), keys::permits(1), keys::PERMITS.to_owned()]);
+        hints.note_permits(PERMIT_PAGES_MAX + 1);
+        assert!(hints.for_permits().is_empty());
     }
 }

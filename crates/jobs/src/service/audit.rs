@@ -8,6 +8,6 @@ impl Jobs {
     /// Returns what is wrong.
     pub async fn audit(&self) -> Result<Vec<String>, Error> {
         let queues = self.shared.all_queues().await?;
-        self.shared.decide(move |book| audit(book, &queues)).await
+        self.shared.decide(move |tx| audit(tx, &queues)).await
     }
 }

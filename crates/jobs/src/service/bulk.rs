@@ -8,11 +8,11 @@ use crate::rules::cancellation;
 use crate::rules::search::Filter;
 use crate::rules::state_machine::Cancelled;
 use crate::service::Jobs;
-use crate::storage::{Halt, each};
+use crate::storage::{Abort, each};
 
 /// What to do with each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum BulkAction {
     /// Cancel it.
     Cancel,
     /// Retry it.
@@ -40,14 +40,14 @@ impl Jobs {
     /// Changes all jobs that match `filter`; a dry run only counts them.
     pub async fn bulk(
         &self,
-        action: Action,
+        action: BulkAction,
         mut filter: Filter,
         cursor: Option<String>,
         dry_run: bool,
     ) -> Result<Done, Error> {
         let fits = |state: &State| match action {
-            Action::Cancel => !state.is_terminal() && *state != State::Cancelling,
-            Action::Retry => state.is_terminal() && !matches!(state, State::Completed | State::Gone),
+            BulkAction::Cancel => !state.is_terminal() && *state != State::Cancelling,
+            BulkAction::Retry => state.is_terminal() && !matches!(state, State::Completed | State::Gone),
         };
         let asked =
             if filter.states.is_empty() { State::ALL.to_vec() } else { std::mem::take(&mut filter.states) };
@@ -74,22 +74,24 @@ impl Jobs {
         Ok(done)
     }
 
-    async fn change(&self, action: Action, ids: Vec<JobId>) -> Result<u64, Error> {
+    async fn change(&self, action: BulkAction, ids: Vec<JobId>) -> Result<u64, Error> {
         self.shared
-            .decide(move |book| {
-                book.want_places(ids.iter().filter_map(|id| id.place()))?;
+            .decide(move |tx| {
+                tx.prefetch_slots(ids.iter().filter_map(|id| id.position()))?;
                 let changed = each(&ids, |id| {
-                    let Some(place) = book.find(*id)? else { return Ok(0) };
-                    let state = book.slot(place)?.map_or(State::Gone, |slot| slot.state);
+                    let Some(position) = tx.find(*id)? else { return Ok(0) };
+                    let state = tx.slot(position)?.map_or(State::Gone, |slot| slot.state);
                     let did = match action {
-                        Action::Cancel => cancellation::cancel(book, *id, false, None)? != Cancelled::TooLate,
-                        Action::Retry if state.is_terminal() => {
-                            match cancellation::retry(book, *id, true, None, None) {
-                                Err(Halt::Refused(_)) => false,
+                        BulkAction::Cancel => {
+                            cancellation::cancel(tx, *id, false, None)? != Cancelled::TooLate
+                        }
+                        BulkAction::Retry if state.is_terminal() => {
+                            match cancellation::retry(tx, *id, true, None, None) {
+                                Err(Abort::Refused(_)) => false,
                                 other => other.map(|_| true)?,
                             }
                         }
-                        Action::Retry => false,
+                        BulkAction::Retry => false,
                     };
                     Ok(u64::from(did))
                 })?;

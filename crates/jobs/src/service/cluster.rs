@@ -7,7 +7,7 @@ use baton_types::Timestamp;
 
 use crate::maintenance::leadership;
 use crate::model::error::Error;
-use crate::model::ids::Place;
+use crate::model::ids::JobPosition;
 use crate::model::ownership::SLICES;
 use crate::nodes::node_record::{self, Node, NodeState};
 use crate::nodes::{membership, ownership_record};
@@ -68,8 +68,8 @@ impl Jobs {
             Ok((
                 node_record::all(tx)?,
                 ownership_record::load(tx)?,
-                leadership::look(tx)?,
-                leadership::term(tx)?,
+                leadership::holder(tx)?,
+                leadership::last_term(tx)?,
                 tx.now(),
             ))
         })
@@ -95,11 +95,11 @@ impl Jobs {
         }
         let loads = membership::loads(shared).await?.by_slice;
         let dead_after = shared.options.times.dead_after;
-        let view = |node_record::Known { id, mut node, .. }: node_record::Known| {
+        let view = |node_record::StoredNode { id, mut node, .. }: node_record::StoredNode| {
             if !node.is_alive(now, dead_after) {
                 node.state = NodeState::Dead;
             }
-            let own: Vec<usize> = table.iter().flat_map(|table| table.of(&id)).collect();
+            let own: Vec<usize> = table.iter().flat_map(|table| table.slices_of(&id)).collect();
             let is_offered =
                 |slice: &&usize| table.as_ref().is_some_and(|table| table.slices[**slice].offer.is_some());
             NodeView {
@@ -128,21 +128,21 @@ impl Jobs {
     /// How many slices this node owns, as far as it knows.
     pub fn slices(&self) -> usize {
         let options = &self.shared.options;
-        match self.shared.standing.table() {
+        match self.shared.participation.table() {
             _ if options.sole => SLICES,
-            Some(table) => table.of(&options.node).count(),
+            Some(table) => table.slices_of(&options.node).count(),
             None => 0,
         }
     }
 
     /// The owner of a job, as far as this node knows.
-    pub fn owner(&self, place: Place) -> Option<Owner> {
+    pub fn owner(&self, position: JobPosition) -> Option<Owner> {
         let options = &self.shared.options;
         if options.sole {
             return Some(Owner { node: Arc::clone(&options.node), epoch: 1 });
         }
-        let table = self.shared.standing.table()?;
-        let slice = table.slices.get(place.index()).filter(|slice| !slice.owner.is_empty())?;
+        let table = self.shared.participation.table()?;
+        let slice = table.slices.get(position.index()).filter(|slice| !slice.owner.is_empty())?;
         Some(Owner { node: Arc::clone(&slice.owner), epoch: slice.epoch })
     }
 
@@ -165,7 +165,7 @@ impl Jobs {
                 let is_named = known.node.name == wanted && known.node.is_alive(now, dead_after);
                 *known.id == *wanted || is_named
             });
-            let (Some(node_record::Known { id, mut node, record }), None) = (named.next(), named.next())
+            let (Some(node_record::StoredNode { id, mut node, record }), None) = (named.next(), named.next())
             else {
                 let message =
                     format!("there is no single node {wanted:?}: see GET /api/v1/cluster for their ids");
@@ -189,14 +189,14 @@ impl Jobs {
     /// Stops this node without a handoff, as a crash would. For tests.
     #[doc(hidden)]
     pub fn abandon(&self) {
-        self.shared.standing.abandon();
+        self.shared.participation.abandon();
         self.shared.stop.cancel();
     }
 
     /// Hands over all slices of this node, before it stops. Returns at once on a store with one server.
     pub async fn drain(&self) {
         if !self.shared.options.sole && self.shared.options.duties {
-            self.shared.standing.leave().await;
+            self.shared.participation.leave().await;
         }
     }
 }

@@ -7,9 +7,9 @@ use crate::model::ids::JobId;
 use crate::model::keys;
 use crate::model::limits::PAGE_MAX;
 use crate::rules::cancellation;
-use crate::rules::job_view::{JobView, see};
+use crate::rules::job_view::{JobView, partial_view};
 use crate::service::Jobs;
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
 /// Limits of the replay rate: the slowest spreads a page over eleven days, the fastest is practically unlimited.
 const REPLAYS_PER_SECOND_MIN: f64 = 0.001;
@@ -31,23 +31,23 @@ impl Jobs {
         let limit = limit.clamp(1, PAGE_MAX);
         let (seen, next) = self
             .shared
-            .decide(move |book| {
+            .decide(move |tx| {
                 let after = cursor.as_ref().map(|cursor| format!("{}{cursor}", keys::DEAD));
-                let rows = book.stored(keys::DEAD, after.as_deref(), limit)?;
+                let rows = tx.stored(keys::DEAD, after.as_deref(), limit)?;
                 let next = rows.last().filter(|_| rows.len() == limit);
                 let next = next.and_then(|(row, _)| row.strip_prefix(keys::DEAD)).map(str::to_owned);
                 let jobs: Vec<JobId> = rows.iter().filter_map(|(row, _)| keys::read_dead(row)).collect();
-                book.want_places(jobs.iter().filter_map(|job| job.place()))?;
+                tx.prefetch_slots(jobs.iter().filter_map(|job| job.position()))?;
                 let mut seen = Vec::with_capacity(jobs.len());
                 for job in jobs {
-                    if let Some(place) = book.find(job)? {
-                        seen.extend(see(book, place)?);
+                    if let Some(position) = tx.find(job)? {
+                        seen.extend(partial_view(tx, position)?);
                     }
                 }
                 Ok((seen, next))
             })
             .await?;
-        Ok(DeadLetters { jobs: self.filled(seen).await?, next })
+        Ok(DeadLetters { jobs: self.complete_views(seen).await?, next })
     }
 
     /// Retries dead letters. Returns how many. With a rate, retries so many a second: the first at once, the others
@@ -59,13 +59,13 @@ impl Jobs {
             )));
         }
         self.shared
-            .decide(move |book| {
-                book.want_places(jobs.iter().filter_map(|job| job.place()))?;
-                let (now, mut turn) = (book.now(), 0u32);
+            .decide(move |tx| {
+                tx.prefetch_slots(jobs.iter().filter_map(|job| job.position()))?;
+                let (now, mut turn) = (tx.now(), 0u32);
                 each(&jobs, |job| {
-                    if is_dead(book, *job)? {
+                    if is_dead(tx, *job)? {
                         let wait = per_second.map(|rate| Duration::from_secs_f64(f64::from(turn) / rate));
-                        cancellation::retry(book, *job, true, None, wait.map(|wait| now.after(wait)))?;
+                        cancellation::retry(tx, *job, true, None, wait.map(|wait| now.after(wait)))?;
                         turn += 1;
                     }
                     Ok(())
@@ -76,15 +76,15 @@ impl Jobs {
     }
 
     /// Removes a job from the dead letters. Its retention then is that of any other job.
-    pub async fn bury(&self, job: JobId) -> Result<(), Error> {
+    pub async fn dismiss_dead_letter(&self, job: JobId) -> Result<(), Error> {
         self.shared
-            .decide(move |book| {
-                if !is_dead(book, job)? {
+            .decide(move |tx| {
+                if !is_dead(tx, job)? {
                     return Err(Error::NotFound(format!("{job} is no dead letter")).into());
                 }
-                let place = book.expect(job)?;
-                if let Some(at) = book.slot_mut(place)?.dead_at.take() {
-                    book.remove(keys::dead(at, job));
+                let position = tx.expect(job)?;
+                if let Some(at) = tx.slot_mut(position)?.dead_at.take() {
+                    tx.remove(keys::dead(at, job));
                 }
                 Ok(())
             })
@@ -92,7 +92,7 @@ impl Jobs {
     }
 }
 
-fn is_dead(book: &mut Book<'_>, job: JobId) -> Result<bool, Halt> {
-    let Some(place) = book.find(job)? else { return Ok(false) };
-    Ok(book.slot(place)?.is_some_and(|slot| slot.dead_at.is_some()))
+fn is_dead(tx: &mut JobsTx<'_>, job: JobId) -> Result<bool, Abort> {
+    let Some(position) = tx.find(job)? else { return Ok(false) };
+    Ok(tx.slot(position)?.is_some_and(|slot| slot.dead_at.is_some()))
 }

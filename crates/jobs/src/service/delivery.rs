@@ -11,11 +11,11 @@ use tokio::sync::{Notify, oneshot};
 use crate::model::error::Error;
 use crate::model::ids::{ExecutionId, JobId, WorkerId};
 use crate::model::limits::{LEASE_BYTES_MAX, LEASE_JOBS_MAX, WAIT_MAX};
-use crate::model::payload::{self, Brief};
+use crate::model::payload::{self, DeliveredSpec};
 use crate::model::policy::Policy;
 use crate::model::state::Outcome;
 use crate::model::worker::Desired;
-use crate::rules::leasing::{self, Grant, Granted};
+use crate::rules::leasing::{self, Grant, GrantedJob};
 use crate::rules::reporting::Report;
 use crate::service::Jobs;
 
@@ -38,7 +38,7 @@ pub struct Leased {
     /// Its timeout; `None` is no timeout.
     pub timeout: Option<Duration>,
     /// Its specification.
-    pub spec: Brief,
+    pub spec: DeliveredSpec,
     /// Its arguments.
     pub args: Bytes,
 }
@@ -74,7 +74,7 @@ impl Jobs {
             Ok(grant) => self.deliver(grant).await,
             Err(error) => (Err(error), Vec::new()),
         };
-        let mut giving_back = Box::pin(self.give_back(back));
+        let mut giving_back = Box::pin(self.release_unreceived(back));
         // An error means that nothing was changed, which is true once the jobs are released.
         let is_back = tokio::select! {
             () = &mut giving_back => true,
@@ -85,12 +85,12 @@ impl Jobs {
             giving_back.await;
         }
         let back = |leased: &Leased| Report::new(leased.id, leased.execution.fence, Outcome::Released);
-        self.give_back(unheard.unwrap_or_default().jobs.iter().map(back).collect()).await;
+        self.release_unreceived(unheard.unwrap_or_default().jobs.iter().map(back).collect()).await;
     }
 
     /// Releases jobs that their worker never received. Retries until it succeeds, the leases are over or the server
     /// stops.
-    async fn give_back(&self, reports: Vec<Report>) {
+    async fn release_unreceived(&self, reports: Vec<Report>) {
         let watch = Stopwatch::start();
         while !reports.is_empty()
             && let Err(error) = self.report(reports.clone()).await
@@ -116,23 +116,23 @@ impl Jobs {
     ) -> Result<Grant, Error> {
         let watch = Stopwatch::start();
         // The first attempt registers no waiter, which is enough where there is work.
-        let mut bells: Vec<Arc<Notify>> = Vec::new();
+        let mut notifiers: Vec<Arc<Notify>> = Vec::new();
         let served = self.shared.served(worker);
         loop {
-            let rings: Vec<_> = bells.iter().map(listening).collect();
+            let wake_ups: Vec<_> = notifiers.iter().map(register_waiter).collect();
             // Drawn here, so that a repeated run of the decision draws the same.
             let draw = baton_env::random_u64();
             let known = served.clone().unwrap_or_default();
             let queues = Arc::clone(&known);
             let grant = self
                 .shared
-                .decide_likely(
-                    move |likely| likely.of_leases(&queues),
-                    move |book| leasing::lease(book, worker, max, draw, &known),
+                .decide_with_prefetch(
+                    move |hints| hints.for_leases(&queues),
+                    move |tx| leasing::lease(tx, worker, max, draw, &known),
                 )
                 .await?;
             if let Some(job) = grant.jobs.last() {
-                self.shared.likely.note_given_out(job.place);
+                self.shared.hints.note_given_out(job.position);
             }
             if served.is_none() {
                 self.shared.note_served(worker, &grant.queues);
@@ -142,14 +142,14 @@ impl Jobs {
             if !grant.jobs.is_empty() || grant.desired != Desired::Active || is_over {
                 return Ok(grant);
             }
-            if bells.is_empty() {
-                bells = grant.queues.iter().map(|queue| self.shared.bells.queue(*queue)).collect();
+            if notifiers.is_empty() {
+                notifiers = grant.queues.iter().map(|queue| self.shared.notifiers.queue(*queue)).collect();
                 continue;
             }
             let soon = grant.allowed_in.unwrap_or(self.shared.options.look_every);
             let soon = soon.min(self.shared.options.look_every).min(left).max(Duration::from_millis(1));
             tokio::select! {
-                () = any(rings) => {}
+                () = any_notified(wake_ups) => {}
                 () = baton_env::sleep(soon) => {}
                 () = caller.closed() => {}
                 () = self.shared.stop.cancelled() => {}
@@ -160,12 +160,13 @@ impl Jobs {
     /// Reads the leased jobs. Also returns jobs to release: those that do not fit, or all when they cannot be read.
     async fn deliver(&self, grant: Grant) -> (Result<Leases, Error>, Vec<Report>) {
         for partition in &grant.more {
-            self.shared.bells.ready(*partition, 1);
+            self.shared.notifiers.ready(*partition, 1);
         }
-        let given_back =
-            |job: &Granted| Report::new(JobId::new(job.created_at, job.place), job.fence, Outcome::Released);
-        let places = grant.jobs.iter().map(|job| (job.place.partition, job.spec));
-        let payloads = match self.payloads(places).await {
+        let given_back = |job: &GrantedJob| {
+            Report::new(JobId::new(job.created_at, job.position), job.fence, Outcome::Released)
+        };
+        let positions = grant.jobs.iter().map(|job| (job.position.partition, job.spec));
+        let payloads = match self.payloads(positions).await {
             Ok(payloads) => payloads,
             // Corrupt jobs stay leased until they fail. Released, they would be the first of every lease for ever.
             Err(error @ Error::Store(baton_store::Error::Corrupt(_))) => return (Err(error), Vec::new()),
@@ -180,7 +181,7 @@ impl Jobs {
                 continue;
             };
             let like = jobs.last().map(|leased: &Leased| &leased.spec.job_type);
-            let id = JobId::new(job.created_at, job.place);
+            let id = JobId::new(job.created_at, job.position);
             match payload::brief(&payload, like) {
                 Ok((spec, args)) => {
                     bytes += args.len();
@@ -196,9 +197,9 @@ impl Jobs {
     /// The payloads at these offsets, read in runs; `None` for deleted ones.
     pub(crate) async fn payloads(
         &self,
-        places: impl Iterator<Item = (PartitionId, u64)>,
+        positions: impl Iterator<Item = (PartitionId, u64)>,
     ) -> Result<Vec<Option<Bytes>>, Error> {
-        let mut wanted: Vec<_> = places.enumerate().map(|(index, place)| (place, index)).collect();
+        let mut wanted: Vec<_> = positions.enumerate().map(|(index, position)| (position, index)).collect();
         wanted.sort_unstable();
         let (mut found, mut at) = (vec![None; wanted.len()], 0);
         while let Some(((partition, first), _)) = wanted.get(at).copied() {
@@ -212,10 +213,10 @@ impl Jobs {
             for message in segments.iter().flat_map(baton_store::Segment::messages) {
                 let message = message.map_err(baton_store::Error::from)?;
                 let here = (partition, message.offset.0);
-                while wanted.get(at).is_some_and(|(place, _)| *place < here) {
+                while wanted.get(at).is_some_and(|(position, _)| *position < here) {
                     at += 1;
                 }
-                while let Some((_, index)) = wanted.get(at).filter(|(place, _)| *place == here) {
+                while let Some((_, index)) = wanted.get(at).filter(|(position, _)| *position == here) {
                     found[*index] = Some(message.payload.clone());
                     at += 1;
                 }
@@ -229,7 +230,7 @@ impl Jobs {
     }
 }
 
-fn leased(id: JobId, job: &Granted, spec: Brief, args: Bytes, policy: &Policy) -> Leased {
+fn leased(id: JobId, job: &GrantedJob, spec: DeliveredSpec, args: Bytes, policy: &Policy) -> Leased {
     Leased {
         id,
         execution: ExecutionId { job: id, fence: job.fence },
@@ -241,18 +242,18 @@ fn leased(id: JobId, job: &Granted, spec: Brief, args: Bytes, policy: &Policy) -
     }
 }
 
-type Ring = std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>;
+type WakeUp = std::pin::Pin<Box<tokio::sync::futures::OwnedNotified>>;
 
 /// Registers a waiter now.
-fn listening(bell: &Arc<Notify>) -> Ring {
-    let mut ring = Box::pin(Arc::clone(bell).notified_owned());
+fn register_waiter(notifier: &Arc<Notify>) -> WakeUp {
+    let mut ring = Box::pin(Arc::clone(notifier).notified_owned());
     ring.as_mut().enable();
     ring
 }
 
 /// Returns when one of the notifiers fires.
-async fn any(mut rings: Vec<Ring>) {
-    std::future::poll_fn(|cx| match rings.iter_mut().any(|ring| ring.as_mut().poll(cx).is_ready()) {
+async fn any_notified(mut wake_ups: Vec<WakeUp>) {
+    std::future::poll_fn(|cx| match wake_ups.iter_mut().any(|ring| ring.as_mut().poll(cx).is_ready()) {
         true => std::task::Poll::Ready(()),
         false => std::task::Poll::Pending,
     })

@@ -9,7 +9,7 @@ use crate::model::ids::{ExecutionId, JobId, WorkerId};
 use crate::model::slot::Slot;
 use crate::model::state::{Outcome, State};
 use crate::model::{keys, payload};
-use crate::rules::job_view::{Attempt, JobDetail, JobView, Seen, look};
+use crate::rules::job_view::{Attempt, JobDetail, JobView, PartialView, expect_partial_view};
 use crate::service::Jobs;
 
 /// Executions that a view shows.
@@ -18,33 +18,33 @@ const ATTEMPTS_MAX: usize = 100;
 impl Jobs {
     /// A job.
     pub async fn get(&self, id: JobId) -> Result<JobView, Error> {
-        let seen = self.shared.decide(move |book| look(book, id)).await?;
-        self.filled(vec![seen]).await?.pop().ok_or_else(|| Error::no_job(id))
+        let seen = self.shared.decide(move |tx| expect_partial_view(tx, id)).await?;
+        self.complete_views(vec![seen]).await?.pop().ok_or_else(|| Error::no_job(id))
     }
 
     /// A job with its history, progress and result.
     pub async fn detail(&self, id: JobId) -> Result<JobDetail, Error> {
         let (seen, progress) = self
             .shared
-            .decide(move |book| {
-                let seen = look(book, id)?;
-                Ok((seen, book.record(&keys::progress(id))?))
+            .decide(move |tx| {
+                let seen = expect_partial_view(tx, id)?;
+                Ok((seen, tx.record(&keys::progress(id))?))
             })
             .await?;
         let slot = seen.slot.clone();
-        let job = self.filled(vec![seen]).await?.pop().ok_or_else(|| Error::no_job(id))?;
+        let job = self.complete_views(vec![seen]).await?.pop().ok_or_else(|| Error::no_job(id))?;
         let (mut history, result) = self.history(&job).await?;
         let is_told = history.last().is_some_and(|last| last.number == slot.executions);
         if slot.executions > 0 && !is_told {
-            history.push(last_of(&job, &slot));
+            history.push(last_attempt(&job, &slot));
         }
         let progress = progress.and_then(|value| serde_json::from_slice(&value).ok());
         Ok(JobDetail { job, history, progress, result })
     }
 
     /// The views of jobs. Leaves out jobs that were deleted meanwhile.
-    pub(crate) async fn filled(&self, seen: Vec<Seen>) -> Result<Vec<JobView>, Error> {
-        let payloads = self.payloads(seen.iter().map(Seen::spec_at)).await?;
+    pub(crate) async fn complete_views(&self, seen: Vec<PartialView>) -> Result<Vec<JobView>, Error> {
+        let payloads = self.payloads(seen.iter().map(PartialView::spec_at)).await?;
         let kept = seen.into_iter().zip(payloads).filter_map(|(seen, payload)| Some((seen, payload?)));
         let filled = kept.map(|(seen, payload)| {
             let (spec, args) = payload::decode(&payload)?;
@@ -58,17 +58,17 @@ impl Jobs {
     /// Reads why jobs failed, from the last entry of each history.
     async fn fill_errors(&self, jobs: &mut [JobView]) -> Result<(), Error> {
         let is_failed = |job: &&mut JobView| job.state.is_terminal() && job.state != State::Completed;
-        let (mut failed, mut places) = (Vec::new(), Vec::new());
+        let (mut failed, mut positions) = (Vec::new(), Vec::new());
         for job in jobs.iter_mut().filter(is_failed) {
             if let Some(at) = job.history {
-                places.push((job.history_in, at.0));
+                positions.push((job.history_in, at.0));
                 failed.push(job);
             }
         }
         if failed.is_empty() {
             return Ok(());
         }
-        let entries = self.payloads(places.into_iter()).await?;
+        let entries = self.payloads(positions.into_iter()).await?;
         for (job, entry) in failed.into_iter().zip(entries) {
             job.error =
                 entry.map(|entry| Entry::decode(&entry)).transpose()?.and_then(|(entry, _)| entry.error);
@@ -107,7 +107,7 @@ fn attempt(job: JobId, entry: Entry) -> Attempt {
 }
 
 /// The execution that only the slot records: one that is running, or a plain success.
-fn last_of(job: &JobView, slot: &Slot) -> Attempt {
+fn last_attempt(job: &JobView, slot: &Slot) -> Attempt {
     let done = slot.state == State::Completed;
     Attempt {
         execution: ExecutionId { job: job.id, fence: slot.fence },

@@ -2,17 +2,17 @@
 
 use crate::model::error::Error;
 use crate::model::ids::JobId;
-use crate::rules::logs::{LogPage, LogQuery, Logged, NewLines, append, lines};
+use crate::rules::logs::{LogAppended, LogPage, LogQuery, NewLogLines, append, lines};
 use crate::service::Jobs;
 
 impl Jobs {
     /// Appends lines of an execution.
-    pub async fn log(&self, new: NewLines) -> Result<Logged, Error> {
-        self.shared.decide(move |book| append(book, &new)).await
+    pub async fn log(&self, new: NewLogLines) -> Result<LogAppended, Error> {
+        self.shared.decide(move |tx| append(tx, &new)).await
     }
 
     /// Reads a job's log.
     pub async fn logs(&self, job: JobId, query: LogQuery) -> Result<LogPage, Error> {
-        self.shared.decide(move |book| lines(book, job, &query)).await
+        self.shared.decide(move |tx| lines(tx, job, &query)).await
     }
 }

@@ -23,36 +23,36 @@ use baton_store::{IdempotencyKey, Store, run};
 use baton_types::{PartitionId, Timestamp};
 use bytes::Bytes;
 
-pub use self::bulk::{Action, Done};
+pub use self::bulk::{BulkAction, Done};
 pub use self::cluster::{ClusterView, NodeView, Owner};
 pub use self::cluster_events::ClusterEvent;
 pub use self::dead_letters::DeadLetters;
 pub use self::delivery::{Leased, Leases};
-pub use self::transaction::{Refused, Within};
+pub use self::transaction::{JobsInTx, Refused};
 use crate::maintenance::{leader_loop, leadership};
 use crate::model::error::Error;
-use crate::model::ids::{JobId, Place, WorkerId};
+use crate::model::ids::{JobId, JobPosition, WorkerId};
 use crate::model::limits::{PAGE_MAX, WAIT_MAX, WORKER_FOR};
 use crate::model::new_job::NewJob;
 use crate::model::policy::Policy;
 use crate::model::queue_head::QueueSettings;
 use crate::model::state::State;
 use crate::model::worker::{Desired, NewWorker, Worker};
-use crate::nodes::dead_nodes::{Balance, Orphans};
+use crate::nodes::dead_nodes::{DeadNodeReassigner, Rebalancer};
 use crate::nodes::{channels, membership};
 use crate::rules::enqueue::{self, Enqueued};
-use crate::rules::heartbeat::{Beat, Heard, beat};
+use crate::rules::heartbeat::{self, Heartbeat, HeartbeatReply};
 use crate::rules::job_view::JobView;
 use crate::rules::queues::{self, QueueView};
 use crate::rules::reporting::{self, Report, Reported};
 use crate::rules::state_machine::Cancelled;
 use crate::rules::{cancellation, idempotency, workers};
 use crate::runtime::context::Shared;
-use crate::runtime::meter::Numbers;
-use crate::runtime::notifiers::Watch;
+use crate::runtime::meter::JobCounters;
+use crate::runtime::notifiers::JobWatch;
 use crate::runtime::options::Options;
-use crate::runtime::prefetch::Likely;
-use crate::storage::Book;
+use crate::runtime::prefetch::PrefetchHints;
+use crate::storage::JobsTx;
 
 /// The jobs of one store. Cheap to clone.
 #[derive(Clone)]
@@ -75,14 +75,14 @@ impl Jobs {
         if shared.options.duties {
             let mut duties = leader_loop::own_duties();
             if !shared.options.sole {
-                duties.push(Box::new(Orphans));
-                duties.push(Box::new(Balance));
+                duties.push(Box::new(DeadNodeReassigner));
+                duties.push(Box::new(Rebalancer));
             }
-            shared.tasks.spawn(leader_loop::keep(Arc::clone(&shared), duties));
+            shared.tasks.spawn(leader_loop::run_until_stopped(Arc::clone(&shared), duties));
             if shared.options.sole {
-                shared.tasks.spawn(channels::keep_alone(Arc::clone(&shared)));
+                shared.tasks.spawn(channels::run_alone(Arc::clone(&shared)));
             } else {
-                shared.tasks.spawn(membership::keep(Arc::clone(&shared)));
+                shared.tasks.spawn(membership::run_until_stopped(Arc::clone(&shared)));
             }
         }
         Self { shared }
@@ -91,24 +91,24 @@ impl Jobs {
     /// Stops the maintenance and wakes all waiters.
     pub async fn shutdown(&self) {
         self.shared.stop.cancel();
-        self.shared.bells.wake_all();
+        self.shared.notifiers.wake_all();
         self.shared.tasks.close();
         self.shared.tasks.wait().await;
     }
 
     /// Tries to become leader and handles everything that is due now. Returns whether it led. For tests.
     pub async fn sweep(&self) -> Result<bool, Error> {
-        leader_loop::once(&self.shared).await
+        leader_loop::run_due_duties(&self.shared).await
     }
 
     /// Waits until a job has ended, at most for `wait`. Returns its state.
     pub async fn wait(&self, id: JobId, wait: Duration) -> Result<JobView, Error> {
         let (wait, watch) = (wait.min(WAIT_MAX), Stopwatch::start());
-        let Some(place) = id.place() else { return Err(Error::no_job(id)) };
-        let watching = self.shared.bells.watch(place);
+        let Some(position) = id.position() else { return Err(Error::no_job(id)) };
+        let watching = self.shared.notifiers.watch(position);
         loop {
-            let bell = watching.bell();
-            let mut ring = Box::pin(bell.notified());
+            let notifier = watching.notifier();
+            let mut ring = Box::pin(notifier.notified());
             ring.as_mut().enable();
             let job = self.get(id).await?;
             let left = wait.saturating_sub(watch.elapsed());
@@ -124,8 +124,8 @@ impl Jobs {
 
     /// Watches a job's changes on this server. The caller chooses how long to wait: changes by another server send no
     /// wake-up.
-    pub fn watch(&self, place: Place) -> Watch {
-        self.shared.bells.watch(place)
+    pub fn watch(&self, position: JobPosition) -> JobWatch {
+        self.shared.notifiers.watch(position)
     }
 
     /// How often a caller that waits for a change should recheck.
@@ -135,7 +135,7 @@ impl Jobs {
 
     /// The number of watches on this server.
     pub fn watchers(&self) -> usize {
-        self.shared.bells.watchers()
+        self.shared.notifiers.watchers()
     }
 
     /// The store's time, approximately.
@@ -150,18 +150,18 @@ impl Jobs {
 
     /// The leader and its token.
     pub async fn leader(&self) -> Result<Option<baton_store::lease::Holder>, Error> {
-        Ok(run(&*self.shared.store, leadership::look).await?)
+        Ok(run(&*self.shared.store, leadership::holder).await?)
     }
 
     /// The counters of this server.
-    pub fn numbers(&self) -> Numbers {
+    pub fn numbers(&self) -> JobCounters {
         self.shared.meter.numbers()
     }
 
     // Producers.
 
     /// Finds or creates the queues of jobs, before the jobs are enqueued.
-    pub async fn placed(&self, jobs: Vec<NewJob>) -> Result<Vec<(PartitionId, NewJob)>, Error> {
+    pub async fn resolve_queues(&self, jobs: Vec<NewJob>) -> Result<Vec<(PartitionId, NewJob)>, Error> {
         enqueue::check(&jobs)?;
         let mut placed = Vec::<(PartitionId, NewJob)>::with_capacity(jobs.len());
         for job in jobs {
@@ -180,34 +180,32 @@ impl Jobs {
         jobs: Vec<NewJob>,
         key: Option<IdempotencyKey>,
     ) -> Result<Vec<Enqueued>, Error> {
-        let placed = self.placed(jobs).await?;
+        let placed = self.resolve_queues(jobs).await?;
         let mut queues: Vec<PartitionId> = placed.iter().map(|(queue, _)| *queue).collect();
         queues.dedup();
         let has_keys = placed.iter().any(|(_, job)| job.spec.concurrency_key.is_some());
-        let keys = move |likely: &Likely| {
-            let permits = if has_keys { likely.of_permits() } else { Vec::new() };
-            likely.of_acceptance(&queues).into_iter().chain(permits).collect()
+        let keys = move |hints: &PrefetchHints| {
+            let permits = if has_keys { hints.for_permits() } else { Vec::new() };
+            hints.for_acceptance(&queues).into_iter().chain(permits).collect()
         };
-        let rule = move |book: &mut Book<'_>| {
-            idempotency::once(book, key.as_ref(), |book| enqueue::add_all(book, &placed))
+        let rule = move |tx: &mut JobsTx<'_>| {
+            idempotency::run_once(tx, key.as_ref(), |tx| enqueue::add_all(tx, &placed))
         };
-        let accepted = self.shared.decide_likely(keys, rule).await?;
-        if let Some(place) = accepted.last().and_then(|last| last.job_id.place()) {
-            self.shared.likely.note_accepted(place);
+        let accepted = self.shared.decide_with_prefetch(keys, rule).await?;
+        if let Some(position) = accepted.last().and_then(|last| last.job_id.position()) {
+            self.shared.hints.note_accepted(position);
         }
         Ok(accepted)
     }
 
     /// Cancels a job.
     pub async fn cancel(&self, id: JobId, force: bool, reason: Option<String>) -> Result<Cancelled, Error> {
-        self.shared.decide(move |book| cancellation::cancel(book, id, force, reason.as_deref())).await
+        self.shared.decide(move |tx| cancellation::cancel(tx, id, force, reason.as_deref())).await
     }
 
     /// Retries an ended job.
     pub async fn retry(&self, id: JobId, reset_attempts: bool, args: Option<Bytes>) -> Result<State, Error> {
-        self.shared
-            .decide(move |book| cancellation::retry(book, id, reset_attempts, args.as_ref(), None))
-            .await
+        self.shared.decide(move |tx| cancellation::retry(tx, id, reset_attempts, args.as_ref(), None)).await
     }
 
     // Queues.
@@ -217,7 +215,7 @@ impl Jobs {
         let (mut all, mut after) = (Vec::<QueueView>::new(), None::<Arc<str>>);
         loop {
             let from = after.clone();
-            let (page, more) = self.shared.decide(move |book| queues::list(book, from.as_deref())).await?;
+            let (page, more) = self.shared.decide(move |tx| queues::list(tx, from.as_deref())).await?;
             after = page.last().map(|queue| queue.name.clone());
             all.extend(page);
             if !more {
@@ -229,13 +227,13 @@ impl Jobs {
     /// One queue.
     pub async fn queue(&self, name: &str) -> Result<QueueView, Error> {
         let partition = self.shared.existing_queue(name).await?;
-        self.shared.decide(move |book| queues::view(book, partition)).await
+        self.shared.decide(move |tx| queues::view(tx, partition)).await
     }
 
     /// Changes the settings of a queue, which is created if it does not exist.
     pub async fn set_queue(&self, name: &str, settings: QueueSettings) -> Result<QueueView, Error> {
         let partition = self.shared.queue(name).await?;
-        self.shared.decide(move |book| queues::set(book, partition, &settings, None)).await
+        self.shared.decide(move |tx| queues::set(tx, partition, &settings, None)).await
     }
 
     /// Changes the settings of a queue only if it exists and its present settings have this tag.
@@ -249,16 +247,16 @@ impl Jobs {
             Err(Error::NotFound(_)) => return Err(queues::other_settings()),
             found => found?,
         };
-        self.shared.decide(move |book| queues::set(book, partition, &settings, Some(read))).await
+        self.shared.decide(move |tx| queues::set(tx, partition, &settings, Some(read))).await
     }
 
     /// Pauses a queue, or resumes it.
     pub async fn pause(&self, name: &str, paused: bool) -> Result<QueueView, Error> {
         let partition = self.shared.existing_queue(name).await?;
         self.shared
-            .decide(move |book| {
-                let settings = QueueSettings { paused, ..book.head(partition)?.settings.clone() };
-                queues::set(book, partition, &settings, None)
+            .decide(move |tx| {
+                let settings = QueueSettings { paused, ..tx.head(partition)?.settings.clone() };
+                queues::set(tx, partition, &settings, None)
             })
             .await
     }
@@ -266,23 +264,23 @@ impl Jobs {
     // Workers.
 
     /// Registers a worker. Creates its queues if they do not exist.
-    pub async fn register(&self, told: NewWorker) -> Result<Registered, Error> {
-        told.check()?;
-        let mut partitions = Vec::with_capacity(told.queues.len());
-        for queue in &told.queues {
+    pub async fn register(&self, registration: NewWorker) -> Result<Registered, Error> {
+        registration.check()?;
+        let mut partitions = Vec::with_capacity(registration.queues.len());
+        for queue in &registration.queues {
             partitions.push(self.shared.queue(queue).await?);
         }
         partitions.dedup();
         // Drawn here, so that a repeated run of the decision uses the same id; 53 bits, so that every client can hold
         // it in a number.
         let worker = WorkerId(baton_env::random_u64() >> 11);
-        self.shared.decide(move |book| workers::register(book, worker, &told, &partitions)).await?;
+        self.shared.decide(move |tx| workers::register(tx, worker, &registration, &partitions)).await?;
         Ok(Registered { worker, policy: self.shared.options.policy })
     }
 
     /// Removes a worker that leaves.
     pub async fn deregister(&self, id: WorkerId) -> Result<(), Error> {
-        self.shared.decide(move |book| workers::deregister(book, id)).await
+        self.shared.decide(move |tx| workers::deregister(tx, id)).await
     }
 
     /// All registered workers.
@@ -314,35 +312,33 @@ impl Jobs {
 
     /// One worker.
     pub async fn worker(&self, id: WorkerId) -> Result<Worker, Error> {
-        self.shared.decide(move |book| workers::expect(book, id)).await
+        self.shared.decide(move |tx| workers::expect(tx, id)).await
     }
 
     /// Sets the wanted state of a worker.
-    pub async fn want(&self, id: WorkerId, desired: Desired, grace: Duration) -> Result<(), Error> {
+    pub async fn set_desired(&self, id: WorkerId, desired: Desired, grace: Duration) -> Result<(), Error> {
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        self.shared.decide(move |book| workers::want(book, id, desired, grace_ms)).await
+        self.shared.decide(move |tx| workers::set_desired(tx, id, desired, grace_ms)).await
     }
 
     /// Handles a heartbeat. Waits until the worker has something new to do, at most for `wait`.
-    pub async fn heartbeat(&self, told: Beat, wait: Duration) -> Result<Heard, Error> {
+    pub async fn heartbeat(&self, heartbeat: Heartbeat, wait: Duration) -> Result<HeartbeatReply, Error> {
         let (wait, watch) = (wait.min(self.shared.options.policy.heartbeat), Stopwatch::start());
-        let (worker, mut again) = (told.worker, told.clone());
+        let (worker, mut again) = (heartbeat.worker, heartbeat.clone());
         again.running.iter_mut().for_each(|held| held.progress = None);
-        let bell = self.shared.bells.worker(worker);
-        let mut heard = None::<Heard>;
+        let notifier = self.shared.notifiers.worker(worker);
+        let mut heard = None::<HeartbeatReply>;
         loop {
-            let mut ring = Box::pin(bell.notified());
+            let mut ring = Box::pin(notifier.notified());
             ring.as_mut().enable();
             // Only the first run renews leases, and any run that finds a change.
             let has_news = match &heard {
                 None => true,
-                Some(_) => {
-                    self.shared.decide(move |book| Ok(workers::expect(book, worker)?.has_news)).await?
-                }
+                Some(_) => self.shared.decide(move |tx| Ok(workers::expect(tx, worker)?.has_news)).await?,
             };
             let heard = if has_news {
-                let told = if heard.is_none() { told.clone() } else { again.clone() };
-                heard.insert(self.shared.decide(move |book| beat(book, &told)).await?)
+                let heartbeat = if heard.is_none() { heartbeat.clone() } else { again.clone() };
+                heard.insert(self.shared.decide(move |tx| heartbeat::handle(tx, &heartbeat)).await?)
             } else {
                 heard.get_or_insert_default()
             };
@@ -360,6 +356,8 @@ impl Jobs {
     /// Applies reports. Returns one answer for each.
     pub async fn report(&self, reports: Vec<Report>) -> Result<Vec<Reported>, Error> {
         reporting::check(&reports)?;
-        self.shared.decide_likely(Likely::of_permits, move |book| reporting::report(book, &reports)).await
+        self.shared
+            .decide_with_prefetch(PrefetchHints::for_permits, move |tx| reporting::report(tx, &reports))
+            .await
     }
 }

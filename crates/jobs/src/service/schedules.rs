@@ -21,12 +21,12 @@ impl Jobs {
     ) -> Result<(Schedule, bool), Error> {
         // Its jobs need an existing queue.
         self.shared.queue(&spec.job.queue).await?;
-        self.shared.decide(move |book| put(book, &id, &spec, revision)).await
+        self.shared.decide(move |tx| put(tx, &id, &spec, revision)).await
     }
 
     /// A schedule.
     pub async fn schedule(&self, id: String) -> Result<Schedule, Error> {
-        self.shared.decide(move |book| expect(book, &id)).await
+        self.shared.decide(move |tx| expect(tx, &id)).await
     }
 
     /// A page of schedules, by id, and whether there are more.
@@ -36,17 +36,17 @@ impl Jobs {
         limit: usize,
     ) -> Result<(Vec<(String, Schedule)>, bool), Error> {
         let limit = limit.clamp(1, PAGE_MAX);
-        self.shared.decide(move |book| list(book, after.as_deref(), limit)).await
+        self.shared.decide(move |tx| list(tx, after.as_deref(), limit)).await
     }
 
     /// Removes a schedule. Its jobs stay.
     pub async fn remove_schedule(&self, id: String, revision: Option<u64>) -> Result<(), Error> {
-        self.shared.decide(move |book| remove(book, &id, revision)).await
+        self.shared.decide(move |tx| remove(tx, &id, revision)).await
     }
 
     /// Pauses a schedule, or resumes it with the fires after now.
     pub async fn enable_schedule(&self, id: String, enabled: bool) -> Result<Schedule, Error> {
-        self.shared.decide(move |book| enable(book, &id, enabled)).await
+        self.shared.decide(move |tx| enable(tx, &id, enabled)).await
     }
 
     /// Fires a schedule now; no job when the fire waits for its last job. A repeated call with the same `key` gets
@@ -56,20 +56,20 @@ impl Jobs {
         id: String,
         key: Option<IdempotencyKey>,
     ) -> Result<Option<Enqueued>, Error> {
-        let rule = move |book: &mut crate::storage::Book<'_>| {
-            idempotency::once(book, key.as_ref(), |book| firing::trigger(book, &id))
+        let rule = move |tx: &mut crate::storage::JobsTx<'_>| {
+            idempotency::run_once(tx, key.as_ref(), |tx| firing::trigger(tx, &id))
         };
         Ok(self.shared.decide(rule).await?.into_iter().next())
     }
 
     /// The nominal times of a past period, and whether there are more than `max`.
-    pub async fn schedule_stretch(
+    pub async fn schedule_fires_between(
         &self,
         id: String,
         stretch: (Timestamp, Timestamp),
         max: usize,
     ) -> Result<(Vec<Timestamp>, bool), Error> {
-        self.shared.decide(move |book| firing::stretch(book, &id, stretch, max)).await
+        self.shared.decide(move |tx| firing::fires_between(tx, &id, stretch, max)).await
     }
 
     /// Enqueues a job for each of these nominal times. A repeated call with the same `key` gets the first answer.
@@ -79,8 +79,8 @@ impl Jobs {
         fires: Vec<Timestamp>,
         key: Option<IdempotencyKey>,
     ) -> Result<Vec<Enqueued>, Error> {
-        let rule = move |book: &mut crate::storage::Book<'_>| {
-            idempotency::once(book, key.as_ref(), |book| firing::backfill(book, &id, &fires))
+        let rule = move |tx: &mut crate::storage::JobsTx<'_>| {
+            idempotency::run_once(tx, key.as_ref(), |tx| firing::backfill(tx, &id, &fires))
         };
         self.shared.decide(rule).await
     }

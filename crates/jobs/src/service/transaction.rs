@@ -8,11 +8,11 @@ use crate::model::new_job::NewJob;
 use crate::model::policy::Policy;
 use crate::rules::enqueue::{self, Enqueued};
 use crate::service::Jobs;
-use crate::storage::{Book, Changes, Halt, News};
+use crate::storage::{Abort, Changes, CommitEffects, JobsTx};
 
-/// See [`Jobs::within`].
+/// See [`Jobs::in_transaction`].
 #[derive(Clone, Debug)]
-pub struct Within {
+pub struct JobsInTx {
     placed: Vec<(PartitionId, NewJob)>,
     policy: Policy,
 }
@@ -26,26 +26,26 @@ pub struct Refused {
     pub culprit: Option<usize>,
 }
 
-impl Within {
+impl JobsInTx {
     /// Reads what is needed, without writing. Returns the jobs and the changes to write, or why the jobs are refused.
     pub fn prepare(&self, tx: &mut dyn Tx) -> Result<Result<(Vec<Enqueued>, Changes), Refused>, TxError> {
-        let (mut book, mut culprit) = (Book::new(tx, self.policy), None);
-        match enqueue::add_until_refused(&mut book, &self.placed, &mut culprit) {
-            Ok(enqueued) => Ok(Ok((enqueued, book.close()?))),
-            Err(Halt::Refused(error)) => Ok(Err(Refused { error, culprit })),
-            Err(Halt::Stop(stop)) => Err(stop),
+        let (mut tx, mut culprit) = (JobsTx::new(tx, self.policy), None);
+        match enqueue::add_until_refused(&mut tx, &self.placed, &mut culprit) {
+            Ok(enqueued) => Ok(Ok((enqueued, tx.into_changes()?))),
+            Err(Abort::Refused(error)) => Ok(Err(Refused { error, culprit })),
+            Err(Abort::Stop(stop)) => Err(stop),
         }
     }
 }
 
 impl Jobs {
     /// Jobs to enqueue within another transaction.
-    pub async fn within(&self, jobs: Vec<NewJob>) -> Result<Within, Error> {
-        Ok(Within { placed: self.placed(jobs).await?, policy: self.shared.policy().await })
+    pub async fn in_transaction(&self, jobs: Vec<NewJob>) -> Result<JobsInTx, Error> {
+        Ok(JobsInTx { placed: self.resolve_queues(jobs).await?, policy: self.shared.policy().await })
     }
 
     /// Wakes waiters and counts after such a transaction.
-    pub fn spread(&self, news: &News) {
-        self.shared.spread(news);
+    pub fn apply_effects(&self, effects: &CommitEffects) {
+        self.shared.apply_effects(effects);
     }
 }

@@ -6,26 +6,26 @@ use crate::model::error::Error;
 
 /// Why a rule stopped early. None of its changes are written.
 #[derive(Debug)]
-pub enum Halt {
+pub enum Abort {
     /// The store has to fetch rows, or has failed.
     Stop(TxError),
     /// The request was refused.
     Refused(Error),
 }
 
-impl From<TxError> for Halt {
+impl From<TxError> for Abort {
     fn from(stop: TxError) -> Self {
         Self::Stop(stop)
     }
 }
 
-impl From<StoreError> for Halt {
+impl From<StoreError> for Abort {
     fn from(error: StoreError) -> Self {
         Self::Stop(error.into())
     }
 }
 
-impl From<Error> for Halt {
+impl From<Error> for Abort {
     fn from(error: Error) -> Self {
         Self::Refused(error)
     }
@@ -35,17 +35,17 @@ impl From<Error> for Halt {
 /// rule then runs again from the start.
 pub fn each<T, R>(
     items: impl IntoIterator<Item = T>,
-    mut step: impl FnMut(T) -> Result<R, Halt>,
-) -> Result<Vec<R>, Halt> {
+    mut step: impl FnMut(T) -> Result<R, Abort>,
+) -> Result<Vec<R>, Abort> {
     let (mut done, mut missing) = (Vec::new(), false);
     for item in items {
         match step(item) {
             Ok(answer) => done.push(answer),
-            Err(Halt::Stop(TxError::RowsMissing)) => missing = true,
+            Err(Abort::Stop(TxError::RowsMissing)) => missing = true,
             // After a miss the other results do not count.
             Err(_) if missing => {}
             Err(other) => return Err(other),
         }
     }
-    if missing { Err(Halt::Stop(TxError::RowsMissing)) } else { Ok(done) }
+    if missing { Err(Abort::Stop(TxError::RowsMissing)) } else { Ok(done) }
 }

@@ -11,8 +11,8 @@ use bytes::Bytes;
 
 use crate::model::keys;
 use crate::model::queue_head::Head;
-use crate::storage::chunk_cache::Pages;
-use crate::storage::commit_effects::News;
+use crate::storage::chunk_cache::ChunkCache;
+use crate::storage::commit_effects::CommitEffects;
 
 /// Messages to append to a partition, from offset `first` on.
 pub(super) struct Appends {
@@ -24,12 +24,12 @@ pub(super) struct Appends {
 pub struct Changes {
     pub(super) heads: BTreeMap<PartitionId, (Head, bool)>,
     pub(super) kinds: BTreeMap<PartitionId, (Vec<Arc<str>>, bool)>,
-    pub(super) pages: Pages,
+    pub(super) chunks: ChunkCache,
     pub(super) read: BTreeMap<String, Option<Record>>,
     pub(super) writes: BTreeMap<String, (Option<Bytes>, Option<Timestamp>)>,
     pub(super) appends: BTreeMap<PartitionId, Appends>,
     pub(super) trims: Vec<(PartitionId, u64)>,
-    pub(super) news: News,
+    pub(super) effects: CommitEffects,
 }
 
 /// Records to write, each with its value and expiry.
@@ -49,10 +49,10 @@ impl Changes {
 
     /// Writes everything. Returns the effects. A value that is too large for a record is refused before the first
     /// write.
-    pub fn write(mut self, tx: &mut dyn Tx) -> Result<News, TxError> {
+    pub fn write(mut self, tx: &mut dyn Tx) -> Result<CommitEffects, TxError> {
         let mut records: Vec<(String, Bytes)> = Vec::new();
         let mut emptied = Vec::new();
-        for (at, page) in self.pages.iter() {
+        for (at, page) in self.chunks.iter() {
             if page.dirty && !page.chunk.slots.is_empty() {
                 records.push((keys::chunk(at.0, at.1), page.chunk.encode().into()));
             } else if page.dirty && page.stored {
@@ -102,6 +102,6 @@ impl Changes {
                 },
             }
         }
-        Ok(self.news)
+        Ok(self.effects)
     }
 }

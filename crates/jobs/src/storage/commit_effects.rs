@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use baton_types::{PartitionId, Timestamp};
 
-use crate::model::ids::{Place, WorkerId};
+use crate::model::ids::{JobPosition, WorkerId};
 use crate::model::state::Outcome;
 
 /// What to do on this server after a commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct CommitEffects {
     /// Queues with newly dispatched jobs, and how many.
     pub ready: Vec<(PartitionId, u64)>,
     /// The earliest new due time.
@@ -17,7 +17,7 @@ pub struct News {
     /// Whether a schedule's next check moved.
     pub fires: bool,
     /// Jobs that callers may be watching.
-    pub changed: Vec<Place>,
+    pub changed: Vec<JobPosition>,
     /// Workers whose heartbeats to answer.
     pub called: Vec<WorkerId>,
     /// The number of pages of concurrency keys, if it was read.

@@ -13,7 +13,7 @@ use baton_store::Error as StoreError;
 use crate::model::codec::{Reader, Writer};
 use crate::model::concurrency_key::Key;
 use crate::model::keys;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// A page with more keys than this causes another page.
 const KEYS_MAX: usize = 32;
@@ -22,21 +22,21 @@ const ADDED_MAX: usize = 8;
 
 /// The pages that a unit of work has read.
 #[derive(Default)]
-pub(super) struct Permits {
+pub(super) struct PermitPages {
     /// The number of pages, and whether it changed.
     count: Option<(u64, bool)>,
-    pages: BTreeMap<u64, Page>,
+    pages: BTreeMap<u64, PermitPage>,
 }
 
 #[derive(Default)]
-struct Page {
+struct PermitPage {
     /// By hash, in order.
     keys: Vec<(u64, Key)>,
     dirty: bool,
     stored: bool,
 }
 
-impl Page {
+impl PermitPage {
     fn encode(&self) -> Vec<u8> {
         let mut out = Writer(Vec::with_capacity(16 * self.keys.len()));
         for (hash, known) in &self.keys {
@@ -66,8 +66,8 @@ fn page_of(hash: u64, count: u64) -> u64 {
     if page < count { page } else { page & (mask >> 1) }
 }
 
-impl Book<'_> {
-    fn permit_pages(&mut self) -> Result<u64, Halt> {
+impl JobsTx<'_> {
+    fn permit_pages(&mut self) -> Result<u64, Abort> {
         if let Some((count, _)) = self.permits.count {
             return Ok(count);
         }
@@ -77,10 +77,10 @@ impl Book<'_> {
         Ok(count)
     }
 
-    fn permit_page(&mut self, number: u64) -> Result<&mut Page, Halt> {
+    fn permit_page(&mut self, number: u64) -> Result<&mut PermitPage, Abort> {
         if !self.permits.pages.contains_key(&number) {
             let value = self.record(&keys::permits(number))?;
-            let page = value.map(|value| Page::decode(&value)).transpose()?.unwrap_or_default();
+            let page = value.map(|value| PermitPage::decode(&value)).transpose()?.unwrap_or_default();
             self.permits.pages.insert(number, page);
         }
         let page = self.permits.pages.get_mut(&number);
@@ -88,14 +88,14 @@ impl Book<'_> {
     }
 
     /// The state of a concurrency key.
-    pub fn permit(&mut self, hash: u64) -> Result<Key, Halt> {
+    pub fn permit(&mut self, hash: u64) -> Result<Key, Abort> {
         let number = page_of(hash, self.permit_pages()?);
         let page = self.permit_page(number)?;
         Ok(page.find(hash).map_or_else(|_| Key::default(), |at| page.keys[at].1))
     }
 
     /// Prefetches several keys.
-    pub fn want_permits(&mut self, hashes: &[u64]) -> Result<(), Halt> {
+    pub fn prefetch_permits(&mut self, hashes: &[u64]) -> Result<(), Abort> {
         if hashes.is_empty() {
             return Ok(());
         }
@@ -105,11 +105,11 @@ impl Book<'_> {
         numbers.dedup();
         numbers.retain(|number| !self.permits.pages.contains_key(number));
         let keys: Vec<String> = numbers.into_iter().map(keys::permits).collect();
-        self.want(keys.iter().map(String::as_str))
+        self.prefetch(keys.iter().map(String::as_str))
     }
 
     /// The state of a concurrency key, to change it.
-    pub fn permit_mut(&mut self, hash: u64) -> Result<&mut Key, Halt> {
+    pub fn permit_mut(&mut self, hash: u64) -> Result<&mut Key, Abort> {
         let number = page_of(hash, self.permit_pages()?);
         let page = self.permit_page(number)?;
         page.dirty = true;
@@ -121,7 +121,7 @@ impl Book<'_> {
     }
 
     /// Adds pages where there are too many keys, and records what to write.
-    pub(super) fn settle_permits(&mut self) -> Result<(), Halt> {
+    pub(super) fn settle_permits(&mut self) -> Result<(), Abort> {
         for page in self.permits.pages.values_mut().filter(|page| page.dirty) {
             page.keys.retain(|(_, known)| !known.is_idle());
         }
@@ -137,7 +137,7 @@ impl Book<'_> {
                 self.writes.insert(keys::permits(*number), (value, None));
             }
         }
-        self.news.permit_pages = self.permits.count.map(|(count, _)| count);
+        self.effects.permit_pages = self.permits.count.map(|(count, _)| count);
         if let Some((count, true)) = self.permits.count {
             let mut out = Writer::default();
             out.number(count);
@@ -146,14 +146,14 @@ impl Book<'_> {
         Ok(())
     }
 
-    fn add_permit_page(&mut self) -> Result<(), Halt> {
+    fn add_permit_page(&mut self) -> Result<(), Abort> {
         let count = self.permit_pages()?;
         // The one page whose keys may move to the new one: that of the same bits without the highest.
         let from = self.permit_page(page_of(count, count))?;
         let stays = |hash: &u64| page_of(*hash, count + 1) != count;
         let (keep, moved) = std::mem::take(&mut from.keys).into_iter().partition(|(hash, _)| stays(hash));
         (from.keys, from.dirty) = (keep, true);
-        self.permits.pages.insert(count, Page { keys: moved, dirty: true, stored: false });
+        self.permits.pages.insert(count, PermitPage { keys: moved, dirty: true, stored: false });
         self.permits.count = Some((count + 1, true));
         Ok(())
     }
@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn a_page_is_read_back_as_it_was() {
-        let place = |offset| crate::model::ids::Place::new(baton_types::PartitionId(300), offset);
-        let with_line = Key { limit: 300, held: 2, line: Some((place(1), place(2_000))) };
-        let without = Key { line: None, ..with_line };
-        let page = Page { keys: vec![(7, with_line), (u64::MAX, without)], dirty: false, stored: true };
-        assert_eq!(Page::decode(&page.encode()).unwrap().keys, page.keys);
+        let position = |offset| crate::model::ids::JobPosition::new(baton_types::PartitionId(300), offset);
+        let with_line = Key { limit: 300, held: 2, wait_list: Some((position(1), position(2_000))) };
+        let without = Key { wait_list: None, ..with_line };
+        let page = PermitPage { keys: vec![(7, with_line), (u64::MAX, without)], dirty: false, stored: true };
+        assert_eq!(PermitPage::decode(&page.encode()).unwrap().keys, page.keys);
     }
 }

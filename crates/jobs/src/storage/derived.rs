@@ -15,10 +15,10 @@ use crate::model::lane::{Lane, Ranges};
 use crate::model::queue_head::Head;
 use crate::model::slot::Slot;
 use crate::model::state::State;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 #[derive(Default, PartialEq, Eq)]
-pub(super) struct Summary {
+pub(super) struct ChunkSummary {
     counts: [u64; State::COUNT],
     /// Lanes with a job in the chunk, and when the oldest of them was accepted.
     lanes: Vec<(u8, u32, Timestamp)>,
@@ -28,8 +28,8 @@ pub(super) struct Summary {
 
 const _: () = assert!(CHUNK == u64::BITS as u64, "a bit for each slot");
 
-impl Summary {
-    pub(super) fn of(chunk: &Chunk) -> Self {
+impl ChunkSummary {
+    pub(super) fn from_chunk(chunk: &Chunk) -> Self {
         let mut summary = Self::default();
         for (index, slot) in chunk.slots.iter().enumerate() {
             summary.counts[slot.state as usize] += 1;
@@ -45,26 +45,26 @@ impl Summary {
     }
 }
 
-impl Book<'_> {
+impl JobsTx<'_> {
     pub(super) fn settled(&mut self) -> Result<Vec<(PartitionId, u64)>, TxError> {
         self.journal().and_then(|()| self.settle()).map_err(|halt| match halt {
-            Halt::Stop(stop) => stop,
-            Halt::Refused(error) => StoreError::Corrupt(error.to_string()).into(),
+            Abort::Stop(stop) => stop,
+            Abort::Refused(error) => StoreError::Corrupt(error.to_string()).into(),
         })
     }
 
     /// Derives everything from the changed slots. Returns what can be trimmed.
-    fn settle(&mut self) -> Result<Vec<(PartitionId, u64)>, Halt> {
+    fn settle(&mut self) -> Result<Vec<(PartitionId, u64)>, Abort> {
         let mut queues: Vec<_> =
-            self.pages.iter().filter(|(_, page)| page.dirty).map(|((queue, _), _)| queue).collect();
+            self.chunks.iter().filter(|(_, page)| page.dirty).map(|((queue, _), _)| queue).collect();
         queues.dedup();
         for partition in queues {
             self.load_head(partition)?;
         }
         let (mut trims, mut ready) = (BTreeMap::new(), BTreeMap::<PartitionId, u64>::new());
-        for (at, page) in self.pages.iter_mut().filter(|(_, page)| page.dirty) {
+        for (at, page) in self.chunks.iter_mut().filter(|(_, page)| page.dirty) {
             let Some((head, head_dirty)) = self.heads.get_mut(&at.0) else { continue };
-            let after = Summary::of(&page.chunk);
+            let after = ChunkSummary::from_chunk(&page.chunk);
             let dispatched = State::Dispatched as usize;
             let more = after.counts[dispatched].saturating_sub(page.before.counts[dispatched]);
             *ready.entry(at.0).or_default() += more;
@@ -87,16 +87,16 @@ impl Book<'_> {
             let due = page.chunk.slots.iter().filter_map(Slot::due).min();
             let moves = page.swept || due.is_some_and(|due| page.chunk.indexed.is_none_or(|at| due < at));
             if moves || spent {
-                let place = due.filter(|_| !spent);
-                if page.chunk.indexed != place {
+                let position = due.filter(|_| !spent);
+                if page.chunk.indexed != position {
                     if let Some(old) = page.chunk.indexed {
                         self.writes.insert(keys::due(old, at.0, at.1), (None, None));
                     }
-                    if let Some(due) = place {
+                    if let Some(due) = position {
                         self.writes.insert(keys::due(due, at.0, at.1), (Some(Bytes::new()), None));
-                        self.news.due = Some(self.news.due.map_or(due, |first| first.min(due)));
+                        self.effects.due = Some(self.effects.due.map_or(due, |first| first.min(due)));
                     }
-                    page.chunk.indexed = place;
+                    page.chunk.indexed = position;
                 }
             }
             if spent {
@@ -106,13 +106,13 @@ impl Book<'_> {
             }
         }
         self.settle_permits()?;
-        self.news.ready.extend(ready.into_iter().filter(|(_, jobs)| *jobs > 0));
+        self.effects.ready.extend(ready.into_iter().filter(|(_, jobs)| *jobs > 0));
         Ok(trims.into_iter().collect())
     }
 }
 
 /// Updates a head's counts. Returns whether they changed.
-fn count(head: &mut Head, before: &Summary, after: &Summary) -> bool {
+fn count(head: &mut Head, before: &ChunkSummary, after: &ChunkSummary) -> bool {
     for ((count, before), after) in head.counts.iter_mut().zip(before.counts).zip(after.counts) {
         *count = (*count + after).saturating_sub(before);
     }
@@ -120,7 +120,7 @@ fn count(head: &mut Head, before: &Summary, after: &Summary) -> bool {
 }
 
 /// Updates a head's lanes for one chunk. Returns whether they changed.
-fn place_in_lanes(head: &mut Head, number: u64, after: &Summary, newest: Option<Timestamp>) -> bool {
+fn place_in_lanes(head: &mut Head, number: u64, after: &ChunkSummary, newest: Option<Timestamp>) -> bool {
     let mut changed = false;
     for lane in &mut head.lanes {
         let oldest =

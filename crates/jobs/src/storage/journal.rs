@@ -7,32 +7,32 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::model::ids::{CHUNK, ExecutionId, JobId, Place, WorkerId};
+use crate::model::ids::{CHUNK, ExecutionId, JobId, JobPosition, WorkerId};
 use crate::model::keys;
 use crate::storage::split_records::split;
-use crate::storage::{Book, Halt, each};
+use crate::storage::{Abort, JobsTx, each};
 
-impl Book<'_> {
+impl JobsTx<'_> {
     /// Adds a journal entry, if a client watches.
-    pub fn say(&mut self, slice: u64, mut what: impl FnMut() -> Value) {
+    pub fn add_journal_entry(&mut self, slice: u64, mut what: impl FnMut() -> Value) {
         if self.policy.watched {
-            let mut said = what();
-            said["slice"] = (slice % CHUNK).into();
-            self.said.push(said);
+            let mut journal_entries = what();
+            journal_entries["slice"] = (slice % CHUNK).into();
+            self.journal_entries.push(journal_entries);
         }
     }
 
     /// Writes journal entries for all changed jobs, if a client watches.
-    pub(super) fn journal(&mut self) -> Result<(), Halt> {
+    pub(super) fn journal(&mut self) -> Result<(), Abort> {
         if !self.policy.watched {
             return Ok(());
         }
-        let (mut places, at) = (self.news.changed.clone(), self.now().to_iso_millis());
-        places.sort_unstable();
-        places.dedup();
-        let mut entries = each(places, |place| self.status(place, &at))?;
+        let (mut positions, at) = (self.effects.changed.clone(), self.now().to_iso_millis());
+        positions.sort_unstable();
+        positions.dedup();
+        let mut entries = each(positions, |position| self.status(position, &at))?;
         entries.retain(|entry| !entry.is_null());
-        entries.append(&mut self.said);
+        entries.append(&mut self.journal_entries);
         if entries.is_empty() {
             return Ok(());
         }
@@ -48,15 +48,15 @@ impl Book<'_> {
     }
 
     /// The new state of a job, for the journal; null for a deleted one.
-    fn status(&mut self, place: Place, at: &str) -> Result<Value, Halt> {
-        let Some(slot) = self.slot(place)?.cloned() else { return Ok(Value::Null) };
-        let queue = Arc::clone(&self.head(place.partition)?.name);
-        let kinds = self.kinds(place.partition)?;
+    fn status(&mut self, position: JobPosition, at: &str) -> Result<Value, Abort> {
+        let Some(slot) = self.slot(position)?.cloned() else { return Ok(Value::Null) };
+        let queue = Arc::clone(&self.head(position.partition)?.name);
+        let kinds = self.kinds(position.partition)?;
         let kind = kinds.get(slot.kind as usize).map(|kind| kind.to_string());
-        let id = JobId::new(slot.created_at, place);
+        let id = JobId::new(slot.created_at, position);
         let has_run = slot.executions > 0;
         Ok(json!({
-            "kind": "status", "slice": place.index(), "jobId": id, "queue": &*queue, "jobType": kind,
+            "kind": "status", "slice": position.index(), "jobId": id, "queue": &*queue, "jobType": kind,
             "status": slot.state, "fence": slot.fence, "attempts": slot.attempts,
             "executionId": has_run.then_some(ExecutionId { job: id, fence: slot.fence }),
             "workerId": has_run.then_some(WorkerId(slot.worker)), "at": at,

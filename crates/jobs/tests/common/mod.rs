@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_env::ManualClock;
 use baton_jobs::{
-    Beat, Enqueued, Held, JobId, Jobs, Leased, NewJob, NewWorker, Options, Outcome, Report, Reported,
+    Enqueued, Heartbeat, HeldJob, JobId, Jobs, Leased, NewJob, NewWorker, Options, Outcome, Report, Reported,
     WorkerId,
 };
 use baton_store::Store;
@@ -101,10 +101,10 @@ impl Bench {
         self.jobs.report(vec![report]).await.unwrap()[0]
     }
 
-    pub async fn beat(&self, worker: WorkerId, leased: &[Leased]) -> baton_jobs::Heard {
+    pub async fn beat(&self, worker: WorkerId, leased: &[Leased]) -> baton_jobs::HeartbeatReply {
         let running =
-            leased.iter().map(|one| Held { job: one.id, fence: one.execution.fence, progress: None });
-        self.jobs.heartbeat(Beat { worker, running: running.collect() }, Duration::ZERO).await.unwrap()
+            leased.iter().map(|one| HeldJob { job: one.id, fence: one.execution.fence, progress: None });
+        self.jobs.heartbeat(Heartbeat { worker, running: running.collect() }, Duration::ZERO).await.unwrap()
     }
 
     /// Advances the clock while the maintenance runs.

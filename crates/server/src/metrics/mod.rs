@@ -203,7 +203,7 @@ async fn jobs(page: &mut Exposition, app: &App) -> Result<(), Error> {
     page.one("baton_job_leader_terms_total", numbers.terms);
     page.one("baton_job_leader", u64::from(numbers.is_leader));
     page.one("baton_job_node_slices", app.jobs.slices());
-    for (case, count) in baton_jobs::Case::ALL.iter().zip(numbers.handoffs) {
+    for (case, count) in baton_jobs::HandoffCase::ALL.iter().zip(numbers.handoffs) {
         page.labelled("baton_job_handoffs_total", &[("case", case.word())], count);
     }
     for (reason, count) in numbers.claims {

@@ -158,7 +158,7 @@ pub(super) fn backfill(mut call: Call) -> Answer {
         let (id, body) = (call.take_parameter(0), call.body()?);
         let key = idempotency::key(&call, &format!("schedules/{id}/backfill"), &body)?;
         let (from, to, max, is_dry) = read_backfill(&body)?;
-        let (fires, is_cut) = call.jobs().schedule_stretch(id.clone(), (from, to), max).await?;
+        let (fires, is_cut) = call.jobs().schedule_fires_between(id.clone(), (from, to), max).await?;
         let shown: Vec<_> = fires.iter().copied().map(Timestamp::to_iso_millis).collect();
         let jobs = if is_dry { Vec::new() } else { call.jobs().backfill_schedule(id, fires, key).await? };
         let jobs: Vec<_> = jobs.iter().map(|job| job.job_id).collect();

@@ -313,9 +313,9 @@ pub(super) fn transaction(mut call: Call) -> Answer {
         }
         let mut enqueued = Vec::new();
         if let Some(rider) = rider.filter(|_| result.error.is_none() && !result.repeated) {
-            let news;
-            (enqueued, news) = rider.came_to();
-            call.jobs().spread(&news);
+            let effects;
+            (enqueued, effects) = rider.came_to();
+            call.jobs().apply_effects(&effects);
         }
         let answer = match result.answer.take() {
             Some(answer) => answer,

@@ -10,7 +10,7 @@ use crate::model::new_job::NewJob;
 use crate::rules::enqueue::{self, Enqueued};
 use crate::rules::schedules::{FIRES, FireOutcome, LastFire, Schedule, expect, find, read_fire, write};
 use crate::rules::{cancellation, queues};
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// Schedules that one decision lists.
 pub const DUE_MAX: usize = 100;
@@ -24,7 +24,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Schedules that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct DueSchedules {
     /// Schedules to check, each in a commit of its own.
     pub schedules: Vec<String>,
     /// When the next one is due.
@@ -32,11 +32,11 @@ pub struct Due {
 }
 
 /// Finds the schedules to check now.
-pub fn look(book: &mut Book<'_>) -> Result<Due, Halt> {
-    let (now, mut due) = (book.now(), Due::default());
-    for (entry, _) in book.stored(FIRES, None, DUE_MAX + 1)? {
+pub fn find_due(tx: &mut JobsTx<'_>) -> Result<DueSchedules, Abort> {
+    let (now, mut due) = (tx.now(), DueSchedules::default());
+    for (entry, _) in tx.stored(FIRES, None, DUE_MAX + 1)? {
         let Some((at, id)) = read_fire(&entry) else {
-            book.remove(entry);
+            tx.remove(entry);
             continue;
         };
         if at > now || due.schedules.len() == DUE_MAX {
@@ -50,12 +50,12 @@ pub fn look(book: &mut Book<'_>) -> Result<Due, Halt> {
 
 /// Fires a schedule if it is due. Always: no nominal time is decided twice, because `next` advances past it in the
 /// same commit. Returns the nominal times that got jobs.
-pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
-    let Some(mut schedule) = find(book, id)?.filter(|schedule| schedule.spec.enabled) else {
+pub fn fire(tx: &mut JobsTx<'_>, id: &str) -> Result<Vec<Timestamp>, Abort> {
+    let Some(mut schedule) = find(tx, id)?.filter(|schedule| schedule.spec.enabled) else {
         return Ok(Vec::new());
     };
-    let (now, calendar) = (book.now(), schedule.calendar()?);
-    let is_active = is_active(book, &schedule)?;
+    let (now, calendar) = (tx.now(), schedule.calendar()?);
+    let is_active = is_active(tx, &schedule)?;
     let state = FireState {
         next: schedule.next,
         waiting: schedule.waiting,
@@ -65,42 +65,42 @@ pub fn fire(book: &mut Book<'_>, id: &str) -> Result<Vec<Timestamp>, Halt> {
         is_active,
     };
     let Some(plan) = plan_fires(&state, &calendar, now) else {
-        let look_at = next_look(&schedule, now);
-        write(book, id, &mut schedule, look_at)?;
+        let check_at = next_look(&schedule, now);
+        write(tx, id, &mut schedule, check_at)?;
         return Ok(Vec::new());
     };
     if plan.replaces
         && let Some(job) = schedule.last_job
     {
-        cancellation::cancel(book, job, false, Some("its schedule fired again"))?;
+        cancellation::cancel(tx, job, false, Some("its schedule fired again"))?;
     }
     let jobs = plan.fires.iter().map(|fire| schedule.spec.job(id, *fire)).collect();
-    let made = make(book, jobs)?;
+    let made = make(tx, jobs)?;
     settle(&mut schedule, &plan, now, &made);
-    let counts = &mut book.news.counts;
+    let counts = &mut tx.effects.counts;
     counts.fired.extend(plan.fires.iter().map(|fire| now.since(*fire)));
     counts.misfires += u64::from(plan.is_misfire);
     counts.overlapped += plan.overlapped;
-    let look_at = next_look(&schedule, now);
-    write(book, id, &mut schedule, look_at)?;
+    let check_at = next_look(&schedule, now);
+    write(tx, id, &mut schedule, check_at)?;
     Ok(plan.fires)
 }
 
 /// Whether the last job is still running. Reads it only if the overlap policy needs it.
-fn is_active(book: &mut Book<'_>, schedule: &Schedule) -> Result<bool, Halt> {
+fn is_active(tx: &mut JobsTx<'_>, schedule: &Schedule) -> Result<bool, Abort> {
     let Some(job) = schedule.last_job.filter(|_| schedule.spec.overlap != Overlap::Allow) else {
         return Ok(false);
     };
-    let Some(place) = book.find(job)? else { return Ok(false) };
-    Ok(book.slot(place)?.is_some_and(|slot| !slot.state.is_terminal()))
+    let Some(position) = tx.find(job)? else { return Ok(false) };
+    Ok(tx.slot(position)?.is_some_and(|slot| !slot.state.is_terminal()))
 }
 
-fn make(book: &mut Book<'_>, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Halt> {
+fn make(tx: &mut JobsTx<'_>, jobs: Vec<NewJob>) -> Result<Vec<Enqueued>, Abort> {
     let Some(name) = jobs.first().map(|job| job.queue.clone()) else { return Ok(Vec::new()) };
-    let partition = queues::find(book, &name)?;
+    let partition = queues::find(tx, &name)?;
     let partition = partition.ok_or_else(|| Error::NotFound(format!("there is no job queue {name:?}")))?;
     let jobs: Vec<_> = jobs.into_iter().map(|job| (partition, job)).collect();
-    enqueue::add_all(book, &jobs)
+    enqueue::add_all(tx, &jobs)
 }
 
 /// Applies a plan to the schedule.
@@ -128,62 +128,62 @@ fn next_look(schedule: &Schedule, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// Records that a schedule could not fire, and checks it again later. What is due stays due.
-pub fn postpone(book: &mut Book<'_>, id: &str, why: &str) -> Result<(), Halt> {
-    let Some(mut schedule) = find(book, id)? else { return Ok(()) };
+pub fn postpone(tx: &mut JobsTx<'_>, id: &str, why: &str) -> Result<(), Abort> {
+    let Some(mut schedule) = find(tx, id)? else { return Ok(()) };
     let failures = schedule.problem.as_ref().map_or(0, |(_, failures)| *failures);
     let pause = RETRY_FIRST.saturating_mul(1 << failures.min(6)).min(RETRY_MAX);
     schedule.problem = Some((why.to_owned(), failures.saturating_add(1)));
-    let look_at = Some(book.now().after(pause));
-    write(book, id, &mut schedule, look_at)
+    let check_at = Some(tx.now().after(pause));
+    write(tx, id, &mut schedule, check_at)
 }
 
 /// Fires now, in addition to its times, even if the schedule is paused; the overlap policy applies. Returns no job if
 /// the fire waits for the last job.
-pub fn trigger(book: &mut Book<'_>, id: &str) -> Result<Vec<Enqueued>, Halt> {
-    let mut schedule = expect(book, id)?;
-    let now = book.now();
-    if is_active(book, &schedule)? {
+pub fn trigger(tx: &mut JobsTx<'_>, id: &str) -> Result<Vec<Enqueued>, Abort> {
+    let mut schedule = expect(tx, id)?;
+    let now = tx.now();
+    if is_active(tx, &schedule)? {
         match schedule.spec.overlap {
             Overlap::Skip => {
-                let message = "its last job is under way, and the schedule's overlap policy is skip";
+                let message = "its last job is still running, and the schedule's overlap policy is skip";
                 return Err(Error::conflict("overlap", message).into());
             }
             Overlap::QueueOne => {
                 schedule.waiting.get_or_insert(now);
-                let look_at = next_look(&schedule, now);
-                write(book, id, &mut schedule, look_at)?;
+                let check_at = next_look(&schedule, now);
+                write(tx, id, &mut schedule, check_at)?;
                 return Ok(Vec::new());
             }
             Overlap::Replace => {
                 if let Some(job) = schedule.last_job {
-                    cancellation::cancel(book, job, false, Some("its schedule was triggered"))?;
+                    cancellation::cancel(tx, job, false, Some("its schedule was triggered"))?;
                 }
             }
             Overlap::Allow => {}
         }
     }
-    let made = make(book, vec![schedule.spec.job_now(id, now)])?;
+    let made = make(tx, vec![schedule.spec.job_now(id, now)])?;
     schedule.jobs += made.len() as u64;
     schedule.last_job = made.last().map(|job| job.job_id).or(schedule.last_job);
     schedule.last_fire = Some(LastFire { at: now, fired_at: now, outcome: FireOutcome::Fired });
-    let look_at = schedule.indexed;
-    write(book, id, &mut schedule, look_at)?;
+    let check_at = schedule.indexed;
+    write(tx, id, &mut schedule, check_at)?;
     Ok(made)
 }
 
 /// The nominal times of a past period, and whether there are more than `max`.
-pub fn stretch(
-    book: &mut Book<'_>,
+pub fn fires_between(
+    tx: &mut JobsTx<'_>,
     id: &str,
     (from, to): (Timestamp, Timestamp),
     max: usize,
-) -> Result<(Vec<Timestamp>, bool), Halt> {
-    let schedule = expect(book, id)?;
+) -> Result<(Vec<Timestamp>, bool), Abort> {
+    let schedule = expect(tx, id)?;
     if max == 0 || max > BACKFILL_MAX {
         return Err(Error::invalid(format!("max is 1 to {BACKFILL_MAX}")).into());
     }
-    if from > to || to > book.now() {
-        return Err(Error::invalid("from comes before to, and to lies in the past").into());
+    if from > to || to > tx.now() {
+        return Err(Error::invalid("from must be before to, and to must be in the past").into());
     }
     let calendar = schedule.calendar()?;
     let fires = calendar.upcoming(from.before(Duration::from_micros(1))).take_while(|fire| *fire <= to);
@@ -194,11 +194,11 @@ pub fn stretch(
 }
 
 /// Enqueues a job for each of these nominal times. The overlap policy does not apply.
-pub fn backfill(book: &mut Book<'_>, id: &str, fires: &[Timestamp]) -> Result<Vec<Enqueued>, Halt> {
-    let mut schedule = expect(book, id)?;
-    let made = make(book, fires.iter().map(|fire| schedule.spec.job_now(id, *fire)).collect())?;
+pub fn backfill(tx: &mut JobsTx<'_>, id: &str, fires: &[Timestamp]) -> Result<Vec<Enqueued>, Abort> {
+    let mut schedule = expect(tx, id)?;
+    let made = make(tx, fires.iter().map(|fire| schedule.spec.job_now(id, *fire)).collect())?;
     schedule.jobs += made.len() as u64;
-    let look_at = schedule.indexed;
-    write(book, id, &mut schedule, look_at)?;
+    let check_at = schedule.indexed;
+    write(tx, id, &mut schedule, check_at)?;
     Ok(made)
 }

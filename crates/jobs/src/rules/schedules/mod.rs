@@ -4,7 +4,7 @@
 //! moves the schedule and its entry to the next nominal time, and is guarded by the leader's lease. Commits are
 //! serializable, so one server fires each nominal time once, and a crash loses none. Always: a schedule that cannot
 //! fire (its queue is full, say) delays no other, and is retried; a paused one does nothing. Not here: calendars,
-//! misfires and overlap (`baton-schedules`). Start at [`firing::look`].
+//! misfires and overlap (`baton-schedules`). Start at [`firing::find_due`].
 
 pub mod firing;
 #[cfg(test)]
@@ -24,7 +24,7 @@ pub use spec::{Kind, Moment, ScheduleSpec, Template};
 use crate::model::error::Error;
 use crate::model::ids::JobId;
 use crate::model::names::check_name;
-use crate::storage::{Book, Halt};
+use crate::storage::{Abort, JobsTx};
 
 /// The limit of schedules.
 pub const SCHEDULES_MAX: u64 = 100_000;
@@ -71,6 +71,7 @@ pub struct LastFire {
     pub at: Timestamp,
     /// When it happened.
     pub fired_at: Timestamp,
+    /// Its result.
     pub outcome: FireOutcome,
 }
 
@@ -178,24 +179,24 @@ impl Schedule {
 }
 
 /// A schedule by id.
-pub fn find(book: &mut Book<'_>, id: &str) -> Result<Option<Schedule>, Halt> {
-    let value = book.record(&schedule_key(id))?;
+pub fn find(tx: &mut JobsTx<'_>, id: &str) -> Result<Option<Schedule>, Abort> {
+    let value = tx.record(&schedule_key(id))?;
     Ok(value.map(|value| decode(&value)).transpose()?)
 }
 
 /// A schedule by id, or an error.
-pub fn expect(book: &mut Book<'_>, id: &str) -> Result<Schedule, Halt> {
-    find(book, id)?.ok_or_else(|| Error::NotFound(format!("there is no schedule {id:?}")).into())
+pub fn expect(tx: &mut JobsTx<'_>, id: &str) -> Result<Schedule, Abort> {
+    find(tx, id)?.ok_or_else(|| Error::NotFound(format!("there is no schedule {id:?}")).into())
 }
 
 /// Schedules after `after`, by id, and whether there are more.
 pub fn list(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     after: Option<&str>,
     limit: usize,
-) -> Result<(Vec<(String, Schedule)>, bool), Halt> {
+) -> Result<(Vec<(String, Schedule)>, bool), Abort> {
     let after = after.map(schedule_key);
-    let rows = book.stored(SCHEDULES, after.as_deref(), limit)?;
+    let rows = tx.stored(SCHEDULES, after.as_deref(), limit)?;
     let is_full = rows.len() == limit;
     let named = rows.into_iter().map(|(key, record)| {
         let id = key.strip_prefix(SCHEDULES).unwrap_or_default().to_owned();
@@ -210,48 +211,48 @@ pub const OTHER_REVISION: &str = "revision";
 /// Creates or changes a schedule. Returns whether it is new. With a `revision`, only if the schedule has that
 /// revision; zero means that it must not exist.
 pub fn put(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     id: &str,
     spec: &ScheduleSpec,
     revision: Option<u64>,
-) -> Result<(Schedule, bool), Halt> {
+) -> Result<(Schedule, bool), Abort> {
     check_name("the id of a schedule", id)?;
-    let (old, now) = (find(book, id)?, book.now());
+    let (old, now) = (find(tx, id)?, tx.now());
     check_revision(old.as_ref(), revision)?;
     let is_new = old.is_none();
     let mut schedule = match old {
         Some(old) => old.changed(spec.clone(), now)?,
         None => {
-            count(book, true)?;
+            count(tx, true)?;
             Schedule::new(spec.clone(), now)?
         }
     };
-    let look_at = schedule.next;
-    write(book, id, &mut schedule, look_at)?;
+    let check_at = schedule.next;
+    write(tx, id, &mut schedule, check_at)?;
     Ok((schedule, is_new))
 }
 
 /// Pauses a schedule, or resumes it with the fires after now.
-pub fn enable(book: &mut Book<'_>, id: &str, enabled: bool) -> Result<Schedule, Halt> {
-    let mut schedule = expect(book, id)?;
+pub fn enable(tx: &mut JobsTx<'_>, id: &str, enabled: bool) -> Result<Schedule, Abort> {
+    let mut schedule = expect(tx, id)?;
     if schedule.spec.enabled != enabled {
         let spec = ScheduleSpec { enabled, ..schedule.spec.clone() };
-        schedule = schedule.changed(spec, book.now())?;
-        let look_at = schedule.next;
-        write(book, id, &mut schedule, look_at)?;
+        schedule = schedule.changed(spec, tx.now())?;
+        let check_at = schedule.next;
+        write(tx, id, &mut schedule, check_at)?;
     }
     Ok(schedule)
 }
 
 /// Removes a schedule. Its jobs stay.
-pub fn remove(book: &mut Book<'_>, id: &str, revision: Option<u64>) -> Result<(), Halt> {
-    let schedule = expect(book, id)?;
+pub fn remove(tx: &mut JobsTx<'_>, id: &str, revision: Option<u64>) -> Result<(), Abort> {
+    let schedule = expect(tx, id)?;
     check_revision(Some(&schedule), revision)?;
     if let Some(at) = schedule.indexed {
-        book.remove(fire_key(at, id));
+        tx.remove(fire_key(at, id));
     }
-    book.remove(schedule_key(id));
-    count(book, false)
+    tx.remove(schedule_key(id));
+    count(tx, false)
 }
 
 fn check_revision(there: Option<&Schedule>, wanted: Option<u64>) -> Result<(), Error> {
@@ -265,39 +266,39 @@ fn check_revision(there: Option<&Schedule>, wanted: Option<u64>) -> Result<(), E
     }
 }
 
-fn count(book: &mut Book<'_>, one_more: bool) -> Result<(), Halt> {
-    let value = book.record(COUNT)?;
+fn count(tx: &mut JobsTx<'_>, one_more: bool) -> Result<(), Abort> {
+    let value = tx.record(COUNT)?;
     let count: u64 = value.and_then(|value| std::str::from_utf8(&value).ok()?.parse().ok()).unwrap_or(0);
     if one_more && count >= SCHEDULES_MAX {
-        let message = format!("there are {SCHEDULES_MAX} schedules, which is as many as may be; delete some");
+        let message = format!("there are {SCHEDULES_MAX} schedules, which is the limit; delete some");
         return Err(Error::Full(message).into());
     }
     let count = if one_more { count + 1 } else { count.saturating_sub(1) };
-    book.put(COUNT.to_owned(), count.to_string(), None);
+    tx.put(COUNT.to_owned(), count.to_string(), None);
     Ok(())
 }
 
-/// Writes a schedule, and its index entry at `look_at` unless it is paused.
+/// Writes a schedule, and its index entry at `check_at` unless it is paused.
 fn write(
-    book: &mut Book<'_>,
+    tx: &mut JobsTx<'_>,
     id: &str,
     schedule: &mut Schedule,
-    look_at: Option<Timestamp>,
-) -> Result<(), Halt> {
-    let look_at = look_at.filter(|_| schedule.spec.enabled);
-    if schedule.indexed != look_at {
+    check_at: Option<Timestamp>,
+) -> Result<(), Abort> {
+    let check_at = check_at.filter(|_| schedule.spec.enabled);
+    if schedule.indexed != check_at {
         if let Some(old) = schedule.indexed {
-            book.remove(fire_key(old, id));
+            tx.remove(fire_key(old, id));
         }
-        if let Some(at) = look_at {
-            book.put(fire_key(at, id), Vec::new(), None);
+        if let Some(at) = check_at {
+            tx.put(fire_key(at, id), Vec::new(), None);
         }
-        schedule.indexed = look_at;
+        schedule.indexed = check_at;
     }
-    book.news.fires = true;
+    tx.effects.fires = true;
     let value = serde_json::to_vec(schedule)
         .map_err(|error| StoreError::Corrupt(format!("a schedule cannot be written: {error}")))?;
-    book.put(schedule_key(id), value, None);
+    tx.put(schedule_key(id), value, None);
     Ok(())
 }
 

@@ -3,30 +3,30 @@
 use baton_store::{Tx, TxError, expiry};
 use baton_types::Timestamp;
 
-use crate::model::ids::Place;
+use crate::model::ids::JobPosition;
 use crate::model::policy::Policy;
 use crate::rules::queues;
 use crate::rules::schedules::{FIRES, SCHEDULES, ScheduleSpec, firing, put};
 use crate::storage::leader_term::Term;
-use crate::storage::{Book, Changes, Halt, Writes};
+use crate::storage::{Abort, Changes, JobsTx, Writes};
 
 const ID: &str = "beat";
 const SPEC: &str =
     r#"{"kind": "interval", "everyMs": 5000, "misfire": "all", "job": {"jobType": "t", "queue": "q"}}"#;
 
-fn stopped(halt: Halt) -> TxError {
+fn stopped(halt: Abort) -> TxError {
     match halt {
-        Halt::Stop(stop) => stop,
-        Halt::Refused(error) => panic!("{error}"),
+        Abort::Stop(stop) => stop,
+        Abort::Refused(error) => panic!("{error}"),
     }
 }
 
 /// Creates the schedule and its queue.
 pub(crate) fn begin(tx: &mut dyn Tx) -> Result<(), TxError> {
     queues::create(tx, "q")?.unwrap();
-    let mut book = Book::new(tx, Policy::default());
-    put(&mut book, ID, &ScheduleSpec::parse(SPEC).unwrap(), None).map_err(stopped)?;
-    book.commit().map(drop)
+    let mut tx = JobsTx::new(tx, Policy::default());
+    put(&mut tx, ID, &ScheduleSpec::parse(SPEC).unwrap(), None).map_err(stopped)?;
+    tx.commit().map(drop)
 }
 
 /// The changes of a fire, if the term is valid.
@@ -34,9 +34,9 @@ fn decided(tx: &mut dyn Tx, term: &Term) -> Result<Option<(Vec<Timestamp>, Chang
     if !term.guard(tx)? {
         return Ok(None);
     }
-    let mut book = Book::new(tx, Policy::default());
-    let fired = firing::fire(&mut book, ID).map_err(stopped)?;
-    Ok(Some((fired, book.close()?)))
+    let mut tx = JobsTx::new(tx, Policy::default());
+    let fired = firing::fire(&mut tx, ID).map_err(stopped)?;
+    Ok(Some((fired, tx.into_changes()?)))
 }
 
 /// Fires. Returns the nominal times that got jobs.
@@ -71,13 +71,13 @@ pub(crate) fn fire_rest(tx: &mut dyn Tx, term: &Term, rest: &Writes) -> Result<(
 
 /// The nominal times of all jobs in the store, with repetitions.
 pub(crate) fn made(tx: &mut dyn Tx) -> Result<Vec<Timestamp>, TxError> {
-    let mut book = Book::new(tx, Policy::default());
-    let found = queues::find(&mut book, "q").map_err(stopped)?;
+    let mut tx = JobsTx::new(tx, Policy::default());
+    let found = queues::find(&mut tx, "q").map_err(stopped)?;
     let Some(partition) = found else { return Ok(Vec::new()) };
-    let end = book.next_place(partition).map_err(stopped)?.offset.0;
+    let end = tx.next_position(partition).map_err(stopped)?.offset.0;
     let mut made = Vec::new();
     for offset in 0..end {
-        let (spec, _) = book.spec(Place::new(partition, offset)).map_err(stopped)?;
+        let (spec, _) = tx.spec(JobPosition::new(partition, offset)).map_err(stopped)?;
         made.extend(spec.scheduled_for);
     }
     Ok(made)

@@ -62,6 +62,7 @@ impl<'de> Deserialize<'de> for Moment {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ScheduleSpec {
+    /// Its kind.
     pub kind: Kind,
     /// Its cron expression.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -268,8 +269,8 @@ impl Template {
             None => Some(NORMAL),
             Some(Priority::Number(number)) => Some(number),
             Some(Priority::Word(word)) => {
-                let place = PRIORITIES.iter().position(|known| *known == word);
-                place.and_then(|place| u8::try_from(place).ok())
+                let position = PRIORITIES.iter().position(|known| *known == word);
+                position.and_then(|position| u8::try_from(position).ok())
             }
         };
         let none = || RawValue::from_string("{}".into()).map_err(wrong);
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_name() {
+    fn an_invalid_field_is_refused_by_name() {
         let table = [
             (r#"{"kind": "cron", "cron": "0 3 * * *"}"#, "missing field `job`"),
             (r#"{"kind": "cron", "job": {"jobType": "t"}}"#, "of kind cron has cron"),
@@ -391,9 +392,9 @@ mod tests {
                 "jitterMs is at most",
             ),
         ];
-        for (text, said) in table {
+        for (text, journal_entries) in table {
             let problem = parse(text).unwrap_err();
-            assert!(problem.contains(said), "{text}: {problem}");
+            assert!(problem.contains(journal_entries), "{text}: {problem}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Calling jobs off and trying them again, one by one or many at once.
 
-use baton_jobs::{Action, Cancelled, Filter};
+use baton_jobs::{BulkAction, Cancelled, Filter};
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
@@ -66,7 +66,7 @@ pub(in crate::routes) fn retry(mut call: Call) -> Answer {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Bulk {
-    action: BulkAction,
+    action: RawAction,
     #[serde(default)]
     filter: RawFilter,
     #[serde(default)]
@@ -78,7 +78,7 @@ struct Bulk {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum BulkAction {
+enum RawAction {
     Cancel,
     Retry,
 }
@@ -130,8 +130,8 @@ pub(in crate::routes) fn bulk(mut call: Call) -> Answer {
             parsed(&mut call, "{\"action\": \"cancel\" or \"retry\", \"filter\": {...}, \"dryRun\": flag}")?;
         let filter = bulk.filter.checked_or_all(bulk.all)?;
         let action = match bulk.action {
-            BulkAction::Cancel => Action::Cancel,
-            BulkAction::Retry => Action::Retry,
+            RawAction::Cancel => BulkAction::Cancel,
+            RawAction::Retry => BulkAction::Retry,
         };
         let done = call.jobs().bulk(action, filter, bulk.cursor, bulk.dry_run).await?;
         Reply::ok(&json!({

@@ -76,7 +76,7 @@ pub(in crate::routes) fn replay_many(mut call: Call) -> Answer {
 pub(in crate::routes) fn delete(call: Call) -> Answer {
     Box::pin(async move {
         let id = job_id(&call, 0)?;
-        call.jobs().bury(id).await?;
+        call.jobs().dismiss_dead_letter(id).await?;
         Reply::ok(&json!({"jobId": id, "deleted": true}))
     })
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use baton_jobs::limits::{LINES_MAX, REPORTS_MAX};
-use baton_jobs::{ExecutionId, JobError, JobId, Level, Logged, NewLine, NewLines, Outcome, Report, Reported};
+use baton_jobs::{
+    ExecutionId, JobError, JobId, LogAppended, LogLevel, NewLogLine, NewLogLines, Outcome, Report, Reported,
+};
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
@@ -140,12 +142,12 @@ struct Lines {
 #[serde(deny_unknown_fields)]
 struct RawLine {
     #[serde(default)]
-    level: Level,
+    level: LogLevel,
     message: String,
     at: Option<String>,
 }
 
-impl From<RawLine> for NewLine {
+impl From<RawLine> for NewLogLine {
     fn from(RawLine { level, message, at }: RawLine) -> Self {
         Self { level, message, at }
     }
@@ -162,11 +164,11 @@ pub(in crate::routes) fn log(mut call: Call) -> Answer {
             call.parameter(0).parse().map_err(|wrong: &str| Error::not_found(wrong))?;
         let told: Lines =
             parsed(&mut call, "{\"firstSeq\": number, \"lines\": [{\"level\": word, \"message\": text}]}")?;
-        let lines = told.lines.into_iter().map(NewLine::from).collect();
-        let new = NewLines { execution, first: told.first_seq, lines };
+        let lines = told.lines.into_iter().map(NewLogLine::from).collect();
+        let new = NewLogLines { execution, first: told.first_seq, lines };
         match call.jobs().log(new).await? {
-            Logged::UpTo(next) => Reply::ok(&json!({"nextSeq": next})),
-            Logged::StaleFence { current } => {
+            LogAppended::UpTo(next) => Reply::ok(&json!({"nextSeq": next})),
+            LogAppended::StaleFence { current } => {
                 let message = format!("execution {execution} is over: the fence that counts is {current}");
                 Err(Error::refused(Kind::Conflict, "stale_fence", message))
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
-use baton_jobs::{JobId, Level, LogPage, LogQuery};
+use baton_jobs::{JobId, LogLevel, LogPage, LogQuery};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -32,7 +32,7 @@ const WATCHERS_MAX: usize = 4_096;
 fn asked(query: &Query<'_>) -> Result<LogQuery, Error> {
     let execution =
         query.text("executionId").map(str::parse).transpose().map_err(|wrong: &str| Error::invalid(wrong))?;
-    let level = query.text("level").map(|word| serde_json::from_value::<Level>(word.into())).transpose();
+    let level = query.text("level").map(|word| serde_json::from_value::<LogLevel>(word.into())).transpose();
     Ok(LogQuery {
         execution,
         after: query.number("after", 0, u64::MAX)?.unwrap_or(0),
@@ -69,7 +69,7 @@ pub(in crate::routes) fn logs(call: Call) -> Answer {
     })
 }
 
-fn line(line: &baton_jobs::Line) -> Value {
+fn line(line: &baton_jobs::LogLine) -> Value {
     let mut shown = json!(line);
     shown["offset"] = line.offset.into();
     shown
@@ -82,12 +82,12 @@ fn event(out: &mut Vec<u8>, id: u64, name: &str, data: &Value) {
 /// Sends what is new until the job has ended, the reader leaves or the server stops.
 async fn follow(app: Arc<App>, id: JobId, mut asked: LogQuery, sender: mpsc::Sender<Bytes>) {
     asked.limit = LINES_AT_ONCE;
-    let Some(place) = id.place() else { return };
-    let (jobs, watching) = (&app.jobs, app.jobs.watch(place));
+    let Some(position) = id.position() else { return };
+    let (jobs, watching) = (&app.jobs, app.jobs.watch(position));
     let (mut last, mut quiet) = (None, Stopwatch::start());
     loop {
-        let bell = watching.bell();
-        let mut ring = Box::pin(bell.notified());
+        let notifier = watching.notifier();
+        let mut ring = Box::pin(notifier.notified());
         ring.as_mut().enable();
         let page = match jobs.logs(id, asked.clone()).await {
             Ok(page) => page,

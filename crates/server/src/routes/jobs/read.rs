@@ -33,7 +33,7 @@ pub(super) fn states(text: &str) -> Result<Vec<State>, Error> {
     let wrong = |word: &str| Error::invalid(format!("state {word:?} is none of: {}", known()));
     let words = text.split(',').filter(|word| !word.is_empty());
     words
-        .map(|word| State::of_word(word).filter(|state| *state != State::Gone).ok_or_else(|| wrong(word)))
+        .map(|word| State::from_word(word).filter(|state| *state != State::Gone).ok_or_else(|| wrong(word)))
         .collect()
 }
 
@@ -57,7 +57,7 @@ pub(in crate::routes) fn list(call: Call) -> Answer {
 
 async fn shown(call: &Call, id: baton_jobs::JobId) -> Result<Reply, Error> {
     let found = call.jobs().detail(id).await?;
-    let owner = id.place().and_then(|place| call.jobs().owner(place));
+    let owner = id.position().and_then(|position| call.jobs().owner(position));
     Reply::ok(&detail(&found, owner.as_ref()))
 }
 

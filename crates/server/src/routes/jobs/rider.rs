@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use baton_jobs::{Changes, Enqueued, Jobs, NewJob, News, Refused, Within};
+use baton_jobs::{Changes, CommitEffects, Enqueued, Jobs, JobsInTx, NewJob, Refused};
 use baton_queue::{Refusal, Ridden, Rider};
 use baton_store::{Tx, TxError};
 
@@ -11,19 +11,19 @@ use crate::error::Error;
 /// Jobs that ride along.
 #[derive(Debug)]
 pub(in crate::routes) struct JobRider {
-    jobs: Within,
+    jobs: JobsInTx,
     /// What the last run of the decision came to.
-    came_to: Arc<Mutex<(Vec<Enqueued>, News)>>,
+    came_to: Arc<Mutex<(Vec<Enqueued>, CommitEffects)>>,
 }
 
 impl JobRider {
     /// Finds the queues of the jobs.
     pub(in crate::routes) async fn new(jobs: &Jobs, new: Vec<NewJob>) -> Result<Self, Error> {
-        Ok(Self { jobs: jobs.within(new).await?, came_to: Arc::default() })
+        Ok(Self { jobs: jobs.in_transaction(new).await?, came_to: Arc::default() })
     }
 
     /// What became of the jobs, after the transaction was done.
-    pub(in crate::routes) fn came_to(&self) -> (Vec<Enqueued>, News) {
+    pub(in crate::routes) fn came_to(&self) -> (Vec<Enqueued>, CommitEffects) {
         self.came_to.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -51,13 +51,13 @@ fn word(error: &baton_jobs::Error) -> &'static str {
 struct Prepared {
     enqueued: Vec<Enqueued>,
     changes: Changes,
-    came_to: Arc<Mutex<(Vec<Enqueued>, News)>>,
+    came_to: Arc<Mutex<(Vec<Enqueued>, CommitEffects)>>,
 }
 
 impl Ridden for Prepared {
     fn write(self: Box<Self>, tx: &mut dyn Tx) -> Result<(), TxError> {
-        let news = self.changes.write(tx)?;
-        *self.came_to.lock().unwrap_or_else(PoisonError::into_inner) = (self.enqueued, news);
+        let effects = self.changes.write(tx)?;
+        *self.came_to.lock().unwrap_or_else(PoisonError::into_inner) = (self.enqueued, effects);
         Ok(())
     }
 }

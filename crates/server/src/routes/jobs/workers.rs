@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use baton_jobs::{Beat, Desired, ExecutionId, Held, Leased, NewWorker, Policy, Progress, Worker, WorkerId};
+use baton_jobs::{
+    Desired, ExecutionId, Heartbeat, HeldJob, Leased, NewWorker, Policy, Progress, Worker, WorkerId,
+};
 use baton_types::Timestamp;
 use http::StatusCode;
 use serde::Deserialize;
@@ -81,12 +83,12 @@ fn shown(id: WorkerId, worker: &Worker, now: Timestamp, policy: &Policy) -> Valu
     };
     json!({
         "workerId": id,
-        "name": worker.told.name,
-        "queues": worker.told.queues,
-        "jobTypes": worker.told.job_types,
-        "maxConcurrency": worker.told.max_concurrency,
-        "labels": worker.told.labels,
-        "version": worker.told.version,
+        "name": worker.registration.name,
+        "queues": worker.registration.queues,
+        "jobTypes": worker.registration.job_types,
+        "maxConcurrency": worker.registration.max_concurrency,
+        "labels": worker.registration.labels,
+        "version": worker.registration.version,
         "state": state,
         "running": worker.running,
         "registeredAt": worker.registered_at.to_iso_millis(),
@@ -151,7 +153,7 @@ pub(in crate::routes) fn drain(mut call: Call) -> Answer {
             DrainMode::Off => Desired::Active,
         };
         let grace = Duration::from_millis(wish.grace_ms.unwrap_or(30_000).min(3_600_000));
-        call.jobs().want(id, desired, grace).await?;
+        call.jobs().set_desired(id, desired, grace).await?;
         Reply::ok(&json!({"workerId": id, "desiredState": desired}))
     })
 }
@@ -245,7 +247,7 @@ const BEAT_JOBS_READ: usize = baton_jobs::limits::BEAT_JOBS_MAX + 1;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Heartbeat {
+struct HeartbeatBody {
     incarnation: Option<u64>,
     wait_ms: Option<u64>,
     #[serde(default, deserialize_with = "json::up_to::<_, _, BEAT_JOBS_READ>")]
@@ -277,16 +279,16 @@ impl From<RawProgress> for Progress {
 pub(in crate::routes) fn heartbeat(mut call: Call) -> Answer {
     Box::pin(async move {
         let worker = worker_id(&call)?;
-        let told: Heartbeat =
+        let told: HeartbeatBody =
             parsed(&mut call, "{\"running\": [{\"jobId\": id, \"fence\": number}], \"waitMs\": number}")?;
         check_incarnation(worker, told.incarnation)?;
-        let held = |one: Running| Held {
+        let held = |one: Running| HeldJob {
             job: one.job_id,
             fence: one.fence,
             progress: one.progress.map(Progress::from),
         };
         let running = told.running.into_iter().map(held).collect();
-        let (beat, wait) = (Beat { worker, running }, Duration::from_millis(told.wait_ms.unwrap_or(0)));
+        let (beat, wait) = (Heartbeat { worker, running }, Duration::from_millis(told.wait_ms.unwrap_or(0)));
         let stopped = call.app().stopped();
         let heard = tokio::select! {
             heard = call.jobs().heartbeat(beat.clone(), wait) => heard?,
