@@ -1,24 +1,24 @@
-//! How a failure is told: what happened, then what to do about it.
+//! Failures: prints what happened, then what to do about it.
 
 use std::io;
 use std::process::ExitCode;
 
 use baton_client::Error;
 
-/// Tells a failure on stderr. A reader that went away, as `head` does, is none.
+/// Prints a failure on stderr. A closed output pipe, as after `head`, is none.
 pub fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", text(error));
     let hint = error.downcast_ref::<Error>().and_then(hint);
-    if let Some(hint) = hint.or_else(|| is_refused(error).then_some(NOBODY_LISTENS)) {
+    if let Some(hint) = hint.or_else(|| is_refused(error).then_some(NO_SERVER_LISTENS)) {
         eprintln!("{hint}");
     }
     ExitCode::FAILURE
 }
 
-/// The reasons, outermost first, each once: an error may say its own inner reasons, as a client error does.
+/// The causes, outermost first, each once: some errors, such as client errors, contain their causes already.
 fn text(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -33,7 +33,7 @@ fn text(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// Whether our own reader went away; a server that hangs up is a client error.
+/// Whether our own output pipe was closed; a server that hangs up is a client error.
 fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -42,15 +42,15 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|io| io.kind() == io::ErrorKind::BrokenPipe)
 }
 
-const NOBODY_LISTENS: &str = "Nobody listens there: is `baton serve` running? Start it in another terminal, or name a server with --url or BATON_URL.";
+const NO_SERVER_LISTENS: &str = "No server listens there: is `baton serve` running? Start it in another terminal, or name a server with --url or BATON_URL.";
 
-/// Whether nobody listens where a connection of our own was to go.
+/// Whether no process listens at the address of a connection.
 fn is_refused(error: &anyhow::Error) -> bool {
     let mut reasons = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
     reasons.any(|reason| reason.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// What connections fail for, as the libraries below say it, and what to do next.
+/// Texts of connection errors in the libraries, and what to do next.
 const CONNECTION_HINTS: &[(&str, &str)] = &[
     (
         "certificate not valid for name",
@@ -72,7 +72,7 @@ fn connection_hint(problem: &str) -> Option<&'static str> {
 /// What to do next.
 fn hint(error: &Error) -> Option<&'static str> {
     match error {
-        _ if error.is_connection_refused() => Some(NOBODY_LISTENS),
+        _ if error.is_connection_refused() => Some(NO_SERVER_LISTENS),
         Error::Denied { status: 401, .. } => Some("Give a token with --token or BATON_TOKEN."),
         Error::Denied { .. } => Some(
             "The token is valid but its role does not allow this: use another with --token or BATON_TOKEN.",

@@ -1,4 +1,4 @@
-//! The log: on stderr, so that stdout is left to what scripts read; coloured only on a terminal.
+//! The log: on stderr, so that scripts can read stdout; coloured only on a terminal.
 
 use std::io::IsTerminal;
 
@@ -6,11 +6,11 @@ use anyhow::{Context, bail};
 use tracing_subscriber::EnvFilter;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-/// What the names of modules that log begin with.
+/// The prefixes of the modules that log.
 const TARGETS: [&str; 9] =
     ["baton", "fjall", "hyper", "hyper_util", "lsm_tree", "object_store", "omq_proto", "reqwest", "rustls"];
 
-/// Reads a level, or levels of modules such as `info,baton_jobs=debug`.
+/// Parses a level, or levels of modules such as `info,baton_jobs=debug`.
 pub fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     for directive in text.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
         match directive.split_once('=') {
@@ -27,7 +27,7 @@ pub fn filter(text: &str) -> anyhow::Result<EnvFilter> {
     EnvFilter::try_new(text).with_context(|| format!("log cannot be {text:?}: give {}", LEVELS.join(", ")))
 }
 
-/// Starts the log. One that is there already, as in a test, stays.
+/// Starts the log. Keeps one that exists already, as in a test.
 pub fn start(filter: EnvFilter) {
     let stderr = std::io::stderr;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(stderr().is_terminal());

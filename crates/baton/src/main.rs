@@ -1,7 +1,7 @@
 //! The `baton` program: the server, and commands that talk to one.
 //!
 //! Every command is a file in `commands` with its arguments and a `run`. Always: results go to stdout and everything
-//! else to stderr; a failure ends with a code other than 0 and says what to do next; a closed pipe is no failure.
+//! else to stderr; a failure exits with a code other than 0 and says what to do next; a closed pipe is no failure.
 //! Start at [`Command`].
 
 mod bench;
@@ -24,9 +24,9 @@ use commands::{
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Baton decides who does what, right now: queues for a fleet of services, in one server.
+/// Baton decides who does what, right now: queues, jobs, schedules, shards and elections in one server.
 ///
-/// Without a command it serves, with everything in ./baton-data.
+/// Without a command it runs the server, with its data in ./baton-data.
 #[derive(Debug, Parser)]
 #[command(name = "baton", version, propagate_version = true, after_help = EXAMPLES)]
 struct Cli {
@@ -37,55 +37,54 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   baton                                   serve on http://127.0.0.1:6632
-  baton push orders '{\"number\": 1}'       put a message into the queue orders
-  baton pop orders --wait 10              take one, wait up to 10 seconds for it
-  baton tail orders                       watch what is pushed, without taking it from anybody
+  baton push orders '{\"number\": 1}'       push a message to the queue orders
+  baton pop orders --wait 10              pop one, wait up to 10 seconds for it
+  baton tail orders                       watch new messages without taking them from consumers
   baton queues                            list queues and how much waits in them
   baton job enqueue backup                enqueue a job
   baton worker --exec ./backup.sh         run a command for each job
   baton elect clean-up -- ./clean-up.sh   run a command on one machine at a time
   baton shards orders                     see which worker has which shard";
 
-/// What to do.
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the server.
     Serve(serve::Args),
-    /// Put messages into a queue.
+    /// Push messages to a queue.
     Push(push::Args),
-    /// Take messages from a queue.
+    /// Pop messages from a queue.
     Pop(pop::Args),
-    /// Watch the messages of a queue without taking them from anybody.
+    /// Watch the messages of a queue without taking them from consumers.
     Tail(tail::Args),
     /// List queues, or show one.
     Queues(queues::Args),
-    /// Show what messages died of, push dead letters again, remove them.
+    /// Show the errors of dead letters, replay or remove them.
     DeadLetters(dead_letters::Args),
     /// Delete all messages of a queue.
     Purge(purge::Args),
-    /// Enqueue jobs, look at them, call them off, try them again.
+    /// Enqueue, show, cancel and retry jobs.
     Job(job::Args),
-    /// Make jobs come by themselves.
+    /// Manage schedules: enqueue jobs by a cron expression, at an interval, or once.
     Schedule(schedule::Args),
     /// Run a shell command for each job.
     Worker(worker::Args),
     /// List workers.
     Workers(workers::Args),
-    /// Show the servers that share jobs, or have one hand over what it owns.
+    /// Show the servers that share jobs, or drain one of them.
     Nodes(nodes::Args),
     /// Run a command only while this process coordinates a group.
     Elect(elect::Args),
-    /// List election groups and who coordinates them.
+    /// List election groups and their coordinators.
     Elections(elections::Args),
     /// List services and how their shards are spread, or show one.
     Shards(shards::Args),
-    /// Show the servers of a cluster, how busy they are, and who serves what.
+    /// Show the servers of a cluster, their load and their affinities.
     Cluster(cluster::Args),
-    /// Bring the schema of a PostgreSQL up to date, or see whether it is.
+    /// Migrate the schema of a PostgreSQL store, or check whether it is up to date.
     Migrate(migrate::Args),
-    /// Mend a data directory while no server uses it.
+    /// Repair a data directory while no server uses it.
     Data(data::Args),
-    /// Make a token that the server accepts.
+    /// Create a token that the server accepts.
     Token(token_command::Args),
     /// Measure a server.
     Bench(bench::Args),

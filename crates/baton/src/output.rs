@@ -1,4 +1,4 @@
-//! Printing results: lines for people, JSON lines for programs.
+//! Output: text for people, JSON lines for programs.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use baton_client::{Message, RawValue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-/// How often a command that waits looks whether its output is still read.
+/// How often a command that waits checks whether its output is still read.
 const READER_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits until nothing reads stdout any more, as after `| head -1`. For a file or a terminal that is never.
+/// Waits until no process reads stdout any more, as after `| head -1`. Never returns for a file or a terminal.
 pub async fn reader_gone() {
     loop {
         let stdout = io::stdout();
@@ -30,10 +30,10 @@ pub struct Output {
     json: bool,
 }
 
-/// A message as a program reads it.
+/// A message for programs.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Line<'a> {
+struct MessageLine<'a> {
     id: &'a str,
     transaction_id: &'a str,
     queue: &'a str,
@@ -50,31 +50,31 @@ struct Line<'a> {
 }
 
 impl Output {
-    /// For programs when `json`, otherwise for people.
+    /// JSON when `json`, otherwise text.
     pub fn new(json: bool) -> Self {
         Self { out: BufWriter::new(io::stdout().lock()), json }
     }
 
-    /// Whether a program reads.
+    /// Whether it prints JSON.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// A line of text.
+    /// Prints a line of text.
     pub fn text(&mut self, text: impl std::fmt::Display) -> io::Result<()> {
         writeln!(self.out, "{text}")
     }
 
-    /// A line of JSON.
+    /// Prints a line of JSON.
     pub fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
         serde_json::to_writer(&mut self.out, value)?;
         self.out.write_all(b"\n")
     }
 
-    /// A message.
+    /// Prints a message.
     pub fn message(&mut self, message: &Message) -> io::Result<()> {
         if self.json {
-            return self.json(&Line {
+            return self.json(&MessageLine {
                 id: message.id(),
                 transaction_id: message.transaction_id(),
                 queue: message.queue(),
@@ -94,7 +94,7 @@ impl Output {
         writeln!(self.out, "{time}  {partition}:{offset}  {}", message.raw())
     }
 
-    /// Shows what was printed.
+    /// Writes the buffer to stdout.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

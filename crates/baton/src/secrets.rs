@@ -1,7 +1,7 @@
-//! Hides secrets that were given as flags from the list of processes.
+//! Hides secrets in flags from the list of processes.
 //!
 //! Any user of a machine can read the arguments of its processes, but only the owner can read their environment. So a
-//! server that was given a secret as a flag starts its program again, in the same process, with the secret in the
+//! server with a secret in its flags executes its program again, in the same process, with the secret in the
 //! environment. Start at [`hide_from_process_list`].
 
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use baton_config::{Setting, TABLE, is_secret};
 
 use crate::commands::serve;
 
-/// Replaces this process by one without secrets in its arguments. Returns if there are none, or if that fails.
+/// Replaces this process with one without secrets in its arguments. Returns if there are none, or on a failure.
 pub fn hide_from_process_list(args: &serve::Args) {
     let secrets: Vec<(&Setting, &str)> = args.flags.iter().filter_map(secret).collect();
     if secrets.is_empty() {
@@ -32,7 +32,7 @@ fn warn(flags: &[String], problem: &str) {
     eprintln!("warning: {flags} can be read in the list of processes ({problem}); give @FILE instead");
 }
 
-/// A flag whose value nobody else may read: not the name of a file, nor an address without a password.
+/// A flag with a secret value: not a file name, and no address without a password.
 fn secret((name, value): &(String, String)) -> Option<(&'static Setting, &str)> {
     let is_plain = value.starts_with('@') || (name == "store" && !has_password(value));
     let setting = TABLE.iter().find(|setting| setting.name == name)?;

@@ -1,10 +1,9 @@
-//! The token of a caller, which is never printed.
+//! A caller's token, which is never printed.
 
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// A token.
 #[derive(Clone)]
 pub struct Token(String);
 

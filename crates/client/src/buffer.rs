@@ -249,7 +249,7 @@ impl BufferState {
         (!given_up).then_some(wait)
     }
 
-    fn take(&mut self) -> PushBatch {
+    fn take_batch(&mut self) -> PushBatch {
         self.oldest_waiting = None;
         self.flush = false;
         let items = std::mem::take(&mut self.items);
@@ -341,7 +341,7 @@ async fn send_all(shared: Arc<BufferShared>) {
                 () = shared.work.notified() => {}
             },
             NextSend::Now => {
-                let batch = shared.lock().take();
+                let batch = shared.lock().take_batch();
                 shared.deliver(&batch).await;
                 shared.room.add_permits(batch.count);
                 shared.bytes_room.add_permits(batch.bytes as usize);

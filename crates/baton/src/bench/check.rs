@@ -1,9 +1,9 @@
-//! What every run must show besides its speed: each message came once, none is missing, and each partition's
-//! messages came in the order they were pushed.
+//! Checks that every benchmark runs besides its measurement: each message came once, none is missing, and each
+//! partition's messages came in push order.
 //!
-//! A producer numbers its messages. Per partition and producer the numbers must rise, so nothing comes twice or
-//! out of order; as many must come as were sent, so nothing is lost. Consumers note a message before they ack
-//! it, and a partition has one consumer at a time, so the notes of many consumers have one order.
+//! A producer numbers its messages. Per partition and producer the numbers must rise, so no message comes twice or
+//! out of order; as many must come as were sent, so none is lost. Consumers record a message before they ack it, and
+//! a partition has one consumer at a time, so the records of many consumers have one order.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,28 +11,27 @@ use anyhow::{Result, ensure};
 
 use super::payload::Stamp;
 
-/// What one group of consumers has seen.
-pub struct Seen {
+/// The messages that one consumer group has received.
+pub struct DeliveryCheck {
     producers: usize,
     partitions: usize,
-    /// Per partition and producer, one more than the last number seen.
+    /// Per partition and producer, one more than the last number received.
     next: Vec<AtomicU32>,
     count: AtomicU64,
 }
 
-impl Seen {
-    /// Nothing seen yet. Where there are at least as many partitions as producers, each partition has one
-    /// producer, and one slot is enough for it.
+impl DeliveryCheck {
+    /// With at least as many partitions as producers, each partition has one producer and needs only one slot.
     pub fn new(producers: usize, partitions: usize) -> Self {
         let slots = if partitions >= producers { partitions } else { partitions * producers };
         let next = (0..slots).map(|_| AtomicU32::new(0)).collect();
         Self { producers, partitions, next, count: AtomicU64::new(0) }
     }
 
-    /// Notes one delivered message.
-    pub fn note(&self, stamp: Stamp) -> Result<()> {
+    /// Records one delivered message.
+    pub fn record(&self, stamp: Stamp) -> Result<()> {
         let (partition, producer) = (stamp.partition as usize, stamp.producer as usize);
-        ensure!(partition < self.partitions && producer < self.producers, "nobody pushed {stamp:?}");
+        ensure!(partition < self.partitions && producer < self.producers, "no producer pushed {stamp:?}");
         let slot =
             if self.partitions >= self.producers { partition } else { partition * self.producers + producer };
         let next = self.next[slot].swap(stamp.sequence + 1, Ordering::Relaxed);
@@ -46,12 +45,12 @@ impl Seen {
         Ok(())
     }
 
-    /// How many were noted.
+    /// How many were recorded.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Says what is wrong when not exactly `sent` messages came.
+    /// Fails unless exactly `sent` messages came.
     pub fn verify(&self, sent: u64) -> Result<()> {
         let count = self.count();
         ensure!(count == sent, "{sent} messages were pushed and {count} delivered");
@@ -63,13 +62,13 @@ impl Seen {
 mod tests {
     use super::*;
 
-    fn note(seen: &Seen, producer: u32, partition: u32, sequence: u32) -> Result<()> {
-        seen.note(Stamp { producer, partition, sequence, at: 0 })
+    fn note(seen: &DeliveryCheck, producer: u32, partition: u32, sequence: u32) -> Result<()> {
+        seen.record(Stamp { producer, partition, sequence, at: 0 })
     }
 
     #[test]
     fn a_complete_run_in_order_passes() {
-        let seen = Seen::new(1, 2);
+        let seen = DeliveryCheck::new(1, 2);
         for (partition, sequence) in [(0, 0), (1, 1), (0, 2), (1, 3)] {
             note(&seen, 0, partition, sequence).unwrap();
         }
@@ -78,7 +77,7 @@ mod tests {
 
     #[test]
     fn producers_that_share_a_partition_are_told_apart() {
-        let seen = Seen::new(2, 1);
+        let seen = DeliveryCheck::new(2, 1);
         for (producer, sequence) in [(0, 0), (1, 0), (1, 1), (0, 1)] {
             note(&seen, producer, 0, sequence).unwrap();
         }
@@ -87,21 +86,21 @@ mod tests {
 
     #[test]
     fn a_duplicate_is_caught() {
-        let seen = Seen::new(1, 1);
+        let seen = DeliveryCheck::new(1, 1);
         note(&seen, 0, 0, 0).unwrap();
         assert!(note(&seen, 0, 0, 0).is_err());
     }
 
     #[test]
     fn disorder_is_caught() {
-        let seen = Seen::new(1, 1);
+        let seen = DeliveryCheck::new(1, 1);
         note(&seen, 0, 0, 1).unwrap();
         assert!(note(&seen, 0, 0, 0).is_err());
     }
 
     #[test]
     fn loss_and_inventions_are_caught() {
-        let seen = Seen::new(1, 1);
+        let seen = DeliveryCheck::new(1, 1);
         note(&seen, 0, 0, 0).unwrap();
         assert!(seen.verify(2).is_err());
         assert!(note(&seen, 0, 5, 0).is_err());

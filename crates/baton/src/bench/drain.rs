@@ -1,23 +1,23 @@
-//! Drain: pop and ack a backlog that is stored already.
+//! Drain: pops and acks a backlog.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::flow::{self, Until};
-use super::report::Row;
+use super::flow::{self, StopAfter};
+use super::report::ReportRow;
 use super::traffic::Load;
 use super::{Args, Measurement, Shape, progress};
 
-/// The time that storing the backlog may take.
+/// The time limit for storing the backlog.
 const FILL_MAX: Duration = Duration::from_secs(3_600);
 
 /// Messages of one push while the backlog is stored.
 const BULK: usize = 1_000;
 
 /// Measures every combination of connections, partitions and batch.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for connections in args.connections_or(&[8], &[8]) {
         for partitions in args.partitions_or(&[100, 10_000], &[100]) {
@@ -30,21 +30,22 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
                     partitions,
                     scatter: args.scatter,
                 };
-                rows.push(one(args, shape).await?);
+                rows.push(measure(args, shape).await?);
             }
         }
     }
     Ok(rows)
 }
 
-async fn one(args: &Args, shape: Shape) -> Result<Row> {
+async fn measure(args: &Args, shape: Shape) -> Result<ReportRow> {
     let mut run = Measurement::prepare(args, shape)?;
     let messages = args.messages_or(500_000, 50_000);
     let bar = progress("drain: fill".into(), Some(messages));
     let (host, queue) = (run.load.host.clone(), run.load.queue.clone());
     let bulk = Arc::new(Load { batch: BULK, host, queue, token: run.load.token.clone(), ..*run.load });
     let producers = run.producers().await?;
-    let producers = flow::push_all(producers, &bulk, Until { messages, duration: FILL_MAX }, &bar).await?;
+    let producers =
+        flow::push_all(producers, &bulk, StopAfter { messages, duration: FILL_MAX }, &bar).await?;
     let sent: u64 = producers.iter().map(|one| one.sent()).sum();
     bar.finish_and_clear();
 

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 
-use super::report::Row;
+use super::report::ReportRow;
 use super::{Args, Measurement, Shape, flow, progress};
 
 /// Measures every number of groups.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for connections in args.connections_or(&[20], &[10]) {
         for partitions in args.partitions_or(&[100], &[100]) {
@@ -16,7 +16,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
                     let scatter = args.scatter;
                     let shape =
                         Shape { scenario: "fan-out", connections, producers, batch, partitions, scatter };
-                    rows.push(one(args, shape, groups).await?);
+                    rows.push(measure(args, shape, groups).await?);
                 }
             }
         }
@@ -24,7 +24,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-async fn one(args: &Args, shape: Shape, groups: usize) -> Result<Row> {
+async fn measure(args: &Args, shape: Shape, groups: usize) -> Result<ReportRow> {
     let mut run = Measurement::prepare(args, shape)?;
     let bar = progress(format!("fan-out: {groups} groups"), args.messages);
     let producers = run.producers().await?;

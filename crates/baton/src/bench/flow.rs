@@ -1,7 +1,7 @@
-//! Producers and consumers at work together: the part that the scenarios share.
+//! Concurrent producers and consumers, shared by the scenarios.
 //!
-//! Producers stop while [`WINDOW_BATCHES`] batches each are not finished, so that latency is that of the server
-//! and not of a backlog that grows for as long as the run lasts.
+//! A producer pauses while [`WINDOW_BATCHES`] of its batches are unfinished. So the measured latency is that of the
+//! server, not of a backlog that grows during the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,29 +12,29 @@ use indicatif::ProgressBar;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
-use super::check::Seen;
+use super::check::DeliveryCheck;
 use super::histogram::Histogram;
 use super::traffic::{Consumer, Load, Producer};
 
 /// Batches that one producer may have unfinished.
 const WINDOW_BATCHES: usize = 4;
-/// How long nothing may move before the missing messages are taken for lost.
+/// After this long without progress, missing messages count as lost.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// When producers stop: after a time or after a number of messages, whichever comes first.
+/// When producers stop: after a time or a number of messages, whichever comes first.
 #[derive(Clone, Copy, Debug)]
-pub struct Until {
+pub struct StopAfter {
     /// The time.
     pub duration: Duration,
     /// The number, over all producers.
     pub messages: u64,
 }
 
-/// Pushes with all producers and returns them, so that they can go on later.
+/// Pushes with all producers and returns them for further pushes.
 pub async fn push_all(
     producers: Vec<Producer>,
     load: &Arc<Load>,
-    until: Until,
+    until: StopAfter,
     bar: &ProgressBar,
 ) -> Result<Vec<Producer>> {
     let quota = Quota::new(load, until, None);
@@ -49,19 +49,19 @@ pub async fn push_all(
     Ok(producers)
 }
 
-/// How much is still to be pushed, and how much may be under way.
+/// How many messages are left to push, and how many may be in flight.
 struct Quota {
     load: Arc<Load>,
     ends_at: Duration,
     left: AtomicU64,
-    /// Deliveries that may be unfinished; `None` when nobody consumes.
+    /// Deliveries that may be unfinished; `None` without consumers.
     window: Option<Semaphore>,
     /// Deliveries that each message causes.
     groups: usize,
 }
 
 impl Quota {
-    fn new(load: &Arc<Load>, until: Until, groups: Option<usize>) -> Arc<Self> {
+    fn new(load: &Arc<Load>, until: StopAfter, groups: Option<usize>) -> Arc<Self> {
         let groups_or_one = groups.unwrap_or(1);
         let permits = load.producers * load.batch * WINDOW_BATCHES * groups_or_one;
         Arc::new(Self {
@@ -73,7 +73,7 @@ impl Quota {
         })
     }
 
-    /// How many messages the next push may have; 0 is the end.
+    /// How many messages the next push may have; 0 at the end.
     async fn next(&self) -> Result<usize> {
         if self.load.clock.elapsed() >= self.ends_at {
             return Ok(0);
@@ -99,10 +99,10 @@ async fn produce(quota: Arc<Quota>, mut producer: Producer, bar: ProgressBar) ->
     }
 }
 
-/// What consumers need to know to stop.
+/// The state by which consumers stop.
 struct Finish {
     finished: AtomicU64,
-    /// All deliveries that there will be; meaningful once `known` is set.
+    /// The total number of deliveries; valid once `known` is set.
     expected: AtomicU64,
     known: AtomicBool,
     over: Notify,
@@ -133,7 +133,7 @@ impl Finish {
 async fn consume(
     quota: Option<Arc<Quota>>,
     finish: Arc<Finish>,
-    seen: Arc<Seen>,
+    seen: Arc<DeliveryCheck>,
     mut consumer: Consumer,
     bar: Option<ProgressBar>,
 ) -> Result<Histogram> {
@@ -158,18 +158,18 @@ async fn consume(
     }
 }
 
-/// One group of consumers and what it has seen.
+/// One consumer group and the messages it has received.
 pub struct Group {
     /// Its members.
     pub consumers: Vec<Consumer>,
-    /// Their notes.
-    pub seen: Arc<Seen>,
+    /// The messages they received.
+    pub seen: Arc<DeliveryCheck>,
 }
 
-/// Pushes and consumes until every group has finished everything; says how many messages were pushed.
+/// Pushes and consumes until every group has finished everything. Returns how many messages were pushed.
 pub async fn push_and_consume(
     load: &Arc<Load>,
-    until: Until,
+    until: StopAfter,
     producers: Vec<Producer>,
     groups: Vec<Group>,
     bar: &ProgressBar,
@@ -248,8 +248,8 @@ async fn collect(mut consuming: JoinSet<Result<Histogram>>) -> Result<Histogram>
     Ok(latency)
 }
 
-/// Returns when nothing has been finished for [`STALL_MAX`]: a lost message would otherwise be waited for
-/// without end, also by producers whose window it fills.
+/// Returns when nothing has finished for [`STALL_MAX`]. Without that, consumers would wait forever for a lost
+/// message, and so would producers whose window it fills.
 async fn stall(finish: &Finish) -> anyhow::Error {
     loop {
         let before = finish.finished.load(Ordering::SeqCst);

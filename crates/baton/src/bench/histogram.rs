@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Longer durations count as this one, an hour.
 const NANOS_MAX: u64 = 3_600_000_000_000;
-/// Percentiles are off by less than a hundredth.
+/// The relative error of percentiles is below a hundredth.
 const SIGNIFICANT_DIGITS: u8 = 2;
 
 /// Counts durations.
@@ -33,17 +33,17 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one duration.
     pub fn record(&mut self, duration: Duration) {
         self.0.saturating_record(u64::try_from(duration.as_nanos()).unwrap_or(NANOS_MAX));
     }
 
-    /// Adds what another counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    /// The percentiles, when anything was counted.
+    /// The percentiles; `None` of an empty histogram.
     pub fn latency(&self) -> Option<Latency> {
         let micros_at = |quantile| self.0.value_at_quantile(quantile) as f64 / 1e3;
         (!self.0.is_empty()).then(|| Latency {

@@ -1,8 +1,8 @@
-//! Jobs that do nothing, all the way through: enqueued, leased and reported in batches over HTTP.
+//! Empty jobs end to end: enqueued, leased and reported in batches over HTTP.
 //!
-//! Measured are what was enqueued before, a steady state with producers and workers together, the same with a limit
-//! per key, how soon an idle worker has a job, and what a million jobs for tomorrow cost today. Always: a figure is
-//! printed only when every job of its run was completed, and none was accepted twice.
+//! Measures a burn-down of a backlog, a steady state with producers and workers together, the same with a limit per
+//! key, how soon an idle worker gets a job, and the cost of a million jobs scheduled for tomorrow. Always: a figure
+//! is printed only when every job of its run was completed, and none was accepted twice.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-use super::flow::Until;
+use super::flow::StopAfter;
 use super::histogram::Histogram;
-use super::report::Row;
+use super::report::ReportRow;
 use super::server::Server;
 use super::wire::Connection;
 use super::{Args, progress};
 use crate::token::Token;
 
-/// Batches of each producer that may be unfinished, so that times are the server's and not those of a backlog.
+/// Unfinished batches of each producer, so that the latency is the server's and not that of a backlog.
 const UNFINISHED: usize = 4;
-/// How long an idle server is looked at.
+/// How long an idle server is observed.
 const IDLE: Duration = Duration::from_secs(3);
-/// How long a worker's lease waits: short, since all wait at the end of a run.
+/// How long a worker's lease call waits: short, since all wait at the end of a run.
 const WAIT: Duration = Duration::from_millis(40);
-/// The pause before each job of the pick-up.
+/// The pause before each job of the pick-up scenario.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What is special about the jobs of a run.
+/// The variant of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
@@ -40,7 +40,7 @@ enum Kind {
     Tomorrow,
 }
 
-/// What producers and workers of one run have in common.
+/// The state that producers and workers of one run share.
 struct Load {
     host: String,
     token: Option<Token>,
@@ -121,7 +121,7 @@ impl Load {
     }
 
     /// Enqueues batches until the time or the number is reached.
-    async fn produce(self: Arc<Self>, until: Until) -> Result<()> {
+    async fn produce(self: Arc<Self>, until: StopAfter) -> Result<()> {
         let (mut connection, mut body) = (self.connect().await?, Vec::new());
         while self.clock.elapsed() < until.duration {
             let first = self.sent.fetch_add(self.batch as u64, Ordering::SeqCst);
@@ -137,7 +137,7 @@ impl Load {
         Ok(())
     }
 
-    /// Leases and completes jobs for as long as `goes_on`, and then until all are done.
+    /// Leases and completes jobs while `goes_on` is open, and then until all are done.
     async fn work(self: Arc<Self>, goes_on: Arc<Semaphore>) -> Result<Histogram> {
         let (mut connection, mut latency) = (self.connect().await?, Histogram::default());
         let told = format!("{{\"name\":\"bench\",\"queues\":[\"{}\"]}}", self.queue);
@@ -176,7 +176,7 @@ impl Load {
         Ok(latency)
     }
 
-    /// Whether the server says the same as the workers.
+    /// Checks that the server's counts agree with the workers'.
     async fn verify(&self) -> Result<u64> {
         let sent = self.sent.load(Ordering::SeqCst);
         let mut connection = self.connect().await?;
@@ -189,21 +189,22 @@ impl Load {
     }
 }
 
-/// One measurement under way.
+/// A running measurement.
 struct Run<'a> {
     server: &'a Server,
-    row: Row,
+    row: ReportRow,
     watch: Stopwatch,
     before: Option<super::server::Usage>,
 }
 
 impl<'a> Run<'a> {
     fn start(server: &'a Server, scenario: &'static str, connections: usize, batch: usize) -> Self {
-        let row = Row { system: "baton", scenario, connections, batch: Some(batch), ..Row::default() };
+        let row =
+            ReportRow { system: "baton", scenario, connections, batch: Some(batch), ..ReportRow::default() };
         Self { server, row, watch: Stopwatch::start(), before: server.usage() }
     }
 
-    fn stop(mut self, jobs: u64, latency: Option<&Histogram>) -> Row {
+    fn stop(mut self, jobs: u64, latency: Option<&Histogram>) -> ReportRow {
         let seconds = self.watch.elapsed().as_secs_f64();
         self.row.messages = jobs;
         self.row.seconds = seconds;
@@ -228,7 +229,7 @@ async fn joined(tasks: &mut JoinSet<Result<Histogram>>) -> Result<Histogram> {
     Ok(all)
 }
 
-async fn produce(load: &Arc<Load>, producers: usize, until: Until) -> Result<()> {
+async fn produce(load: &Arc<Load>, producers: usize, until: StopAfter) -> Result<()> {
     let mut tasks = JoinSet::new();
     (0..producers).for_each(|_| drop(tasks.spawn(Arc::clone(load).produce(until))));
     while let Some(ended) = tasks.join_next().await {
@@ -250,7 +251,7 @@ async fn steady(
     scenario: &'static str,
     kind: Kind,
     (connections, batch): (usize, usize),
-) -> Result<Row> {
+) -> Result<ReportRow> {
     let producers = (connections / 3).max(1);
     let load = Load::new(args, server, kind, batch, UNFINISHED * producers * batch);
     let run = Run::start(server, scenario, connections, batch);
@@ -264,10 +265,10 @@ async fn steady(
     Ok(row)
 }
 
-/// What waits already.
-async fn burn_down(args: &Args, server: &Server, connections: usize, batch: usize) -> Result<Vec<Row>> {
+/// Completes a backlog.
+async fn burn_down(args: &Args, server: &Server, connections: usize, batch: usize) -> Result<Vec<ReportRow>> {
     let load = Load::new(args, server, Kind::Plain, batch, usize::MAX);
-    let all = Until { duration: Duration::MAX, messages: args.messages_or(300_000, 50_000) };
+    let all = StopAfter { duration: Duration::MAX, messages: args.messages_or(300_000, 50_000) };
     let run = Run::start(server, "jobs-enqueue", connections, batch);
     produce(&load, connections, all).await?;
     let enqueued = run.stop(load.sent.load(Ordering::SeqCst), None);
@@ -279,8 +280,8 @@ async fn burn_down(args: &Args, server: &Server, connections: usize, batch: usiz
     Ok(vec![enqueued, done])
 }
 
-/// One job at a time for a worker that waits.
-async fn pick_up(args: &Args, server: &Server) -> Result<Row> {
+/// Enqueues one job at a time for an idle worker.
+async fn pick_up(args: &Args, server: &Server) -> Result<ReportRow> {
     let samples = u64::from(args.samples.unwrap_or(if args.quick { 50 } else { 300 }));
     let load = Load::new(args, server, Kind::Plain, 1, 0);
     let run = Run::start(server, "jobs-pickup", 2, 1);
@@ -304,7 +305,7 @@ async fn pick_up(args: &Args, server: &Server) -> Result<Row> {
 }
 
 /// Measures every combination of connections and batch, on one server.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for connections in args.connections_or(&[12], &[12]) {
         for batch in args.batch_or(&[500], &[500]) {
@@ -323,7 +324,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
 }
 
 /// Measures the steady state alone.
-pub async fn steady_alone(args: &Args) -> Result<Vec<Row>> {
+pub async fn steady_alone(args: &Args) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for connections in args.connections_or(&[12], &[12]) {
         for batch in args.batch_or(&[500], &[500]) {
@@ -335,8 +336,8 @@ pub async fn steady_alone(args: &Args) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures a steady state before and beside many jobs that wait for tomorrow, and the server while it is idle.
-pub async fn tomorrow(args: &Args) -> Result<Vec<Row>> {
+/// Measures a steady state before and beside many jobs scheduled for tomorrow, and the server while it is idle.
+pub async fn tomorrow(args: &Args) -> Result<Vec<ReportRow>> {
     let mut server = args.server()?;
     let (connections, batch) = (args.connections_or(&[12], &[12])[0], args.batch_or(&[500], &[500])[0]);
     let waiting = args.messages_or(1_000_000, 100_000);
@@ -344,7 +345,7 @@ pub async fn tomorrow(args: &Args) -> Result<Vec<Row>> {
     let before = steady(args, &server, "jobs-before", Kind::Plain, (connections, batch)).await?;
     let load = Load::new(args, &server, Kind::Tomorrow, batch, usize::MAX);
     let run = Run::start(&server, "jobs-tomorrow", connections, batch);
-    produce(&load, connections, Until { duration: Duration::MAX, messages: waiting }).await?;
+    produce(&load, connections, StopAfter { duration: Duration::MAX, messages: waiting }).await?;
     let mut stored = run.stop(load.verify().await?, None);
     if let Some(before) = server.usage() {
         baton_env::sleep(IDLE).await;

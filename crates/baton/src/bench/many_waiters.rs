@@ -1,8 +1,8 @@
-//! Many waiters: thousands of pops wait at once, each on a connection of its own. What they cost the server in
-//! memory and, while nothing happens, in processor time; then one message for each, which every one must get.
+//! Many waiters: thousands of pops wait at once, each on its own connection. Measures their cost in memory and, while
+//! idle, in processor time; then pushes one message for each, which every one must get.
 //!
-//! Half of them wait for any partition of a queue, half for one partition each of another queue, since a server
-//! may keep the two in different ways.
+//! Half of them wait for any partition of a queue, half for one partition each of another queue, since a server may
+//! implement the two differently.
 
 use std::io::Write;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use serde::Deserialize;
 use tokio::task::JoinSet;
 
 use super::histogram::Histogram;
-use super::report::Row;
+use super::report::ReportRow;
 use super::traffic::{self, Load};
 use super::wire::Connection;
 use super::{Args, Measurement, Shape, progress};
@@ -22,13 +22,13 @@ use super::{Args, Measurement, Shape, progress};
 const OPENING: usize = 100;
 /// Messages of one push.
 const PUSH: usize = 100;
-/// How long a pop waits; nobody may run into it.
+/// How long a pop waits; none may time out.
 const WAIT: Duration = Duration::from_secs(280);
-/// Given to the server to park the last pop, and to settle.
+/// Time for the server to park the last pop.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// Measures one crowd.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+/// Measures one number of waiters.
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let waiters = args.waiters.unwrap_or(if args.quick { 1_000 } else { 10_000 });
     let idle = Duration::from_secs(if args.quick { 2 } else { 10 });
     let shape = Shape {
@@ -90,7 +90,7 @@ fn path(number: usize, any: &str, each: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct Popped<'a> {
+struct PopResponse<'a> {
     #[serde(borrow)]
     messages: Vec<Message<'a>>,
 }
@@ -104,12 +104,12 @@ struct Message<'a> {
     data: usize,
 }
 
-/// Waits for one message and acks it; says which one it was and when it came.
+/// Waits for one message and acks it. Returns its number and when it came.
 async fn wait(mut connection: Connection, path: String, clock: Stopwatch) -> Result<(usize, Duration)> {
     let (status, answer) = connection.get(&path).await?;
     let received = clock.elapsed();
     ensure!(status == 200, "a waiting pop was answered {status}");
-    let popped: Popped<'_> = serde_json::from_slice(answer)?;
+    let popped: PopResponse<'_> = serde_json::from_slice(answer)?;
     let [Message { transaction_id, partition_id, lease_id, data }] = &popped.messages[..] else {
         anyhow::bail!("a waiting pop got {} messages", popped.messages.len());
     };
@@ -123,7 +123,7 @@ async fn wait(mut connection: Connection, path: String, clock: Stopwatch) -> Res
     Ok((number, received))
 }
 
-/// Pushes one message for each waiter, and says when each was sent.
+/// Pushes one message for each waiter. Returns when each was sent.
 async fn push_to_all(run: &Measurement, waiters: usize, any: &str, each: &str) -> Result<Vec<Duration>> {
     let mut connection = Connection::open(run.server.host(), run.load.token.as_ref()).await?;
     let mut sent_at = Vec::with_capacity(waiters);
@@ -153,7 +153,7 @@ async fn collect(mut waiting: JoinSet<Result<(usize, Duration)>>, sent_at: &[Dur
         .context("some waiters never got a message")?
     {
         let (number, received) = ended??;
-        let slot = seen.get_mut(number).context("a message that nobody pushed")?;
+        let slot = seen.get_mut(number).context("a message that no producer pushed")?;
         ensure!(!std::mem::replace(slot, true), "message {number} was delivered twice");
         latency.record(received.saturating_sub(sent_at[number]));
     }

@@ -1,8 +1,8 @@
-//! `baton bench`: how fast a server is, and whether it keeps its promises while it is.
+//! `baton bench`: measures a server, and checks that it keeps its guarantees under load.
 //!
-//! One file per scenario, over shared producers and consumers (`traffic`, `flow`) that check every message
-//! (`check`). Always: a figure is printed only when every message of its run came once and in order. Not here:
-//! other systems; `bench/run` measures those with the same payloads and rules. Start at [`run`].
+//! One file per scenario, over shared producers and consumers (`traffic`, `flow`) that check every message (`check`).
+//! Always: a figure is printed only when every message of its run came once and in order. Not here: other systems;
+//! `bench/run` measures those with the same payloads and rules. Start at [`run`].
 
 mod check;
 mod drain;
@@ -34,9 +34,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::task::AbortOnDropHandle;
 
-use self::check::Seen;
-use self::flow::{Group, Until};
-use self::report::Row;
+use self::check::DeliveryCheck;
+use self::flow::{Group, StopAfter};
+use self::report::ReportRow;
 use self::server::{Server, Usage};
 use self::traffic::{Consumer, Load, Producer};
 use crate::commands::start;
@@ -49,7 +49,7 @@ pub enum Scenario {
     All,
     /// Push only, over few and many partitions.
     Push,
-    /// Push, pop and ack, with the time each message is under way.
+    /// Push, pop and ack, with the latency of each message.
     Pipeline,
     /// Several groups that each get every message.
     FanOut,
@@ -57,15 +57,15 @@ pub enum Scenario {
     WakeUp,
     /// Thousands of pops that wait, then one message for each.
     ManyWaiters,
-    /// Pop and ack what is stored already.
+    /// Pop and ack a stored backlog.
     Drain,
-    /// Kill the server and start it again on what it has stored.
+    /// Kill the server and restart it on its data.
     Restart,
-    /// Enqueue, lease and report jobs that do nothing.
+    /// Enqueue, lease and report empty jobs.
     Jobs,
-    /// Of these, the steady state alone.
+    /// Only the steady state of these.
     JobsSteady,
-    /// The same beside many jobs that wait for tomorrow.
+    /// The steady state beside many jobs scheduled for tomorrow.
     JobsTomorrow,
 }
 
@@ -75,7 +75,7 @@ pub struct Args {
     /// What to measure.
     #[arg(value_enum, default_value = "all")]
     pub scenario: Scenario,
-    /// A server that is running; without it, each measurement starts a server of its own.
+    /// A running server; without it, each measurement starts its own.
     #[arg(long)]
     pub url: Option<String>,
     /// Token that the server asks for
@@ -84,7 +84,7 @@ pub struct Args {
     /// The process of that server, to report its memory and processor time.
     #[arg(long, requires = "url")]
     pub server_pid: Option<u32>,
-    /// Where servers of our own keep their data; should be on the disk that matters.
+    /// The data directory of started servers; should be on the disk that matters.
     #[arg(long, default_value = ".")]
     pub data: PathBuf,
     /// Stop each measurement after this many messages.
@@ -111,13 +111,13 @@ pub struct Args {
     /// Samples of the wake-up.
     #[arg(long)]
     pub samples: Option<u32>,
-    /// In the pipeline, spread each push over partitions instead of sending it to one.
+    /// In the pipeline, spread each push over several partitions instead of sending it to one.
     #[arg(long)]
     pub scatter: bool,
-    /// Where there are only pushes, send each to one partition instead of spreading it.
+    /// In push-only scenarios, send each push to one partition instead of spreading it.
     #[arg(long)]
     pub together: bool,
-    /// Give each message a transaction id, so that the server looks for a repeated one.
+    /// Give each message a transaction id, so that the server checks for duplicates.
     #[arg(long)]
     pub ids: bool,
     /// The size of each payload.
@@ -129,13 +129,13 @@ pub struct Args {
     /// Print JSON lines instead of a table.
     #[arg(long)]
     pub json: bool,
-    /// Write throughput and latency as a picture.
+    /// Write throughput and latency to an SVG file.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
 }
 
 impl Args {
-    /// The values given on the command line, or else the scenario's own.
+    /// The values of the command line, or else the defaults of the scenario.
     fn or<T: Copy>(given: &[T], usual: &[T], quick: &[T], is_quick: bool) -> Vec<T> {
         match given {
             [] if is_quick => quick.to_vec(),
@@ -161,15 +161,15 @@ impl Args {
         self.messages.unwrap_or(if self.quick { quick } else { usual })
     }
 
-    /// When producers stop. A run that is bounded by messages alone has all the time it needs.
-    fn until(&self) -> Until {
+    /// When producers stop. A run that is bounded by messages alone has no time limit.
+    fn until(&self) -> StopAfter {
         let usual = match (self.messages, self.quick) {
             (Some(_), _) => 86_400,
             (None, true) => 1,
             (None, false) => 5,
         };
         let duration = self.duration.unwrap_or(Duration::from_secs(usual));
-        Until { duration, messages: self.messages.unwrap_or(u64::MAX) }
+        StopAfter { duration, messages: self.messages.unwrap_or(u64::MAX) }
     }
 
     fn server(&self) -> Result<Server> {
@@ -180,7 +180,7 @@ impl Args {
     }
 }
 
-/// Measures until all is measured, or somebody ends it; then a server of our own ends too, and its files go.
+/// Measures until done or interrupted; then stops its own server and deletes its files.
 pub async fn run(args: Args) -> Result<()> {
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     // As a task: on the main thread, every answer would wake two threads instead of one.
@@ -188,7 +188,7 @@ pub async fn run(args: Args) -> Result<()> {
     let stopped = tokio::select! {
         done = &mut measuring => return done?,
         _ = interrupt.recv() => "interrupted",
-        _ = terminate.recv() => "told to end",
+        _ = terminate.recv() => "terminated",
     };
     measuring.abort();
     // It has ended when it was interrupted, or just before.
@@ -196,7 +196,7 @@ pub async fn run(args: Args) -> Result<()> {
     bail!("{stopped} before all was measured");
 }
 
-/// Runs the scenarios and prints what they found.
+/// Runs the scenarios and prints their results.
 async fn measure(args: Args) -> Result<()> {
     ensure!(args.payload_bytes <= 1 << 19, "payloads of at most 512 KiB are measured");
     let numbers = [&args.connections, &args.batch, &args.partitions, &args.groups];
@@ -205,7 +205,7 @@ async fn measure(args: Args) -> Result<()> {
         "connections, batches, partitions and groups start at 1"
     );
     if let Some(path) = &args.plot {
-        // Better known before an hour of measuring than after it.
+        // Fails now rather than after an hour of measuring.
         File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let scenarios = match args.scenario {
@@ -248,13 +248,13 @@ async fn measure(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// One measurement under way: its server, its load and what the server had used when it began.
+/// A running measurement: its server, its load and the server's usage at its start.
 struct Measurement {
     server: Server,
     load: Arc<Load>,
     watch: Stopwatch,
     before: Option<Usage>,
-    row: Row,
+    row: ReportRow,
 }
 
 /// The parameters of one measurement.
@@ -284,7 +284,7 @@ impl Measurement {
             ids: args.ids,
             clock: Stopwatch::start(),
         };
-        let row = Row {
+        let row = ReportRow {
             system: "baton",
             scenario: shape.scenario,
             connections: shape.connections,
@@ -292,7 +292,7 @@ impl Measurement {
             partitions: Some(shape.partitions),
             scatter: Some(shape.scatter),
             payload_bytes: args.payload_bytes,
-            ..Row::default()
+            ..ReportRow::default()
         };
         let before = server.usage();
         Ok(Self { server, load: Arc::new(load), watch: Stopwatch::start(), before, row })
@@ -306,33 +306,33 @@ impl Measurement {
         Ok(producers)
     }
 
-    /// A group of `count` consumers that has seen nothing yet.
+    /// A group of `count` consumers that has received nothing yet.
     async fn group(&self, count: usize, name: &str) -> Result<Group> {
         self.group_with(&self.load, count, name).await
     }
 
-    /// A group that pops in a way of its own.
+    /// A group with a load of its own.
     async fn group_with(&self, load: &Arc<Load>, count: usize, name: &str) -> Result<Group> {
         let mut consumers = Vec::new();
         for _ in 0..count {
             consumers.push(Consumer::open(load.clone(), name).await?);
         }
-        Ok(Group { consumers, seen: Arc::new(Seen::new(self.load.producers, self.load.partitions)) })
+        Ok(Group { consumers, seen: Arc::new(DeliveryCheck::new(self.load.producers, self.load.partitions)) })
     }
 
-    /// Makes sure that a group was given all that was sent, and that nothing comes again.
-    async fn verify(&self, seen: &Seen, group: &str, sent: u64) -> Result<()> {
+    /// Checks that a group received everything that was sent, and that nothing comes again.
+    async fn verify(&self, seen: &DeliveryCheck, group: &str, sent: u64) -> Result<()> {
         seen.verify(sent)?;
         traffic::expect_nothing(&self.load, group).await
     }
 
-    /// From here on it counts.
+    /// Starts the measurement.
     fn start(&mut self) {
         self.before = self.server.usage();
         self.watch = Stopwatch::start();
     }
 
-    /// To here it counts: `messages` went through, of which the rate is taken.
+    /// Ends the measurement: `messages` is the base of the rate.
     fn stop(&mut self, messages: u64) {
         let seconds = self.watch.elapsed().as_secs_f64();
         self.row.messages = messages;
@@ -345,15 +345,15 @@ impl Measurement {
         }
     }
 
-    /// The row, once everything has been checked.
-    fn verified(mut self) -> Result<Row> {
+    /// The row, after all checks.
+    fn verified(mut self) -> Result<ReportRow> {
         self.server.ensure_alive()?;
         self.row.verified = true;
         Ok(self.row)
     }
 }
 
-/// A bar for people who watch; nothing when the output is not a terminal.
+/// A progress bar; hidden when the output is not a terminal.
 fn progress(what: String, length: Option<u64>) -> ProgressBar {
     let bar = match length {
         Some(length) => ProgressBar::new(length),

@@ -1,5 +1,5 @@
-//! The payload: JSON of an exact size that says who sent it, where to, as which, and when. The filler is random
-//! text, so that nobody gains by compressing it.
+//! The payload: JSON of an exact size with its producer, partition, number and time. The filler is random text, so
+//! that compression gains nothing.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -9,23 +9,23 @@ use serde::Deserialize;
 /// Bytes of random text that fillers are cut from.
 const FILLER_BYTES: usize = 1 << 20;
 
-/// What a payload says.
+/// The data of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub struct Stamp {
-    /// Who sent it.
+    /// The producer.
     #[serde(rename = "p")]
     pub producer: u32,
-    /// To which partition.
+    /// The partition.
     #[serde(rename = "k")]
     pub partition: u32,
-    /// As which of its messages.
+    /// The number among the producer's messages.
     #[serde(rename = "s")]
     pub sequence: u32,
-    /// When, in nanoseconds since the start of the run, just before the push.
+    /// The time, in nanoseconds since the start of the run, just before the push.
     pub at: u64,
 }
 
-/// Appends a payload of `bytes` bytes, or the least that holds the stamp.
+/// Appends a payload of `bytes` bytes, or more if the stamp needs more.
 pub fn append(output: &mut Vec<u8>, stamp: Stamp, bytes: usize) {
     let start = output.len();
     let Stamp { producer, partition, sequence, at } = stamp;

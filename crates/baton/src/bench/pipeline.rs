@@ -1,15 +1,15 @@
-//! Push, pop, ack: how many messages a second go all the way through, and how long one is under way from just
-//! before its push to its receipt. A single connection does the three in turn, and asks for messages together with the
-//! push that brings them; of several, half push and half consume.
+//! Pipeline: push, pop and ack. Measures end-to-end messages a second, and the latency from just before a push to the
+//! message's receipt. A single connection alternates between the three, and pipelines the pop with its push; of
+//! several connections, half push and half consume.
 
 use anyhow::Result;
 
-use super::report::Row;
-use super::traffic::Soloist;
+use super::report::ReportRow;
+use super::traffic::AlternatingClient;
 use super::{Args, Measurement, Shape, flow, progress};
 
 /// Measures every combination of connections, batch and partitions.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for connections in args.connections_or(&[1, 8, 32], &[8]) {
         for partitions in args.partitions_or(&[100], &[100]) {
@@ -22,14 +22,14 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
                     partitions,
                     scatter: args.scatter,
                 };
-                rows.push(one(args, shape).await?);
+                rows.push(measure(args, shape).await?);
             }
         }
     }
     Ok(rows)
 }
 
-async fn one(args: &Args, shape: Shape) -> Result<Row> {
+async fn measure(args: &Args, shape: Shape) -> Result<ReportRow> {
     let mut run = Measurement::prepare(args, shape)?;
     let bar = progress(format!("pipeline: batch {} × {}", shape.batch, shape.connections), args.messages);
     let (sent, latency) = if shape.connections == 1 {
@@ -53,12 +53,12 @@ async fn one(args: &Args, shape: Shape) -> Result<Row> {
 
 /// One batch after the other on a single connection.
 async fn alternate(args: &Args, run: &mut Measurement) -> Result<(u64, super::histogram::Histogram)> {
-    let mut soloist = Soloist::open(&run.load).await?;
+    let mut soloist = AlternatingClient::open(&run.load).await?;
     let seen = run.group(0, "").await?.seen;
     let until = args.until();
     run.start();
     while run.watch.elapsed() < until.duration && soloist.sent() < until.messages {
-        soloist.turn(run.load.batch, &seen).await?;
+        soloist.run_round(run.load.batch, &seen).await?;
     }
     run.stop(soloist.sent());
     run.verify(&seen, "", soloist.sent()).await?;

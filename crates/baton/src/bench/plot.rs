@@ -1,4 +1,4 @@
-//! The report as a picture: throughput above, latency percentiles below, one column for each row.
+//! The report as an SVG: throughput above, latency percentiles below, one column for each row.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use plotters::coord::ranged1d::{SegmentedCoord, ValueFormatter};
 use plotters::coord::types::RangedCoordusize;
 use plotters::prelude::*;
 
-use super::report::Row;
+use super::report::ReportRow;
 
 const PANEL_HEIGHT: u32 = 360;
 const INK: RGBColor = RGBColor(60, 60, 60);
@@ -17,7 +17,7 @@ const LINES: [(&str, RGBColor); 3] =
     [("p50", RGBColor(70, 150, 90)), ("p95", RGBColor(225, 150, 40)), ("p99", RGBColor(195, 60, 60))];
 
 /// Writes the picture as SVG.
-pub fn write(path: &Path, rows: &[Row]) -> Result<()> {
+pub fn write(path: &Path, rows: &[ReportRow]) -> Result<()> {
     let width = (rows.len() as u32 * 110).clamp(640, 3_000);
     let (has_rate, has_latency) = panels(rows);
     let height = PANEL_HEIGHT * (u32::from(has_rate) + u32::from(has_latency)).max(1);
@@ -27,16 +27,16 @@ pub fn write(path: &Path, rows: &[Row]) -> Result<()> {
 }
 
 /// Whether any row has a rate, and whether any has latencies.
-fn panels(rows: &[Row]) -> (bool, bool) {
+fn panels(rows: &[ReportRow]) -> (bool, bool) {
     let has_rate = rows.iter().any(|row| row.messages_per_second.is_some());
     (has_rate, rows.iter().any(|row| row.latency_us.is_some()))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-fn draw(area: &Area<'_>, rows: &[Row]) -> Result<(), String> {
+fn draw(area: &Area<'_>, rows: &[ReportRow]) -> Result<(), String> {
     area.fill(&WHITE).map_err(|e| e.to_string())?;
-    let labels: Vec<String> = rows.iter().map(Row::label).collect();
+    let labels: Vec<String> = rows.iter().map(ReportRow::label).collect();
     let (has_rate, has_latency) = panels(rows);
     let (above, below) = area.split_vertically(if has_rate { PANEL_HEIGHT } else { 0 });
     if has_rate {
@@ -52,11 +52,11 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Columns = SegmentedCoord<RangedCoordusize>;
 
 /// One column for each row. (The end of a range of columns is part of it.)
-fn columns(rows: &[Row]) -> Columns {
+fn columns(rows: &[ReportRow]) -> Columns {
     (0..rows.len().saturating_sub(1)).into_segmented()
 }
 
-fn throughput(area: &Area<'_>, rows: &[Row], labels: &[String]) -> Drawn {
+fn throughput(area: &Area<'_>, rows: &[ReportRow], labels: &[String]) -> Drawn {
     let top = rows.iter().filter_map(|row| row.messages_per_second).fold(1.0, f64::max);
     let mut chart = ChartBuilder::on(area)
         .caption("Messages per second", ("sans-serif", 18))
@@ -75,7 +75,7 @@ fn throughput(area: &Area<'_>, rows: &[Row], labels: &[String]) -> Drawn {
     Ok(())
 }
 
-fn latency(area: &Area<'_>, rows: &[Row], labels: &[String]) -> Drawn {
+fn latency(area: &Area<'_>, rows: &[ReportRow], labels: &[String]) -> Drawn {
     let top = rows.iter().filter_map(|row| row.latency_us).map(|l| l.p99 / 1e3).fold(0.01, f64::max);
     let bottom = rows.iter().filter_map(|row| row.latency_us).map(|l| l.p50 / 1e3).fold(top, f64::min);
     let mut chart = ChartBuilder::on(area)
@@ -132,12 +132,12 @@ mod tests {
     #[test]
     fn every_row_has_a_bar_and_a_label() {
         let latency_us = Some(Latency { p50: 900.0, p95: 2_000.0, p99: 4_000.0, max: 9_000.0 });
-        let row = |batch| Row {
+        let row = |batch| ReportRow {
             scenario: "push",
             batch: Some(batch),
             messages_per_second: Some(batch as f64 * 1_000.0),
             latency_us,
-            ..Row::default()
+            ..ReportRow::default()
         };
         let path = std::env::temp_dir().join(format!("plot-{:016x}.svg", baton_env::random_u64()));
         write(&path, &[row(1), row(10)]).unwrap();

@@ -1,27 +1,27 @@
 //! Push only: batches of several sizes over few and many partitions. The latency is that of a push.
 //!
-//! Every partition exists before the clock starts, so that a million of them are measured as they are found in
-//! a server that has been running, and the memory that they cost is told. What was pushed is consumed after
-//! the clock has stopped, to see that all of it is there.
+//! Every partition exists before the clock starts, so that a million of them are measured as in a long-running
+//! server, with the memory that they cost. After the clock has stopped, the messages are consumed to check that all
+//! of them are there.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 
-use super::flow::{self, Until};
+use super::flow::{self, StopAfter};
 use super::histogram::Histogram;
-use super::report::Row;
+use super::report::ReportRow;
 use super::traffic::Load;
 use super::{Args, Measurement, Shape, progress};
 
 /// Messages of one push while partitions are created, and of one pop while the result is checked.
 const BULK: usize = 1_000;
-/// The time that creating partitions may take.
+/// The time limit for creating partitions.
 const FILL_MAX: Duration = Duration::from_secs(3_600);
 
 /// Measures every combination of batch, partitions and connections.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let mut rows = Vec::new();
     for connections in args.connections_or(&[8], &[8]) {
         for partitions in args.partitions_or(&[1, 100, 10_000, 1_000_000], &[1, 10_000]) {
@@ -34,20 +34,20 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
                     partitions,
                     scatter: !args.together,
                 };
-                rows.push(one(args, shape).await?);
+                rows.push(measure(args, shape).await?);
             }
         }
     }
     Ok(rows)
 }
 
-async fn one(args: &Args, shape: Shape) -> Result<Row> {
+async fn measure(args: &Args, shape: Shape) -> Result<ReportRow> {
     let mut run = Measurement::prepare(args, shape)?;
     let (host, queue) = (run.load.host.clone(), run.load.queue.clone());
     let bulk = Arc::new(Load { batch: BULK, host, queue, token: run.load.token.clone(), ..*run.load });
     let empty = run.server.usage();
     let bar = progress(format!("push: {} partitions", shape.partitions), Some(shape.partitions as u64));
-    let first = Until { messages: shape.partitions as u64, duration: FILL_MAX };
+    let first = StopAfter { messages: shape.partitions as u64, duration: FILL_MAX };
     let mut producers = run.producers().await?;
     producers = flow::push_all(producers, &bulk, first, &bar).await?;
     bar.finish_and_clear();

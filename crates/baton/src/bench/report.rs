@@ -1,15 +1,14 @@
-//! What a run found, as a table for people and as JSON lines for programs.
+//! The results, as a table for people and as JSON lines for programs.
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::histogram::Latency;
 
-/// One line of the report: one scenario with one set of parameters. What a scenario has nothing to say about is
-/// absent.
+/// One line of the report: one scenario with one set of parameters. Fields that do not apply are absent.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Row {
-    /// Always `baton`, so that lines of several systems can be put together.
+pub struct ReportRow {
+    /// Always `baton`, so that reports of several systems can be merged.
     pub system: &'static str,
     /// The scenario.
     pub scenario: &'static str,
@@ -31,7 +30,7 @@ pub struct Row {
     pub payload_bytes: usize,
     /// Messages that were measured.
     pub messages: u64,
-    /// How long they took.
+    /// The measured time.
     pub seconds: f64,
     /// Messages in each second; for several groups, deliveries.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,15 +53,15 @@ pub struct Row {
     /// Bytes in the server's directory per message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_bytes_per_message: Option<f64>,
-    /// Bytes that the server had written to disk, per message.
+    /// Bytes that the server wrote to disk, per message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written_bytes_per_message: Option<f64>,
-    /// Whether every message came once and in order. A run where one did not is an error and has no row.
+    /// Whether every message came once and in order. A run that fails the check is an error and has no row.
     pub verified: bool,
 }
 
-impl Row {
-    /// The parameters in a few words, for axes.
+impl ReportRow {
+    /// The parameters in short, for axes.
     pub fn label(&self) -> String {
         let mut label = self.scenario.to_owned();
         let parts = [("b", self.batch), ("p", self.partitions), ("g", self.groups)];
@@ -77,7 +76,7 @@ impl Row {
 }
 
 /// The table for people.
-pub fn table(rows: &[Row]) -> Table {
+pub fn table(rows: &[ReportRow]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     table.set_header([
@@ -140,13 +139,13 @@ mod tests {
 
     #[test]
     fn a_label_names_the_parameters_that_there_are() {
-        let row = Row { scenario: "push", connections: 8, batch: Some(1_000), ..Row::default() };
+        let row = ReportRow { scenario: "push", connections: 8, batch: Some(1_000), ..ReportRow::default() };
         assert_eq!(row.label(), "push b1k c8");
     }
 
     #[test]
     fn absent_figures_are_absent_in_json_and_blank_in_the_table() {
-        let row = Row { scenario: "push", ..Row::default() };
+        let row = ReportRow { scenario: "push", ..ReportRow::default() };
         let json = serde_json::to_value(&row).unwrap();
         assert!(json.get("groups").is_none(), "{json}");
         assert!(table(&[row]).to_string().contains("push"));

@@ -1,5 +1,5 @@
-//! Restart: kill the server with a backlog stored, start it again, and time it until it listens; then until the
-//! first message is delivered. Some of the backlog was consumed before; the rest must come, and only the rest.
+//! Restart: kills the server with a stored backlog, restarts it, and measures the time until it listens, then until
+//! the first delivery. Some of the backlog was consumed before; exactly the rest must come.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use baton_env::Stopwatch;
 
-use super::flow::{self, Until};
+use super::flow::{self, StopAfter};
 use super::histogram::Histogram;
-use super::report::Row;
+use super::report::ReportRow;
 use super::traffic::Load;
 use super::{Args, Measurement, Shape, progress};
 
-/// The time that storing the backlog may take.
+/// The time limit for storing the backlog.
 const FILL_MAX: Duration = Duration::from_secs(7_200);
 /// Messages that are consumed before the crash, and again after it.
 const SAMPLE: u64 = 10_000;
 
 /// Measures one restart. `seconds` is the time until the server listens, the latency that of the first pop.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let messages = args.messages_or(10_000_000, 200_000);
     let batch = args.batch.first().copied().unwrap_or(1_000);
     ensure!(
@@ -38,7 +38,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
     ensure!(run.server.is_own(), "a restart needs a server of its own: leave --url out");
     let bar = progress("restart: fill".into(), Some(messages));
     let load = run.load.clone();
-    let until = Until { messages, duration: FILL_MAX };
+    let until = StopAfter { messages, duration: FILL_MAX };
     let producers = flow::push_all(run.producers().await?, &load, until, &bar).await?;
     let sent: u64 = producers.iter().map(|one| one.sent()).sum();
     drop(producers);
@@ -62,7 +62,7 @@ pub async fn run(args: &Args) -> Result<Vec<Row>> {
     Ok(vec![run.verified()?])
 }
 
-/// Crashes and restarts; says how long until the server listened and until it delivered.
+/// Kills and restarts the server. Returns how long until it listened and until it delivered.
 async fn crash(
     run: &mut Measurement,
     group: &mut flow::Group,

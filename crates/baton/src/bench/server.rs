@@ -1,5 +1,5 @@
-//! The server that is measured: one that is running already, or one of our own, started from this very program
-//! on an empty directory and ended afterwards.
+//! The measured server: one that is running already, or one that this program starts on an empty directory and stops
+//! afterwards.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -8,42 +8,42 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// What the server says first.
+/// The first line of the server's output.
 const GREETING: &str = "baton is listening on http://";
 
-/// Where a server is, and what can be asked about its process.
+/// The address of a server, and its process if known.
 pub struct Server {
     host: String,
     pid: Option<u32>,
     own: Option<Own>,
 }
 
-/// A server of our own.
+/// A server that this program started.
 struct Own {
     child: Child,
     directory: PathBuf,
 }
 
-/// What a server's process has used.
+/// The resource usage of a server's process.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     /// Processor time in seconds.
     pub cpu: f64,
     /// Memory that is resident.
     pub memory_bytes: u64,
-    /// Bytes that it has had written to disk; zero where that is not told.
+    /// Bytes written to disk; zero where the system does not report them.
     pub written_bytes: u64,
 }
 
 impl Server {
-    /// A server that somebody else runs.
+    /// A server that is already running.
     pub fn at(url: &str, pid: Option<u32>) -> Result<Self> {
         let host =
             url.strip_prefix("http://").with_context(|| format!("{url} does not begin with http://"))?;
         Ok(Self { host: host.trim_end_matches('/').to_owned(), pid, own: None })
     }
 
-    /// A server of our own with an empty directory under `parent`. Blocks until it listens.
+    /// Starts a server with an empty directory under `parent`. Blocks until it listens.
     pub fn start(parent: &Path) -> Result<Self> {
         let directory = parent.join(format!("baton-bench-{:016x}", baton_env::random_u64()));
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -68,12 +68,12 @@ impl Server {
         let said =
             || format!("the server said {first:?} and {:?}", fs::read_to_string(&log).unwrap_or_default());
         server.host = host.with_context(said)?.trim_end_matches('/').to_owned();
-        // Whatever it says from now on must not fill the pipe and stop it.
+        // Drains the pipe, so that later output cannot block the server.
         std::thread::spawn(move || output.read_to_end(&mut Vec::new()));
         Ok(server)
     }
 
-    /// Ends our own server as a crash would and starts it again on the same directory.
+    /// Kills our own server and restarts it on the same directory.
     pub fn restart(mut self) -> Result<Self> {
         let mut own = self.own.take().context("only a server of our own can be restarted")?;
         own.end();
@@ -90,12 +90,12 @@ impl Server {
         self.own.is_some()
     }
 
-    /// What it has used so far, when its process is known.
+    /// Its usage so far, when its process is known.
     pub fn usage(&self) -> Option<Usage> {
         usage(self.pid?)
     }
 
-    /// Bytes that its directory holds, when it is our own.
+    /// Bytes in its directory, when it is our own.
     pub fn disk_bytes(&self) -> Option<u64> {
         self.own.as_ref().map(|own| tree_bytes(&own.directory.join("data")))
     }
@@ -111,7 +111,7 @@ impl Server {
 
 impl Own {
     fn end(&mut self) {
-        // The process may have ended already, which is just as well.
+        // The process may have ended already.
         _ = self.child.kill();
         _ = self.child.wait();
     }
@@ -121,7 +121,7 @@ impl Drop for Own {
     fn drop(&mut self) {
         self.end();
         if !self.directory.as_os_str().is_empty() {
-            // Left-over files are a nuisance, not a wrong result.
+            // Left-over files do not spoil the result.
             _ = fs::remove_dir_all(&self.directory);
         }
     }

@@ -1,7 +1,7 @@
-//! Producers and consumers: the requests of the queue's API, written and read with as little work as can be.
+//! Producers and consumers: requests of the queue API, written and parsed with little overhead.
 //!
-//! Always: a push counts when every message of it was answered `queued`, an ack when every message of it was
-//! answered with success; anything else ends the run with the server's own words.
+//! Always: a push counts when all of its messages were answered `queued`, an ack when all of its messages were
+//! answered with success; any other answer ends the run with the server's message.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use baton_env::Stopwatch;
 use serde::Deserialize;
 
-use super::check::Seen;
+use super::check::DeliveryCheck;
 use super::histogram::Histogram;
 use super::payload::{self, Stamp};
 use super::wire::Connection;
@@ -19,23 +19,23 @@ use crate::token::Token;
 
 const PUSH: &str = "/api/v1/push";
 const ACK: &str = "/api/v1/ack/batch";
-/// How long a consumer's pop waits before it is asked again.
+/// How long a consumer's pop waits at the server.
 const POP_WAIT: Duration = Duration::from_secs(30);
 /// Partitions that one pop may claim; the server's own limit.
 const POP_PARTITIONS_MAX: usize = baton_types::limits::POP_PARTITIONS_MAX as usize;
 
-/// What the producers and consumers of one run have in common.
+/// The parameters that producers and consumers of one run share.
 #[derive(Debug)]
 pub struct Load {
     /// The server's `HOST:PORT`.
     pub host: String,
-    /// What it is shown.
+    /// The token to send.
     pub token: Option<Token>,
     /// A queue that only this run uses.
     pub queue: String,
     /// How many producers push.
     pub producers: usize,
-    /// Over how many partitions.
+    /// The number of partitions.
     pub partitions: usize,
     /// Messages of one push, and the most of one pop.
     pub batch: usize,
@@ -50,7 +50,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A name that no other run uses.
+    /// A unique name.
     pub fn fresh_queue() -> String {
         format!("bench-{:016x}", baton_env::random_u64())
     }
@@ -59,8 +59,8 @@ impl Load {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Where message `sequence` of `producer` goes: producers take turns over partitions of their own, unless
-    /// there are fewer partitions than producers.
+    /// The partition of message `sequence` of `producer`: producers rotate over partitions of their own, unless there
+    /// are fewer partitions than producers.
     fn partition(&self, producer: usize, sequence: u32) -> usize {
         let step = sequence as usize / if self.scatter { 1 } else { self.batch };
         if self.partitions < self.producers {
@@ -92,7 +92,7 @@ impl Producer {
         self.writer.sent.into()
     }
 
-    /// Pushes the next `count` messages and waits until the server says that they are stored.
+    /// Pushes the next `count` messages and waits until the server has stored them.
     pub async fn push(&mut self, count: usize) -> Result<()> {
         let at = self.writer.write(count)?;
         push(&mut self.connection, &self.writer.body, count).await?;
@@ -110,7 +110,7 @@ struct PushWriter {
 }
 
 impl PushWriter {
-    /// Writes a push of the next `count` messages and says when that was.
+    /// Writes a push of the next `count` messages. Returns the time in it.
     fn write(&mut self, count: usize) -> Result<u64> {
         let load = &*self.load;
         let at = load.now();
@@ -134,13 +134,13 @@ impl PushWriter {
     }
 }
 
-/// Sends a push of `count` messages and makes sure that all were stored.
+/// Sends a push of `count` messages and checks that all were stored.
 pub async fn push(connection: &mut Connection, body: &[u8], count: usize) -> Result<()> {
     let (status, answer) = connection.post(PUSH, body).await?;
     check_push(status, answer, count)
 }
 
-/// Makes sure that all `count` messages of a push were stored.
+/// Checks that all `count` messages of a push were stored.
 fn check_push(status: u16, answer: &[u8], count: usize) -> Result<()> {
     let answer = std::str::from_utf8(answer)?;
     let queued = answer.matches(r#""status":"queued""#).count();
@@ -158,7 +158,7 @@ pub struct Consumer {
     reader: PopReader,
 }
 
-/// Reads what one consumer is given, and writes its acks.
+/// Parses pop responses of one consumer, and writes its acks.
 struct PopReader {
     load: Arc<Load>,
     path: String,
@@ -168,7 +168,7 @@ struct PopReader {
 }
 
 #[derive(Deserialize)]
-struct Popped<'a> {
+struct PopResponse<'a> {
     #[serde(borrow)]
     messages: Vec<Message<'a>>,
 }
@@ -189,32 +189,32 @@ impl Consumer {
         Ok(Self { connection, reader: PopReader::new(load, group) })
     }
 
-    /// Waits for messages, notes them, acks them, and says how many there were; 0 when the wait was in vain.
-    pub async fn consume(&mut self, seen: &Seen) -> Result<usize> {
+    /// Waits for messages, records them, acks them, and returns their number; 0 when the wait timed out.
+    pub async fn consume(&mut self, seen: &DeliveryCheck) -> Result<usize> {
         let (status, answer) = self.connection.get(&self.reader.path).await?;
         let count = self.reader.read(status, answer, seen)?;
         ack(&mut self.connection, &self.reader.body, count).await?;
         Ok(count)
     }
 
-    /// How long each message was under way.
+    /// The latency of the messages.
     pub fn latency(self) -> Histogram {
         self.reader.latency
     }
 }
 
-/// Makes sure that a group is given nothing more.
+/// Checks that a group receives nothing more.
 pub async fn expect_nothing(load: &Load, group: &str) -> Result<()> {
     let mut connection = Connection::open(&load.host, load.token.as_ref()).await?;
-    let path = format!("/api/v1/pop/queue/{}?batch=1{}", load.queue, of_group(group));
+    let path = format!("/api/v1/pop/queue/{}?batch=1{}", load.queue, group_query(group));
     let (status, answer) = connection.get(&path).await?;
     let answer = shortened(&String::from_utf8_lossy(answer));
     ensure!(status == 204, "everything was acked, and another pop was answered {status} {answer}");
     Ok(())
 }
 
-/// The part of a pop's path that names its group.
-fn of_group(group: &str) -> String {
+/// The query parameter of a group.
+fn group_query(group: &str) -> String {
     if group.is_empty() { String::new() } else { format!("&consumerGroup={group}") }
 }
 
@@ -224,31 +224,31 @@ impl PopReader {
         let (queue, batch, wait) = (&load.queue, load.batch, POP_WAIT.as_millis());
         let path = format!(
             "/api/v1/pop/queue/{queue}?batch={batch}&partitions={claims}&wait=true&timeout={wait}{}",
-            of_group(group)
+            group_query(group)
         );
         let group = group.to_owned();
         Self { load, path, group, body: Vec::new(), latency: Histogram::default() }
     }
 
-    /// Notes the messages of an answer, writes their acks, and says how many there were.
-    fn read(&mut self, status: u16, answer: &[u8], seen: &Seen) -> Result<usize> {
+    /// Records the messages of a response, writes their acks, and returns their number.
+    fn read(&mut self, status: u16, answer: &[u8], seen: &DeliveryCheck) -> Result<usize> {
         if status == 204 {
             return Ok(0);
         }
         let received = self.load.now();
         ensure!(status == 200, "a pop was answered {status} {}", shortened(&String::from_utf8_lossy(answer)));
-        let popped: Popped<'_> =
+        let popped: PopResponse<'_> =
             serde_json::from_str(std::str::from_utf8(answer)?).context("a pop's answer is not understood")?;
         for message in &popped.messages {
             self.latency.record(Duration::from_nanos(received.saturating_sub(message.data.at)));
-            seen.note(message.data)?;
+            seen.record(message.data)?;
         }
         write_acks(&mut self.body, &popped.messages, &self.group)?;
         Ok(popped.messages.len())
     }
 }
 
-/// Sends the acks of `count` messages and makes sure that all are finished.
+/// Sends the acks of `count` messages and checks that all are finished.
 async fn ack(connection: &mut Connection, body: &[u8], count: usize) -> Result<()> {
     if count == 0 {
         return Ok(());
@@ -262,15 +262,14 @@ async fn ack(connection: &mut Connection, body: &[u8], count: usize) -> Result<(
     Ok(())
 }
 
-/// Pushes, pops and acks in turn on one connection. What is pushed is asked for with the same write: each answer still
-/// comes when its own request is done.
-pub struct Soloist {
+/// Alternates push, pop and ack on one connection, and pipelines the pop with its push.
+pub struct AlternatingClient {
     connection: Connection,
     writer: PushWriter,
     reader: PopReader,
 }
 
-impl Soloist {
+impl AlternatingClient {
     /// The only producer and the only consumer of a load.
     pub async fn open(load: &Arc<Load>) -> Result<Self> {
         let connection = Connection::open(&load.host, load.token.as_ref()).await?;
@@ -284,7 +283,7 @@ impl Soloist {
     }
 
     /// Pushes `count` messages, and finishes as many.
-    pub async fn turn(&mut self, count: usize, seen: &Seen) -> Result<()> {
+    pub async fn run_round(&mut self, count: usize, seen: &DeliveryCheck) -> Result<()> {
         let Self { connection, writer, reader } = self;
         writer.write(count)?;
         connection.add_post(PUSH, &writer.body)?;
@@ -306,7 +305,7 @@ impl Soloist {
         }
     }
 
-    /// How long each message was under way.
+    /// The latency of the messages.
     pub fn latency(self) -> Histogram {
         self.reader.latency
     }
@@ -329,7 +328,7 @@ fn write_acks(body: &mut Vec<u8>, messages: &[Message<'_>], group: &str) -> Resu
     Ok(())
 }
 
-/// The beginning of an answer, for an error message.
+/// The beginning of a response, for an error message.
 fn shortened(answer: &str) -> String {
     answer.chars().take(300).collect()
 }

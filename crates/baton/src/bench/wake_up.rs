@@ -1,12 +1,12 @@
-//! Wake-up: a pop waits on an idle queue, one message is pushed; how long from just before the push until the
-//! consumer holds it.
+//! Wake-up: a pop waits on an idle queue and one message is pushed. Measures the time from just before the push until
+//! the consumer has the message.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 
-use super::report::Row;
+use super::report::ReportRow;
 use super::{Args, Measurement, Shape, progress};
 
 /// How long the queue is idle before each message.
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ARRIVAL_MAX: Duration = Duration::from_secs(10);
 
 /// Measures one producer and one consumer.
-pub async fn run(args: &Args) -> Result<Vec<Row>> {
+pub async fn run(args: &Args) -> Result<Vec<ReportRow>> {
     let samples = args.samples.unwrap_or(if args.quick { 50 } else { 500 });
     let shape =
         Shape { scenario: "wake-up", connections: 2, producers: 1, batch: 1, partitions: 1, scatter: false };

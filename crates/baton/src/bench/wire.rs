@@ -1,9 +1,9 @@
-//! One HTTP/1.1 connection that is kept alive, written by hand.
+//! A minimal HTTP/1.1 client connection with keep-alive.
 //!
-//! The load generator shares the machine with the server that it measures, so a request costs one write, an
-//! answer usually one read, and nothing is allocated once the buffers have grown. Always: one request at a
-//! time, or several with one write whose answers are awaited in turn. Not here: TLS, chunked bodies, redirects,
-//! anything a general client needs.
+//! The load generator shares the machine with the measured server, so a request costs one write and a response
+//! usually one read, and the buffers are reused. Always: one request at a time, or several with one write whose
+//! responses are read in order. Not here: TLS, chunked bodies, redirects, and everything else that a general client
+//! needs.
 
 use std::io::Write;
 
@@ -13,28 +13,28 @@ use tokio::net::TcpStream;
 
 use crate::token::Token;
 
-/// Bytes of an answer's head; a longer one is not from the server that is measured.
+/// Bytes of a response head; the measured server sends no longer one.
 const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Headers of one.
+/// Headers of a response.
 const HEADERS_MAX: usize = 32;
-/// Room made for each read.
+/// Bytes of each read.
 const READ_BYTES: usize = 4 << 10;
 
 /// A connection and its two buffers.
 pub struct Connection {
     stream: TcpStream,
-    /// What every request says after its first line.
+    /// The headers of every request.
     headers: String,
     /// Requests to send.
     output: Vec<u8>,
-    /// How many of them, and of those that were sent, are not answered.
+    /// Requests without a response, sent or not.
     unanswered: usize,
     input: Vec<u8>,
-    /// How much of the input is the last answer.
+    /// Bytes of the input that belong to the last response.
     answered: usize,
 }
 
-/// What a head says.
+/// A response head.
 struct Head {
     status: u16,
     head_bytes: usize,
@@ -42,7 +42,7 @@ struct Head {
 }
 
 impl Connection {
-    /// Connects to `host`, which is `HOST:PORT`, to show it `token`.
+    /// Connects to `host`, which is `HOST:PORT`, and sends `token` with each request.
     pub async fn open(host: &str, token: Option<&Token>) -> Result<Self> {
         let stream = TcpStream::connect(host).await.with_context(|| format!("cannot connect to {host}"))?;
         stream.set_nodelay(true)?;
@@ -52,27 +52,27 @@ impl Connection {
         Ok(Self { stream, headers, output: Vec::new(), unanswered: 0, input: Vec::new(), answered: 0 })
     }
 
-    /// Sends a GET and waits for the answer: its status and its body.
+    /// Sends a GET. Returns the status and the body.
     pub async fn get(&mut self, path: &str) -> Result<(u16, &[u8])> {
         self.add_get(path)?;
         self.send().await?;
         self.answer().await
     }
 
-    /// Sends a POST with a JSON body and waits for the answer: its status and its body.
+    /// Sends a POST with a JSON body. Returns the status and the body.
     pub async fn post(&mut self, path: &str, body: &[u8]) -> Result<(u16, &[u8])> {
         self.add_post(path, body)?;
         self.send().await?;
         self.answer().await
     }
 
-    /// Adds a GET to what is sent next.
+    /// Queues a GET.
     pub fn add_get(&mut self, path: &str) -> Result<()> {
         self.unanswered += 1;
         Ok(write!(self.output, "GET {path} HTTP/1.1\r\n{}\r\n", self.headers)?)
     }
 
-    /// Adds a POST with a JSON body to what is sent next.
+    /// Queues a POST with a JSON body.
     pub fn add_post(&mut self, path: &str, body: &[u8]) -> Result<()> {
         self.unanswered += 1;
         write!(
@@ -85,14 +85,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what was added.
+    /// Sends the queued requests.
     pub async fn send(&mut self) -> Result<()> {
         self.stream.write_all(&self.output).await?;
         self.output.clear();
         Ok(())
     }
 
-    /// Waits for the next answer: its status and its body.
+    /// Waits for the next response: its status and its body.
     pub async fn answer(&mut self) -> Result<(u16, &[u8])> {
         self.input.drain(..self.answered);
         self.answered = 0;
@@ -122,7 +122,7 @@ impl Connection {
     }
 }
 
-/// The head of an answer, once all of it is there.
+/// The head of a response, once it is complete.
 fn parse_head(input: &[u8]) -> Result<Option<Head>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut answer = httparse::Response::new(&mut headers);

@@ -1,4 +1,4 @@
-//! `baton cluster`: the servers, how busy they are, and who serves what.
+//! `baton cluster`: shows the servers, their load, and their affinities.
 
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
@@ -10,12 +10,12 @@ use crate::output::Output;
 /// Affinities that are shown.
 const AFFINITIES_SHOWN: usize = 20;
 
-/// Show the servers of a cluster as one of them sees it, or have the others send one no requests.
+/// Show the servers of a cluster as one of them sees it, or drain a server from routing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  baton cluster                   servers, their load, peers that are not heard, and the busiest affinities
-  baton cluster --drain host-2    have the others send a server no requests, and it give away those that come
+  baton cluster                   servers, their load, unreachable peers, and the busiest affinities
+  baton cluster --drain host-2    drain a server: it gets no forwarded requests, and forwards its own
   baton cluster --resume host-2   send it requests again
   baton cluster --json | jq .     for programs")]
 pub struct Args {
@@ -29,7 +29,6 @@ pub struct Args {
     resume: Option<String>,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);
@@ -56,7 +55,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         output.text(servers(&cluster))?;
         let affinities = list(&cluster["affinities"]["busiest"]);
         if !affinities.is_empty() {
-            output.text(table_of(affinities))?;
+            output.text(affinity_table(affinities))?;
         }
     }
     output.flush()?;
@@ -84,7 +83,7 @@ fn title(cluster: &Value) -> String {
     format!("as {seen_by} sees it: {peers}, {balance} (loads differ by {:.0}%){routing}", score * 100.0)
 }
 
-/// What an operator should look at: peers that are not heard, with the reasons, and a name given twice.
+/// Warnings for the operator: unreachable peers with the reasons, and duplicate names.
 fn warnings(cluster: &Value) -> Vec<String> {
     let is_silent = |peer: &&Value| peer["heard"] != true;
     let silent = list(&cluster["peers"]).iter().filter(is_silent).map(|peer| {
@@ -136,7 +135,7 @@ fn state(server: &Value) -> String {
     }
 }
 
-fn table_of(affinities: &[Value]) -> Table {
+fn affinity_table(affinities: &[Value]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_BORDERS_ONLY).set_header(["affinity", "server", "requests"]);
     for affinity in affinities.iter().take(AFFINITIES_SHOWN) {

@@ -1,4 +1,4 @@
-//! `baton completions`: what a shell needs to complete our arguments.
+//! `baton completions`: shell completions.
 
 use std::io::Write;
 
@@ -17,7 +17,6 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints the script.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     // Into memory first: the generator panics when its writer fails, as a closed pipe does.
     let mut script = Vec::new();

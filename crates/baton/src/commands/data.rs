@@ -1,4 +1,4 @@
-//! `baton data`: the data directory of the embedded store, mended while no server uses it.
+//! `baton data`: repairs the data directory of the embedded store while no server uses it.
 
 use anyhow::bail;
 use baton_store::Store;
@@ -6,7 +6,7 @@ use baton_store_embedded::{EmbeddedStore, Options};
 
 use super::serve;
 
-/// Mend a data directory while no server uses it.
+/// Repair a data directory while no server uses it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -15,14 +15,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Take this machine's clock for right, however far it is from the time that is stored.
+    /// Reset the stored time to this machine's clock.
     ///
-    /// Leases and delays of messages that end later than the clock says end now. Messages, timers, locks and records keep
-    /// the times that they were given.
+    /// Leases and delays of messages that end later than the clock says end now. Messages, timers, locks and records
+    /// keep their times.
     ResetClock(serve::Args),
 }
 
-/// Does it.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let Command::ResetClock(args) = args.command;
     let settings = args.settings()?;

@@ -1,4 +1,4 @@
-//! `baton dead-letters`: what messages died of, pushing them again, removing them.
+//! `baton dead-letters`: shows the errors of dead letters, replays or removes them.
 
 use anyhow::bail;
 use baton_client::Client;
@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 use super::target::Target;
 use crate::output::Output;
 
-/// Show what messages died of, push dead letters again, remove them.
+/// Show the errors of dead letters, replay or remove them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  baton dead-letters errors                            what died of which error, over all queues
+  baton dead-letters errors                            errors of all queues, the most frequent first
   baton dead-letters errors --queue orders --json
-  baton dead-letters replay --queue orders --dry-run   how many that would be
+  baton dead-letters replay --queue orders --dry-run   count only
   baton dead-letters replay --queue orders --error 'connection refused' --rate 50
   baton dead-letters purge --queue orders --to 2026-01-01T00:00:00Z
   baton dead-letters purge --all                       every dead letter of every queue")]
@@ -28,7 +28,7 @@ pub struct Args {
 enum Command {
     /// Group dead letters by their error, the most frequent first.
     Errors(ErrorsArgs),
-    /// Push dead letters again, the oldest of each partition first.
+    /// Replay dead letters: push them again, the oldest of each partition first.
     Replay(ReplayArgs),
     /// Remove dead letters for good.
     Purge(PurgeArgs),
@@ -44,15 +44,15 @@ struct FilterArgs {
     #[arg(long, value_name = "NAME")]
     partition: Option<String>,
 
-    /// Only what this consumer group gave up on
+    /// Only dead letters of this consumer group
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
 
-    /// Only what was given up at this moment or later
+    /// Only dead letters from this time on
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Only what was given up at this moment or earlier
+    /// Only dead letters up to this time
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 
@@ -96,7 +96,7 @@ struct ReplayArgs {
     #[command(flatten)]
     chosen: ChosenArgs,
 
-    /// Push so many a second
+    /// Replay so many a second
     #[arg(long, value_name = "COUNT")]
     rate: Option<f64>,
 }
@@ -112,11 +112,11 @@ struct ChosenArgs {
     #[command(flatten)]
     filter: FilterArgs,
 
-    /// Mean every dead letter of every queue
+    /// Select all dead letters of all queues
     #[arg(long)]
     all: bool,
 
-    /// Only tell how many that would be
+    /// Only count them
     #[arg(long)]
     dry_run: bool,
 
@@ -124,7 +124,6 @@ struct ChosenArgs {
     target: Target,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Errors(args) => errors(&args).await,
@@ -159,7 +158,7 @@ async fn errors(args: &ErrorsArgs) -> anyhow::Result<()> {
     Ok(output.flush()?)
 }
 
-/// Adds a row to the one with the same error, if there is one.
+/// Adds a row to the row with the same error, if there is one.
 fn add(rows: &mut Vec<Value>, row: Value) {
     let Some(known) = rows.iter_mut().find(|known| known["error"] == row["error"]) else {
         rows.push(row);
@@ -224,7 +223,7 @@ async fn change(args: &ChosenArgs, action: &str, rate: Option<f64>) -> anyhow::R
     }
 }
 
-/// Repeats the call until nothing is left, and adds up what it came to.
+/// Repeats the call until nothing is left, and adds up the results.
 async fn run_to_the_end(
     client: &Client,
     action: &str,

@@ -1,10 +1,9 @@
 //! `baton elect`: runs a command only while this process coordinates a group.
 //!
-//! Always: the command is told to end (TERM) early enough that it can be killed when the lease runs out, so that the
-//! next coordinator's command does not overlap with it; a term is given away only after the command has ended, with
-//! every process that it started.
-//! What no supervisor can do is end a command while the supervisor itself is frozen or killed: the command should
-//! hand its token, BATON_ELECTION_TOKEN, to whatever it changes. Start at [`run`].
+//! Always: the command gets TERM early enough that it can be killed before the lease expires, so the next
+//! coordinator's command never overlaps with it. The process resigns only after all processes of the command have
+//! ended. A supervisor cannot end a command while the supervisor itself is frozen or killed: the command should pass
+//! its token, BATON_ELECTION_TOKEN, to the resource that it changes. Start at [`run`].
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -25,7 +24,7 @@ use tokio::sync::{Mutex, mpsc};
 use super::process_group::ProcessGroup;
 use super::target::Target;
 
-/// How long a command gets to end that is not told otherwise.
+/// The default time that a command gets to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// The exit code when the command could not be started, as in a shell.
@@ -33,9 +32,9 @@ const NOT_STARTED: i32 = 127;
 
 /// Run a command only while this process coordinates a group.
 ///
-/// Start the same line on several machines: one of them runs the command, and when it ends, stops or loses touch,
+/// Start the same command on several machines: one of them runs it, and when that one ends, stops or loses its lease,
 /// the next one does. The command finds its fencing token in BATON_ELECTION_TOKEN. When the command ends by itself,
-/// so does this, with its exit code.
+/// baton elect exits with its exit code.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -50,11 +49,12 @@ pub struct Args {
     #[arg(long, value_name = "URL", env = "BATON_ELECTION_STORE")]
     store: Option<String>,
 
-    /// This worker's id; a fresh one unless given
+    /// This candidate's id; random by default
     #[arg(long, value_name = "ID")]
     worker_id: Option<String>,
 
-    /// Seconds that the command gets to end, before it is killed; at most a quarter of the lease, 10 unless that is less
+    /// Seconds that the command gets to end before it is killed; at most a quarter of the lease, 10 by default unless
+    /// that is more
     #[arg(long, value_name = "SECONDS")]
     grace: Option<f64>,
 
@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long = "set", value_name = "NAME=VALUE")]
     set: Vec<String>,
 
-    /// Settings with which another takes over within seconds, for a store that is near
+    /// Settings for failover within seconds, for a store that is near
     #[arg(long)]
     fast: bool,
 
@@ -78,7 +78,7 @@ pub struct Args {
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = settings(&args)?;
     let grace = grace(args.grace, &settings)?;
-    // At once, rather than after an election that was won.
+    // Checked now rather than after the election.
     if let Err(problem) = check_command(&args.command[0]) {
         eprintln!("error: cannot start {:?}: {problem}", args.command[0]);
         std::process::exit(NOT_STARTED);
@@ -87,7 +87,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let store: Arc<dyn Store> = match &args.store {
         Some(url) => store::open(url).await?,
         None => {
-            // A server that is not there is told at once; one that goes away later is waited for.
+            // A server that is missing at the start is an error; one that goes away later is waited for.
             client.health().await?;
             Arc::new(HttpStore::new(client))
         }
@@ -148,7 +148,7 @@ fn settings(args: &Args) -> anyhow::Result<Settings> {
     Ok(serde_json::from_value(settings)?)
 }
 
-/// How long the command gets to end. It must be over before another coordinator begins.
+/// How long the command gets to end, which must be over before another coordinator starts.
 fn grace(given: Option<f64>, settings: &Settings) -> anyhow::Result<Duration> {
     let most = settings.trusted_lease() / 4;
     let Some(seconds) = given else { return Ok(GRACE.min(most)) };
@@ -165,7 +165,7 @@ fn grace(given: Option<f64>, settings: &Settings) -> anyhow::Result<Duration> {
     Ok(grace)
 }
 
-/// Finds the program as a shell would, and says what is wrong with it.
+/// Finds the program as a shell would. Returns what is wrong with it.
 fn check_command(program: &str) -> Result<(), String> {
     let is_executable = |path: &Path| {
         path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
@@ -185,7 +185,7 @@ fn check_command(program: &str) -> Result<(), String> {
     Err("there is no such program on PATH".into())
 }
 
-/// Says what is being waited for.
+/// Prints what the process waits for.
 struct Progress {
     settings: Settings,
     worker_id: String,
@@ -207,7 +207,7 @@ impl Progress {
             Event::StoreFailing { error, .. } => Some(format!("the store fails, trying again: {error}")),
             Event::ColdStartPhaseChanged { phase, .. } => {
                 self.ready |= phase == Phase::Ready;
-                (phase == Phase::Election).then(|| "nobody coordinates: electing".into())
+                (phase == Phase::Election).then(|| "no coordinator: electing".into())
             }
             Event::CoordinatorElected { worker_id, epoch_number, .. } if worker_id == self.worker_id => {
                 let delay = self.settings.cold_start_preparation_delay;
@@ -223,7 +223,7 @@ impl Progress {
     }
 }
 
-/// Runs the command while it may run.
+/// Runs the command while this process coordinates.
 struct Supervisor {
     group: String,
     command: Vec<String>,
@@ -238,7 +238,7 @@ impl Candidate for Supervisor {
         let mut running = self.running.lock().await;
         let (child, group) = match self.spawn(&leadership) {
             Ok(child) => {
-                let group = ProcessGroup::of(&child);
+                let group = ProcessGroup::from_leader(&child);
                 running.insert((child, group))
             }
             Err(error) => {
@@ -257,7 +257,7 @@ impl Candidate for Supervisor {
             }
             tokio::select! {
                 status = child.wait() => {
-                    // What it left running must not go on without the lease: dropping the group kills it.
+                    // Its remaining processes must not run without the lease: dropping the group kills them.
                     *running = None;
                     let _ = self.ended.send(status.map_or(1, code)).await;
                     return std::future::pending().await;
@@ -271,7 +271,7 @@ impl Candidate for Supervisor {
     async fn stopped(&self, reason: Reason) {
         eprintln!("no longer coordinating {}: {}", self.group, reason.as_str());
         let Some((mut child, mut group)) = self.running.lock().await.take() else { return };
-        // Nobody may rely on a lease that has run out or was taken; then there is no time left to give.
+        // After a lost lease the command gets no time to end.
         let grace = match reason {
             Reason::Stopped | Reason::Requested | Reason::HandedOver => self.grace,
             _ => Duration::ZERO,

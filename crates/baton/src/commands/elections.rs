@@ -1,4 +1,4 @@
-//! `baton elections`: who coordinates what, and the end of a group that is not needed any more.
+//! `baton elections`: shows election groups, or deletes one.
 
 use comfy_table::Table;
 use comfy_table::presets::UTF8_BORDERS_ONLY;
@@ -7,19 +7,19 @@ use serde_json::Value;
 use super::target::Target;
 use crate::output::Output;
 
-/// List election groups and who coordinates them, show one with its workers, or delete one.
+/// List election groups with their coordinators, show one with its candidates, or delete one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton elections                   all groups of the server
   baton elections clean-up          one group: its workers and its record
-  baton elections clean-up --delete forget a group that nobody coordinates; its tokens begin again with 1
+  baton elections clean-up --delete delete a group without a coordinator; its tokens start at 1 again
   baton elections --json | jq .     for programs")]
 pub struct Args {
     /// Show this group only
     group: Option<String>,
 
-    /// Forget this group, which nobody may coordinate
+    /// Delete this group, which must have no coordinator
     #[arg(long, requires = "group")]
     delete: bool,
 
@@ -27,7 +27,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);
@@ -69,7 +68,7 @@ fn table(groups: &[Value]) -> Table {
         let left = group["leaseMs"].as_u64().unwrap_or(0) / 1000;
         table.add_row([
             group["group"].as_str().unwrap_or_default().to_owned(),
-            group["coordinator"].as_str().unwrap_or("nobody").to_owned(),
+            group["coordinator"].as_str().unwrap_or("none").to_owned(),
             group["epochNumber"].to_string(),
             format!("{left} s"),
         ]);

@@ -1,25 +1,24 @@
-//! `baton migrate`: the schema of a PostgreSQL store, looked at or brought up to date.
+//! `baton migrate`: checks the schema of a PostgreSQL store, or migrates it.
 
 use anyhow::bail;
 use baton_store_postgres::{SchemaStatus, check, migrate};
 
 use super::serve;
 
-/// Bring the schema of a PostgreSQL up to date, or see whether it is.
+/// Migrate the schema of a PostgreSQL store, or check whether it is up to date.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only look; ends with a code other than 0 when something is to be done.
+    /// Only check; exits with a code other than 0 when a migration is needed.
     #[arg(long, conflicts_with = "up")]
     check: bool,
-    /// Do what is to be done. Servers do it too when they start.
+    /// Migrate. Servers also migrate when they start.
     #[arg(long)]
     up: bool,
-    /// Where the store is.
+    /// The store.
     #[command(flatten)]
     pub serve: serve::Args,
 }
 
-/// Looks, or does it.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.serve.settings()?;
     if settings.is_embedded() {

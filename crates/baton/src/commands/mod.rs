@@ -1,4 +1,4 @@
-//! One file for each command: its arguments, and what it does with them.
+//! One file for each command: its arguments and its implementation.
 
 pub mod cluster;
 pub mod completions;
@@ -30,11 +30,13 @@ use std::time::Duration;
 use anyhow::Context;
 use baton_client::Error;
 
-/// The pause before a server that went away is asked again.
+/// The pause before a call to an unavailable server is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Repeats a call until the server answers, for commands that follow something until they are stopped.
-async fn patiently<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> F) -> Result<T, Error> {
+async fn retry_until_answered<T, F: Future<Output = Result<T, Error>>>(
+    call: impl Fn() -> F,
+) -> Result<T, Error> {
     loop {
         match call().await {
             Err(error) if error.is_temporary() => {
@@ -46,7 +48,7 @@ async fn patiently<T, F: Future<Output = Result<T, Error>>>(call: impl Fn() -> F
     }
 }
 
-/// A number of seconds that was given for `what`.
+/// Parses a number of seconds, given for `what`.
 fn seconds(what: &str, given: f64) -> anyhow::Result<Duration> {
     Duration::try_from_secs_f64(given).with_context(|| format!("{what} is a number of seconds, not {given}"))
 }

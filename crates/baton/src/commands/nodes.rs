@@ -1,21 +1,21 @@
-//! `baton nodes`: the servers that share the jobs of a store, who leads, and who owns how much.
+//! `baton nodes`: shows the servers that share the jobs of a store, the leader, and the share of each.
 
 use super::table::{self, text};
 use super::target::Target;
 use crate::output::Output;
 
-/// Show the servers that share the jobs of a store, or have one of them hand over what it owns.
+/// Show the servers that share the jobs of a store, or drain one of them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  baton nodes                     who is there, who leads, and who owns how many jobs
-  baton nodes --drain node-2      have a server hand over the jobs that it owns
+  baton nodes                     all servers, the leader, and the jobs of each
+  baton nodes --drain node-2      drain a server: hand over its jobs
   baton nodes --undrain node-2    let it take part again
   baton nodes --json | jq .       for programs")]
 pub struct Args {
     #[command(flatten)]
     target: Target,
-    /// Have this server hand over its jobs; by id, or by a name that only one has
+    /// Drain this server: hand over its jobs; by id, or by a unique name
     #[arg(long, value_name = "NODE", conflicts_with = "undrain")]
     drain: Option<String>,
     /// Let this server own jobs again
@@ -23,7 +23,6 @@ pub struct Args {
     undrain: Option<String>,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);

@@ -1,4 +1,4 @@
-//! `baton pop`: takes messages, prints them, and then acks them.
+//! `baton pop`: pops messages, prints them, and then acks them.
 
 use std::time::Duration;
 
@@ -9,33 +9,33 @@ use super::start;
 use super::target::Target;
 use crate::output::Output;
 
-/// Take messages from a queue.
+/// Pop messages from a queue.
 ///
-/// Messages are printed first and acked then, so that none is lost on the way to the screen.
+/// Messages are printed before they are acked, so that none is lost on the way to the screen.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  baton pop orders                              take one message, if there is one
-  baton pop orders --batch 10 --wait 30         take up to ten, wait for the first
-  baton pop orders --group billing --no-ack     look only: they come again when their lease is over
+  baton pop orders                              pop one message, if there is one
+  baton pop orders --batch 10 --wait 30         pop up to ten, wait for the first
+  baton pop orders --group billing --no-ack     peek: they are delivered again when their lease ends
   baton pop orders --json | jq .data            payloads alone")]
 pub struct Args {
     /// The queue
     queue: String,
 
-    /// Take from this partition only
+    /// Pop from this partition only
     #[arg(long, short, value_name = "NAME")]
     partition: Option<String>,
 
-    /// Take for this consumer group; without it all consumers compete as one
+    /// Pop for this consumer group; without it all consumers share the messages as one group
     #[arg(long, short, value_name = "NAME")]
     group: Option<String>,
 
-    /// Take up to this many messages
+    /// Pop up to this many messages
     #[arg(long, short, value_name = "COUNT", default_value_t = 1)]
     batch: u32,
 
-    /// Take them from up to this many partitions
+    /// Pop from up to this many partitions
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     partitions: u32,
 
@@ -43,11 +43,11 @@ pub struct Args {
     #[arg(long, short, value_name = "SECONDS", default_value = "0", value_parser = start::seconds)]
     wait: Duration,
 
-    /// Ack what was printed (this is what happens unless told otherwise)
+    /// Ack the printed messages (the default)
     #[arg(long, overrides_with = "no_ack")]
     ack: bool,
 
-    /// Do not ack: the messages come again when their lease is over
+    /// Do not ack: the messages are delivered again when their lease ends
     #[arg(long, overrides_with = "ack")]
     no_ack: bool,
 
@@ -59,7 +59,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Takes, prints, acks.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut queue = client.queue(args.queue.as_str());

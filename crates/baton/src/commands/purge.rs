@@ -1,4 +1,4 @@
-//! `baton purge`: a queue without its messages.
+//! `baton purge`: deletes all messages of a queue.
 
 use anyhow::bail;
 use serde_json::json;
@@ -10,7 +10,7 @@ use crate::output::Output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  baton purge orders                                    say what would be deleted
+  baton purge orders                                    show what would be deleted
   baton purge orders --confirm orders                   delete all messages
   baton purge orders --partition ann --confirm orders   only those of one partition")]
 pub struct Args {
@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     partition: Option<String>,
 
-    /// The name of the queue once more, as nothing brings its messages back
+    /// The name of the queue again, to confirm: purged messages cannot be restored
     #[arg(long, value_name = "QUEUE")]
     confirm: Option<String>,
 
@@ -29,7 +29,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut queue = client.queue(args.queue.as_str());

@@ -1,4 +1,4 @@
-//! `baton push`: sends messages given as arguments, or one on each line of a file or of stdin.
+//! `baton push`: pushes messages given as arguments, or one on each line of a file or of stdin.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, IsTerminal, Read};
@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use super::target::Target;
 use crate::output::Output;
 
-/// Bytes after which a push is sent although it has room for more messages.
+/// A push is sent at this size, even with room for more messages.
 const PUSH_BYTES: usize = 4 << 20;
 
-/// Put messages into a queue.
+/// Push messages to a queue.
 ///
 /// Each message is one JSON value. The queue is created when it is missing.
 #[derive(Debug, clap::Args)]
@@ -29,15 +29,15 @@ pub struct Args {
     /// The queue
     queue: String,
 
-    /// Messages, each a JSON value; without any they are read from the file or stdin, one on each line
+    /// Messages, each a JSON value; without any, one is read from each line of the file or of stdin
     #[arg(value_name = "JSON", conflicts_with = "file", allow_negative_numbers = true)]
     messages: Vec<String>,
 
-    /// Put them into this partition
+    /// Push to this partition
     #[arg(long, short, value_name = "NAME")]
     partition: Option<String>,
 
-    /// The id by which a repeated push of the (one) message is recognised
+    /// The id by which the server recognises a repeated push of the (one) message
     #[arg(long, value_name = "ID")]
     transaction_id: Option<String>,
 
@@ -54,16 +54,15 @@ pub struct Args {
     target: Target,
 }
 
-/// What has been sent.
+/// Counts of pushed messages.
 #[derive(Debug, Default)]
 struct Sent {
     queued: usize,
-    /// Those of them that wait in the server's buffer.
+    /// Those that are in the server's spool.
     buffered: usize,
     duplicates: usize,
 }
 
-/// Reads and pushes.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut queue = args.target.client()?.queue(args.queue.as_str());
     if let Some(partition) = &args.partition {
@@ -75,13 +74,13 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         if args.transaction_id.is_some() {
             bail!("--transaction-id names one message: give that message as an argument");
         }
-        let outcome = stream(&args, &queue, &mut output, &mut sent).await;
+        let outcome = push_lines(&args, &queue, &mut output, &mut sent).await;
         match sent.queued + sent.duplicates {
             0 => outcome?,
             pushed => outcome.with_context(|| format!("stopped after {pushed} pushed messages"))?,
         }
     } else {
-        given(&args, &queue, &mut output, &mut sent).await?;
+        push_arguments(&args, &queue, &mut output, &mut sent).await?;
     }
     if !output.is_json() {
         let plural = if sent.queued == 1 { "" } else { "s" };
@@ -112,7 +111,12 @@ fn duplicates(sent: &Sent) -> String {
 }
 
 /// Pushes the arguments.
-async fn given(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent) -> anyhow::Result<()> {
+async fn push_arguments(
+    args: &Args,
+    queue: &Queue,
+    output: &mut Output,
+    sent: &mut Sent,
+) -> anyhow::Result<()> {
     if args.transaction_id.is_some() && args.messages.len() > 1 {
         bail!("--transaction-id names one message, but there are {}", args.messages.len());
     }
@@ -125,8 +129,8 @@ async fn given(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent)
     Ok(())
 }
 
-/// Pushes lines as they come: what is there is sent at once, up to the batch, and more is read meanwhile.
-async fn stream(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent) -> anyhow::Result<()> {
+/// Pushes lines as they arrive: sends what is there, up to the batch, while more is read.
+async fn push_lines(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent) -> anyhow::Result<()> {
     let batch = args.batch as usize;
     let (reader, bytes) = open(args)?;
     let (sender, mut lines) = mpsc::channel(2 * batch);
@@ -155,10 +159,10 @@ async fn stream(args: &Args, queue: &Queue, output: &mut Output, sent: &mut Sent
     Ok(())
 }
 
-/// The lines that are there, up to the batch, and the problem that ended them.
+/// The available lines, up to the batch, and the error that ended them.
 fn gather(
-    first: Line,
-    lines: &mut mpsc::Receiver<Line>,
+    first: ParsedLine,
+    lines: &mut mpsc::Receiver<ParsedLine>,
     batch: usize,
 ) -> (Vec<Box<RawValue>>, Option<anyhow::Error>) {
     let (mut messages, mut bytes) = (Vec::new(), 0);
@@ -207,7 +211,7 @@ async fn send(
     }
 }
 
-/// What to read, and how many bytes that is, if it is known.
+/// The input, and its size if known.
 fn open(args: &Args) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     match &args.file {
         Some(path) if path.as_os_str() != "-" => {
@@ -222,10 +226,10 @@ fn open(args: &Args) -> anyhow::Result<(Box<dyn BufRead + Send>, Option<u64>)> {
     }
 }
 
-type Line = anyhow::Result<Box<RawValue>>;
+type ParsedLine = anyhow::Result<Box<RawValue>>;
 
-/// Sends every line that is not empty, until the end, an error, or nobody listens.
-fn read_lines(mut reader: impl BufRead, sender: &mpsc::Sender<Line>) {
+/// Sends every non-empty line, until the end, an error, or a closed channel.
+fn read_lines(mut reader: impl BufRead, sender: &mpsc::Sender<ParsedLine>) {
     for number in 1.. {
         let line = match read_line(&mut reader, number) {
             Ok(Some(line)) if line.is_empty() => continue,

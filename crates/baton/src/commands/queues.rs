@@ -1,4 +1,4 @@
-//! `baton queues`: what there is and how much waits in it.
+//! `baton queues`: lists queues and their backlog.
 
 use anyhow::Context;
 use baton_client::{Client, MessageCounts, QueueDetail};
@@ -23,7 +23,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);

@@ -1,4 +1,4 @@
-//! `baton schedule`: jobs that come by themselves.
+//! `baton schedule`: manages schedules of jobs.
 
 use anyhow::{Context, bail};
 use baton_client::Schedules;
@@ -8,7 +8,7 @@ use super::table::{self, text};
 use super::target::Target;
 use crate::output::Output;
 
-/// Make jobs come by themselves: by a cron expression, at an interval, or once.
+/// Manage schedules: enqueue jobs by a cron expression, at an interval, or once.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -16,7 +16,7 @@ Examples:
   baton schedule put beat --every 30 --type beat '{\"loud\": true}'
   baton schedule list
   baton schedule show nightly                with its next fires
-  baton schedule trigger nightly             now, besides
+  baton schedule trigger nightly             fire now
   baton schedule pause nightly
   baton schedule backfill nightly --from 2026-11-01T00:00:00Z --to 2026-11-08T00:00:00Z --dry-run")]
 pub struct Args {
@@ -26,7 +26,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Create a schedule, or change it.
+    /// Create or change a schedule.
     Put(Box<PutArgs>),
     /// List schedules.
     List(ListArgs),
@@ -34,13 +34,13 @@ enum Command {
     Show(NameArgs),
     /// Remove a schedule; its jobs stay.
     Delete(NameArgs),
-    /// Fire now, besides.
+    /// Fire now, in addition to its times.
     Trigger(NameArgs),
-    /// Stop firing until told to go on.
+    /// Pause a schedule.
     Pause(NameArgs),
-    /// Go on firing, from now.
+    /// Resume a schedule with the fires after now.
     Resume(NameArgs),
-    /// Fire for the times of a stretch of the past.
+    /// Fire for the times of a past period.
     Backfill(BackfillArgs),
 }
 
@@ -76,7 +76,7 @@ struct PutArgs {
     #[arg(long, short, value_name = "NAME", default_value = "default")]
     queue: String,
 
-    /// A cron expression: minute, hour, day of the month, month, day of the week; or with seconds first
+    /// A cron expression: minute, hour, day of the month, month, day of the week; optionally with seconds first
     #[arg(long, value_name = "EXPRESSION", required_unless_present_any = ["every", "at"])]
     cron: Option<String>,
 
@@ -88,7 +88,7 @@ struct PutArgs {
     #[arg(long, value_name = "TIME", conflicts_with = "cron")]
     at: Option<String>,
 
-    /// Whose clock the expression is read on
+    /// The time zone of the cron expression
     #[arg(long, value_name = "ZONE")]
     zone: Option<String>,
 
@@ -100,11 +100,11 @@ struct PutArgs {
     #[arg(long, value_name = "TIME")]
     end: Option<String>,
 
-    /// When fires were missed: once, all or skip
+    /// What happens to missed fires: once, all or skip
     #[arg(long, value_name = "POLICY")]
     misfire: Option<String>,
 
-    /// When the last job is still under way: allow, skip, queue_one or replace
+    /// What happens while the last job is still running: allow, skip, queue_one or replace
     #[arg(long, value_name = "POLICY")]
     overlap: Option<String>,
 
@@ -112,11 +112,11 @@ struct PutArgs {
     #[arg(long, value_name = "SECONDS")]
     jitter: Option<f64>,
 
-    /// Seconds that a job may run
+    /// The timeout of its jobs in seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 
-    /// How often a job is tried again after a failure
+    /// How often a job is retried after a failure
     #[arg(long, value_name = "COUNT")]
     retries: Option<u32>,
 
@@ -141,7 +141,7 @@ struct BackfillArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 100)]
     max: u64,
 
-    /// Only tell the times
+    /// Only list the times
     #[arg(long)]
     dry_run: bool,
 
@@ -149,23 +149,22 @@ struct BackfillArgs {
     target: Target,
 }
 
-/// Does it.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Put(args) => {
-            let schedule = described(&args)?;
+            let schedule = schedule_body(&args)?;
             let answer = args.target.client()?.schedules().put(&args.id, &schedule).await?;
-            tell(&args.target, &answer)
+            print_state(&args.target, &answer)
         }
         Command::List(args) => list(&args.target).await,
-        Command::Show(args) => tell(&args.target, &schedules(&args)?.get(&args.id).await?),
+        Command::Show(args) => print_state(&args.target, &schedules(&args)?.get(&args.id).await?),
         Command::Delete(args) => Ok(schedules(&args)?.delete(&args.id).await?),
         Command::Trigger(args) => {
             let answer = schedules(&args)?.trigger(&args.id).await?;
             print(&args.target, &answer, text(&answer["jobId"]))
         }
-        Command::Pause(args) => tell(&args.target, &schedules(&args)?.pause(&args.id).await?),
-        Command::Resume(args) => tell(&args.target, &schedules(&args)?.resume(&args.id).await?),
+        Command::Pause(args) => print_state(&args.target, &schedules(&args)?.pause(&args.id).await?),
+        Command::Resume(args) => print_state(&args.target, &schedules(&args)?.resume(&args.id).await?),
         Command::Backfill(args) => {
             let client = args.target.client()?.schedules();
             let answer = client.backfill(&args.id, &args.from, &args.to, args.max, args.dry_run).await?;
@@ -179,8 +178,8 @@ fn schedules(args: &NameArgs) -> anyhow::Result<Schedules> {
     Ok(args.target.client()?.schedules())
 }
 
-/// The schedule as the API wants it.
-fn described(args: &PutArgs) -> anyhow::Result<Value> {
+/// The schedule as the API expects it.
+fn schedule_body(args: &PutArgs) -> anyhow::Result<Value> {
     let millis = |what: &str, seconds: Option<f64>| {
         let duration = seconds.map(|seconds| super::seconds(what, seconds)).transpose()?;
         anyhow::Ok(duration.map(|duration| json!(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))))
@@ -269,7 +268,7 @@ fn when(schedule: &Value) -> String {
 }
 
 /// Prints a schedule.
-fn tell(target: &Target, schedule: &Value) -> anyhow::Result<()> {
+fn print_state(target: &Target, schedule: &Value) -> anyhow::Result<()> {
     let mut shown = table::new(&["schedule", &text(&schedule["id"])]);
     let mut row = |label: &str, value: String| {
         if !value.is_empty() {
@@ -316,7 +315,7 @@ mod tests {
     }
 
     fn put(words: &[&str]) -> anyhow::Result<Value> {
-        described(&Cli::try_parse_from([&["put"], words].concat())?.args)
+        schedule_body(&Cli::try_parse_from([&["put"], words].concat())?.args)
     }
 
     #[test]

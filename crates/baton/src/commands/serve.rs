@@ -1,10 +1,9 @@
-//! `baton serve`: the server, in the foreground, until it is told to stop.
+//! `baton serve`: runs the server in the foreground until it gets a signal.
 //!
-//! Always: the first line on stdout is written when requests are really answered, so a script may wait for it;
-//! the first SIGTERM or SIGINT lets requests under way finish, the second ends the process at once; SIGHUP has the
-//! certificate read again, and without one ends the process as it always did; a store that
-//! fails stops the process with a message and a non-zero exit code, since answering errors for ever helps nobody.
-//! The flags are not written here: they are the settings, printed from their table. Start at [`run`].
+//! Always: the server prints its first line when it accepts requests, so a script may wait for it. The first SIGTERM
+//! or SIGINT lets running requests finish, the second ends the process at once. SIGHUP reloads the certificate;
+//! without one it ends the process. A store that fails stops the process with a message and a non-zero exit code, so
+//! that a supervisor can restart it. The flags come from the table of settings. Start at [`run`].
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -25,10 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::log;
 
-/// How often the store is asked whether it still works.
+/// How often to check whether the store still works.
 const STORE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The exit code after a second signal, as a shell reports a process that was interrupted.
+/// The exit code after a second signal, as a shell reports an interrupted process.
 const STOPPED_AT_ONCE: i32 = 130;
 
 /// Runs the server.
@@ -36,7 +35,7 @@ const STOPPED_AT_ONCE: i32 = 130;
 pub struct Args {
     /// A TOML file with settings.
     pub config: Option<PathBuf>,
-    /// Names and values of settings given as flags.
+    /// Settings given as flags.
     pub flags: Vec<(String, String)>,
 }
 
@@ -53,7 +52,7 @@ impl clap::Args for Args {
             let arg = Arg::new(setting.name)
                 .long(setting.flag)
                 .value_name(setting.value)
-                // A key may begin with anything.
+                // A key may begin with any character.
                 .allow_hyphen_values(matches!(setting.value, "SECRET" | "KEYS"))
                 .help(format!("{} [env: {}] [default: {default}]", setting.help, setting.env));
             command.arg(arg)
@@ -84,9 +83,9 @@ impl FromArgMatches for Args {
 }
 
 impl Args {
-    /// The settings that hold: file, then environment, then flags.
+    /// The effective settings: file, then environment, then flags.
     pub fn settings(&self) -> Result<Settings, baton_config::Error> {
-        // A name or value that is not UTF-8 cannot be one of ours.
+        // A name or value that is not UTF-8 is none of ours.
         let environment = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
         Settings::load(self.config.as_deref(), environment, self.flags.clone())
@@ -96,7 +95,7 @@ impl Args {
 /// Serves until a signal comes or the store fails.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let settings = args.settings()?;
-    // What the server keeps is for its own user.
+    // Files of the server are readable by its own user only.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     start_log(&settings.log)?;
     if !settings.ignored.is_empty() {
@@ -171,7 +170,7 @@ async fn open(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
     Ok(Arc::new(EmbeddedStore::open(options)?))
 }
 
-/// Where pushes wait while a PostgreSQL is away. What a spool holds belongs to whoever has it open.
+/// The spool for pushes while PostgreSQL is away. One process owns a spool at a time.
 fn open_spool(settings: &Settings) -> anyhow::Result<Option<Spool>> {
     if settings.is_embedded() || settings.spool_max == 0 {
         return Ok(None);
@@ -194,7 +193,7 @@ fn open_spool(settings: &Settings) -> anyhow::Result<Option<Spool>> {
     }
 }
 
-/// How the settings open a PostgreSQL.
+/// The PostgreSQL options of the settings.
 pub fn postgres_options(settings: &Settings) -> baton_store_postgres::Options {
     baton_store_postgres::Options {
         schema: settings.store_schema.clone(),
@@ -202,7 +201,7 @@ pub fn postgres_options(settings: &Settings) -> baton_store_postgres::Options {
     }
 }
 
-/// Writes a line that whoever started the server may wait for.
+/// Prints a line that a supervisor may wait for.
 fn announce(line: &str) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     writeln!(stdout, "{line}").and_then(|()| stdout.flush()).context("writing to stdout")
@@ -213,7 +212,7 @@ fn start_log(filter: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns when the store has stopped working, with the reason.
+/// Returns when the store has failed, with the reason.
 async fn failure(store: &dyn Store) -> String {
     loop {
         if let Some(reason) = store.failure() {
@@ -223,7 +222,7 @@ async fn failure(store: &dyn Store) -> String {
     }
 }
 
-/// The signals that ask for an end, and the one that asks for files to be read again.
+/// Signals that stop the server, and the one that reloads files.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -240,7 +239,7 @@ impl Signals {
         })
     }
 
-    /// The next signal that asks for an end. One that asks for the files to be read again is answered here.
+    /// The next signal that stops the server. Handles reloads itself.
     async fn next(&mut self, identity: Option<&Identity>) -> &'static str {
         loop {
             tokio::select! {
@@ -262,7 +261,7 @@ fn reload(identity: &Identity) {
     }
 }
 
-/// Says so when there are queues that cannot be used because the key was forgotten.
+/// Warns when there are encrypted queues and the key is missing.
 async fn warn_of_missing_key(broker: &Broker) -> anyhow::Result<()> {
     let queues = broker.queues_without_key().await?;
     if !queues.is_empty() {

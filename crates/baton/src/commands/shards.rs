@@ -1,4 +1,4 @@
-//! `baton shards`: who has which shard, as a table and as a map.
+//! `baton shards`: shows which worker owns which shard, as a table and as a map.
 
 use std::io::IsTerminal;
 
@@ -15,23 +15,23 @@ const LINE: u64 = 100;
 const LINES: u64 = 20;
 /// The colours of workers, in the terminal's 256.
 const COLOURS: [u8; 12] = [39, 208, 118, 201, 226, 51, 196, 99, 154, 214, 45, 219];
-/// What workers are called in the map when there is no colour, and also when there is.
+/// The letters of workers in the map, with and without colour.
 const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// List services and how their shards are spread, or show one: its workers, and a map of who has what.
+/// List services and how their shards are spread, or show one: its workers, and a map of its shards.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton shards                          all services of the server
   baton shards orders                   one service: its workers and a map of its shards
-  baton shards orders --drain orders-3  have a worker give up its shards
-  baton shards orders --delete          forget a service that has no live workers
+  baton shards orders --drain orders-3  drain a worker: release its shards
+  baton shards orders --delete          delete a service without live workers
   baton shards --json | jq .            for programs")]
 pub struct Args {
     /// Show this service only
     service: Option<String>,
 
-    /// Have this worker give up its shards
+    /// Drain this worker: release its shards
     #[arg(long, value_name = "WORKER", requires = "service", conflicts_with = "undrain")]
     drain: Option<String>,
 
@@ -47,7 +47,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);
@@ -135,7 +134,7 @@ fn show(service: &Value, output: &mut Output) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A character for every shard, or for every few; a dot for those that nobody has.
+/// A character for every shard, or for every few; a dot for shards without an owner.
 fn map(count: u64, workers: &[Value], colours: bool) -> String {
     let each = count.div_ceil(LINE * LINES).max(1);
     let cells = usize::try_from(count.div_ceil(each)).unwrap_or(0);
@@ -143,7 +142,7 @@ fn map(count: u64, workers: &[Value], colours: bool) -> String {
     for (place, worker) in workers.iter().enumerate() {
         for range in worker["shards"].as_array().into_iter().chain(worker["revoking"].as_array()).flatten() {
             let (from, to) = (range[0].as_u64().unwrap_or(0), range[1].as_u64().unwrap_or(0));
-            // A cell shows who has its first shard.
+            // A cell shows the owner of its first shard.
             for cell in from.div_ceil(each)..=to / each {
                 if let Some(owner) = usize::try_from(cell).ok().and_then(|cell| owners.get_mut(cell)) {
                     *owner = Some(place);
@@ -175,7 +174,7 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Ranges as people write them, the first few of them.
+/// The first few ranges as text.
 fn shortened(ranges: &Value) -> String {
     let all = ranges.as_array().map_or(&[][..], Vec::as_slice);
     let mut words: Vec<String> =
@@ -191,7 +190,7 @@ fn shortened(ranges: &Value) -> String {
     words.join(" ")
 }
 
-/// A table whose columns are numbers, but for the first.
+/// A table whose columns are numbers, except for the first.
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_BORDERS_ONLY).set_header(header.iter().copied());

@@ -1,10 +1,10 @@
-//! Arguments that say when: where a group starts, and how long to wait.
+//! Parsers for the start of a group and for waiting times.
 
 use std::time::Duration;
 
 use baton_client::{Subscription, Timestamp};
 
-/// Reads `new`, `all` or a time.
+/// Parses `new`, `all` or a time.
 pub fn subscription(text: &str) -> Result<Subscription, String> {
     match text {
         "all" => Ok(Subscription::All),
@@ -16,7 +16,7 @@ pub fn subscription(text: &str) -> Result<Subscription, String> {
     }
 }
 
-/// Reads seconds, whole or not.
+/// Parses seconds, with or without a fraction.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "give seconds, such as 10 or 0.5".to_owned())?;
     Duration::try_from_secs_f64(seconds).map_err(|_| "give a positive number of seconds".into())

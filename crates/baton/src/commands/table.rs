@@ -1,4 +1,4 @@
-//! Tables of what a server tells as JSON.
+//! Tables of a server's JSON.
 
 use comfy_table::Table;
 use comfy_table::presets::UTF8_BORDERS_ONLY;
@@ -11,7 +11,7 @@ pub fn new(header: &[&str]) -> Table {
     table
 }
 
-/// A value for people: a text without its quotes, and nothing for what is absent.
+/// A value as text: strings without quotes, empty when absent.
 pub fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

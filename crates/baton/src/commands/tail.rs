@@ -1,7 +1,7 @@
 //! `baton tail`: watches a queue.
 //!
-//! It reads as a consumer group of its own, made for this run and deleted at its end, and acks at delivery, so that it
-//! takes nothing from anybody and holds no lease.
+//! It reads as a consumer group of its own, created for this run and deleted at its end, and acks at delivery. So it
+//! takes nothing from other consumers and holds no lease.
 
 use std::time::Duration;
 
@@ -9,27 +9,27 @@ use baton_client::{Error, Queue, Subscription, limits};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::target::Target;
-use super::{patiently, start};
+use super::{retry_until_answered, start};
 use crate::output::{self, Output};
 
-/// How long one poll waits. Short enough that a connection cut silently is noticed soon.
+/// How long one poll waits. Short enough to notice a silently broken connection soon.
 const WAIT: Duration = Duration::from_secs(20);
 
 /// Messages of one poll.
 const BATCH: u32 = 500;
 
-/// How long the end may take: the group is only a trace in the server, not worth a hanging terminal.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the deletion of the group may take: a left-over group is harmless, a hanging terminal is not.
+const DELETE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Watch the messages of a queue without taking them from anybody.
+/// Watch the messages of a queue without taking them from consumers.
 ///
-/// Reads as a consumer group of its own that is deleted at the end. Ends with Ctrl-C.
+/// Reads as a consumer group of its own, which is deleted at the end. Ends with Ctrl-C.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton tail orders                             from now on
   baton tail orders --from all                  from the oldest message on
-  baton tail orders --from 2026-11-15T18:00:00Z from a moment on
+  baton tail orders --from 2026-11-15T18:00:00Z from this time on
   baton tail orders --json | jq .data           payloads alone")]
 pub struct Args {
     /// The queue
@@ -51,7 +51,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Watches until told to stop.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let group = format!("tail-{}", baton_env::fresh_uuid());
     let mut queue = args.target.client()?.queue(args.queue.as_str()).group(group);
@@ -66,11 +65,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
     };
-    // Who was never reached has nothing to forget.
+    // Without a first response there is no group to delete.
     let reached =
         !outcome.as_ref().is_err_and(|e| e.downcast_ref().is_some_and(Error::is_connection_refused));
     if reached {
-        forget(&queue).await;
+        delete_group(&queue).await;
     }
     outcome
 }
@@ -84,7 +83,7 @@ async fn follow(args: &Args, queue: &Queue) -> anyhow::Result<()> {
         .batch(BATCH)
         .partitions(limits::POP_PARTITIONS_MAX);
     let mut left = args.limit.unwrap_or(u64::MAX);
-    // Does not wait, so that a missing server is told at once and the group starts where the user thinks.
+    // Does not wait, so that a missing server is an error at once and the group starts now.
     let mut messages = pop.send().await?;
     if !output.is_json() {
         eprintln!("watching {}; Ctrl-C ends it", args.queue);
@@ -99,13 +98,13 @@ async fn follow(args: &Args, queue: &Queue) -> anyhow::Result<()> {
         if left == 0 {
             return Ok(());
         }
-        messages = patiently(|| pop.send()).await?;
+        messages = retry_until_answered(|| pop.send()).await?;
     }
 }
 
 /// Deletes the group.
-async fn forget(queue: &Queue) {
-    let farewell = tokio::time::timeout(FAREWELL, queue.delete_group()).await;
+async fn delete_group(queue: &Queue) {
+    let farewell = tokio::time::timeout(DELETE_TIMEOUT, queue.delete_group()).await;
     if !matches!(farewell, Ok(Ok(()))) {
         eprintln!("the group of this watch could not be deleted; it stays behind in {}", queue.name());
     }

@@ -1,4 +1,4 @@
-//! Which server a command talks to, and how it prints.
+//! The server of a command, and how it prints.
 
 use std::env::VarError;
 use std::path::PathBuf;
@@ -10,23 +10,23 @@ use clap::Args;
 use crate::token::Token;
 
 const DEFAULT_URL: &str = "http://127.0.0.1:6632";
-/// What commands log unless RUST_LOG says otherwise: that the server ignored something must not pass unseen.
+/// The default log filter of commands: warnings that the server ignored something must be visible.
 const LOG: &str = "error,baton_client::ignored=warn";
 
-/// Common to all commands that talk to a server.
+/// Arguments of all commands that talk to a server.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub struct Target {
-    /// Address of the server; several, with commas between, when they share a store [env: BATON_URL] [default:
+    /// Address of the server; several, separated by commas, when they share a store [env: BATON_URL] [default:
     /// http://127.0.0.1:6632]
     #[arg(long, value_delimiter = ',')]
     url: Vec<String>,
 
-    /// Token that the server asks for [env: BATON_TOKEN]
+    /// Token for the server [env: BATON_TOKEN]
     #[arg(long)]
     token: Option<Token>,
 
-    /// File with the certificates, in PEM, of the authorities to trust for https, instead of the system's [env: BATON_CA]
+    /// PEM file of the certificate authorities to trust for https, instead of the system's [env: BATON_CA]
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
@@ -36,11 +36,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// A client of the server. Its log goes to stderr as far as RUST_LOG asks for it.
+    /// A client of the server. Its log goes to stderr, filtered by RUST_LOG.
     pub fn client(&self) -> anyhow::Result<Client> {
         let filter = environment("RUST_LOG")?.unwrap_or_else(|| LOG.into());
         crate::log::start(tracing_subscriber::EnvFilter::new(filter));
-        // Read here and not by clap, which shows each flag that the environment sets as a required one.
+        // Read here and not by clap, whose usage line shows every flag that the environment sets as required.
         let urls = if self.url.is_empty() { split(&environment("BATON_URL")?) } else { self.url.clone() };
         let mut builder = urls.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
         let token = environment("BATON_TOKEN")?.map(|token| token.parse::<Token>()).transpose()?;
@@ -59,7 +59,7 @@ fn split(urls: &Option<String>) -> Vec<String> {
     urls.as_deref().unwrap_or(DEFAULT_URL).split(',').map(str::to_owned).collect()
 }
 
-/// A variable of the environment, unless it is empty.
+/// An environment variable, unless it is empty.
 fn environment(name: &str) -> anyhow::Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),

@@ -1,4 +1,4 @@
-//! `baton token`: makes a token with the secret of a server.
+//! `baton token`: creates a token with the secret of a server.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use baton_env::{Clock, SystemClock};
 
 use super::serve;
 
-/// Make a token that the server accepts, signed with its secret (HS256).
+/// Create a token that the server accepts, signed with its secret (HS256).
 ///
 /// Takes the server's settings. The token goes to stdout.
 #[derive(Debug, clap::Args)]
@@ -16,7 +16,7 @@ Examples:
   baton token --jwt-secret @jwt.secret --role read-write --sub billing
   export BATON_TOKEN=$(baton token --jwt-secret @jwt.secret --role admin --hours 8)")]
 pub struct Args {
-    /// What the token allows: read-only, write-only, read-write or admin
+    /// The role: read-only, write-only, read-write or admin
     #[arg(long, value_name = "ROLE")]
     role: String,
     /// The subject: the name of the caller. Messages carry it as `producerSub`
@@ -30,7 +30,6 @@ pub struct Args {
     pub serve: serve::Args,
 }
 
-/// Signs and prints.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let settings = args.serve.settings()?;
     let lifetime = (args.hours > 0).then(|| Duration::from_secs(u64::from(args.hours) * 3600));

@@ -1,10 +1,10 @@
 //! `baton worker`: runs a shell command for each job.
 //!
-//! The command gets the job's arguments on stdin and what else there is to know in its environment; what it prints
-//! becomes the job's log, and its exit code the outcome. Always: a command that must stop (cancelled, out of time, lost,
-//! or left over after a drain) gets TERM, with everything that it started, and KILL a little later; the job is reported
-//! only after all of its processes are gone. What no supervisor can do is end a command when it is killed itself: the command
-//! should hand BATON_FENCE to whatever it changes. Start at [`run`].
+//! The command gets the job's arguments on stdin and the rest in its environment; its output becomes the job's log,
+//! and its exit code the outcome. Always: a command that must stop (cancelled, timed out, lost, or left over after a
+//! drain) gets TERM, with all processes that it started, and KILL a little later; the job is reported only after all
+//! of its processes have ended. A supervisor cannot end a command when it is killed itself: the command should pass
+//! BATON_FENCE to the resource that it changes. Start at [`run`].
 
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use tokio::process::{Child, Command};
 use super::process_group::ProcessGroup;
 use super::target::Target;
 
-/// How long a command that was told to stop may take before it is killed.
+/// How long a command that got TERM may take before it is killed.
 const KILL_AFTER: Duration = Duration::from_secs(5);
-/// Bytes of a line of the log; a longer one is cut in pieces.
+/// Bytes of a line of the log; a longer one is split.
 const LINE_BYTES_MAX: u64 = 16 << 10;
-/// How long what a command left behind may hold its output open.
+/// How long left-over processes of a command may hold its output open.
 const OUTPUT_AFTER: Duration = Duration::from_secs(1);
 
 /// Run a shell command for each job.
 ///
-/// The command gets the job's arguments, a JSON value, on stdin, and finds BATON_JOB_ID, BATON_JOB_TYPE,
-/// BATON_ATTEMPT, BATON_EXECUTION_ID, BATON_FENCE and, for a job of a schedule, BATON_SCHEDULE_ID and
-/// BATON_SCHEDULED_FOR in its environment. What it prints becomes the job's log. Exit code 0 completes the job, any
-/// other fails it, and it is tried again as its policy says. At SIGTERM and Ctrl-C running commands may finish.
+/// The command gets the job's arguments, a JSON value, on stdin, and BATON_JOB_ID, BATON_JOB_TYPE, BATON_ATTEMPT,
+/// BATON_EXECUTION_ID, BATON_FENCE and, for a job of a schedule, BATON_SCHEDULE_ID and BATON_SCHEDULED_FOR in its
+/// environment. Its output becomes the job's log. Exit code 0 completes the job; any other fails it, and its retry
+/// policy applies. After SIGTERM or Ctrl-C running commands may finish.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton worker --type backup --exec './backup.sh'
   baton worker --queue mail --concurrency 4 --exec 'jq -r .to | xargs send-mail'
-  baton schedule put nightly --cron '0 3 * * *' --type backup    gives the first one something to do")]
+  baton schedule put nightly --cron '0 3 * * *' --type backup    enqueues jobs for the first one")]
 pub struct Args {
     /// The command, for `sh -c`
     #[arg(long, value_name = "COMMAND")]
@@ -55,15 +55,15 @@ pub struct Args {
     #[arg(long, short, value_name = "COUNT", default_value_t = 1)]
     concurrency: usize,
 
-    /// A name for people
+    /// A display name
     #[arg(long, value_name = "NAME", default_value = "baton worker")]
     name: String,
 
-    /// Seconds that running commands get after SIGTERM, before they are stopped and their jobs given back
+    /// Seconds that running commands get after SIGTERM, before they are stopped and their jobs released
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0)]
     grace: f64,
 
-    /// Stop a command before its lease ends when no server answers, and give its job back: no two run at once
+    /// Stop a command before its lease ends when no server answers, and release its job: no two run at once
     #[arg(long)]
     exclusive: bool,
 
@@ -71,7 +71,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Works until told to stop.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut worker = client
@@ -105,7 +104,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 async fn execute(command: Arc<str>, context: Context) -> HandlerResult {
     let mut child = spawn(&command, &context)
         .map_err(|error| Failure::new(format!("cannot start the command: {error}")).kind("not_started"))?;
-    let mut group = ProcessGroup::of(&child);
+    let mut group = ProcessGroup::from_leader(&child);
     if let Some(mut stdin) = child.stdin.take() {
         let args = context.args().get().as_bytes().to_vec();
         // A command need not read its arguments.
@@ -117,9 +116,9 @@ async fn execute(command: Arc<str>, context: Context) -> HandlerResult {
         status = child.wait() => status,
         () = context.cancellation().cancelled() => group.stop(&mut child, KILL_AFTER).await,
     };
-    // What a command that ended by itself left running goes on, as under cron.
+    // Processes that a command left behind run on, as under cron.
     group.release();
-    // A process that the command left behind may hold the other ends.
+    // Such a process may hold the output pipes open.
     let last = async { (output.await.unwrap_or_default(), errors.await.unwrap_or_default()) };
     let (_, last_error) = tokio::time::timeout(OUTPUT_AFTER, last).await.unwrap_or_default();
     outcome(status?, context.ended(), last_error)
@@ -155,7 +154,7 @@ fn spawn(command: &str, context: &Context) -> std::io::Result<Child> {
     shell.process_group(0).kill_on_drop(true).spawn()
 }
 
-/// Makes lines of the log of what the command prints; tells the last one.
+/// Logs the lines that the command prints. Returns the last one.
 async fn follow(from: Option<impl AsyncRead + Unpin>, level: Level, context: Context) -> Option<String> {
     let mut reader = BufReader::new(from?);
     let (mut last, mut line) = (None, Vec::new());

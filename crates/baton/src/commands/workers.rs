@@ -1,4 +1,4 @@
-//! `baton workers`: who runs jobs.
+//! `baton workers`: lists workers.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::table::{self, text};
 use super::target::Target;
 use crate::output::Output;
 
-/// List workers: what they serve, what they run, and when they were last heard of.
+/// List workers: their queues, their running jobs, and their last heartbeat.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -17,7 +17,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let workers = args.target.client()?.workers().await?;
     let mut output = Output::new(args.target.json);

@@ -9,20 +9,20 @@ use super::super::table::text;
 use super::super::target::Target;
 use crate::output::Output;
 
-/// The longest wait of one call.
+/// The longest wait of one request.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Enqueue a job.
 ///
-/// Prints its id. With --wait it prints the job's end, and the exit code is 0 only when it completed.
+/// Prints its id. With --wait it prints the final job, and the exit code is 0 only when it completed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton job enqueue email.send '{\"to\": \"a@example.com\"}' --queue mail --priority high
-  baton job enqueue clean-up --unique clean-up     nothing happens while one is under way
+  baton job enqueue clean-up --unique clean-up     no second one until the first has ended
   baton job enqueue report --wait 300")]
 pub struct Args {
-    /// The job's type, by which workers choose
+    /// The job's type
     job_type: String,
 
     /// Its arguments, a JSON value
@@ -37,31 +37,31 @@ pub struct Args {
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<String>,
 
-    /// Seconds from now before which it does not run
+    /// Seconds to delay its start
     #[arg(long, value_name = "SECONDS", conflicts_with = "at")]
     delay: Option<f64>,
 
-    /// A time, such as 2026-11-15T18:00:00Z, before which it does not run
+    /// The earliest time of its start, such as 2026-11-15T18:00:00Z
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
 
-    /// Seconds that it may run
+    /// Its timeout in seconds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<f64>,
 
-    /// How often it is tried again after a failure
+    /// How often it is retried after a failure
     #[arg(long, value_name = "COUNT")]
     retries: Option<u32>,
 
-    /// A key that only one job may have at a time; a second one is not enqueued
+    /// A key that only one active job may have; a second one is not enqueued
     #[arg(long, value_name = "KEY")]
     unique: Option<String>,
 
-    /// A word to find it by; may be given several times
+    /// A tag to find it by; may be given several times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
 
-    /// Wait this many seconds for its end
+    /// Wait this many seconds for it to end
     #[arg(long, value_name = "SECONDS")]
     wait: Option<f64>,
 
@@ -69,7 +69,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Enqueues, and waits if asked to.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut job = client.job(args.job_type.as_str()).queue(args.queue.as_str());
@@ -103,7 +102,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     eprintln!("{}", enqueued.job_id);
     let longest = super::super::seconds("--wait", wait)?;
-    let job = ended(&client, &enqueued.job_id, longest).await?;
+    let job = wait_for_end(&client, &enqueued.job_id, longest).await?;
     if output.is_json() {
         output.json(&job)?;
     } else {
@@ -113,12 +112,12 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     match job["state"].as_str() {
         Some("completed") => Ok(()),
         Some(state) => bail!("the job is {state}"),
-        None => bail!("the server does not say where the job stands"),
+        None => bail!("the response has no state"),
     }
 }
 
-/// The job once it is at its end, or as it stands after `longest`.
-async fn ended(client: &baton_client::Client, id: &str, longest: Duration) -> anyhow::Result<Value> {
+/// The job once it has ended, or its present state after `longest`.
+async fn wait_for_end(client: &baton_client::Client, id: &str, longest: Duration) -> anyhow::Result<Value> {
     let watch = baton_env::Stopwatch::start();
     loop {
         let left = longest.saturating_sub(watch.elapsed());

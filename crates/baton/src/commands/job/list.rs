@@ -48,7 +48,6 @@ pub struct Args {
 /// Jobs of one page.
 const PAGE: usize = 500;
 
-/// Asks, page by page, and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let terms = [

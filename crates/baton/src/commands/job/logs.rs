@@ -1,15 +1,15 @@
-//! `baton job logs`: what a job said, and what it goes on to say.
+//! `baton job logs`: prints a job's log.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::patiently;
+use super::super::retry_until_answered;
 use super::super::table::text;
 use super::super::target::Target;
 use crate::output::{self, Output};
 
-/// The pause between two looks while it is followed.
+/// The pause between two reads while it is followed.
 const REST: Duration = Duration::from_millis(500);
 
 /// Print the log of a job.
@@ -17,12 +17,12 @@ const REST: Duration = Duration::from_millis(500);
 #[command(after_help = "\
 Examples:
   baton job logs 0199…
-  baton job logs -f 0199…       go on until the job is at its end")]
+  baton job logs -f 0199…       follow the log until the job has ended")]
 pub struct Args {
     /// The job's id
     id: String,
 
-    /// Go on until the job is at its end
+    /// Follow the log until the job has ended
     #[arg(long, short)]
     follow: bool,
 
@@ -30,7 +30,6 @@ pub struct Args {
     target: Target,
 }
 
-/// Reads page after page.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         outcome = print(&args) => outcome,
@@ -44,8 +43,8 @@ async fn print(args: &Args) -> anyhow::Result<()> {
     let (mut after, mut has_begun) = (0, false);
     loop {
         let read = || jobs.logs(&args.id, after);
-        // The first answer says whether there is such a server at all.
-        let page = if args.follow && has_begun { patiently(read).await? } else { read().await? };
+        // The first response shows whether the server exists at all.
+        let page = if args.follow && has_begun { retry_until_answered(read).await? } else { read().await? };
         has_begun = true;
         for line in &page.lines {
             show(&mut output, line)?;

@@ -1,4 +1,4 @@
-//! `baton job`: enqueue jobs, look at them, call them off, try them again.
+//! `baton job`: enqueues, shows, cancels and retries jobs.
 
 mod enqueue;
 mod list;
@@ -10,15 +10,15 @@ use baton_client::Client;
 use super::target::Target;
 use crate::output::Output;
 
-/// Enqueue jobs, look at them, call them off, try them again.
+/// Enqueue, show, cancel and retry jobs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton job enqueue email.send '{\"to\": \"a@example.com\"}'
-  baton job enqueue report --delay 60 --wait 300   and wait for its end
+  baton job enqueue report --delay 60 --wait 300   wait until it has ended
   baton job list --state failed
   baton job show 0199…                             with its attempts
-  baton job logs -f 0199…                          as they come
+  baton job logs -f 0199…                          follow the log
   baton job cancel 0199… --reason 'not needed'
   baton job retry 0199…")]
 pub struct Args {
@@ -36,9 +36,9 @@ enum Command {
     Show(show::Args),
     /// Print the log of a job.
     Logs(logs::Args),
-    /// Call a job off.
+    /// Cancel a job.
     Cancel(CancelArgs),
-    /// Try a job again that is at its end.
+    /// Retry a job that has ended.
     Retry(RetryArgs),
 }
 
@@ -47,7 +47,7 @@ struct CancelArgs {
     /// The job's id
     id: String,
 
-    /// Why, for whoever looks at it later
+    /// The reason, which the job's history keeps
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
@@ -68,7 +68,6 @@ struct RetryArgs {
     target: Target,
 }
 
-/// Does it.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Enqueue(args) => enqueue::run(args).await,
@@ -78,18 +77,18 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         Command::Cancel(args) => {
             let client = args.target.client()?;
             let answer = client.jobs().cancel(&args.id, args.reason.as_deref(), args.force).await?;
-            tell(&args.target, &answer)
+            print_state(&args.target, &answer)
         }
         Command::Retry(args) => {
             let client: Client = args.target.client()?;
             let answer = client.jobs().retry(&args.id).await?;
-            tell(&args.target, &answer)
+            print_state(&args.target, &answer)
         }
     }
 }
 
-/// Prints where a job stands now.
-fn tell(target: &Target, answer: &serde_json::Value) -> anyhow::Result<()> {
+/// Prints the state of a job.
+fn print_state(target: &Target, answer: &serde_json::Value) -> anyhow::Result<()> {
     let mut output = Output::new(target.json);
     if output.is_json() {
         output.json(answer)?;

@@ -16,7 +16,7 @@ pub struct Args {
     target: Target,
 }
 
-/// What is told of a job, in this order, as far as it is there.
+/// The fields of a job in the order of printing.
 const FIELDS: [(&str, &str); 14] = [
     ("jobType", "type"),
     ("queue", "queue"),
@@ -34,7 +34,6 @@ const FIELDS: [(&str, &str); 14] = [
     ("args", "arguments"),
 ];
 
-/// Asks and prints.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let jobs = args.target.client()?.jobs();
     let mut job = jobs.get(&args.id).await?;
