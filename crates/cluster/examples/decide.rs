@@ -1,4 +1,4 @@
-//! What deciding where a request goes costs, on a server that knows some others.
+//! The cost of a routing decision, on a server with some peers.
 //!
 //! `cargo run --release -p baton-cluster --example decide`
 

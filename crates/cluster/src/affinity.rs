@@ -1,12 +1,13 @@
 //! Affinities: which server serves the pops of a key, and when that changes.
 //!
-//! Consumers of a group that poll one server share one line there and find its memory warm. So a key stays where it
-//! is until that server is overloaded, and moves so that the cluster does not swing: a busy server is left with a
-//! probability, each key is judged only as often as loads can have changed, what has moved counts before heartbeats
-//! show it, and no key moves more than twice in five minutes. Only to a server that has come back keys move from calm
-//! ones too, until the loads are about equal, since it has lost those that it had. Always: the same inputs give the same answer (the dice are
-//! an input). Deliberately absent: agreement with other servers; each keeps its own table, and who was forwarded to
-//! serves. Start at [`decide`], then [`Affinities::route`].
+//! Consumers of a group that poll one server share one wait list there and find its cache warm. So a key stays with
+//! its server until that server is overloaded, and keys move in a way that does not make the cluster oscillate: a key
+//! leaves a busy server with a probability; each key is decided only as often as loads can have changed; moves count
+//! before heartbeats show them; no key moves more than twice in five minutes. Only to a server that has returned do
+//! keys move from calm servers too, until the loads are about equal, since it has lost its keys. Always: the same
+//! inputs give the same answer (randomness is an input). Deliberately absent: agreement with other servers; each
+//! keeps its own table, and the server that gets a forwarded request serves it. Start at [`decide`], then
+//! [`Affinities::route`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +17,28 @@ use rustc_hash::FxHashMap;
 use crate::limits::{AFFINITIES_MAX, RETURN_WINDOW};
 use crate::wire::name_hash;
 
-/// How long a key stays where it was put, and between two judgements of it: by then its load shows in heartbeats.
+/// How long a key stays at least, and the time between two decisions about it: by then its load shows in heartbeats.
 pub const DECISION_INTERVAL: Duration = Duration::from_secs(5);
 /// Moves of one key in [`MOVES_WINDOW`].
 pub const MOVES_MAX: u32 = 2;
 /// See [`MOVES_MAX`].
 pub const MOVES_WINDOW: Duration = Duration::from_secs(300);
-/// Servers whose loads differ by less than this are equally loaded, as far as heartbeats can tell. Among them the key
-/// decides, so that servers that all see the same least loaded one do not all send everything there.
+/// Servers whose loads differ by less than this count as equally loaded. Among them the key's hash decides, so that
+/// servers that all see the same least loaded one do not all send everything there.
 const EQUAL_LOAD_MARGIN: f64 = 0.05;
 
-/// When affinities are kept.
+/// When keys stay and when they move.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// How much better a peer must be to be preferred to this server.
     pub forward: f64,
-    /// The load from which on a key may leave a server.
+    /// Above this load a key may leave a server.
     pub migrate: f64,
-    /// The load from which on it must.
+    /// Above this load a key must leave a server.
     pub break_at: f64,
     /// How much better another server must be for a key to migrate.
     pub min_improvement: f64,
-    /// How long a key that nobody uses is remembered.
+    /// How long an unused key is remembered.
     pub ttl: Duration,
 }
 
@@ -53,18 +54,19 @@ impl Default for Thresholds {
     }
 }
 
-/// What becomes of an affinity.
+/// What to do with an affinity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AffinityDecision {
     /// It stays.
     Keep,
-    /// It moves, by chance.
+    /// It moves; a random number decided so.
     Migrate,
     /// It moves.
     Break,
 }
 
-/// Judges an affinity to a server with load `assigned`, when another has load `alternative`. `dice` is a random number from 0 to 1.
+/// Decides about an affinity to a server with load `assigned`, when another has load `alternative`. `dice` is a
+/// random number from 0 to 1.
 pub fn decide(thresholds: &Thresholds, assigned: f64, alternative: f64, dice: f64) -> AffinityDecision {
     let improvement = assigned - alternative;
     if assigned >= thresholds.break_at {
@@ -98,23 +100,23 @@ pub fn choose<'a>(
     lightest.max_by_key(|(id, _)| weight(id)).copied()
 }
 
-/// What was done with a key.
+/// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AffinityEvent {
     /// It stayed where it was.
     Hit,
-    /// It was given a server.
+    /// It got a server.
     Assigned,
-    /// It left a busy server.
+    /// It moved from a busy server.
     Migrated,
-    /// It left an overloaded server.
+    /// It moved from an overloaded server.
     Broken,
-    /// Its server cannot be asked just now, and another one is.
+    /// Its server cannot be asked now, so another one serves this request.
     Detour,
 }
 
 impl AffinityEvent {
-    /// Every step.
+    /// All events.
     pub const ALL: [Self; 5] = [Self::Hit, Self::Assigned, Self::Migrated, Self::Broken, Self::Detour];
 
     /// Its name.
@@ -133,8 +135,8 @@ impl AffinityEvent {
 struct Affinity {
     server: Arc<str>,
     used: Duration,
-    /// When it was last put somewhere or judged.
-    judged: Duration,
+    /// When it was last assigned or decided about.
+    decided_at: Duration,
     /// Moves since [`Affinity::counted`].
     moves: u32,
     counted: Duration,
@@ -143,7 +145,7 @@ struct Affinity {
 
 impl Affinity {
     fn may_move(&self, now: Duration) -> bool {
-        now >= self.judged + DECISION_INTERVAL
+        now >= self.decided_at + DECISION_INTERVAL
             && (self.moves < MOVES_MAX || now >= self.counted + MOVES_WINDOW)
     }
 
@@ -159,37 +161,38 @@ impl Affinity {
     }
 }
 
-/// How much of what has moved is not in the loads yet after another heartbeat; loads are smoothed the same way.
+/// How much of the moved load is still missing in a server's load after another heartbeat; loads are smoothed at the
+/// same rate.
 const DRIFT_DECAY: f64 = 0.7;
-/// The heartbeats after which most of what has moved is in the loads. A server that is still busy then has work of its
-/// own, so its keys weigh less than they seem to, and more of them may leave: what they weigh is halved.
+/// After this many heartbeats most moved load shows. A server that is still busy then has work besides its keys, so
+/// its keys weigh less than assumed and more of them may leave: their assumed weight is halved.
 const SETTLING_HEARTBEATS: u32 = 4;
-/// Halvings at most.
+/// The limit of halvings.
 const HALVINGS_MAX: u32 = 6;
-/// What a key that is assigned is taken to weigh at most.
+/// The largest weight that a newly assigned key is assumed to have.
 const ASSIGNED_WEIGHT_MAX: f64 = 0.01;
 
-/// The affinities that one server knows.
+/// The affinities of one server.
 #[derive(Debug, Default)]
 pub struct Affinities {
     keys: FxHashMap<Box<str>, Affinity>,
     servers: FxHashMap<Arc<str>, ServerKeys>,
-    /// Servers that have come back, and when.
+    /// Servers that have returned, and when.
     returned: FxHashMap<Arc<str>, Duration>,
 }
 
-/// What one server serves.
+/// The keys of one server.
 #[derive(Debug, Default)]
 struct ServerKeys {
     keys: usize,
-    /// What its load will rise or fall by, once heartbeats show what has moved.
+    /// By how much its load will change once heartbeats show all moves.
     drift: f64,
-    /// The heartbeats in which it was busy although keys had left it; none while nobody had to leave.
+    /// Heartbeats in which it stayed busy although keys had left it; `None` while no key had to leave.
     strain: Option<u32>,
 }
 
 impl Affinities {
-    /// The server that serves a key, when that needs no thought: there is one and it is not busy.
+    /// The server of a key in the simple case: there is one and it is not busy.
     pub fn find_on_calm_server(
         &mut self,
         now: Duration,
@@ -202,7 +205,7 @@ impl Affinities {
             return None;
         }
         let drift = self.servers.get(&affinity.server).map_or(0.0, |served| served.drift);
-        if !is_calm(&affinity.server, &|told| told + drift) {
+        if !is_calm(&affinity.server, &|reported| reported + drift) {
             return None;
         }
         affinity.used = now;
@@ -210,7 +213,7 @@ impl Affinities {
         Some(Arc::clone(&affinity.server))
     }
 
-    /// The server that serves a key from now on, of `candidates`, among which is this server, `local`.
+    /// The server of a key from now on, of `candidates`, which include this server, `local`.
     pub fn route(
         &mut self,
         now: Duration,
@@ -235,7 +238,7 @@ impl Affinities {
         if (!is_busy && self.returned.is_empty()) || !affinity.may_move(now) {
             return (Arc::clone(&affinity.server), AffinityEvent::Hit);
         }
-        // A calm server is left only for one that has come back, and as a key without affinity would.
+        // A key leaves a calm server only for one that has returned, and only as a key without affinity would choose.
         let may_take = |(id, other): &&Candidate<'_>| {
             **id != affinity.server
                 && (is_busy || (self.returned.contains_key(*id) && load - other > thresholds.forward))
@@ -243,7 +246,7 @@ impl Affinities {
         let others: Vec<_> = candidates.iter().filter(may_take).copied().collect();
         let better = choose(thresholds, &others, local, key).filter(|(_, other)| other < load);
         let Some((server, other)) = better else { return (Arc::clone(&affinity.server), AffinityEvent::Hit) };
-        affinity.judged = now;
+        affinity.decided_at = now;
         let verdict = match is_busy {
             true => decide(thresholds, *load, other, dice()),
             false if dice() < load - other => AffinityDecision::Migrate,
@@ -256,8 +259,8 @@ impl Affinities {
         };
         let from = Arc::clone(&affinity.server);
         affinity.move_to(now, server);
-        // The keys that are known here stand for those that are not, so each counts for more than it weighs: other
-        // servers move theirs at the same time.
+        // The keys known here stand for those known elsewhere, so each counts more than its weight: other servers
+        // move theirs at the same time.
         let weight = self.weight(&from, *load);
         self.adjust(&from, -1, -weight);
         self.servers.entry(from).or_default().strain.get_or_insert(0);
@@ -270,12 +273,13 @@ impl Affinities {
             let weight = self.weight(server, load).min(ASSIGNED_WEIGHT_MAX);
             self.adjust(server, 1, weight);
             let server = Arc::clone(server);
-            let affinity = Affinity { server, used: now, judged: now, moves: 0, counted: now, requests: 1 };
+            let affinity =
+                Affinity { server, used: now, decided_at: now, moves: 0, counted: now, requests: 1 };
             self.keys.insert(key.into(), affinity);
         }
     }
 
-    /// What a key of a server with this load weighs.
+    /// The assumed weight of a key on a server with this load.
     fn weight(&self, server: &str, load: f64) -> f64 {
         let strain = self.servers.get(server).and_then(|served| served.strain).unwrap_or(0);
         load / (self.count(server).max(1) << (strain / SETTLING_HEARTBEATS)) as f64
@@ -287,13 +291,13 @@ impl Affinities {
         served.drift += weight;
     }
 
-    /// The load of a server that reported `told`, with what has moved since.
-    pub fn expected_load(&self, server: &str, told: f64) -> f64 {
-        (told + self.servers.get(server).map_or(0.0, |served| served.drift)).max(0.0)
+    /// The load of a server that reported `reported`, corrected by recent moves.
+    pub fn expected_load(&self, server: &str, reported: f64) -> f64 {
+        (reported + self.servers.get(server).map_or(0.0, |served| served.drift)).max(0.0)
     }
 
-    /// A server has told its load again, so less of what has moved is missing in it. One that stays `busy` after keys
-    /// have left it is left by more of them the next time.
+    /// A server has reported its load again, which now contains more of the moves. If it stays `busy` after keys have
+    /// left, more of them leave the next time.
     pub fn on_load_reported(&mut self, server: &str, busy: bool) {
         let Some(served) = self.servers.get_mut(server) else { return };
         served.drift *= DRIFT_DECAY;
@@ -304,17 +308,17 @@ impl Affinities {
         };
     }
 
-    /// A server has come back without the keys that it had: for a while others may leave calm servers for it.
+    /// A server has returned without its keys: for a while keys may leave calm servers for it.
     pub fn on_server_returned(&mut self, now: Duration, server: &Arc<str>) {
         self.returned.insert(Arc::clone(server), now);
     }
 
-    /// Forgets what nobody uses; how many keys that were.
+    /// Deletes unused keys. Returns how many.
     pub fn expire(&mut self, now: Duration, ttl: Duration) -> usize {
         self.forget_if(|affinity| now >= affinity.used + ttl)
     }
 
-    /// Forgets the keys of a server that is gone; how many.
+    /// Deletes the keys of a dead server. Returns how many.
     pub fn forget_server(&mut self, server: &str) -> usize {
         self.forget_if(|affinity| *affinity.server == *server)
     }
@@ -332,22 +336,22 @@ impl Affinities {
         before - self.keys.len()
     }
 
-    /// The server that a key is assigned to.
+    /// The server of a key.
     pub fn server_of(&self, key: &str) -> Option<Arc<str>> {
         self.keys.get(key).map(|affinity| Arc::clone(&affinity.server))
     }
 
-    /// How many there are.
+    /// The number of keys.
     pub fn total(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many there are to a server.
+    /// The number of keys of a server.
     pub fn count(&self, server: &str) -> usize {
         self.servers.get(server).map_or(0, |served| served.keys)
     }
 
-    /// The most used ones: key, server, requests.
+    /// The most used keys, each with its server and its requests.
     pub fn busiest(&self, count: usize) -> Vec<(String, Arc<str>, u64)> {
         let mut all: Vec<_> = self.keys.iter().collect();
         all.sort_by(|(a, x), (b, y)| y.requests.cmp(&x.requests).then_with(|| a.cmp(b)));
@@ -412,7 +416,7 @@ mod tests {
         ["a".into(), "b".into(), "c".into()]
     }
 
-    /// Whom a key goes to on server `a`, when the three servers have these loads.
+    /// The server chosen for a key on server `a`, when the three servers have these loads.
     fn chosen(loads: [f64; 3]) -> String {
         let ids = ids();
         let candidates: Vec<_> = ids.iter().zip(loads).collect();
@@ -451,7 +455,7 @@ mod tests {
         }
 
         fn route(&mut self, now: Duration, loads: [f64; 3], dice: f64) -> (String, AffinityEvent) {
-            // A load that is no number stands for a server that cannot be asked.
+            // A NaN load stands for a server that cannot be asked.
             let candidates: Vec<_> = self.ids.iter().zip(loads).filter(|(_, l)| !l.is_nan()).collect();
             let (server, step) = self.affinities.route(now, "k", &USUAL, &candidates, &self.ids[0], || dice);
             (server.to_string(), step)
@@ -493,23 +497,26 @@ mod tests {
         let (mut table, ids) = (Affinities::default(), ids());
         let mut moved = 0;
         for round in 0..2 {
-            let told = [0.2, if round == 0 { 0.1 } else { 0.95 }, 0.2];
+            let reported = [0.2, if round == 0 { 0.1 } else { 0.95 }, 0.2];
             for key in 0..100 {
-                let candidates: Vec<_> =
-                    ids.iter().zip(told).map(|(id, told)| (id, table.expected_load(id, told))).collect();
+                let candidates: Vec<_> = ids
+                    .iter()
+                    .zip(reported)
+                    .map(|(id, reported)| (id, table.expected_load(id, reported)))
+                    .collect();
                 let local = if round == 0 { &ids[1] } else { &ids[0] };
                 let routed =
                     table.route(at(round * 10), &format!("k{key}"), &USUAL, &candidates, local, || 0.99);
                 moved += usize::from(routed.1 == AffinityEvent::Broken);
             }
-            // What was assigned shows.
+            // Heartbeats show the assigned keys.
             (0..20).for_each(|_| ids.iter().for_each(|id| table.on_load_reported(id, false)));
         }
         assert!((1..10).contains(&moved), "only what is too much leaves: {moved} of 100");
         assert_eq!(table.count("b"), 100 - table.count("a") - table.count("c"));
     }
 
-    /// How many of 40 keys leave a server in half a minute in which it tells this load, which `each` key adds to.
+    /// How many of 40 keys leave a server in half a minute at this load, to which each key adds `each`.
     fn leaving(own_work: f64, each: f64) -> usize {
         let (mut table, ids) = (Affinities::default(), ids());
         let assigned: Vec<_> = ids.iter().zip([0.9, 0.0, 0.9]).collect();
@@ -517,11 +524,16 @@ mod tests {
             table.route(at(0), &format!("k{key}"), &USUAL, &assigned, &ids[1], || 0.0);
         });
         for second in 0..30 {
-            let told = [0.1, own_work + each * table.count("b") as f64, 0.1];
-            ids.iter().zip(told).for_each(|(id, told)| table.on_load_reported(id, told >= USUAL.migrate));
+            let reported = [0.1, own_work + each * table.count("b") as f64, 0.1];
+            ids.iter()
+                .zip(reported)
+                .for_each(|(id, reported)| table.on_load_reported(id, reported >= USUAL.migrate));
             for key in 0..40 {
-                let candidates: Vec<_> =
-                    ids.iter().zip(told).map(|(id, told)| (id, table.expected_load(id, told))).collect();
+                let candidates: Vec<_> = ids
+                    .iter()
+                    .zip(reported)
+                    .map(|(id, reported)| (id, table.expected_load(id, reported)))
+                    .collect();
                 table.route(at(second), &format!("k{key}"), &USUAL, &candidates, &ids[0], || 0.3);
             }
         }

@@ -1,8 +1,8 @@
-//! A circuit breaker: stops asking a peer that does not answer, and finds out when it does again.
+//! A circuit breaker: stops asking a peer that does not answer, and detects when it answers again.
 //!
-//! Closed lets everything through; after some failures in a row it opens and lets nothing through for a while; then
-//! it is half open and lets one through, whose outcome closes it, or opens it for twice as long. Time comes in; there
-//! is no clock here. Start at [`CircuitBreaker::admit`].
+//! Closed, it admits every request. After some failures in a row it opens and admits none for a while. Then it is
+//! half open and admits one, whose outcome closes it, or opens it for twice as long. Time is an argument; there is no
+//! clock here. Start at [`CircuitBreaker::admit`].
 
 use std::time::Duration;
 
@@ -17,14 +17,14 @@ pub struct BreakerOptions {
     pub retry: Duration,
 }
 
-/// What a breaker does with a request.
+/// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BreakerState {
-    /// It lets everything through.
+    /// It admits every request.
     Closed,
-    /// It lets nothing through.
+    /// It admits none.
     Open,
-    /// It lets one through.
+    /// It admits one.
     HalfOpen,
 }
 
@@ -42,7 +42,7 @@ impl BreakerState {
 /// The breaker of one peer.
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker {
-    fuse: BreakerOptions,
+    breaker_options: BreakerOptions,
     failures: u32,
     open: Option<OpenState>,
 }
@@ -50,19 +50,19 @@ pub struct CircuitBreaker {
 #[derive(Clone, Copy, Debug)]
 struct OpenState {
     until: Duration,
-    /// How long it was opened for.
+    /// How long this opening lasts.
     pause: Duration,
-    /// Since when a request is under way that will tell; one that never tells does not block the next for ever.
+    /// When the probe was sent; a probe without an outcome does not block the next for ever.
     probe: Option<Duration>,
 }
 
 impl CircuitBreaker {
-    /// A closed one.
-    pub fn new(fuse: BreakerOptions) -> Self {
-        Self { fuse, failures: 0, open: None }
+    /// A closed breaker.
+    pub fn new(breaker_options: BreakerOptions) -> Self {
+        Self { breaker_options, failures: 0, open: None }
     }
 
-    /// What it does now.
+    /// Its present state.
     pub fn state(&self, now: Duration) -> BreakerState {
         match &self.open {
             None => BreakerState::Closed,
@@ -76,17 +76,17 @@ impl CircuitBreaker {
         self.failures
     }
 
-    /// How long it stays open.
+    /// How long it still stays open.
     pub fn open_for(&self, now: Duration) -> Duration {
         self.open.map_or(Duration::ZERO, |open| open.until.saturating_sub(now))
     }
 
-    /// Whether a request would be let through.
+    /// Whether it would admit a request.
     pub fn would_admit(&self, now: Duration) -> bool {
         self.open.is_none_or(|open| now >= open.until && !open.is_probing(now))
     }
 
-    /// Whether a request is let through. When half open, that request is the probe.
+    /// Whether it admits a request. When half open, that request is the probe.
     pub fn admit(&mut self, now: Duration) -> bool {
         let admitted = self.would_admit(now);
         if let (true, Some(open)) = (admitted, &mut self.open) {
@@ -101,21 +101,21 @@ impl CircuitBreaker {
         self.open = None;
     }
 
-    /// A request was given up by its own caller, which tells nothing.
+    /// A caller abandoned its request, so there is no outcome.
     pub fn record_cancelled(&mut self) {
         if let Some(open) = &mut self.open {
             open.probe = None;
         }
     }
 
-    /// A request was not answered. Whether that opened the breaker.
+    /// A request was not answered. Returns whether that opened the breaker.
     pub fn record_failure(&mut self, now: Duration) -> bool {
         self.failures = self.failures.saturating_add(1);
         let pause = match self.open {
-            // Those that were under way when it opened say nothing new.
+            // Requests that were in flight when it opened give no new information.
             Some(open) if now < open.until => return false,
             Some(open) => (open.pause * 2).min(CIRCUIT_RETRY_MAX),
-            None if self.failures >= self.fuse.failures => self.fuse.retry,
+            None if self.failures >= self.breaker_options.failures => self.breaker_options.retry,
             None => return false,
         };
         self.open = Some(OpenState { until: now + pause, pause, probe: None });

@@ -1,7 +1,7 @@
-//! The way in: what one server knows and decides about the cluster, for whoever serves requests.
+//! The handle of the cluster: what one server knows and decides, for its request handlers.
 //!
-//! Always: the router is locked for moments and never while anything else is called, so this may be called from
-//! anywhere; with no other server there, a question costs one look at a flag. Start at [`Cluster::route_pop`].
+//! Always: the router's lock is never held across other calls, so these methods are safe anywhere; without live
+//! peers, a routing question costs one read of a flag. Start at [`Cluster::route_pop`].
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,47 +23,47 @@ use crate::remote_server::RemoteServer;
 use crate::router::{Policy, PopTarget, Router};
 use crate::wire::{DatagramSeal, GossipMessage, WaitingGroup, name_hash};
 
-/// How one server takes part in a cluster.
+/// The options of a server in a cluster.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The name of this server.
     pub id: Arc<str>,
     /// Rises with every start of any server of the cluster.
     pub incarnation: u64,
-    /// What makes a datagram one of this cluster.
+    /// Signs and checks datagrams of this cluster.
     pub seal: DatagramSeal,
     /// Where to listen for datagrams, `HOST:PORT`.
     pub listen: String,
-    /// Where the other servers listen; this one may be among them.
+    /// The addresses of the peers; this server's own may be among them.
     pub peers: Vec<String>,
-    /// Where this server takes forwarded requests; without a host it is where its datagrams come from.
+    /// The address for forwarded requests; without a host, peers use the source address of datagrams.
     pub url: String,
-    /// How often this server says that it is there.
+    /// How often this server sends a heartbeat.
     pub heartbeat: Duration,
-    /// The silence after which another server is dead.
+    /// A server that was silent for this long is dead.
     pub dead_after: Duration,
-    /// Whether requests are routed; if not, servers only tell each other what happens.
+    /// Whether requests are routed; if not, servers only exchange gossip.
     pub routes: bool,
-    /// How they are routed.
+    /// The routing policy.
     pub policy: Policy,
-    /// How long a forwarded request may take, beyond the wait that it asks for.
+    /// The timeout of a forwarded request, beyond the wait that it asks for.
     pub timeout: Duration,
     /// How long connecting to another server may take.
     pub connect_timeout: Duration,
-    /// Which servers to believe that speak TLS.
+    /// The trusted authorities for peers with TLS.
     pub trust: Option<TlsClient>,
 }
 
-/// Something to tell other servers.
+/// A hint for other servers.
 #[derive(Clone, Debug)]
 pub enum Notice {
     /// A partition has a new message.
     Available(QueueId, PartitionId),
     /// A partition is free again for a group.
     Freed(QueueId, GroupId, PartitionId),
-    /// A group begins to wait here, or stops to.
+    /// A group starts to wait here, or stops.
     Waits(WaitingGroup),
-    /// Anything else.
+    /// Any other message.
     Other(GossipMessage),
 }
 
@@ -80,15 +80,15 @@ struct ClusterState {
     router: Mutex<Router>,
     peers: Mutex<FxHashMap<Arc<str>, Arc<RemoteServer>>>,
     addresses: Mutex<Peers>,
-    /// Another server has switched something that all of them look up in the store.
+    /// Notified when another server switched a maintenance mode, which all servers read from the store.
     switched: Notify,
-    /// Whether another server is there to route to.
+    /// Whether another server is alive.
     has_live_peers: AtomicBool,
-    /// Requests that are served here.
+    /// Requests that this server is serving.
     in_flight: AtomicUsize,
     numbers: ClusterCounters,
     outbox: mpsc::Sender<Notice>,
-    /// The address of this server as its peers see it.
+    /// This server's host as its peers see it.
     host: OnceLock<IpAddr>,
 }
 
@@ -113,17 +113,17 @@ impl Cluster {
         }
     }
 
-    /// How this server was told to take part.
+    /// The options of this server.
     pub fn options(&self) -> &Options {
         &self.shared.options
     }
 
     pub(crate) fn set_host(&self, host: IpAddr) {
-        // It is for people; the first one will do.
+        // Only shown to people; the first one will do.
         let _ = self.shared.host.set(host);
     }
 
-    /// Where this server takes forwarded requests, with its host as far as that is known.
+    /// The address for forwarded requests, with this server's host if that is known.
     pub fn url(&self) -> String {
         match self.shared.host.get() {
             Some(host) => complete_url(&self.options().url, *host),
@@ -131,7 +131,7 @@ impl Cluster {
         }
     }
 
-    /// What is counted.
+    /// The counters.
     pub fn numbers(&self) -> &ClusterCounters {
         &self.shared.numbers
     }
@@ -148,7 +148,7 @@ impl Cluster {
         self.shared.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns when another server has switched something that all of them look up in the store.
+    /// Returns when another server switched a maintenance mode, which all servers read from the store.
     pub async fn wait_for_switch(&self) {
         self.shared.switched.notified().await;
     }
@@ -157,31 +157,31 @@ impl Cluster {
         self.shared.switched.notify_one();
     }
 
-    /// Whether another server has the name of this one.
+    /// Whether another server uses this server's name.
     pub fn has_duplicate_id(&self) -> bool {
         self.router().membership.has_namesake(self.now())
     }
 
-    /// This server is drained: it gives requests away where it can, and others send it none; or it serves again.
+    /// Drains this server, so that it forwards its requests where possible and gets none; or ends the drain.
     pub fn drain(&self, draining: bool) {
         self.router().drain(draining);
     }
 
-    pub(crate) fn set_has_live_peers(&self, accompanied: bool) {
-        self.shared.has_live_peers.store(accompanied, Ordering::Release);
+    pub(crate) fn set_has_live_peers(&self, has_live_peers: bool) {
+        self.shared.has_live_peers.store(has_live_peers, Ordering::Release);
     }
 
-    /// Whether another server is there.
+    /// Whether another server is alive.
     pub fn has_live_peers(&self) -> bool {
         self.shared.has_live_peers.load(Ordering::Acquire)
     }
 
-    /// Whether requests are routed and there is another server to route them to.
+    /// Whether requests are routed and another server is alive.
     pub fn is_routing(&self) -> bool {
         self.shared.options.routes && self.has_live_peers()
     }
 
-    /// A request is served here until what this returns is dropped.
+    /// Counts a request as in flight until the guard is dropped.
     pub fn begin_request(&self) -> InFlightGuard {
         self.shared.in_flight.fetch_add(1, Ordering::Relaxed);
         InFlightGuard(self.clone())
@@ -191,11 +191,11 @@ impl Cluster {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// The key of a pop, and the server that it should go to; `None` is this one.
-    pub fn route_pop(&self, errand: PopTarget<'_>, group: &str) -> (String, Option<Arc<str>>) {
+    /// The key of a pop, and the server to forward it to; `None` is this one.
+    pub fn route_pop(&self, target: PopTarget<'_>, group: &str) -> (String, Option<Arc<str>>) {
         let now = self.now();
         let mut router = self.router();
-        let key = router.affinity_key(errand, group);
+        let key = router.affinity_key(target, group);
         let from = router.affinities.server_of(&key);
         let (server, step) = router.route_pop(now, &key, random_fraction);
         drop(router);
@@ -213,36 +213,36 @@ impl Cluster {
         (key, server)
     }
 
-    /// The next server to ask for a pop; `None` is this one.
+    /// The next server to try for a pop; `None` is this one.
     pub fn next_pop(&self, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
         self.router().next_pop(self.now(), key, tried)
     }
 
-    /// The server that a push to a queue should go to; `None` is this one.
+    /// The server to forward a push to; `None` is this one.
     pub fn route_push(&self, queue: &str) -> Option<Arc<str>> {
         self.router().route_push(self.now(), name_hash(queue))
     }
 
-    /// The server that an ack of a message of a partition should go to; `None` is this one.
+    /// The server to forward an ack of a partition's message to; `None` is this one.
     pub fn route_ack(&self, partition: PartitionId) -> Option<(u64, Arc<str>)> {
         let (now, router) = (self.now(), self.router());
-        // A server that is drained gives away also what it does not know the queue of.
+        // A drained server also forwards acks whose queue it does not know.
         let name = router.queue_of(partition).or_else(|| router.is_draining().then(|| name_hash("")))?;
         Some((name, router.route_push(now, name)?))
     }
 
-    /// The next server to ask where consumers of a queue wait; `None` is this one.
+    /// The next server to try where consumers of a queue wait; `None` is this one.
     pub fn next_push(&self, name: u64, tried: &[Arc<str>]) -> Option<Arc<str>> {
         self.router().next_push(self.now(), name, tried)
     }
 
-    /// Notes to which queues partitions belong, by the hashes of their names, for the acks that will come.
+    /// Remembers the queues of partitions, by the hashes of their names, for later acks.
     pub fn remember_partitions(&self, partitions: impl IntoIterator<Item = (PartitionId, u64)>) {
         let mut router = self.router();
         partitions.into_iter().for_each(|(partition, name)| router.remember_partition(partition, name));
     }
 
-    /// Tells other servers, if they should know.
+    /// Sends a notice to other servers, if they need it.
     pub fn publish(&self, notice: Notice) {
         if let Notice::Waits(waiting) = &notice
             && !self.router().own.update(self.now(), *waiting)
@@ -254,7 +254,7 @@ impl Cluster {
         }
     }
 
-    /// The server, if it can be asked.
+    /// The server, if it may be asked.
     pub(crate) fn peer(&self, server: &Arc<str>) -> Option<Arc<RemoteServer>> {
         let url = self.router().admit(self.now(), server)?;
         let mut peers = self.peers();
@@ -272,21 +272,21 @@ impl Cluster {
         self.shared.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A server is gone: requests that wait for it are given up.
+    /// A server is dead: abandons the requests to it.
     pub(crate) fn on_server_dead(&self, server: &Arc<str>) {
         if let Some(peer) = self.on_server_left(server) {
             peer.removed.cancel();
         }
     }
 
-    /// A server takes no more requests; those that it has it finishes.
+    /// A server has left: it gets no more requests, and finishes those that it has.
     pub(crate) fn on_server_left(&self, server: &Arc<str>) -> Option<Arc<RemoteServer>> {
         let keys = self.router().remove_server(server);
         self.numbers().lost.add(keys as u64);
         self.peers().remove(server)
     }
 
-    /// A forwarded request has ended: with an answer, without one, or its own caller gave it up.
+    /// Records the outcome of a forwarded request: answered, unanswered, or abandoned by its caller.
     pub(crate) fn record_outcome(&self, server: &str, answered: Option<bool>) {
         let now = self.now();
         let mut router = self.router();
@@ -314,11 +314,11 @@ impl Cluster {
 }
 
 fn random_fraction() -> f64 {
-    // The upper 53 bits, which is what fits into the number exactly.
+    // The upper 53 bits, which a float holds exactly.
     (baton_env::random_u64() >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// A request that is served here.
+/// Counts a request as in flight until it is dropped.
 #[derive(Debug)]
 pub struct InFlightGuard(Cluster);
 

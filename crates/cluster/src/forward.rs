@@ -1,8 +1,8 @@
-//! Requests passed on to another server, and answers passed back.
+//! Forwarding: passes a request on to another server, and its response back.
 //!
-//! Always: a request is passed on once, since the server that gets it serves it; each has a time limit, and is given
-//! up at once when its server is found to be gone; long answers are passed back as they arrive. Every outcome is told
-//! to the breaker. Not here: what is done after a failure. Start at [`Cluster::forward`].
+//! Always: a request is forwarded once, since the server that gets it serves it. Each has a time limit, and is
+//! abandoned at once when its server is found dead. Long responses are streamed. The breaker gets every outcome. Not
+//! here: what to do after a failure. Start at [`Cluster::forward`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,80 +21,80 @@ use crate::limits::WHOLE_ANSWER_BYTES_MAX;
 use crate::pool::ForwardError;
 use crate::remote_server::RemoteServer;
 
-/// On a request: who passed it on. On an answer: who passed the request on.
+/// On a request and on its response: the server that forwarded the request.
 pub const FORWARDED_BY: HeaderName = HeaderName::from_static("x-forwarded-by");
-/// On an answer: who served it.
+/// On a response: the server that served it.
 pub const SERVED_BY: HeaderName = HeaderName::from_static("x-served-by");
-/// On an answer: the request should have been served elsewhere.
+/// On a response: another server should have served the request.
 pub const FALLBACK: HeaderName = HeaderName::from_static("x-fallback");
-/// On a request that was passed on: in which cluster, and for a pop the lease to take, separated by a space.
+/// On a forwarded request: the cluster, and for a pop the lease to take, separated by a space.
 pub const ATTEMPT: HeaderName = HeaderName::from_static("x-forwarded-attempt");
-/// Under which key a call may be repeated.
+/// The key under which a call may be repeated.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// On the answer to a pop that was passed on: the partitions it took, each with the hash of its queue's name.
+/// On the response to a forwarded pop: the claimed partitions, each with the hash of its queue's name.
 pub const CLAIMS: HeaderName = HeaderName::from_static("x-claims");
 
-/// How much later than its wait a request may be answered by the server that it was passed on to.
+/// How much later than its wait the response to a forwarded request may come.
 const LATE_ANSWER_MAX: Duration = Duration::from_millis(500);
 
-/// Parts of a long answer that wait to be passed back.
+/// Chunks of a streamed response in the channel.
 const CHUNKS_MAX: usize = 8;
 
-/// A request to pass on.
+/// A request to forward.
 #[derive(Clone, Debug)]
 pub struct ForwardRequest {
     /// Its method.
     pub method: Method,
-    /// Its path and query, as they came.
+    /// Its path and query, unchanged.
     pub target: String,
-    /// Its token, as it came.
+    /// Its token, unchanged.
     pub authorization: Option<HeaderValue>,
-    /// Its idempotency key, as it came.
+    /// Its idempotency key, unchanged.
     pub idempotency_key: Option<HeaderValue>,
     /// Its body.
     pub body: Bytes,
     /// The lease that a pop takes.
     pub attempt: Option<LeaseId>,
-    /// How long the answer may take beyond the usual limit.
+    /// How long the request may wait, beyond the usual time limit.
     pub wait: Duration,
 }
 
 impl ForwardRequest {
-    /// How long the answer may take. What waits is late already when its wait is over, and can be served elsewhere.
+    /// The time limit. A long poll is late when its wait is over, and can then be served elsewhere.
     fn limit(&self, timeout: Duration) -> Duration {
         if self.wait.is_zero() { timeout } else { self.wait + timeout.min(LATE_ANSWER_MAX) }
     }
 }
 
-/// The answer of another server.
+/// The response of another server.
 #[derive(Debug)]
 pub struct ForwardedResponse {
     /// The status.
     pub status: StatusCode,
-    /// The headers that matter to the caller, and who served it.
+    /// The headers for the caller, and the server that served it.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// What a pop took.
+    /// The partitions that a pop claimed.
     pub claims: Option<HeaderValue>,
     /// The body.
     pub body: ForwardedBody,
 }
 
-/// The body of an answer.
+/// The body of a response.
 #[derive(Debug)]
 pub enum ForwardedBody {
-    /// It is here.
+    /// A complete body.
     Whole(Bytes),
-    /// It arrives.
+    /// A streamed body.
     Streaming {
-        /// Its length in the end.
+        /// Its full length.
         length: u64,
-        /// What has arrived. If this ends early, the rest will not come.
+        /// The chunks. If they end early, the rest will not come.
         chunks: mpsc::Receiver<Bytes>,
     },
 }
 
 impl Cluster {
-    /// Passes a request on to `server`.
+    /// Forwards a request to `server`.
     pub async fn forward(
         &self,
         server: &Arc<str>,
@@ -104,7 +104,7 @@ impl Cluster {
             return Err(ForwardError::Unsent(format!("{server} is not asked just now")));
         };
         peer.forwarded.add(1);
-        // A request that is given up by its own caller tells nothing about the server.
+        // A request that its caller abandons gives no information about the server.
         let mut verdict = BreakerReport { cluster: self, server, outcome: None };
         let exchange = self.exchange(&peer, outbound);
         let limit = outbound.limit(self.options().timeout);
@@ -194,7 +194,7 @@ impl Cluster {
     }
 }
 
-/// Passes a long answer back as it arrives. It ends early when the answer stalls, breaks off, or nobody wants it.
+/// Streams a long response. It ends early when the response stalls, breaks off, or the caller is gone.
 async fn stream_response(
     peer: Arc<RemoteServer>,
     sender: SendRequest<Full<Bytes>>,
@@ -226,7 +226,7 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Tells the breaker how a request ended, also when its future is dropped.
+/// Reports a request's outcome to the breaker, also when its future is dropped.
 struct BreakerReport<'a> {
     cluster: &'a Cluster,
     server: &'a Arc<str>,

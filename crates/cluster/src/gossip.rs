@@ -1,10 +1,10 @@
-//! Datagrams out and in: the thin edge around the decisions.
+//! Gossip: sends and receives datagrams, around decisions that do no I/O.
 //!
-//! One task owns the socket. It sends what it is told to, together as far as it was told together; takes in what
-//! comes; and keeps time. Always: a datagram that cannot be sent is a datagram that was lost, which everybody is used
-//! to; names of peers are resolved again and again, since they may move; a peer that turns out to be this server is
-//! left out; what comes from an address that is not a peer's is refused, and so is a server that has not answered a
-//! challenge, since a recording can be played back to a server that has just started. Start at [`Gossip::bind`], then [`Gossip::run`].
+//! One task owns the socket. It sends notices, batched as far as possible, handles received datagrams, and keeps
+//! time. Always: a datagram that cannot be sent counts as lost, which every server tolerates; peer names are resolved
+//! repeatedly, since peers may move; a peer that turns out to be this server is left out; a datagram from an address
+//! that is not a peer's is refused, and so is a server that has not answered a challenge, since a recording could be
+//! replayed to a server that has just started. Start at [`Gossip::bind`], then [`Gossip::run`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -25,14 +25,14 @@ use crate::membership::MemberChange;
 use crate::peers::{Peers, complete_url};
 use crate::wire::{AVAILABLE_MAX, FREED_MAX, GossipMessage, PRESENCE_PAGE, RejectReason, WaitingGroup};
 
-/// How often affinities that nobody uses are looked for.
+/// How often unused affinities are deleted.
 const AFFINITY_SWEEP: Duration = Duration::from_secs(5);
 /// Notices that are sent together.
 const NOTICES_PER_SEND_MAX: usize = 1024;
-/// How often the same complaint is logged.
+/// How often the same warning is logged.
 const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Hears what other servers tell. It is called on the socket's task and must return at once.
+/// Handles messages of other servers. It is called on the socket's task and must return at once.
 pub type Listener = Arc<dyn Fn(&GossipMessage) + Send + Sync>;
 
 /// What a server measures about itself.
@@ -40,14 +40,14 @@ pub type Listener = Arc<dyn Fn(&GossipMessage) + Send + Sync>;
 pub struct LoadSample {
     /// Pops that wait for messages.
     pub waiting: usize,
-    /// Processor time of the process since it began.
+    /// Processor time of the process since its start.
     pub cpu: Duration,
 }
 
-/// Measures.
+/// Takes a sample.
 pub type Gauge = Arc<dyn Fn() -> LoadSample + Send + Sync>;
 
-/// Why gossip cannot begin.
+/// Why gossip cannot start.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen for datagrams on {listen}: {source}; give gossip_listen another HOST:PORT")]
 pub struct BindError {
@@ -65,20 +65,20 @@ pub struct Gossip {
     schedule: GossipSchedule,
 }
 
-/// When what is done next, and what was measured since it was done last.
+/// When each periodic action is due, and the last measurements.
 #[derive(Debug, Default)]
 struct GossipSchedule {
     next_heartbeat: Duration,
     next_presence: Duration,
     next_sweep: Duration,
-    /// When which complaint was last logged.
+    /// When each kind of warning was last logged.
     last_warned: BTreeMap<&'static str, Duration>,
     in_flight_samples: (usize, usize),
     cpu: Option<(Duration, Duration)>,
 }
 
 impl Gossip {
-    /// Takes the address.
+    /// Binds the address.
     pub async fn bind(
         options: Options,
         listener: Listener,
@@ -104,7 +104,7 @@ impl Gossip {
         self.socket.local_addr()
     }
 
-    /// Gossips until `stop`, then takes leave.
+    /// Gossips until `stop`, then announces that this server leaves.
     pub async fn run(mut self, stop: CancellationToken) {
         let names = self.cluster.options().peers.clone();
         let own = self.socket.local_addr().ok();
@@ -117,7 +117,7 @@ impl Gossip {
                 () = stop.cancelled() => break,
                 received = self.socket.recv_from(&mut buffer) => match received {
                     Ok((length, from)) => self.receive(buffer.get(..length).unwrap_or_default(), from).await,
-                    // Somebody was not there to take an earlier datagram, which says nothing about the next.
+                    // An earlier datagram had no receiver, which says nothing about the next.
                     Err(error) => tracing::trace!(%error, "a datagram could not be received"),
                 },
                 notice = self.outbox.recv() => match notice {
@@ -166,12 +166,12 @@ impl Gossip {
         }
     }
 
-    /// Whether it is time for another complaint of this kind.
+    /// Whether a warning of this kind may be logged now.
     fn may_warn(&mut self, kind: &'static str) -> bool {
         self.schedule.may_complain(self.cluster.now(), kind)
     }
 
-    /// Sends what waits to be sent, as few datagrams as it takes, to those whom it concerns.
+    /// Sends waiting notices in as few datagrams as possible, each to the servers that need it.
     async fn send_notices(&mut self, first: Notice) {
         let mut notices = vec![first];
         while notices.len() < NOTICES_PER_SEND_MAX {
@@ -204,13 +204,13 @@ impl Gossip {
         }
         self.send_presence(&waits).await;
         for (servers, told) in group_by_recipients(available) {
-            let to = self.addresses().of(&servers);
+            let to = self.addresses().addresses_of(&servers);
             for page in told.chunks(AVAILABLE_MAX) {
                 self.send(GossipMessage::Available(page.to_vec()), &to).await;
             }
         }
         for (servers, told) in group_by_recipients(freed) {
-            let to = self.addresses().of(&servers);
+            let to = self.addresses().addresses_of(&servers);
             for page in told.chunks(FREED_MAX) {
                 self.send(GossipMessage::Freed(page.to_vec()), &to).await;
             }
@@ -252,18 +252,18 @@ impl Gossip {
         }
     }
 
-    /// A datagram from a peer's host is not believed.
+    /// Records a refused datagram from a peer's host.
     fn reject(&mut self, now: Duration, reason: RejectReason, from: SocketAddr) {
         self.cluster.numbers().rejected(reason).add(1);
-        // These happen to servers that are believed as well.
+        // These happen with healthy servers, too.
         if !matches!(reason, RejectReason::Malformed | RejectReason::Replayed) {
             self.addresses().refused(now, reason, from);
         }
         self.warn_rejected(reason, from);
     }
 
-    /// Another server has the name of this one, unless what was heard is an earlier start of this one. Both ask each
-    /// other to show that they are there.
+    /// Another server uses this server's name, unless the datagram is from an earlier start of this server. Both
+    /// challenge each other to find out.
     async fn handle_duplicate_id(
         &mut self,
         now: Duration,
@@ -293,7 +293,7 @@ impl Gossip {
         }
     }
 
-    /// What an operator can do something about is logged, not too often.
+    /// Logs refusals that an operator can fix, at a limited rate.
     fn warn_rejected(&mut self, reason: RejectReason, from: SocketAddr) {
         let advice = match reason {
             RejectReason::Forged => "its sender has another gossip_secret",
@@ -365,7 +365,7 @@ impl Gossip {
         }
     }
 
-    /// Asks a server that has just been heard to show that it is there now.
+    /// Challenges a server that was just heard to prove that it is running.
     async fn challenge(&mut self, now: Duration, sender: &Arc<str>, from: SocketAddr) {
         let nonce = baton_env::random_u64();
         if self.cluster.router().membership.challenge(now, sender, nonce) {
@@ -374,7 +374,7 @@ impl Gossip {
         }
     }
 
-    /// Shows a server that this one is there now, and says again what did not count before.
+    /// Answers a challenge, and repeats what the other server ignored before.
     async fn answer_challenge(&mut self, nonce: u64, from: SocketAddr) {
         let to = self.addresses().back_to(from);
         self.send(GossipMessage::Proof { nonce }, &to).await;
@@ -386,7 +386,7 @@ impl Gossip {
         }
     }
 
-    /// A server is there that was not: it hears who waits here, and what was held against it is forgotten.
+    /// A server has joined or returned: sends it the groups that wait here, and closes its breaker.
     async fn on_server_joined(&mut self, sender: &Arc<str>, url: &str, from: SocketAddr) {
         tracing::info!(server = &**sender, url, "a server is there");
         self.cluster.on_server_dead(sender);
@@ -398,7 +398,7 @@ impl Gossip {
         self.send_presence(&waits).await;
     }
 
-    /// Finds out whether anybody is left.
+    /// Updates whether any peer is alive.
     fn update_has_live_peers(&self) {
         let accompanied = self.cluster.router().membership.alive().next().is_some();
         self.cluster.set_has_live_peers(accompanied);
@@ -406,9 +406,9 @@ impl Gossip {
 
     async fn tick(&mut self) {
         let now = self.cluster.now();
-        let in_hand = self.cluster.requests_in_flight();
+        let in_flight = self.cluster.requests_in_flight();
         self.schedule.in_flight_samples =
-            (self.schedule.in_flight_samples.0 + in_hand, self.schedule.in_flight_samples.1 + 1);
+            (self.schedule.in_flight_samples.0 + in_flight, self.schedule.in_flight_samples.1 + 1);
         let (dead, gone) = {
             let mut router = self.cluster.router();
             (router.membership.expire(now), router.own.expire(now))
@@ -441,11 +441,11 @@ impl Gossip {
         }
     }
 
-    /// Finds out what this server has to do.
+    /// Measures this server's load.
     fn measure_load(&mut self, now: Duration) {
         let measured = (self.gauge)();
         let (sum, count) = std::mem::take(&mut self.schedule.in_flight_samples);
-        let in_hand = sum as f64 / count.max(1) as f64;
+        let in_flight = sum as f64 / count.max(1) as f64;
         let waiting = measured.waiting as f64;
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let cpu = match self.schedule.cpu.replace((now, measured.cpu)) {
@@ -455,8 +455,8 @@ impl Gossip {
             }
             _ => 0.0,
         };
-        // Pops that wait are in hand too, and are counted once.
-        let load = Load { outstanding: (in_hand - waiting).max(0.0), waiting, cpu };
+        // Waiting pops are also in flight; they count once.
+        let load = Load { outstanding: (in_flight - waiting).max(0.0), waiting, cpu };
         self.cluster.router().add_load_sample(load);
     }
 
@@ -473,8 +473,8 @@ impl Gossip {
 }
 
 impl GossipSchedule {
-    /// Whether it is time for another complaint of this kind. Each kind has its own time, so that a frequent one
-    /// does not hide the others.
+    /// Whether a warning of this kind may be logged now. Each kind has its own interval, so that a frequent one does
+    /// not hide the others.
     fn may_complain(&mut self, now: Duration, kind: &'static str) -> bool {
         let may = self.last_warned.get(kind).is_none_or(|last| now >= *last + WARNING_INTERVAL);
         if may {
@@ -484,7 +484,7 @@ impl GossipSchedule {
     }
 }
 
-/// What goes to the same servers, together. What concerns nobody goes nowhere.
+/// Groups items by their recipients. Items without recipients are dropped.
 fn group_by_recipients<T: Ord>(
     told: BTreeMap<T, BTreeSet<Arc<str>>>,
 ) -> BTreeMap<BTreeSet<Arc<str>>, Vec<T>> {
@@ -495,7 +495,7 @@ fn group_by_recipients<T: Ord>(
     together
 }
 
-/// Resolves the names of peers, again and again. A name that cannot be resolved keeps its addresses.
+/// Resolves the names of peers repeatedly. A name that fails to resolve keeps its addresses.
 async fn resolve_peers(cluster: Cluster, names: Vec<String>, own: Option<SocketAddr>) {
     loop {
         let mut pause = RESOLVE_INTERVAL;
@@ -519,7 +519,7 @@ async fn resolve_peers(cluster: Cluster, names: Vec<String>, own: Option<SocketA
     }
 }
 
-/// The own address as a peer sees it. Nothing is sent: connecting such a socket only chooses a route.
+/// This server's address on the route to a peer. Sends nothing: connecting a UDP socket only chooses a route.
 fn local_ip_towards(peer: SocketAddr) -> io::Result<IpAddr> {
     let any: IpAddr =
         if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };

@@ -1,11 +1,11 @@
-//! A cluster of servers on one store: they tell each other what happens, and each request is served where that is
+//! A cluster of servers on one store: they exchange hints, and each request is forwarded to the server that serves it
 //! best.
 //!
-//! Any server can serve any request, since all of them share the store; the cluster only makes it fast. Always:
-//! gossip is a hint, so loss, delay, repetition and forgery of datagrams cost time, never correctness; no ownership is
-//! decided by it; decisions do no I/O (`wire`, `membership`, `presence`, `load`, `affinity`, `breaker`, `router`), and
-//! the edges decide nothing (`gossip`, `pool`, `forward`). Deliberately absent: agreement between servers, which the
-//! store has. Start at [`Router`], then [`Cluster`], then [`Gossip`].
+//! Any server can serve any request, since all of them share the store; the cluster only improves speed. Always:
+//! gossip is a hint, so loss, delay, repetition and forgery of datagrams cost time, never correctness; gossip decides
+//! no ownership; decisions do no I/O (`wire`, `membership`, `presence`, `load`, `affinity`, `breaker`, `router`), and
+//! the I/O modules make no decisions (`gossip`, `pool`, `forward`). Deliberately absent: agreement between servers,
+//! which the store provides. Start at [`Router`], then [`Cluster`], then [`Gossip`].
 
 pub mod affinity;
 pub mod breaker;

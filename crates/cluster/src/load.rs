@@ -1,19 +1,19 @@
-//! How busy a server is, as one number between 0 and 1.
+//! The load of a server, as one number between 0 and 1.
 //!
-//! Each server measures itself, smooths what it measured, and tells the others; so all of them, and one that joined a
-//! moment ago, see the same number. Start at [`Load::score`].
+//! Each server measures itself, smooths the measurements, and sends the result. So all servers, even one that has
+//! just joined, see the same number. Start at [`Load::score`].
 
-/// How much a new measurement counts against what was known.
+/// The weight of a new measurement against the smoothed value.
 const ALPHA: f64 = 0.3;
-/// Requests under way at which a server counts as full.
+/// In-flight requests at which a server counts as full.
 const OUTSTANDING_FULL: f64 = 100.0;
 /// Waiting pops at which a server counts as full.
 const WAITING_FULL: f64 = 200.0;
 
-/// What a server has to do.
+/// The load of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Load {
-    /// Requests that are being worked on.
+    /// Requests that it is serving.
     pub outstanding: f64,
     /// Pops that wait for messages.
     pub waiting: f64,
@@ -30,18 +30,18 @@ impl Load {
             + 0.3 * part(self.cpu, 100.0)
     }
 
-    /// Whether every number is one that can be measured.
+    /// Whether every number is in its possible range.
     pub fn is_valid(&self) -> bool {
         [self.outstanding, self.waiting, self.cpu].iter().all(|value| value.is_finite() && *value >= 0.0)
     }
 }
 
-/// A load that follows what is measured with some delay, so that a short peak moves nothing.
+/// A smoothed load, in which a short peak moves little.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SmoothedLoad(Option<Load>);
 
 impl SmoothedLoad {
-    /// Takes a measurement in.
+    /// Adds a measurement.
     pub fn add_sample(&mut self, measured: Load) -> Load {
         let before = self.0.unwrap_or(measured);
         let mix = |before: f64, now: f64| before + ALPHA * (now - before);
@@ -54,7 +54,7 @@ impl SmoothedLoad {
         load
     }
 
-    /// What it is now.
+    /// The present value.
     pub fn current(&self) -> Load {
         self.0.unwrap_or_default()
     }

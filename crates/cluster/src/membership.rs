@@ -1,12 +1,11 @@
-//! Who is in the cluster, as far as one server has heard.
+//! Membership: the servers that one server has heard.
 //!
-//! Always: a datagram of a server counts only if it is later than every one before it, over restarts too, since
-//! incarnations rise with every start of any server and are never forgotten while the server is known. A server is
-//! dead after some silence, or when it said that it leaves, and comes back with its next heartbeat. Nothing a server
-//! says counts before it has answered a challenge, once per start: else a recording of it could speak for it to a
-//! receiver that has never heard it. Deliberately
-//! absent: agreement. Two servers may disagree about a third one; that costs a detour, nothing else. Time comes in.
-//! Start at [`Membership::on_datagram`].
+//! Always: a datagram of a server counts only if it is later than every one before it, also over restarts, since
+//! incarnations rise with every start of any server and are remembered while the server is known. A server is dead
+//! after some silence, or when it announced that it leaves, and returns with its next heartbeat. No message of a
+//! server counts before it has answered a challenge, once per start. Without that, a recording could speak for it to
+//! a receiver that has never heard it. Deliberately absent: agreement. Two servers may disagree about a third one,
+//! which only costs a detour. Time is an argument. Start at [`Membership::on_datagram`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,17 +18,17 @@ use crate::wire::{Envelope, RejectReason};
 /// Another server.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Where it takes forwarded requests.
+    /// Its address for forwarded requests.
     pub url: Arc<str>,
-    /// What it has to do, as it says.
+    /// Its load, as it reports it.
     pub load: Load,
-    /// When it was last heard.
+    /// When its last datagram came.
     pub heard: Duration,
-    /// Whether it is there.
+    /// Whether it is alive.
     pub alive: bool,
-    /// Whether it wants no requests.
+    /// Whether it is drained.
     pub draining: bool,
-    /// Which start of it was heard last.
+    /// The incarnation of its last datagram.
     pub incarnation: u64,
     sequence: u64,
     proof: Proof,
@@ -49,7 +48,7 @@ impl Member {
         }
     }
 
-    /// Whether it should be challenged with `nonce` now.
+    /// Whether to challenge it with `nonce` now.
     fn challenge(&mut self, now: Duration, nonce: u64) -> bool {
         let is_due = match self.proof {
             Proof::Missing => true,
@@ -71,11 +70,11 @@ impl Member {
     }
 }
 
-/// Whether a start of a server has shown that it is there now.
+/// Whether a start of a server has proved that it is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
     Missing,
-    /// It was asked at this moment to repeat this number.
+    /// When it was challenged, and with which nonce.
     Asked(Duration, u64),
     Given,
 }
@@ -85,9 +84,9 @@ enum Proof {
 pub enum MemberChange {
     /// Nothing but the load.
     None,
-    /// The server was not there before.
+    /// The server was not alive before.
     Joined,
-    /// It was started again, or moved.
+    /// The server restarted, or moved.
     Restarted,
 }
 
@@ -97,19 +96,19 @@ pub struct Membership {
     own: Envelope,
     dead_after: Duration,
     members: BTreeMap<Arc<str>, Member>,
-    /// Another server with the name of this one.
+    /// Another server with this server's name.
     namesake: Option<Member>,
     restarts: u64,
 }
 
 impl Membership {
-    /// For the server called `own`, in its `incarnation`.
+    /// The membership as seen by the server `own`, in its `incarnation`.
     pub fn new(own: Arc<str>, incarnation: u64, dead_after: Duration) -> Self {
         let own = Envelope { sender: own, incarnation, sequence: 0 };
         Self { own, dead_after, members: BTreeMap::new(), namesake: None, restarts: 0 }
     }
 
-    /// The name of this server.
+    /// This server's name.
     pub fn own(&self) -> &Arc<str> {
         &self.own.sender
     }
@@ -120,7 +119,7 @@ impl Membership {
         self.own.clone()
     }
 
-    /// Whether a datagram counts. `Ok(false)` is one of our own that found its way back.
+    /// Whether a datagram counts. `Ok(false)` is one that this server sent itself.
     pub fn on_datagram(&mut self, now: Duration, envelope: &Envelope) -> Result<bool, RejectReason> {
         if envelope.sender == self.own.sender {
             // No two starts have the same incarnation.
@@ -133,7 +132,7 @@ impl Membership {
                 return Err(RejectReason::Replayed);
             }
             if incarnation != member.incarnation {
-                // What it said of itself before no longer holds; its next heartbeat says it anew.
+                // Its old state is void; its next heartbeat brings the new one.
                 member.alive = false;
                 member.proof = Proof::Missing;
                 self.restarts += 1;
@@ -163,19 +162,19 @@ impl Membership {
         RejectReason::Namesake
     }
 
-    /// Another server with the name of this one was heard and should be challenged with `nonce`: what was heard may be an
-    /// earlier start of this server, or a recording of it. Whether it is time to.
+    /// Whether to challenge another server with this server's name with `nonce` now. It may be an earlier start of
+    /// this server, or a recording of it.
     pub fn challenge_namesake(&mut self, now: Duration, nonce: u64) -> bool {
         self.namesake.as_mut().is_some_and(|namesake| namesake.challenge(now, nonce))
     }
 
-    /// Another server with the name of this one answers a challenge; whether that was the last one.
+    /// A server with this server's name answers a challenge. Returns whether the answer is right.
     pub fn prove_namesake(&mut self, incarnation: u64, nonce: u64) -> bool {
         let known = self.namesake.as_mut().filter(|namesake| namesake.incarnation == incarnation);
         known.is_some_and(|namesake| namesake.prove(nonce))
     }
 
-    /// Whether another server has the name of this one.
+    /// Whether another server uses this server's name.
     pub fn has_namesake(&self, now: Duration) -> bool {
         let dead_after = self.dead_after;
         let is_there =
@@ -183,22 +182,22 @@ impl Membership {
         self.namesake.as_ref().is_some_and(is_there)
     }
 
-    /// Whether what a server says counts.
+    /// Whether messages of a server count.
     pub fn is_proven(&self, id: &str) -> bool {
         self.members.get(id).is_some_and(|member| member.proof == Proof::Given)
     }
 
-    /// A server that was heard should be challenged with `nonce`; whether it is time to.
+    /// Whether to challenge a server with `nonce` now.
     pub fn challenge(&mut self, now: Duration, id: &str, nonce: u64) -> bool {
         self.members.get_mut(id).is_some_and(|member| member.challenge(now, nonce))
     }
 
-    /// A server answers a challenge; whether that was the last one.
+    /// A server answers a challenge. Returns whether the answer is right.
     pub fn prove(&mut self, id: &str, nonce: u64) -> bool {
         self.members.get_mut(id).is_some_and(|member| member.prove(nonce))
     }
 
-    /// Forgets the dead server that was silent for longest, if there are too many.
+    /// Removes the dead server that was silent for longest, if there are too many.
     fn make_room(&mut self) {
         if self.members.len() < SERVERS_MAX {
             return;
@@ -209,7 +208,7 @@ impl Membership {
         }
     }
 
-    /// A server that was heard says where it is and what it has to do.
+    /// Applies a server's heartbeat.
     pub fn on_heartbeat(&mut self, now: Duration, id: &str, url: &str, load: Load) -> MemberChange {
         let Some(member) = self.members.get_mut(id) else { return MemberChange::None };
         let moved = *member.url != *url;
@@ -225,19 +224,19 @@ impl Membership {
         change
     }
 
-    /// A server says whether it wants no requests; whether it said otherwise before.
+    /// Sets whether a server is drained. Returns whether that changed.
     pub fn set_draining(&mut self, id: &str, draining: bool) -> bool {
         self.members
             .get_mut(id)
             .is_some_and(|member| std::mem::replace(&mut member.draining, draining) != draining)
     }
 
-    /// A server says that it stops; whether it was there.
+    /// A server leaves. Returns whether it was alive.
     pub fn leave(&mut self, id: &str) -> bool {
         self.members.get_mut(id).is_some_and(|member| std::mem::replace(&mut member.alive, false))
     }
 
-    /// The servers that have been silent for too long since this was asked last.
+    /// Marks silent servers as dead. Returns those that are newly dead.
     pub fn expire(&mut self, now: Duration) -> Vec<Arc<str>> {
         let dead_after = self.dead_after;
         let silent = |member: &Member| member.alive && member.heard + dead_after <= now;
@@ -249,22 +248,22 @@ impl Membership {
         lost
     }
 
-    /// A server that was heard once.
+    /// A known server.
     pub fn get(&self, id: &str) -> Option<&Member> {
         self.members.get(id)
     }
 
-    /// All servers that were heard once, by name.
+    /// All known servers, by name.
     pub fn all(&self) -> impl Iterator<Item = (&Arc<str>, &Member)> {
         self.members.iter()
     }
 
-    /// Those that are there, by name.
+    /// The live servers, by name.
     pub fn alive(&self) -> impl Iterator<Item = (&Arc<str>, &Member)> {
         self.members.iter().filter(|(_, member)| member.alive)
     }
 
-    /// How often another server was seen to have been started again.
+    /// How many restarts of other servers were seen.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
@@ -329,7 +328,7 @@ mod tests {
             assert!(members.prove("b", 9) && members.is_proven("b") && !members.prove("b", 9));
             assert!(!members.challenge(at(60_000), "b", 10));
         }
-        // An older start cannot undo that, nor speak.
+        // An older start can neither undo that nor send messages.
         assert_eq!(members.on_datagram(at(0), &envelope("b", 1, 100)), Err(RejectReason::Replayed));
         assert!(members.is_proven("b"));
     }
@@ -352,7 +351,7 @@ mod tests {
 
     #[test]
     fn another_server_with_our_name_counts_once_it_has_shown_that_it_is_there() {
-        // Whether it was started before or after this one.
+        // Whether it started before or after this one.
         for incarnation in [9, 11] {
             let mut members = members();
             let heard = members.on_datagram(at(0), &envelope("own", incarnation, 5));

@@ -1,11 +1,11 @@
-//! What is counted.
+//! Counters.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::affinity::AffinityEvent;
 use crate::wire::RejectReason;
 
-/// What a request is about.
+/// The kinds of routed requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
     /// A pop.
@@ -33,16 +33,16 @@ impl RequestKind {
     }
 }
 
-/// Where a request ended up.
+/// Where a request was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutingOutcome {
-    /// Here, as it should.
+    /// Here, by choice.
     Local,
     /// On another server.
     Forwarded,
-    /// Here, because the servers that were asked did not answer.
+    /// Here, because no other server answered.
     Fallback,
-    /// Here, for another server.
+    /// Here, forwarded by another server.
     Received,
 }
 
@@ -61,7 +61,7 @@ impl RoutingOutcome {
     }
 }
 
-/// A number that only rises.
+/// A counter.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -71,21 +71,21 @@ impl Counter {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Its value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Everything that is counted.
+/// All counters.
 #[derive(Debug, Default)]
 pub struct ClusterCounters {
     decisions: [[Counter; RoutingOutcome::ALL.len()]; RequestKind::ALL.len()],
     steps: [Counter; AffinityEvent::ALL.len()],
     rejected: [Counter; RejectReason::ALL.len()],
-    /// Affinities that were forgotten because nobody used them.
+    /// Affinities that expired.
     pub expired: Counter,
-    /// Affinities that were forgotten because their server was gone.
+    /// Affinities that were deleted because their server was dead.
     pub lost: Counter,
     /// Requests that another server did not answer.
     pub failures: Counter,
@@ -95,28 +95,28 @@ pub struct ClusterCounters {
     pub sent: Counter,
     /// Bytes of them.
     pub sent_bytes: Counter,
-    /// Datagrams that counted.
+    /// Accepted datagrams.
     pub received: Counter,
-    /// Bytes of all that came.
+    /// Bytes of all received datagrams.
     pub received_bytes: Counter,
-    /// Heartbeats that counted.
+    /// Accepted heartbeats.
     pub heartbeats: Counter,
-    /// Notices that were not sent because too many waited.
+    /// Notices that were dropped because too many waited.
     pub dropped: Counter,
 }
 
 impl ClusterCounters {
-    /// Requests of a kind that ended up somewhere.
+    /// Requests of a kind with an outcome.
     pub fn decisions(&self, kind: RequestKind, outcome: RoutingOutcome) -> &Counter {
         &self.decisions[kind as usize][outcome as usize]
     }
 
-    /// What was done with affinities.
+    /// Affinity events.
     pub fn steps(&self, step: AffinityEvent) -> &Counter {
         &self.steps[step as usize]
     }
 
-    /// Datagrams that were not believed.
+    /// Refused datagrams.
     pub fn rejected(&self, reason: RejectReason) -> &Counter {
         &self.rejected[reason as usize]
     }

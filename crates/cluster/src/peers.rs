@@ -1,10 +1,10 @@
-//! Where the configured peers are, which of them are heard, and why the others are not.
+//! Peers: the addresses of the configured peers, which of them are heard, and why the others are not.
 //!
-//! A peer is a configured name; a datagram comes from an address. The two are matched by address, else by host: behind
-//! a translation of addresses, or a relay, the port of a datagram is not the configured one. Always: what is kept of
-//! sources is bounded; a server that was heard at a new address is forgotten at the old one. Deliberately absent:
-//! certainty where several peers share a host and none of their ports matches: then the number of heard peers is right, and
-//! which name belongs to which server is a guess. Start at [`Peers::seen`].
+//! A peer is a configured name; a datagram comes from an address. The two are matched by address, else by host:
+//! behind address translation or a relay, the source port is not the configured one. Always: the memory for sources
+//! is bounded; a server that is heard at a new address is forgotten at the old one. Deliberately absent: certainty
+//! where several peers share a host and no port matches: then the number of heard peers is right, and the names are a
+//! guess. Start at [`Peers::views`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,22 +14,22 @@ use std::time::Duration;
 use crate::limits::SOURCES_MAX;
 use crate::wire::RejectReason;
 
-/// Where the peers are, and what was heard from there.
+/// The peers' addresses, and the datagrams that came from them.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    /// By the name that was configured.
+    /// Addresses by configured name.
     resolved: BTreeMap<String, Vec<SocketAddr>>,
-    /// Those at which this server hears itself.
+    /// Addresses that are this server's own.
     own: BTreeSet<SocketAddr>,
-    /// Those from which servers were heard, if they are among the resolved ones.
+    /// The address of each server, if it is among the resolved ones.
     of_server: BTreeMap<Arc<str>, SocketAddr>,
     sources: BTreeMap<SocketAddr, Source>,
 }
 
-/// What was heard from an address.
+/// The last datagrams of an address.
 #[derive(Clone, Debug, Default)]
 struct Source {
-    /// The server there, and when it was last believed.
+    /// The server there, and when its last datagram was accepted.
     heard: Option<(Duration, Arc<str>)>,
     /// When a datagram was last refused, and why.
     refused: Option<(Duration, RejectReason)>,
@@ -42,25 +42,25 @@ impl Source {
     }
 }
 
-/// A configured peer as this server hears it.
+/// A configured peer as this server sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerView {
-    /// Its name, as it was configured.
+    /// Its configured name.
     pub name: String,
     /// Whether its name could be resolved.
     pub resolved: bool,
     /// The server there.
     pub server: Option<Arc<str>>,
-    /// Whether that server is there now.
+    /// Whether that server is alive.
     pub heard: bool,
-    /// How long ago it was last believed.
+    /// How long ago its last datagram was accepted.
     pub silent_for: Option<Duration>,
     /// Why its datagrams are refused, if they are.
     pub refused: Option<RejectReason>,
 }
 
 impl PeerView {
-    /// Why it is not heard; nothing if it is.
+    /// Why it is not heard; `None` if it is.
     pub fn reason(&self) -> Option<String> {
         let refusal = |reason| match reason {
             RejectReason::Forged => "datagrams refused: another gossip_secret".to_owned(),
@@ -83,18 +83,18 @@ impl PeerView {
 }
 
 impl Peers {
-    /// A name was resolved.
+    /// Sets the addresses of a name.
     pub fn resolved(&mut self, name: &str, addresses: Vec<SocketAddr>) {
         self.resolved.insert(name.to_owned(), addresses);
     }
 
-    /// This server hears itself at an address.
+    /// Marks an address as this server's own.
     pub fn is_own(&mut self, address: SocketAddr) {
         self.own.insert(address);
         self.sources.remove(&address);
     }
 
-    /// A server that has just joined was heard from an address.
+    /// A server that has just joined sent a datagram from this address.
     pub fn joined(&mut self, server: &Arc<str>, from: SocketAddr) {
         if self.all().contains(&from) {
             self.of_server.insert(Arc::clone(server), from);
@@ -103,7 +103,7 @@ impl Peers {
         }
     }
 
-    /// A server was heard from an address and believed.
+    /// A datagram of a server was accepted.
     pub fn heard(&mut self, now: Duration, server: &Arc<str>, from: SocketAddr) {
         if let Some(source) = self.sources.get_mut(&from)
             && let Some((at, known)) = &mut source.heard
@@ -123,7 +123,7 @@ impl Peers {
 
     fn source(&mut self, from: SocketAddr) -> &mut Source {
         if self.sources.len() >= SOURCES_MAX && !self.sources.contains_key(&from) {
-            // Anybody on a peer's host can send from many ports, and is not believed.
+            // Any process on a peer's host can send from many ports, and is not trusted.
             let oldest =
                 self.sources.iter().min_by_key(|(_, source)| (source.heard.is_some(), source.last()));
             if let Some(address) = oldest.map(|(address, _)| *address) {
@@ -138,27 +138,27 @@ impl Peers {
         self.resolved.values().flatten().filter(|address| !self.own.contains(address)).copied().collect()
     }
 
-    /// Whether a peer is there. Its port may be another, behind a translation of addresses.
+    /// Whether a peer has this IP address. Ports are ignored because of address translation.
     pub fn is_peer(&self, from: IpAddr) -> bool {
         let from = from.to_canonical();
         self.resolved.values().flatten().any(|address| address.ip().to_canonical() == from)
     }
 
-    /// Where an answer to a datagram goes: back, or to all where that leads to no peer.
+    /// Where to answer a datagram: its source, or all peers if the source is not a peer's address.
     pub fn back_to(&self, from: SocketAddr) -> BTreeSet<SocketAddr> {
         let all = self.all();
         if all.contains(&from) { [from].into() } else { all }
     }
 
-    /// The addresses of some servers; all of them when one is not known.
-    pub fn of(&self, servers: &BTreeSet<Arc<str>>) -> BTreeSet<SocketAddr> {
+    /// The addresses of some servers; all addresses when one of the servers is unknown.
+    pub fn addresses_of(&self, servers: &BTreeSet<Arc<str>>) -> BTreeSet<SocketAddr> {
         let known: Option<_> = servers.iter().map(|server| self.of_server.get(server).copied()).collect();
         known.unwrap_or_else(|| self.all())
     }
 
-    /// The configured peers but this server, as they are heard. `is_alive` says whether a server is there; a refusal counts
-    /// for `memory`.
-    pub fn seen(
+    /// The configured peers without this server. `is_alive` says whether a server is alive; a refusal is shown for
+    /// `memory`.
+    pub fn views(
         &self,
         names: &[String],
         now: Duration,
@@ -175,7 +175,7 @@ impl Peers {
         let mut found: Vec<_> = names.iter().map(|name| exact(name).copied()).collect();
         let mut free: Vec<_> =
             self.sources.keys().filter(|address| !found.contains(&Some(**address))).collect();
-        // Servers before what is refused, in a steady order.
+        // Servers before refused addresses, in a stable order.
         free.sort_by_key(|address| {
             let source = &self.sources[*address];
             (source.heard.is_none(), source.heard.as_ref().map(|(_, server)| Arc::clone(server)))
@@ -205,7 +205,7 @@ impl Peers {
     }
 }
 
-/// The address of a server that may not know its own host.
+/// The URL of a server that may not know its own host.
 pub(crate) fn complete_url(url: &str, from: IpAddr) -> String {
     match url.split_once("://:") {
         Some((scheme, port)) => match from {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     fn reasons(peers: &Peers, now: u64) -> Vec<Option<String>> {
-        let seen = peers.seen(&names(), at(now), MEMORY, |id| id == "b" || id == "c");
+        let seen = peers.views(&names(), at(now), MEMORY, |id| id == "b" || id == "c");
         seen.iter().map(PeerView::reason).collect()
     }
 
@@ -298,6 +298,6 @@ mod tests {
             peers.refused(at(1), RejectReason::Forged, address(&format!("10.0.0.2:{port}")));
         }
         assert_eq!(peers.sources.len(), SOURCES_MAX);
-        assert_eq!(peers.seen(&["b".to_owned()], at(1), MEMORY, |_| true)[0].reason(), None);
+        assert_eq!(peers.views(&["b".to_owned()], at(1), MEMORY, |_| true)[0].reason(), None);
     }
 }

@@ -1,8 +1,8 @@
-//! Kept-alive connections to one peer.
+//! A pool of kept-alive connections to one peer.
 //!
-//! Always: a connection serves one request at a time; one whose request was given up is closed, which is how the peer
-//! learns that nobody waits any more; whether a request can have reached the peer is known. Not here: time limits
-//! but that of connecting (`forward`). Start at [`ConnectionPool::send`].
+//! Always: a connection serves one request at a time; an abandoned request closes its connection, which tells the
+//! peer to stop; an error says whether the request can have reached the peer. Not here: time limits other than that
+//! of connecting (`forward`). Start at [`ConnectionPool::send`].
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::limits::{IDLE_CONNECTION_MAX, IDLE_CONNECTIONS_MAX};
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// Why a request has no answer.
+/// Why a request has no response.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ForwardError {
     /// It never reached the peer.
@@ -39,12 +39,12 @@ pub struct ConnectionPool {
     port: u16,
     trust: Option<TlsClient>,
     connect_timeout: Duration,
-    /// The one used last is used first. Held for moments, never across an await.
+    /// The connection used last is used first. Never locked across an await.
     idle: Mutex<Vec<(Sender, Stopwatch)>>,
 }
 
 impl ConnectionPool {
-    /// Connections to the server at `url`; `None` when that is no address. `trust` is for one that speaks TLS.
+    /// Connections to the server at `url`; `None` when that is no address. `trust` is for a server with TLS.
     pub fn new(url: &str, trust: Option<&TlsClient>, connect_timeout: Duration) -> Option<Self> {
         let uri: Uri = url.parse().ok()?;
         let (port, trust) = match uri.scheme_str()? {
@@ -57,7 +57,7 @@ impl ConnectionPool {
         (!host.is_empty()).then(|| Self { host, port, trust, connect_timeout, idle: Mutex::default() })
     }
 
-    /// Sends a request. The connection is to be [given back](Self::give_back) when the answer was read whole.
+    /// Sends a request. When the response was read to its end, [return](Self::return_idle) the connection.
     pub async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -93,7 +93,7 @@ impl ConnectionPool {
     async fn open(&self) -> Result<Sender, Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
-        // What drives a connection ends with it; what went wrong with it is told to the request that used it.
+        // The driver task ends with its connection; the request that used the connection gets the error.
         match &self.trust {
             None => {
                 let (sender, connection) = handshake(TokioIo::new(stream)).await?;

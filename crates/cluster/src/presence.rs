@@ -1,9 +1,9 @@
-//! Which groups wait on which server, for which queues.
+//! Presence: which groups wait on which server, for which queues.
 //!
-//! A push goes best where somebody waits for it; a notice of a push is sent only to those who wait. Always: what is
-//! known of other servers is forgotten when it is not told again; of one server only so much is kept. A consumer
-//! usually comes back at once, so a group that has stopped to wait still counts for a moment. Start at [`LocalWaiters`] for this
-//! server and [`RemoteWaiters`] for the rest.
+//! A push is forwarded to where a consumer waits; a notice of a push goes only to servers with waiters. Always:
+//! announcements of other servers expire unless they are repeated; the memory for each server is bounded. A consumer
+//! usually returns at once, so a group that has stopped waiting counts for another moment. Start at [`LocalWaiters`]
+//! for this server and [`RemoteWaiters`] for the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::limits::{PRESENCE_EXPIRY, PRESENCE_LINGER, PRESENCE_MAX};
 use crate::wire::WaitingGroup;
 
-/// Who waits on this server.
+/// The groups that wait on this server.
 #[derive(Debug, Default)]
 pub struct LocalWaiters {
-    /// With the moment at which the wait ended, if it has.
+    /// With the time at which the wait ended, if it has.
     waiting: FxHashMap<(QueueId, GroupId), (u64, Option<Duration>)>,
-    /// Which groups wait for the queue of a name.
+    /// The groups that wait for a queue, by the hash of its name.
     names: FxHashMap<u64, FxHashSet<GroupId>>,
 }
 
 impl LocalWaiters {
-    /// A group begins to wait or stops to; whether others should hear of that now.
+    /// A group starts or stops waiting. Returns whether to announce that now.
     pub fn update(&mut self, now: Duration, waiting: WaitingGroup) -> bool {
         let key = (waiting.queue, waiting.group);
         if let Some((_, ended)) = self.waiting.get_mut(&key) {
@@ -40,7 +40,7 @@ impl LocalWaiters {
         is_new
     }
 
-    /// Those that have stopped to wait for good.
+    /// Removes the groups that have stopped waiting for good.
     pub fn expire(&mut self, now: Duration) -> Vec<WaitingGroup> {
         let mut gone = Vec::new();
         self.waiting.retain(|(queue, group), (name, ended)| {
@@ -61,7 +61,7 @@ impl LocalWaiters {
         gone
     }
 
-    /// Everyone, to be told again.
+    /// All waiting groups, to announce them again.
     pub fn all(&self) -> Vec<WaitingGroup> {
         let waiting = |((queue, group), (name, _)): (&(QueueId, GroupId), &(u64, _))| WaitingGroup {
             queue: *queue,
@@ -72,33 +72,33 @@ impl LocalWaiters {
         self.waiting.iter().map(waiting).collect()
     }
 
-    /// Whether anybody waits for the queue whose name has this hash.
+    /// Whether a group waits for the queue whose name has this hash.
     pub fn has_waiters(&self, name: u64) -> bool {
         self.names.contains_key(&name)
     }
 
-    /// The groups that wait for it.
+    /// The groups that wait for the queue.
     fn groups(&self, name: u64) -> impl Iterator<Item = GroupId> {
         self.names.get(&name).into_iter().flatten().copied()
     }
 }
 
-/// The hash of a queue's name, and when it was last told that a group waits for it.
+/// The hash of a queue's name, and when the wait of a group was last announced.
 type ServerWaiters = FxHashMap<(QueueId, GroupId), (u64, Duration)>;
 
-/// Who waits on other servers.
+/// The groups that wait on other servers.
 #[derive(Debug, Default)]
 pub struct RemoteWaiters {
     servers: FxHashMap<Arc<str>, ServerWaiters>,
-    /// Where groups wait for the queue of a name.
+    /// Where groups wait for a queue, by the hash of its name.
     by_name: FxHashMap<u64, FxHashSet<(Arc<str>, QueueId, GroupId)>>,
     names: FxHashMap<QueueId, u64>,
 }
 
 impl RemoteWaiters {
-    /// A server tells who waits there.
-    pub fn apply_presence(&mut self, now: Duration, server: &Arc<str>, told: &[WaitingGroup]) {
-        for waiting in told {
+    /// Applies an announcement of a server.
+    pub fn apply_presence(&mut self, now: Duration, server: &Arc<str>, announced: &[WaitingGroup]) {
+        for waiting in announced {
             let key = (waiting.queue, waiting.group);
             let places = self.servers.entry(Arc::clone(server)).or_default();
             if !waiting.on {
@@ -127,7 +127,7 @@ impl RemoteWaiters {
         }
     }
 
-    /// Forgets what was not told again.
+    /// Removes announcements that were not repeated.
     pub fn expire(&mut self, now: Duration) {
         let mut old = Vec::new();
         for (server, places) in &mut self.servers {
@@ -144,14 +144,14 @@ impl RemoteWaiters {
         }
     }
 
-    /// Forgets a server.
+    /// Removes a server.
     pub fn remove_server(&mut self, server: &Arc<str>) {
         for (key, (name, _)) in self.servers.remove(server).unwrap_or_default() {
             self.remove_from_index(server, name, key);
         }
     }
 
-    /// Forgets a queue.
+    /// Removes a queue.
     pub fn remove_queue(&mut self, queue: QueueId) {
         let Some(name) = self.names.get(&queue).copied() else { return };
         for places in self.servers.values_mut() {
@@ -161,12 +161,12 @@ impl RemoteWaiters {
         self.names.remove(&queue);
     }
 
-    /// The servers where somebody waits for the queue whose name has this hash, by name.
+    /// The servers on which groups wait for the queue whose name has this hash, by name.
     pub fn servers(&self, name: u64) -> BTreeSet<Arc<str>> {
         self.by_name.get(&name).into_iter().flatten().map(|(server, ..)| Arc::clone(server)).collect()
     }
 
-    /// The servers that should hear of something in a queue: for a group, or for any.
+    /// The servers to notify of an event in a queue: for a group, or for any.
     pub fn servers_to_notify(&self, queue: QueueId, group: Option<GroupId>) -> BTreeSet<Arc<str>> {
         let places = self.names.get(&queue).and_then(|name| self.by_name.get(name)).into_iter().flatten();
         let wanted = |(_, other, of): &&(Arc<str>, QueueId, GroupId)| {
@@ -175,7 +175,7 @@ impl RemoteWaiters {
         places.filter(wanted).map(|(server, ..)| Arc::clone(server)).collect()
     }
 
-    /// How many groups wait for a queue, here and elsewhere; counted up to `enough`.
+    /// How many groups wait for a queue, here and elsewhere; counts up to `enough`.
     pub fn count_groups(&self, own: &LocalWaiters, name: u64, enough: usize) -> usize {
         let elsewhere = self.by_name.get(&name).into_iter().flatten().map(|(_, _, group)| *group);
         let mut groups = FxHashSet::default();

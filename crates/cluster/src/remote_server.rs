@@ -1,4 +1,4 @@
-//! One other server: its address, its connections, and how often it answered.
+//! Another server: its address, its connections, and its counters.
 //!
 //! A server that restarts at another address gets a new [`RemoteServer`]. Not here: whether it may be asked
 //! (`breaker`), and what is sent to it (`forward`).
@@ -16,7 +16,7 @@ use crate::pool::ConnectionPool;
 pub struct RemoteServer {
     /// Its address.
     pub url: Arc<str>,
-    /// Cancelled when the server is dead: requests to it are given up.
+    /// Cancelled when the server is dead: requests to it are abandoned.
     pub removed: CancellationToken,
     /// Requests that were forwarded to it.
     pub forwarded: Counter,

@@ -1,8 +1,8 @@
-//! Where a request is served best.
+//! The router: chooses the server for each request.
 //!
 //! Pops follow affinities and loads; pushes, acks and transactions go to where the queue's consumers wait. Always: a
-//! server that is dead or whose breaker is open is never chosen; with no other server there, everything is local.
-//! Deliberately absent: sockets and clocks. Start at [`Router::route_pop`] and [`Router::route_push`].
+//! dead server, or one whose breaker is open, is never chosen; without live peers everything is local. Deliberately
+//! absent: sockets and clocks. Start at [`Router::route_pop`] and [`Router::route_push`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::membership::{MemberChange, Membership};
 use crate::presence::{LocalWaiters, RemoteWaiters};
 use crate::wire::name_hash;
 
-/// How requests are routed.
+/// The routing policy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policy {
-    /// When affinities are kept.
+    /// When affinities stay and when they move.
     pub thresholds: Thresholds,
-    /// Waiting groups of a queue beyond which all of them go to one server.
+    /// With more waiting groups than this, all groups of a queue go to one server.
     pub queue_affinity_threshold: usize,
-    /// When a peer is no longer asked.
-    pub fuse: BreakerOptions,
+    /// When a peer's breaker opens.
+    pub breaker_options: BreakerOptions,
 }
 
 impl Default for Policy {
@@ -34,12 +34,12 @@ impl Default for Policy {
         Self {
             thresholds: Thresholds::default(),
             queue_affinity_threshold: 10,
-            fuse: BreakerOptions { failures: 3, retry: Duration::from_secs(5) },
+            breaker_options: BreakerOptions { failures: 3, retry: Duration::from_secs(5) },
         }
     }
 }
 
-/// What a pop asks for.
+/// What a pop reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PopTarget<'a> {
     /// Any partition of a queue.
@@ -50,29 +50,29 @@ pub enum PopTarget<'a> {
     Labels(&'a str, &'a str),
 }
 
-/// What one server knows of the cluster.
+/// The state of the cluster as one server knows it.
 #[derive(Debug)]
 pub struct Router {
     /// The other servers.
     pub membership: Membership,
-    /// Who waits there.
+    /// The groups that wait there.
     pub others: RemoteWaiters,
-    /// Who waits here.
+    /// The groups that wait here.
     pub own: LocalWaiters,
-    /// Which server serves which key.
+    /// The server of each key.
     pub affinities: Affinities,
-    /// What this server has to do.
+    /// This server's load.
     pub load: SmoothedLoad,
     policy: Policy,
-    /// Whether this server gives requests away.
+    /// Whether this server is drained.
     draining: bool,
     breakers: FxHashMap<Arc<str>, CircuitBreaker>,
-    /// The hash of the name of a partition's queue.
+    /// The hash of the queue's name, by partition.
     partitions: FxHashMap<PartitionId, u64>,
 }
 
 impl Router {
-    /// For a server that has heard nobody yet.
+    /// A router that knows no other server yet.
     pub fn new(membership: Membership, policy: Policy) -> Self {
         Self {
             membership,
@@ -87,7 +87,7 @@ impl Router {
         }
     }
 
-    /// A server that was heard says where it is and what it has to do.
+    /// Applies a server's heartbeat.
     pub fn on_heartbeat(
         &mut self,
         now: Duration,
@@ -108,7 +108,7 @@ impl Router {
         change
     }
 
-    /// This server is drained: it gives requests away where it can; or it serves them again.
+    /// Drains this server, so that it forwards requests where possible; or ends the drain.
     pub fn drain(&mut self, draining: bool) {
         self.draining = draining;
         if draining {
@@ -121,7 +121,7 @@ impl Router {
         self.draining
     }
 
-    /// This server finds out what it has to do; what it tells others.
+    /// Adds a measurement of this server's load. Returns the smoothed load to send.
     pub fn add_load_sample(&mut self, measured: Load) -> Load {
         let load = self.load.add_sample(measured);
         self.affinities
@@ -129,9 +129,9 @@ impl Router {
         load
     }
 
-    /// The key by which a pop is kept with a server.
-    pub fn affinity_key(&self, errand: PopTarget<'_>, group: &str) -> String {
-        let queue = match errand {
+    /// The affinity key of a pop.
+    pub fn affinity_key(&self, target: PopTarget<'_>, group: &str) -> String {
+        let queue = match target {
             PopTarget::Labels(namespace, task) => return format!("{namespace}:{task}:{group}"),
             PopTarget::Queue(queue) | PopTarget::Partition(queue, _) => queue,
         };
@@ -139,13 +139,13 @@ impl Router {
         if self.others.count_groups(&self.own, name_hash(queue), enough) >= enough {
             return queue.into();
         }
-        match errand {
+        match target {
             PopTarget::Partition(_, partition) => format!("{queue}:{partition}:{group}"),
             _ => format!("{queue}:{group}"),
         }
     }
 
-    /// The server that a pop should go to; `None` is this one.
+    /// The server to forward a pop to; `None` is this one.
     pub fn route_pop(
         &mut self,
         now: Duration,
@@ -173,7 +173,7 @@ impl Router {
         ((server != *own).then_some(server), step)
     }
 
-    /// The server that a push to the queue whose name has this hash should go to; `None` is this one.
+    /// The server to forward a push to the queue whose name has this hash; `None` is this one.
     pub fn route_push(&self, now: Duration, name: u64) -> Option<Arc<str>> {
         if self.own.has_waiters(name) && !self.draining {
             return None;
@@ -181,7 +181,7 @@ impl Router {
         self.next_push(now, name, &[])
     }
 
-    /// The next server to ask for a push after those in `tried`; `None` is this one.
+    /// The next server to try for a push after those in `tried`; `None` is this one.
     pub fn next_push(&self, now: Duration, name: u64, tried: &[Arc<str>]) -> Option<Arc<str>> {
         let waiting = self.least_loaded(now, &self.others.servers(name), tried);
         if waiting.is_some() || !self.draining {
@@ -201,7 +201,7 @@ impl Router {
         servers.into_iter().filter(fit).min_by(|a, b| load(a).total_cmp(&load(b))).cloned()
     }
 
-    /// The next server to ask for a pop after those in `tried`; `None` is this one.
+    /// The next server to try for a pop after those in `tried`; `None` is this one.
     pub fn next_pop(&self, now: Duration, key: &str, tried: &[Arc<str>]) -> Option<Arc<str>> {
         let own = self.membership.own();
         let here = LocalState { load: self.load.current().score(), draining: self.draining };
@@ -211,18 +211,19 @@ impl Router {
         (server != own).then(|| Arc::clone(server))
     }
 
-    /// Whether a server can be asked.
+    /// Whether a server may be asked.
     pub fn is_healthy(&self, now: Duration, id: &str) -> bool {
         self.membership.get(id).is_some_and(|member| member.alive && !member.draining)
             && self.breakers.get(id).is_none_or(|breaker| breaker.would_admit(now))
     }
 
-    /// Where to ask a server, if its breaker lets this request through.
+    /// The address of a server, if its breaker admits this request.
     pub fn admit(&mut self, now: Duration, id: &Arc<str>) -> Option<Arc<str>> {
         let url =
             self.membership.get(id).filter(|member| member.alive).map(|member| Arc::clone(&member.url))?;
-        let fuse = self.policy.fuse;
-        let breaker = self.breakers.entry(Arc::clone(id)).or_insert_with(|| CircuitBreaker::new(fuse));
+        let breaker_options = self.policy.breaker_options;
+        let breaker =
+            self.breakers.entry(Arc::clone(id)).or_insert_with(|| CircuitBreaker::new(breaker_options));
         breaker.admit(now).then_some(url)
     }
 
@@ -231,25 +232,24 @@ impl Router {
         self.breakers.get_mut(id)
     }
 
-    /// What a server said that it has to do, or what this one has.
+    /// The load of a server, as it reported it, or of this one.
     pub fn load_of(&self, id: &str) -> Load {
         self.membership.get(id).map_or_else(|| self.load.current(), |member| member.load)
     }
 
-    /// A server is gone: nothing is kept for it. How many keys it had.
+    /// Removes everything about a dead server. Returns how many keys it had.
     pub fn remove_server(&mut self, id: &Arc<str>) -> usize {
         self.others.remove_server(id);
         self.affinities.forget_server(id)
     }
 
-    /// A server is back, or another one has its name: what was held against it no longer counts, and keys may move
-    /// to it.
+    /// A server has returned, or another one has its name: resets its breaker, and keys may move to it.
     pub fn on_server_joined(&mut self, now: Duration, id: &Arc<str>) {
         self.breakers.remove(id);
         self.affinities.on_server_returned(now, id);
     }
 
-    /// Notes to which queue a partition belongs, for the acks that will come.
+    /// Remembers the queue of a partition, for later acks.
     pub fn remember_partition(&mut self, partition: PartitionId, name: u64) {
         if self.partitions.len() >= PARTITIONS_MAX {
             self.partitions.clear();
@@ -257,20 +257,20 @@ impl Router {
         self.partitions.insert(partition, name);
     }
 
-    /// The hash of the name of a partition's queue, if it was seen.
+    /// The hash of the name of a partition's queue, if it is known.
     pub fn queue_of(&self, partition: PartitionId) -> Option<u64> {
         self.partitions.get(&partition).copied()
     }
 }
 
-/// What counts of this server.
+/// The state of this server in a decision.
 struct LocalState {
     load: f64,
     draining: bool,
 }
 
-/// This server and those that can be asked, with their loads. A server that is drained is a candidate only for itself, and
-/// only when there is no other.
+/// This server and those that may be asked, with their loads. A drained server is a candidate only for itself, and
+/// only without another candidate.
 fn candidates<'a>(
     now: Duration,
     membership: &'a Membership,
@@ -378,7 +378,7 @@ mod tests {
         let keys: Vec<_> = (0..20).map(|key| format!("k{key}")).collect();
         router.remove_server(&"b".into());
         router.membership.leave("b");
-        // All keys find their way to `c`, which stays calm.
+        // All keys move to `c`, which stays calm.
         beat(&mut router, 1, "c", 0.1);
         assert!(keys.iter().all(|key| pop(&mut router, 1, key).as_deref() == Some("c")));
         (0..20).for_each(|_| router.affinities.on_load_reported("c", false));
@@ -391,7 +391,7 @@ mod tests {
         router.on_server_joined(at(10), &"b".into());
         let moved = at_b(&mut router, 10);
         assert!((3..12).contains(&moved), "until the loads are about equal: {moved}");
-        // Heartbeats show that they are: no more keys move, and none come back.
+        // Heartbeats show the moves: no more keys move, and none return.
         (0..20).for_each(|_| router.affinities.on_load_reported("b", false));
         (0..20).for_each(|_| router.affinities.on_load_reported("c", false));
         beat(&mut router, 20, "c", 0.35);

@@ -1,4 +1,4 @@
-//! What one server sees of the cluster, for people.
+//! The cluster as one server sees it, for the API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,30 +13,30 @@ const AFFINITIES_SHOWN: usize = 100;
 /// A difference between the highest and the lowest load up to which a cluster is balanced.
 const BALANCED_UP_TO: f64 = 0.2;
 
-/// A server as it is seen.
+/// A server as this server sees it.
 #[derive(Clone, Debug)]
 pub struct ServerView {
     /// Its name.
     pub id: Arc<str>,
-    /// Where it takes forwarded requests.
+    /// Its address for forwarded requests.
     pub url: Arc<str>,
     /// Whether it is this one.
     pub own: bool,
-    /// Whether it is there.
+    /// Whether it is alive.
     pub alive: bool,
-    /// Whether it is drained, and so wants no requests.
+    /// Whether it is drained.
     pub draining: bool,
-    /// Whether it can be asked.
+    /// Whether it may be asked.
     pub healthy: bool,
-    /// Which start of it was heard last.
+    /// The incarnation of its last datagram.
     pub incarnation: u64,
-    /// What it has to do.
+    /// Its load.
     pub load: Load,
     /// How long it has been silent.
     pub silent_for: Duration,
-    /// What its breaker does, after so many failures, for so long.
+    /// The state of its breaker, its failures in a row, and how long it stays open.
     pub breaker: (BreakerState, u32, Duration),
-    /// Requests that were forwarded to it since it was there, and those that it did not answer.
+    /// Requests that were forwarded to it since it joined, and those that it did not answer.
     pub forwarded: (u64, u64),
     /// Groups that wait there, once for each queue.
     pub waiting_groups: usize,
@@ -51,13 +51,13 @@ pub struct ClusterView {
     pub servers: Vec<ServerView>,
     /// Keys with a server.
     pub affinities: usize,
-    /// The most used ones: key, server, requests.
+    /// The most used keys, each with its server and its requests.
     pub busiest: Vec<(String, Arc<str>, u64)>,
-    /// How often another server was seen to have been started again.
+    /// How many restarts of other servers were seen.
     pub restarts: u64,
-    /// The configured peers but this server.
+    /// The configured peers without this server.
     pub peers: Vec<PeerView>,
-    /// Whether another server has the name of this one.
+    /// Whether another server uses this server's name.
     pub duplicate_id: bool,
 }
 
@@ -67,7 +67,7 @@ impl ClusterView {
         self.peers.iter().filter(|peer| peer.heard).count()
     }
 
-    /// The difference between the highest and the lowest load of the servers that can be asked.
+    /// The difference between the highest and the lowest load of the servers that may be asked.
     pub fn imbalance(&self) -> f64 {
         let scores = self.servers.iter().filter(|seen| seen.healthy).map(|seen| seen.load.score());
         let (low, high) = scores.fold((f64::MAX, f64::MIN), |(low, high), s| (low.min(s), high.max(s)));
@@ -81,7 +81,7 @@ impl ClusterView {
 }
 
 impl Cluster {
-    /// What this server sees.
+    /// The present view.
     pub fn view(&self) -> ClusterView {
         let now = self.now();
         let peers: Vec<_> =
@@ -128,7 +128,7 @@ impl Cluster {
         }
         let is_alive = |id: &str| router.membership.get(id).is_some_and(|member| member.alive);
         let (options, addresses) = (self.options(), self.addresses());
-        let peers_seen = addresses.seen(&options.peers, now, options.dead_after, is_alive);
+        let peers_seen = addresses.views(&options.peers, now, options.dead_after, is_alive);
         drop(addresses);
         ClusterView {
             peers: peers_seen,

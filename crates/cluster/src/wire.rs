@@ -1,10 +1,10 @@
-//! What servers tell each other, as bytes.
+//! The wire format of gossip.
 //!
 //! A datagram is: two letters, the version, the kind, the cluster, the sender's incarnation and sequence number, the
 //! sender's name, the content, and an HMAC-SHA256 over all of it. Numbers are big endian. Always: at most
-//! [`DATAGRAM_BYTES_MAX`] bytes; nothing of a datagram is believed before its signature is right, which is compared
-//! in constant time; an authentic datagram of a kind that is not known is ignored, so that later versions can say
-//! more. No socket here. Start at [`DatagramSeal::open`].
+//! [`DATAGRAM_BYTES_MAX`] bytes; nothing of a datagram is used before its signature was verified, in constant time;
+//! an authentic datagram of an unknown kind is ignored, so that later versions can add kinds. No socket here. Start
+//! at [`DatagramSeal::open`].
 
 use std::sync::Arc;
 
@@ -19,18 +19,18 @@ const VERSION: u8 = 1;
 const MAC_BYTES: usize = 32;
 /// Letters, version, kind, cluster, incarnation, sequence, and the length of the name.
 const HEADER_BYTES: usize = 2 + 1 + 1 + 8 + 8 + 8 + 1;
-/// Bytes that are left for the content whatever the sender is called.
+/// Bytes that are left for the content with the longest sender name.
 const CONTENT_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - HEADER_BYTES - SERVER_ID_BYTES_MAX - MAC_BYTES;
 
-/// New messages that one datagram can tell of.
+/// New messages that fit one datagram.
 pub const AVAILABLE_MAX: usize = (CONTENT_BYTES_MAX - 2) / 16;
-/// Freed partitions that one datagram can tell of.
+/// Freed partitions that fit one datagram.
 pub const FREED_MAX: usize = (CONTENT_BYTES_MAX - 2) / 24;
-/// Waiting groups that one datagram can tell of.
+/// Waiting groups that fit one datagram.
 pub const PRESENCE_PAGE: usize = (CONTENT_BYTES_MAX - 2) / 25;
 const _: () = assert!(URL_BYTES_MAX + 2 + 25 <= CONTENT_BYTES_MAX);
 
-/// Who sent a datagram, and which of its datagrams it is.
+/// The sender of a datagram, and its sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
     /// The name of the server.
@@ -54,42 +54,42 @@ pub struct WaitingGroup {
     pub on: bool,
 }
 
-/// What a datagram says.
+/// The content of a datagram.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GossipMessage {
-    /// The sender is there.
+    /// The sender is alive.
     Heartbeat {
-        /// Where it takes forwarded requests. Without a host, that is where the datagram came from.
+        /// Its address for forwarded requests. Without a host, the source address of the datagram is its host.
         url: String,
-        /// What it has to do.
+        /// Its load.
         load: Load,
-        /// Whether it wants no requests.
+        /// Whether it is drained.
         draining: bool,
     },
     /// Partitions have new messages.
     Available(Vec<(QueueId, PartitionId)>),
     /// Partitions are free again for groups.
     Freed(Vec<(QueueId, GroupId, PartitionId)>),
-    /// The options of a queue are others.
+    /// The options of a queue changed.
     Configured(QueueId),
-    /// A queue is gone; with the hash of its name.
+    /// A queue was deleted; with the hash of its name.
     Deleted(QueueId, u64),
-    /// Who waits on the sender.
+    /// The groups that wait on the sender.
     Presence(Vec<WaitingGroup>),
     /// A maintenance mode was switched.
     Switched,
     /// The sender is stopping.
     Leaving,
-    /// A server is asked to show that it is there now, and not a recording of it.
+    /// A server is asked to prove that it is running, and not a recording.
     Challenge {
         /// The server that is asked.
         to: Arc<str>,
-        /// What it has to repeat.
+        /// The number that it must return.
         nonce: u64,
     },
     /// The answer to a challenge.
     Proof {
-        /// What was to be repeated.
+        /// The number of the challenge.
         nonce: u64,
     },
 }
@@ -111,24 +111,24 @@ impl GossipMessage {
     }
 }
 
-/// Why a datagram is not believed.
+/// Why a datagram is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// It is none of ours, or cut off.
+    /// It is not a Baton datagram, or truncated.
     Malformed,
-    /// It speaks another version.
+    /// It has another version.
     Version,
     /// Its signature is wrong.
     Forged,
-    /// It is of another cluster.
+    /// It belongs to another cluster.
     Foreign,
-    /// It came before, or after a later one.
+    /// It is a repetition, or older than the last one.
     Replayed,
-    /// Another server has our name.
+    /// Its sender uses this server's name.
     Namesake,
     /// It comes from an address that is not among the peers.
     Source,
-    /// Its sender has not shown yet that it is there now.
+    /// Its sender has not answered a challenge yet.
     Unproven,
 }
 
@@ -160,12 +160,12 @@ impl RejectReason {
     }
 }
 
-/// The hash by which a queue's name travels.
+/// The hash that stands for a queue's name on the wire.
 pub fn name_hash(queue: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(queue.as_bytes())
 }
 
-/// What makes a datagram one of this cluster.
+/// Signs and verifies datagrams of one cluster.
 #[derive(Clone)]
 pub struct DatagramSeal {
     key: hmac::Key,
@@ -179,23 +179,23 @@ impl std::fmt::Debug for DatagramSeal {
 }
 
 impl DatagramSeal {
-    /// From what the servers share through their store, and what an operator has given them beyond that.
+    /// Derives the keys from what the servers share through their store, and from the operator's secret.
     pub fn new(shared: &[u8], secret: &str) -> Self {
         let shared = hmac::Key::new(hmac::HMAC_SHA256, shared);
         let key = hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&shared, secret.as_bytes()).as_ref());
         let mut cluster = [0; 8];
-        // Of what is shared alone: a server with another secret is then told from one of another cluster.
+        // Derived from the shared part alone, so that a wrong secret is told apart from another cluster.
         let tag = hmac::sign(&shared, b"\0cluster");
         cluster.iter_mut().zip(tag.as_ref()).for_each(|(byte, tag)| *byte = *tag);
         Self { key, cluster: u64::from_be_bytes(cluster) }
     }
 
-    /// The number of the cluster. It is no secret.
+    /// The number of the cluster. Not secret.
     pub fn cluster(&self) -> u64 {
         self.cluster
     }
 
-    /// The bytes of a datagram; `None` when it says more than fits into one.
+    /// Encodes a datagram; `None` when the message does not fit.
     pub fn seal(&self, envelope: &Envelope, message: &GossipMessage) -> Option<Vec<u8>> {
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(&MAGIC);
@@ -212,7 +212,7 @@ impl DatagramSeal {
         (out.len() <= DATAGRAM_BYTES_MAX).then_some(out)
     }
 
-    /// Reads a datagram; its message is `None` when its kind is not known.
+    /// Verifies and decodes a datagram; its message is `None` when its kind is unknown.
     pub fn open(&self, bytes: &[u8]) -> Result<(Envelope, Option<GossipMessage>), RejectReason> {
         if bytes.len() > DATAGRAM_BYTES_MAX || bytes.len() < HEADER_BYTES + MAC_BYTES {
             return Err(RejectReason::Malformed);
@@ -306,7 +306,7 @@ fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<GossipMessage>, Reje
                 return Err(RejectReason::Malformed);
             }
             let url = reader.text(length)?.into();
-            // A server that does not say it is not drained.
+            // Older servers do not send this flag.
             let draining = reader.byte().is_ok_and(|flag| flag != 0);
             GossipMessage::Heartbeat { url, load, draining }
         }
@@ -335,7 +335,7 @@ fn read(kind: u8, reader: &mut Reader<'_>) -> Result<Option<GossipMessage>, Reje
     }))
 }
 
-/// Bytes that are read from their beginning. What stands behind what is known is left for later versions.
+/// Reads bytes from the start. Unread trailing bytes belong to later versions.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -465,7 +465,7 @@ mod tests {
         assert_eq!(with(0, b'x'), Err(RejectReason::Malformed));
     }
 
-    /// Signs anything, so that what lies behind the signature is reached too.
+    /// Signs any bytes, to test the parser behind the signature check.
     fn signed(kind: u8, rest: &[u8]) -> Vec<u8> {
         let mut out = [MAGIC.as_slice(), &[VERSION, kind], &seal().cluster.to_be_bytes()].concat();
         out.extend_from_slice(rest);

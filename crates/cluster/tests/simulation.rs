@@ -1,9 +1,10 @@
-//! Fifty servers and ten thousand keys on virtual time: does the work stay spread, and do keys stay where they are?
+//! Simulates fifty servers and ten thousand keys on virtual time, to test that the load stays balanced and keys stay
+//! with their servers.
 //!
-//! Every server is a real [`Router`] that hears the heartbeats of the others, one second apart. A key stands for a
+//! Every server is a real [`Router`] that receives the heartbeats of the others, one second apart. A key stands for a
 //! consumer group that pops every five seconds through some server that a load balancer chose, and is replaced by
-//! another after ten minutes on average. The load of a server is the sum of the weights of the keys that it serves.
-//! The same seed gives the same run, and the plot in `docs/` is checked against it.
+//! another after ten minutes on average. The load of a server is the sum of the weights of its keys. The same seed
+//! gives the same run, and the plot in `docs/` is checked against it.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -32,12 +33,12 @@ const JOINED: u64 = 300;
 const LEFT: u64 = 600;
 const SHIFTED: u64 = 900;
 const END: u64 = 1200;
-/// What balance and calm are allowed to take after something has happened.
+/// Seconds until balance after a disturbance.
 const SETTLING: u64 = 120;
 /// Highest to lowest load.
 const RATIO_MAX: f64 = 1.3;
 
-/// A small generator, so that the run is the same everywhere.
+/// A small deterministic generator.
 struct Random(u64);
 
 impl Random {
@@ -75,7 +76,7 @@ struct Key {
     moves: Vec<u64>,
 }
 
-/// What one second looked like.
+/// The measurements of one second.
 struct Second {
     highest: f64,
     lowest: f64,
@@ -172,7 +173,8 @@ impl Simulation {
             let entry = self.keys[place].entry;
             let (chosen, step) = self.servers[entry].router.route_pop(at, &self.keys[place].name, || dice);
             let server = chosen.map_or(entry, |id| self.places[&id]);
-            // A server that is not known to be dead yet is asked in vain, and the pop is served where it came in.
+            // A server that is not known to be dead yet does not answer, and the server where the pop came in serves
+            // it.
             let server = if self.servers[server].alive { server } else { entry };
             self.serve(now, place, server, step);
         }
@@ -240,7 +242,7 @@ impl Simulation {
                 SHIFTED => self.shift(),
                 _ => {}
             }
-            // All keys have come after a minute.
+            // All keys have arrived after a minute.
             while self.keys.len() < KEYS.min(KEYS * (now as usize + 1) / 60) {
                 let key = self.fresh_key();
                 self.keys.push(key);
@@ -348,7 +350,7 @@ const LOAD_HEIGHT: f64 = 220.0;
 const MOVES_TOP: f64 = TOP + LOAD_HEIGHT + 40.0;
 const MOVES_HEIGHT: f64 = 70.0;
 
-/// The run as an SVG: the band between the lowest and the highest load, and how many keys moved.
+/// The run as an SVG: the range from the lowest to the highest load, and the number of moved keys.
 fn plot(seconds: &[Second]) -> String {
     let x = |second: usize| LEFT_EDGE + PLOT_WIDTH * second as f64 / END as f64;
     let y = |load: f64| TOP + LOAD_HEIGHT * (1.0 - load.min(1.0));
@@ -418,7 +420,7 @@ fn plot(seconds: &[Second]) -> String {
     svg
 }
 
-/// The plot in the documentation is that of this run.
+/// The plot in the documentation must equal this run's plot.
 fn check_plot(plot: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/cluster-simulation.svg");
     if std::env::var_os("BATON_UPDATE_DOCS").is_some() {

@@ -114,16 +114,16 @@ pub(super) const COORDINATOR_CIRCUIT_FAILURES: Setting = setting(
     &["QUEEN_COORDINATOR_CIRCUIT_FAILURES"],
     "COUNT",
     "Requests in a row that a server does not answer before it is not asked for a while.",
-    |s, text| set(&mut s.cluster.options.policy.fuse.failures, text, positive),
-    |s| s.cluster.options.policy.fuse.failures.to_string(),
+    |s, text| set(&mut s.cluster.options.policy.breaker_options.failures, text, positive),
+    |s| s.cluster.options.policy.breaker_options.failures.to_string(),
 );
 pub(super) const COORDINATOR_CIRCUIT_RETRY_MS: Setting = setting(
     ["coordinator_circuit_retry_ms", "coordinator-circuit-retry-ms", "BATON_COORDINATOR_CIRCUIT_RETRY_MS"],
     &["QUEEN_COORDINATOR_CIRCUIT_RETRY_MS"],
     "MS",
     "How long it is not asked at first; that doubles with each further failure, up to five minutes.",
-    |s, text| set(&mut s.cluster.options.policy.fuse.retry, text, positive_millis),
-    |s| show_millis(s.cluster.options.policy.fuse.retry),
+    |s, text| set(&mut s.cluster.options.policy.breaker_options.retry, text, positive_millis),
+    |s| show_millis(s.cluster.options.policy.breaker_options.retry),
 );
 pub(super) const AFFINITY_TTL_MS: Setting = setting(
     ["affinity_ttl_ms", "affinity-ttl-ms", "BATON_AFFINITY_TTL_MS"],

@@ -2,8 +2,7 @@
 //!
 //! One task reads nodes and owners in one decision, again and again. Always: a node's heartbeat and its claims are
 //! written in the same commit; a draining node claims nothing; a node that cannot reach the store changes nothing,
-//! and becomes dead to the others after their time. Start at [`keep`].
-//! is dead to the others after their time. Start at [`keep`].
+//! and becomes dead to the others after their time. Start at [`run_until_stopped`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Consequences of a job's change: its permit, its unique key, the jobs that wait for it.
 //!
 //! Every rule that ends an execution calls this module, so no path forgets a consequence. Always: an ended job holds
-//! no permit and no unique key; every job that could run is dispatched or has a reason to wait. Start at [`ready`]
-//! and [`ended`].
+//! no permit and no unique key; every job that could run is dispatched or has a reason to wait. Start at [`dispatch_or_wait`]
+//! and [`on_job_ended`].
 
 use baton_store::Error as StoreError;
 use baton_types::PartitionId;
