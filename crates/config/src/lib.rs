@@ -21,7 +21,7 @@ pub use foreign::{FOREIGN, Foreign};
 pub use load::{Error, PREFIX};
 pub use nodes::Nodes;
 pub use security::{Certificate, Security};
-pub use setting::{Setting, is_secret};
+pub use setting::{Setting, ShownSetting, is_secret};
 pub use settings::{EMBEDDED, Settings, SubscriptionMode};
 pub use shards::{ShardSettings, ShardsListen};
 pub use table::TABLE;

@@ -5,8 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use baton_types::Secret;
+
 use crate::foreign;
-use crate::setting::{Setting, shown};
+use crate::setting::{Setting, ShownSetting, is_secret, shown};
 use crate::settings::Settings;
 use crate::table::TABLE;
 
@@ -149,6 +151,18 @@ impl Settings {
         }
         Ok(())
     }
+
+    /// Every setting with its value here and its default, secrets hidden.
+    pub fn shown(&self) -> Vec<ShownSetting> {
+        let defaults = Self::default();
+        let row = |setting: &Setting| {
+            let (value, default) = (setting.show(self), setting.show(&defaults));
+            let is_hidden = is_secret(setting.name) && !value.is_empty() && value != default;
+            let value = if is_hidden { Secret::HIDDEN.into() } else { value };
+            ShownSetting { name: setting.name, value, default, help: setting.help }
+        };
+        TABLE.iter().map(row).collect()
+    }
 }
 
 /// Whether Kubernetes injects this variable into pods beside a Service whose name begins with `baton`, as
@@ -186,7 +200,6 @@ fn joined(list: &[toml::Value]) -> String {
 mod tests {
     use std::time::Duration;
 
-    use baton_types::Secret;
     use proptest::prelude::*;
 
     use super::*;
@@ -353,6 +366,20 @@ mod tests {
         assert_eq!(settings.store.expose(), "postgres://u:hush@h/d");
         assert!(!format!("{settings:?}").contains("hush"));
         assert!(!refusal("", &[], &[("store", "mysql://u:hush@h/d")]).contains("hush"));
+    }
+
+    #[test]
+    fn people_who_look_see_every_setting_and_no_secret() {
+        let secrets = [
+            ("store", "postgres://u:hush@h/d"),
+            ("jwt_secret", "hush-hush-hush-hush-hush-hush-hush"),
+            ("listen", "127.0.0.1:7"),
+        ];
+        let shown = load("", &[], &secrets).unwrap().shown();
+        assert_eq!(shown.len(), TABLE.len());
+        let value = |name: &str| shown.iter().find(|row| row.name == name).map(|row| row.value.as_str());
+        assert_eq!((value("listen"), value("jwt_secret")), (Some("127.0.0.1:7"), Some(Secret::HIDDEN)));
+        assert!(shown.iter().all(|row| !row.value.contains("hush")), "{shown:?}");
     }
 
     #[test]

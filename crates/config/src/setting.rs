@@ -43,6 +43,19 @@ impl std::fmt::Debug for Setting {
     }
 }
 
+/// A setting as a person may see it.
+#[derive(Clone, Debug)]
+pub struct ShownSetting {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value here.
+    pub value: String,
+    /// Its value where nothing is set.
+    pub default: String,
+    /// What it is for.
+    pub help: &'static str,
+}
+
 pub(crate) const fn setting(
     [name, flag, env]: [&'static str; 3],
     aliases: &'static [&'static str],

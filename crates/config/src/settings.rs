@@ -19,6 +19,8 @@ pub const EMBEDDED: &str = "embedded";
 pub struct Settings {
     /// Where HTTP listens.
     pub listen: String,
+    /// Whether the web console is served.
+    pub console: bool,
     /// Where data is kept.
     pub data: PathBuf,
     /// Where else data is kept: the address of a PostgreSQL, which may contain a password.
@@ -105,6 +107,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:6632".into(),
+            console: true,
             data: "./baton-data".into(),
             store: Secret::new(EMBEDDED),
             store_schema: "baton".into(),

@@ -361,6 +361,22 @@ fn read(tx: &mut dyn Tx, operation: &Operation, budget: &mut usize) -> Result<Op
     }))
 }
 
+/// Up to `limit` namespaces that hold records, in order; that of the permits of locks is not one of them.
+pub fn namespaces(tx: &mut dyn Tx, limit: usize) -> Result<Vec<String>, TxError> {
+    let all = "kv/";
+    let (mut found, mut after) = (Vec::new(), None::<String>);
+    while found.len() < limit {
+        let Some((key, _)) = tx.records(all, after.as_deref(), 1)?.pop() else { break };
+        let Some((namespace, _)) = key.strip_prefix(all).and_then(|rest| rest.split_once('/')) else { break };
+        // A slash follows the namespace, and `0` sorts right behind it.
+        after = Some(format!("{all}{namespace}0"));
+        if namespace != LOCKS {
+            found.push(namespace.to_owned());
+        }
+    }
+    Ok(found)
+}
+
 /// Rows read at once while a page is put together.
 const PAGE: usize = 100;
 

@@ -104,6 +104,31 @@ pub fn run(tx: &mut dyn Tx, operations: &[Operation]) -> Result<Vec<Outcome>, Tx
     operations.iter().zip(held).map(|(operation, held)| act(tx, operation, held)).collect()
 }
 
+/// Up to `limit` held permits of all locks, by name, after the key `after`; and the key to go on after if there are more.
+pub fn list(
+    tx: &mut dyn Tx,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<(Vec<(String, Permit)>, Option<String>), TxError> {
+    let all = Place { namespace: LOCKS.into(), key: String::new() }.record();
+    let after = after.map(|after| format!("{all}{after}"));
+    let found = tx.records(&all, after.as_deref(), limit)?;
+    let next = found
+        .last()
+        .filter(|_| found.len() == limit)
+        .and_then(|(key, _)| key.strip_prefix(&all))
+        .map(Into::into);
+    let mut permits = Vec::with_capacity(found.len());
+    for (key, record) in found {
+        let Some((name, slot)) = key.strip_prefix(&all).and_then(|key| key.rsplit_once('#')) else {
+            continue;
+        };
+        let Ok(slot) = slot.parse() else { continue };
+        permits.push((name.to_owned(), Permit { slot, holder: Holder::from_record(&record)? }));
+    }
+    Ok((permits, next))
+}
+
 /// The permits of a lock that are held, by slot.
 fn permits(tx: &mut dyn Tx, name: &str) -> Result<Vec<Permit>, TxError> {
     let prefix = Place { namespace: LOCKS.into(), key: format!("{name}#") }.record();

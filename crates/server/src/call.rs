@@ -113,7 +113,12 @@ impl Call {
 
     /// Whether the caller may read what queues, jobs, shards and elections there are.
     pub fn may_read(&self) -> bool {
-        self.app.auth.is_none() || self.caller.as_ref().is_some_and(|caller| caller.may(Access::Read))
+        self.may(Access::Read)
+    }
+
+    /// Whether the caller may call routes of that level.
+    pub fn may(&self, access: Access) -> bool {
+        self.app.auth.is_none() || self.caller.as_ref().is_some_and(|caller| caller.may(access))
     }
 
     /// What all requests share.

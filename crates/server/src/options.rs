@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_config::{Certificate, ClusterOptions, Settings, SubscriptionMode};
+use baton_config::{Certificate, ClusterOptions, Settings, ShownSetting, SubscriptionMode};
 use baton_queue::Subscription;
 
 /// How the server behaves.
@@ -34,6 +34,10 @@ pub struct Options {
     pub allowed_hosts: Vec<String>,
     /// What to serve HTTPS with; without this it is HTTP.
     pub certificate: Option<Certificate>,
+    /// Whether the web console is served.
+    pub console: bool,
+    /// Every setting with its value and its default, secrets hidden.
+    pub settings: Vec<ShownSetting>,
     /// How jobs are run.
     pub jobs: baton_jobs::Options,
     /// How shards are looked after.
@@ -72,6 +76,8 @@ impl From<&Settings> for Options {
             cluster: settings.cluster_options(),
             shards: settings.shards.options(!settings.is_embedded()),
             shards_listen: settings.shards.listening(),
+            console: settings.console,
+            settings: settings.shown(),
             jobs: settings.jobs(),
         }
     }

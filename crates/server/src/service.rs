@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use baton_auth::{Access, Admission, Auth, Identity, Refusal};
-use http::Method;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use crate::app::App;
 use crate::call::{Answer, Call, Handler};
@@ -113,6 +114,9 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     if head.method == Method::OPTIONS {
         return Err(Reply::nothing());
     }
+    if let Some(file) = console_file(head, app) {
+        return Err(file);
+    }
     let (route, segments) = match routes::find(&head.method, head.path) {
         Found::Route(route, segments) => (route, segments),
         Found::OtherMethods(allow) => return Err(Error::method_not_allowed(allow).into_reply()),
@@ -152,6 +156,23 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
     })
 }
 
+/// The file of the console that a request asks for. Files hold no data, so they are answered before any token is looked at.
+fn console_file(head: &Head<'_>, app: &App) -> Option<Reply> {
+    if !app.options.console || !matches!(head.method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let (status, asset, body) = match baton_console::answer(head.path, head.if_none_match)? {
+        baton_console::Answer::Content(asset) => (StatusCode::OK, asset, asset.bytes),
+        baton_console::Answer::NotModified(asset) => (StatusCode::NOT_MODIFIED, asset, &[][..]),
+    };
+    let mut reply = Reply::text(status, asset.content_type, Bytes::from_static(body));
+    for (name, value) in baton_console::HEADERS {
+        reply = reply.with_header(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    let etag = HeaderValue::from_str(&asset.etag).ok()?;
+    Some(reply.with_header(header::ETAG, etag))
+}
+
 /// Starts a handler.
 pub fn start(handler: Handler, call: Call) -> Result<Answer, Reply> {
     catch_unwind(AssertUnwindSafe(|| handler(call))).map_err(|_| panicked())
@@ -178,6 +199,6 @@ mod tests {
     async fn a_handler_that_panics_is_answered_for() {
         let mut answer: Answer = Box::pin(async { panic!("on purpose") });
         let reply = std::future::poll_fn(|cx| poll(&mut answer, cx)).await;
-        assert_eq!(reply.status(), http::StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(reply.status(), StatusCode::INTERNAL_SERVER_ERROR);
     }
 }

@@ -201,14 +201,12 @@ pub fn assignment_data(answer: &Outcome, sequence: Option<u64>) -> Value {
 fn assignment_with_tokens(answer: &Outcome, sequence: Option<u64>) -> Value {
     let Some(worker) = answer.worker() else { return Value::Null };
     let view = answer.view();
-    let grants: Vec<Value> =
-        view.grants.iter().map(|g| json!({"from": g.from, "to": g.to, "token": g.token})).collect();
     let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut data = json!({
         "workerId": &*worker.id,
         "sessionId": worker.session.as_deref(),
         "generation": worker.generation,
-        "grants": grants,
+        "grants": grants(view),
         "revoking": view.revoking,
         "draining": worker.draining,
         "maxShardCount": answer.snapshot.service.count,
@@ -219,6 +217,13 @@ fn assignment_with_tokens(answer: &Outcome, sequence: Option<u64>) -> Value {
         data["sequence"] = sequence.into();
     }
     data
+}
+
+fn grants(view: &WorkerView) -> Vec<Value> {
+    view.grants
+        .iter()
+        .map(|grant| json!({"from": grant.from, "to": grant.to, "token": grant.token}))
+        .collect()
 }
 
 /// The answer to a worker of the plain protocol, made once for each assignment.
@@ -289,6 +294,8 @@ pub fn service_details(name: &str, snapshot: &Snapshot) -> Value {
             "since": worker.registered_at.to_iso_millis(),
             "shards": view.shards(),
             "shardCount": view.shards().count(),
+            "grants": grants(view),
+            "leaseMs": u64::try_from(worker.timeout.as_millis()).unwrap_or(u64::MAX),
             "revoking": view.revoking,
         })
     };

@@ -30,6 +30,16 @@ pub const TABLE: &[Setting] = &[
         show: |s| s.listen.clone(),
     },
     Setting {
+        name: "console",
+        flag: "console",
+        env: "BATON_CONSOLE",
+        aliases: &[],
+        value: "BOOL",
+        help: "Whether the web console is served at `/`. Its files need no token; what it shows does.",
+        set: |s, text| set(&mut s.console, text, boolean),
+        show: |s| s.console.to_string(),
+    },
+    Setting {
         name: "data",
         flag: "data",
         env: "BATON_DATA",

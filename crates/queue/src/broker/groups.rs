@@ -1,5 +1,6 @@
 //! Groups: how far they are, moving and deleting them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +85,48 @@ impl Broker {
                 ids.sort_unstable();
                 let left = limit - found.len();
                 found.extend(self.describe_some(queue, &group, &ids, left, is_behind).await?);
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// The partitions that are leased now, at most `limit`. Of a queue with many partitions, only groups are looked at that held a
+    /// lease when the numbers were counted last, so a lease in a group that held none is found a few seconds later.
+    pub async fn leased_partitions(&self, limit: usize) -> Result<Vec<GroupPartition>, Error> {
+        let numbers = self.numbers().await?;
+        let with_leases: HashSet<_> = numbers
+            .groups
+            .iter()
+            .filter(|group| group.leases > 0)
+            .map(|group| (&*group.queue, &*group.name))
+            .collect();
+        let is_leased = |partition: &GroupPartition| partition.lease.is_some();
+        let queues = self.matching_queues(None, None, None).await?;
+        let few = |tx: &mut dyn Tx, queue: &Arc<Queue>| group::describe_few(tx, queue, FEW, |_| true);
+        let described = self.look_at_queues(&queues, few).await?;
+        let mut found = Vec::new();
+        for (queue, described) in queues.iter().zip(described) {
+            if let Some(described) = described {
+                found.extend(described.into_iter().flat_map(|(_, partitions)| partitions).filter(is_leased));
+                continue;
+            }
+            let id = queue.id;
+            for group in self.run(move |tx| tx.groups(id)).await? {
+                if found.len() >= limit {
+                    break;
+                }
+                if !with_leases.contains(&(&*queue.spec.name, &*group.name)) {
+                    continue;
+                }
+                let of_group = group.id;
+                match self.run(move |tx| tx.placed_partitions(of_group)).await? {
+                    Some(ids) => {
+                        let left = limit - found.len();
+                        found.extend(self.describe_some(queue, &group, &ids, left, is_leased).await?);
+                    }
+                    None => found.extend(self.describe(queue, &group).await?.into_iter().filter(is_leased)),
+                }
             }
         }
         found.truncate(limit);

@@ -32,6 +32,20 @@ impl Broker {
         self.run(move |tx| lock::run(tx, &operations)).await
     }
 
+    /// Up to `limit` held permits of all locks, and where to go on if there are more.
+    pub async fn list_locks(
+        &self,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<(Vec<(String, lock::Permit)>, Option<String>), Error> {
+        self.run(move |tx| lock::list(tx, after.as_deref(), limit)).await
+    }
+
+    /// Up to `limit` namespaces that hold records.
+    pub async fn namespaces(&self, limit: usize) -> Result<Vec<String>, Error> {
+        self.run(move |tx| kv::namespaces(tx, limit)).await
+    }
+
     /// Sets and removes timers in one decision, each operation on another one.
     pub async fn timers(&self, operations: Vec<timer::Operation>) -> Result<Vec<timer::Outcome>, Error> {
         let sealer = Arc::clone(&self.shared.sealer);

@@ -49,7 +49,7 @@ impl Outgoing {
     pub fn new(reply: Reply, manner: &Manner) -> Self {
         let length = reply.length();
         let (status, content_type, extra, body) = reply.into_parts();
-        let has_body = status != StatusCode::NO_CONTENT;
+        let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         let sent = if has_body && !manner.head_only { body.len() } else { 0 };
         let copied = if sent <= COPIED_BYTES_MAX { sent } else { 0 };
         let mut out = Vec::with_capacity(448 + copied);

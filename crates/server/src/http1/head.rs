@@ -78,6 +78,8 @@ pub struct Head<'b> {
     pub last_event_id: Option<&'b [u8]>,
     /// The value of `If-Match`.
     pub if_match: Option<&'b [u8]>,
+    /// The value of `If-None-Match`.
+    pub if_none_match: Option<&'b [u8]>,
     /// The server that passed the request on, and what it says about that.
     pub forwarded: Option<(&'b [u8], Option<&'b [u8]>)>,
     /// Bytes of the head itself.
@@ -125,6 +127,7 @@ impl<'b> Head<'b> {
             idempotency_key: noted.idempotency_key,
             last_event_id: noted.last_event_id,
             if_match: noted.if_match,
+            if_none_match: noted.if_none_match,
             content_type: noted.content_type,
             content_encoding: noted.content_encoding,
             forwarded: noted.forwarded_by.map(|by| (by, noted.attempt)),
@@ -189,6 +192,7 @@ struct Noted<'b> {
     idempotency_key: Option<&'b [u8]>,
     last_event_id: Option<&'b [u8]>,
     if_match: Option<&'b [u8]>,
+    if_none_match: Option<&'b [u8]>,
     content_type: Option<&'b [u8]>,
     content_encoding: Option<&'b [u8]>,
     forwarded_by: Option<&'b [u8]>,
@@ -233,6 +237,7 @@ impl<'b> Noted<'b> {
                     self.keep_alive |= word.eq_ignore_ascii_case(b"keep-alive");
                 }
             }
+            13 if is("if-none-match") => self.if_none_match = Some(header.value),
             13 if is("last-event-id") => self.last_event_id = Some(header.value),
             15 if is("idempotency-key") => self.idempotency_key = Some(header.value),
             13 if is("authorization") => {
@@ -344,6 +349,7 @@ mod tests {
             idempotency_key: None,
             last_event_id: None,
             if_match: None,
+            if_none_match: None,
             content_type: None,
             content_encoding: None,
             forwarded: None,

@@ -211,7 +211,7 @@ fn worker() -> Value {
     json!({
         "workerId": "text", "name": "text", "queues": ["text"], "jobTypes": ["text"], "maxConcurrency": "whole",
         "labels": {"*": "text"}, "version": "text", "state": "active|draining|stopping|offline", "running": "whole",
-        "registeredAt": "time", "seenAt": "time", "leasedAt": "time", "takesWork": "flag",
+        "registeredAt": "time", "seenAt": "time", "leaseUntil": "time", "leasedAt": "time", "takesWork": "flag",
     })
 }
 

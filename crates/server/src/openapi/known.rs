@@ -21,6 +21,7 @@ use crate::unknown;
 
 /// Where the paths of Baton's own routes begin. Published queue clients call the others.
 pub const OWN: &[&str] = &[
+    "/api/v1/caller",
     "/api/v1/cluster",
     "/api/v1/dead-letters",
     "/api/v1/dlq/",
@@ -28,11 +29,14 @@ pub const OWN: &[&str] = &[
     "/api/v1/election",
     "/api/v1/events",
     "/api/v1/executions",
+    "/api/v1/fleet",
     "/api/v1/job",
     "/api/v1/kv",
+    "/api/v1/leases",
     "/api/v1/locks",
     "/api/v1/nodes",
     "/api/v1/schedules",
+    "/api/v1/settings",
     "/api/v1/shards",
     "/api/v1/system",
     "/api/v1/timers",

@@ -15,6 +15,14 @@ pub(super) fn operations() -> Vec<Operation> {
             "A result for each; or, when something `required` did not hold, `ok` false and nothing done.",
             json!({"anyOf": [shape(json!({"results": ["@RecordResult"]})), undone()]}),
         ),
+        get("/api/v1/kv").answers(200, "The namespaces, in order.", shape(json!({"namespaces": ["text"]}))),
+        get("/api/v1/kv/:namespace")
+            .query([
+                text("prefix", "Only records whose key begins so."),
+                text("after", "Only records whose key comes after this."),
+                whole("limit", 1, PAGE_ROWS_MAX as u64, "Rows to answer; 100 unless given."),
+            ])
+            .answers(200, "A page of records.", shape(json!("@RecordResult"))),
         get(record).answers(200, "The record, or `found` false.", shape(json!("@RecordResult"))),
         put(record)
             .body(shape(json!({
@@ -38,6 +46,19 @@ pub(super) fn operations() -> Vec<Operation> {
                         "renewedAt": "time",
                     }],
                 }],
+            }))),
+        get("/api/v1/locks")
+            .query([
+                text("after", "Where the last page said to go on."),
+                whole("limit", 1, PAGE_ROWS_MAX as u64, "Rows to answer; 100 unless given."),
+            ])
+            .answers(200, "A page of held permits, by the name of their lock.", shape(json!({
+                "now": "time",
+                "permits": [{
+                    "name": "text", "slot": "whole", "owner": "text", "token": "whole", "since": "time",
+                    "expiresAt": "time", "renewedAt": "time",
+                }],
+                "nextAfter": "text?",
             }))),
         post("/api/v1/timers")
             .body(shape(json!({"operations": ["@TimerOperation"]})))

@@ -1,8 +1,9 @@
 //! Status, analytics, metrics, health and this document, described.
 
+use baton_types::limits::PAGE_ROWS_MAX;
 use serde_json::{Value, json};
 
-use super::describe::{Operation, get, one_of, page, post, span, text};
+use super::describe::{Operation, get, one_of, page, post, span, text, whole};
 use super::shape::{shape, word};
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -16,6 +17,33 @@ pub(super) fn operations() -> Vec<Operation> {
     };
     let hour = "an hour";
     vec![
+        get("/api/v1/caller").answers(200, "What the token allows; everything while authentication is off.", shape(json!({
+            "authentication": "flag", "subject": "text?", "may": ["read|push|write|admin"],
+        }))),
+        get("/api/v1/fleet").answers(200, "Queues and groups.", shape(json!({
+            "now": "time", "countedAt": "time",
+            "queues": [{
+                "name": "text", "namespace": "text", "task": "text", "createdAt": "time", "partitions": "whole",
+                "messages": "@Counts",
+            }],
+            "groups": [{
+                "name": "text", "queue": "text", "leases": "whole", "partitionsWithLag": "whole", "totalLag": "whole",
+                "maxTimeLag": "whole", "everConsumed": "flag", "subscriptionMode": "text", "subscribedAt": "time",
+                "conflation": "flag",
+            }],
+        }))),
+        get("/api/v1/leases")
+            .query([whole("limit", 1, PAGE_ROWS_MAX as u64, "Leases to answer; 500 unless given.")])
+            .answers(200, "The leases.", shape(json!({
+                "now": "time", "truncated": "flag",
+                "leases": [{
+                    "group": "text", "leaseId": "uuid", "token": "whole", "since": "time", "until": "time",
+                    "queue": "text", "partition": "text", "partitionId": "text", "lag": "whole",
+                }],
+            }))),
+        get("/api/v1/settings").answers(200, "The settings.", shape(json!({
+            "settings": [{"name": "text", "value": "text", "default": "text", "isDefault": "flag", "help": "text"}],
+        }))),
         get("/api/v1/status").query(labels()).query(span(hour)).answers(200, "The picture.", overview()),
         get("/api/v1/status/queues").query(labels()).query(page(100)).answers(
             200,

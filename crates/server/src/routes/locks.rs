@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_queue::lock::{self, Action, Operation, Outcome, Permit};
-use baton_types::limits::{LOCK_NAME_BYTES_MAX, LOCK_OPERATIONS_MAX, LOCK_PERMITS_MAX, RECORD_LIFE_MAX};
+use baton_types::limits::{
+    LOCK_NAME_BYTES_MAX, LOCK_OPERATIONS_MAX, LOCK_PERMITS_MAX, PAGE_ROWS_MAX, RECORD_LIFE_MAX,
+};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -17,6 +19,9 @@ use crate::error::{Error, Kind};
 use crate::json::{self, List, lenient};
 use crate::members::Members;
 use crate::reply::Reply;
+
+/// Rows of a list that does not say how many.
+const DEFAULT_ROWS: u64 = 100;
 
 lenient! {
     struct Body<'a> {
@@ -37,6 +42,24 @@ pub(super) fn batch(mut call: Call) -> Answer {
         let results: Vec<_> =
             results.map(|(index, (operation, outcome))| show(index, operation, outcome)).collect();
         Reply::ok(&json!({"results": results}))
+    })
+}
+
+/// Lists the permits that are held.
+pub(super) fn list(call: Call) -> Answer {
+    Box::pin(async move {
+        let (after, limit) = {
+            let query = call.query()?;
+            (query.owned("after"), query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(DEFAULT_ROWS))
+        };
+        let (permits, next) = call.broker().list_locks(after, usize::try_from(limit).unwrap_or(1)).await?;
+        let rows = permits.iter().map(|(name, permit)| {
+            let mut row = holder(permit);
+            row["name"] = name.as_str().into();
+            row
+        });
+        let now = call.broker().store().now().to_iso_millis();
+        Reply::ok(&json!({"now": now, "permits": rows.collect::<Vec<_>>(), "nextAfter": next}))
     })
 }
 
@@ -188,16 +211,17 @@ fn guard(name: &str, permit: &Permit) -> Value {
 }
 
 fn holders(permits: &[Permit]) -> Vec<Value> {
-    let shown = |permit: &Permit| {
-        let holder = &permit.holder;
-        json!({
-            "slot": permit.slot,
-            "owner": holder.owner,
-            "token": holder.token,
-            "since": holder.since.to_iso_micros(),
-            "expiresAt": holder.until.to_iso_micros(),
-            "renewedAt": holder.renewed_at.to_iso_micros(),
-        })
-    };
-    permits.iter().map(shown).collect()
+    permits.iter().map(holder).collect()
+}
+
+fn holder(permit: &Permit) -> Value {
+    let holder = &permit.holder;
+    json!({
+        "slot": permit.slot,
+        "owner": holder.owner,
+        "token": holder.token,
+        "since": holder.since.to_iso_micros(),
+        "expiresAt": holder.until.to_iso_micros(),
+        "renewedAt": holder.renewed_at.to_iso_micros(),
+    })
 }

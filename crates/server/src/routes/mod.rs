@@ -10,6 +10,7 @@ mod configure;
 mod dead_letters;
 mod elections;
 mod fetch;
+mod fleet;
 mod groups;
 mod health;
 mod idempotency;
@@ -114,10 +115,13 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Hold messages for longer.", lease::extend),
     route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
     route(POST, "/api/v1/kv", Access::Write, "Operations on records, in one commit.", kv::batch).taking(BODY_BYTES_MAX),
+    route(GET, "/api/v1/kv", Access::Read, "List the namespaces that hold records.", kv::namespaces),
+    route(GET, "/api/v1/kv/:namespace", Access::Read, "List the records of a namespace, by key.", kv::list),
     route(GET, "/api/v1/kv/:namespace/*key", Access::Read, "One record.", kv::get),
     route(PUT, "/api/v1/kv/:namespace/*key", Access::Write, "Write a record.", kv::put).taking(BODY_BYTES_MAX),
     route(DELETE, "/api/v1/kv/:namespace/*key", Access::Write, "Delete a record.", kv::delete).taking(SMALL),
     route(POST, "/api/v1/locks", Access::Write, "Acquire, renew, release and look at locks.", locks::batch).taking(BODY_BYTES_MAX),
+    route(GET, "/api/v1/locks", Access::Read, "List the permits of locks that are held.", locks::list),
     route(POST, "/api/v1/timers", Access::Push, "Set and cancel timers, in one commit.", timers::batch).taking(BODY_BYTES_MAX),
     route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
@@ -203,6 +207,10 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/cluster", Access::Read, "The servers, their load, and who serves what.", cluster::cluster),
     route(GET, "/api/v1/cluster/balance", Access::Read, "How the work is spread over the servers.", cluster::balance),
     route(POST, "/api/v1/cluster/:server/drain", Access::Admin, "Have other servers send a server no requests, or, with `mode` off, send them again.", cluster::drain),
+    route(GET, "/api/v1/caller", Access::Public, "Who the token speaks for, and what it allows.", fleet::caller),
+    route(GET, "/api/v1/fleet", Access::Read, "Every queue and group in numbers, counted a few seconds ago at most.", fleet::fleet),
+    route(GET, "/api/v1/leases", Access::Read, "List the partitions that consumers hold a lease of.", fleet::leases),
+    route(GET, "/api/v1/settings", Access::Admin, "The settings of this server, with secrets hidden.", fleet::settings),
     route(GET, "/api/v1/status", Access::Read, "The state of everything, over time.", status::overview),
     route(GET, "/api/v1/status/queues", Access::Read, "List queues, a page at a time.", status::queues),
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),

@@ -93,6 +93,7 @@ fn shown(id: WorkerId, worker: &Worker, now: Timestamp, policy: &Policy) -> Valu
         "running": worker.running,
         "registeredAt": worker.registered_at.to_iso_millis(),
         "seenAt": worker.seen_at.to_iso_millis(),
+        "leaseUntil": worker.seen_at.after(policy.lease).to_iso_millis(),
         "leasedAt": worker.leased_at.to_iso_millis(),
         // One that is heard and takes no work is ill, however alive it looks.
         "takesWork": silent <= policy.lease && now.since(worker.leased_at) <= policy.lease.max(Duration::from_secs(90)),

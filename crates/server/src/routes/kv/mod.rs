@@ -8,13 +8,15 @@ mod read;
 mod show;
 
 use baton_queue::kv::{Operation, Outcome, Place, Step};
+use baton_types::limits::PAGE_ROWS_MAX;
 use http::{HeaderValue, StatusCode, header};
+use serde_json::json;
 use serde_json::value::RawValue;
 
 pub(super) use read::{Named, RIDER, operations};
 pub(super) use show::{write, write_precondition};
 
-use self::read::{CALL, bad_body, expect, life, place, refuse, value, writable};
+use self::read::{CALL, DEFAULT_ROWS, bad_body, expect, life, page, place, refuse, value, writable};
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json::{self, List, lenient};
@@ -63,6 +65,30 @@ pub(super) fn batch(mut call: Call) -> Answer {
             }
         }
         Ok(Reply::json(StatusCode::OK, out))
+    })
+}
+
+/// Lists the namespaces that hold records.
+pub(super) fn namespaces(call: Call) -> Answer {
+    Box::pin(async move {
+        let namespaces = call.broker().namespaces(PAGE_ROWS_MAX).await?;
+        Reply::ok(&json!({"namespaces": namespaces}))
+    })
+}
+
+/// Lists the records of a namespace.
+pub(super) fn list(call: Call) -> Answer {
+    Box::pin(async move {
+        let query = call.query()?;
+        let limit = query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(DEFAULT_ROWS);
+        let operation = page(
+            call.parameter(0),
+            query.get("prefix").unwrap_or_default(),
+            query.owned("after"),
+            usize::try_from(limit).unwrap_or(1),
+        )?;
+        drop(query);
+        answer_one(&call, Named { name: "getPrefix", step: Step { operation, required: false } }).await
     })
 }
 

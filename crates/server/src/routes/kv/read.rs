@@ -19,7 +19,8 @@ use crate::json::{self, List};
 use crate::members::Members;
 
 const NAMESPACE_BYTES_MAX: usize = 64;
-const DEFAULT_ROWS: usize = 100;
+/// Rows of a page that does not say how many.
+pub const DEFAULT_ROWS: u64 = 100;
 /// One more than a call may name, so that the bounds say what is wrong.
 const KEYS_READ: usize = KV_KEYS_MAX + 1;
 
@@ -174,10 +175,20 @@ fn prefix(members: &Members<'_>, namespace: String) -> Result<Operation, Error> 
         prefix,
         after,
         limit: limit
-            .map_or(DEFAULT_ROWS, |limit| usize::try_from(limit).unwrap_or(1))
+            .map_or(DEFAULT_ROWS as usize, |limit| usize::try_from(limit).unwrap_or(1))
             .clamp(1, PAGE_ROWS_MAX),
         keys_only: members.flag("keysOnly").map_err(bad_body)?,
     })
+}
+
+/// The operation that reads a page of a namespace, whole or by prefix.
+pub fn page(namespace: &str, prefix: &str, after: Option<String>, limit: usize) -> Result<Operation, Error> {
+    check_namespace(namespace)?;
+    for key in [Some(prefix), after.as_deref()].into_iter().flatten().filter(|key| !key.is_empty()) {
+        check_key(key)?;
+    }
+    let (namespace, prefix) = (namespace.to_owned(), prefix.to_owned());
+    Ok(Operation::GetPrefix { namespace, prefix, after, limit, keys_only: false })
 }
 
 pub fn place(namespace: String, key: String) -> Result<Place, Error> {
