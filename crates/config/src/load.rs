@@ -9,7 +9,7 @@ use baton_types::Secret;
 
 use crate::foreign;
 use crate::setting::{Setting, ShownSetting, is_secret, shown};
-use crate::settings::Settings;
+use crate::settings::{EMBEDDED, Settings};
 use crate::table::TABLE;
 
 /// What the environment names of settings begin with.
@@ -156,10 +156,16 @@ impl Settings {
     pub fn shown(&self) -> Vec<ShownSetting> {
         let defaults = Self::default();
         let row = |setting: &Setting| {
-            let (value, default) = (setting.show(self), setting.show(&defaults));
-            let is_hidden = is_secret(setting.name) && !value.is_empty() && value != default;
-            let value = if is_hidden { Secret::HIDDEN.into() } else { value };
-            ShownSetting { name: setting.name, value, default, help: setting.help }
+            let shown = |settings: &Self| match setting.show(settings) {
+                value if !is_secret(setting.name) || value == EMBEDDED => value,
+                _ => Secret::HIDDEN.into(),
+            };
+            ShownSetting {
+                name: setting.name,
+                value: shown(self),
+                default: shown(&defaults),
+                help: setting.help,
+            }
         };
         TABLE.iter().map(row).collect()
     }
@@ -378,7 +384,8 @@ mod tests {
         let shown = load("", &[], &secrets).unwrap().shown();
         assert_eq!(shown.len(), TABLE.len());
         let value = |name: &str| shown.iter().find(|row| row.name == name).map(|row| row.value.as_str());
-        assert_eq!((value("listen"), value("jwt_secret")), (Some("127.0.0.1:7"), Some(Secret::HIDDEN)));
+        assert_eq!([value("listen"), value("node_id")], [Some("127.0.0.1:7"), Some("baton-1")]);
+        assert_eq!([value("store"), value("jwt_secret")], [Some(Secret::HIDDEN); 2]);
         assert!(shown.iter().all(|row| !row.value.contains("hush")), "{shown:?}");
     }
 

@@ -24,7 +24,7 @@ export async function load(ctx) {
   const { local, signal } = ctx;
   const id = ctx.path[0] ?? "";
   const job = await api(`/api/v1/jobs/${seg(id)}`, { signal });
-  const worker = job.workerId ? await optional(`/api/v1/workers/${seg(job.workerId)}`, signal) : null;
+  const worker = job.workerId && !ENDED.includes(job.state) ? await optional(`/api/v1/workers/${seg(job.workerId)}`, signal) : null;
   if (job.hasResult && local.result === undefined) local.result = await optional(`/api/v1/jobs/${seg(id)}/result`, signal);
   if (!job.hasResult) local.result = undefined;
   if (!local.log) {
