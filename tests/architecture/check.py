@@ -31,7 +31,6 @@ WORDS_LEFT: dict[str, int] = {
     "crates/env": 3,
     "crates/queue": 41,
     "crates/server": 39,
-    "crates/store": 9,
     "crates/testing-postgres": 3,
     "crates/tls": 2,
     "docs": 45,

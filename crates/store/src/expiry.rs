@@ -1,22 +1,22 @@
-//! Records that go away: written with a moment of expiry, and removed from disk some time after it.
+//! Expiring records: written with an expiry, and removed from disk some time after it.
 //!
-//! An expired record counts as absent at once ([`Tx::record`] sees to that); what is here only takes the space
-//! back. Always: each expiring record has one entry under `DUE`, so a sweep looks at what is due and at nothing
-//! else. A key that is written here must not be written with [`Tx::put_record`] beside it. Start at [`put`].
+//! An expired record counts as absent at once ([`Tx::record`] does that); this module only frees the space. Always:
+//! each expiring record has one entry in the expiry index, so a sweep reads only expired entries. A key that is
+//! written here must not be written with [`Tx::put_record`] elsewhere. Start at [`put`].
 
 use baton_types::Timestamp;
 use bytes::Bytes;
 
 use crate::{Record, Tx, TxError};
 
-/// Under this prefix, in the order of time, stand the keys of all records that expire.
+/// The prefix of the expiry index, which is ordered by time.
 const DUE_PREFIX: &str = "expiry/";
 
 fn due_key(at: Timestamp, key: &str) -> String {
     format!("{DUE_PREFIX}{:020}/{key}", at.micros())
 }
 
-/// Writes a record in place of `old`, which is what [`Tx::record`] said of this key, and tells its version.
+/// Writes a record in place of `old`, the present record of this key. Returns its version.
 pub fn put(
     tx: &mut dyn Tx,
     key: &str,
@@ -35,7 +35,7 @@ pub fn put(
     Ok(version)
 }
 
-/// Removes a record, `old` being what [`Tx::record`] said of it.
+/// Removes a record; `old` is its present value.
 pub fn remove(tx: &mut dyn Tx, key: &str, old: &Record) {
     tx.remove_record(key);
     remove_due_entry(tx, key, old.expires_at);
@@ -47,7 +47,7 @@ fn remove_due_entry(tx: &mut dyn Tx, key: &str, expires_at: Option<Timestamp>) {
     }
 }
 
-/// Removes up to `limit` records that have expired; tells how many entries were looked at and taken away.
+/// Removes up to `limit` expired records. Returns how many index entries it removed.
 pub fn sweep(tx: &mut dyn Tx, limit: usize) -> Result<usize, TxError> {
     let now = tx.now();
     let mut due = Vec::new();
@@ -58,7 +58,7 @@ pub fn sweep(tx: &mut dyn Tx, limit: usize) -> Result<usize, TxError> {
         if !at.parse().is_ok_and(|micros| Timestamp::from_micros(micros) <= now) {
             break;
         }
-        // A record that lives was written again since, and has an entry of its own.
+        // A live record was written again later and has another entry.
         let expired = tx.record(key)?.is_none().then(|| key.to_owned());
         due.push((entry, expired));
     }

@@ -1,8 +1,8 @@
-//! How values are spread, counted by many threads at once.
+//! Histograms that many threads update concurrently.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Buckets with an upper bound; one more holds what is larger than all of them.
+/// Buckets with an upper bound; one more counts larger values.
 const BOUNDED: usize = 16;
 
 /// Upper bounds for durations in microseconds, from 50 µs to 10 s.
@@ -11,7 +11,7 @@ pub const DURATION_BOUNDS: [u64; BOUNDED] = [
     2_500_000, 10_000_000,
 ];
 
-/// Upper bounds for how many things there are of a kind.
+/// Upper bounds for counts.
 pub const COUNT_BOUNDS: [u64; BOUNDED] =
     [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192, 16_384, 65_536];
 
@@ -23,19 +23,19 @@ pub struct Histogram {
     sum: AtomicU64,
 }
 
-/// What a histogram has counted so far.
+/// A snapshot of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Distribution {
     /// Upper bounds of the buckets, rising.
     pub bounds: [u64; BOUNDED],
-    /// Values in each bucket alone; the last bucket has no bound.
+    /// Values in each bucket; the last bucket has no bound.
     pub counts: [u64; BOUNDED + 1],
     /// The sum of all values.
     pub sum: u64,
 }
 
 impl Histogram {
-    /// An empty one with these bounds.
+    /// An empty histogram with these bounds.
     pub fn new(bounds: [u64; BOUNDED]) -> Self {
         Self { bounds, counts: Default::default(), sum: AtomicU64::new(0) }
     }
@@ -47,7 +47,7 @@ impl Histogram {
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn snapshot(&self) -> Distribution {
         Distribution {
             bounds: self.bounds,
@@ -58,7 +58,7 @@ impl Histogram {
 }
 
 impl Distribution {
-    /// How many values there are.
+    /// The number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }

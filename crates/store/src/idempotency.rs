@@ -1,9 +1,10 @@
 //! Idempotency keys: a repeated call gets the first answer, and a different call under the same key is a conflict.
 //!
-//! The record under a key holds a hash of the request and the answer, and is written in the same commit as the effects
-//! of the call. Always: only the same request gets the answer; a refused call leaves none, so its repetition is decided
-//! anew. A caller that writes through a [`Tx`] uses [`IdempotencyKey::find_prior_call`] and [`IdempotencyKey::store_answer`]; one that
-//! keeps the record itself uses [`IdempotencyKey::encode_record`] and [`IdempotencyKey::compare`].
+//! The record under a key holds a hash of the request and the answer, and is written in the same commit as the
+//! effects of the call. Always: only the same request gets the answer; a refused call stores none, so its repetition
+//! is decided again. A caller that writes through a [`Tx`] uses [`IdempotencyKey::find_prior_call`] and
+//! [`IdempotencyKey::store_answer`]; one that writes the record itself uses [`IdempotencyKey::encode_record`] and
+//! [`IdempotencyKey::compare`].
 
 use std::time::Duration;
 
@@ -17,32 +18,32 @@ pub const ANSWER_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// The record's first byte. Records of earlier versions begin with `[` and hold the answer alone.
 const FORMAT_WHOLE: u8 = 1;
-/// The first byte of an answer that takes several records: the number of further ones comes before the rest.
+/// The first byte of an answer in several records; the number of further records follows.
 const FORMAT_IN_PARTS: u8 = 2;
-/// Bytes of an answer in one record, beside the byte, the number and the hash.
+/// Bytes of an answer in one record, without the byte, the number and the hash.
 const PART_BYTES: usize = RECORD_BYTES_MAX - 1 - 4 - 16;
 
-/// The key that a caller gave, and a hash of the request that came with it.
+/// An idempotency key, and a hash of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The caller's key.
+    /// The key.
     pub key: String,
     request: [u8; 16],
 }
 
-/// What a record says about a repeated key.
+/// How a request compares with the recorded one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestMatch<'a> {
-    /// The request is the same, and this was its answer.
+    /// It is the same request; this is its answer.
     Same(&'a [u8]),
-    /// The request is another one.
+    /// It is another request.
     Different,
 }
 
 /// The answer to an earlier call under the same key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PriorCall {
-    /// There was no such call, or it was refused, or its answer has expired.
+    /// There was no such call, or it was refused, or its answer expired.
     None,
     /// It was the same request; this is its answer.
     Answered(Bytes),
@@ -65,7 +66,7 @@ impl IdempotencyKey {
         Self { key: format!("{}\0{number}", self.key), request: self.request }
     }
 
-    /// The record to keep for an answer.
+    /// The record for an answer.
     pub fn encode_record(&self, answer: &[u8]) -> Vec<u8> {
         [&[FORMAT_WHOLE], self.request.as_slice(), answer].concat()
     }
@@ -81,7 +82,7 @@ impl IdempotencyKey {
         }
     }
 
-    /// The answer to an earlier call under this key. `scope` begins the names of the records. Must come before the
+    /// The answer to an earlier call under this key. `scope` is the prefix of the records' keys. Must run before the
     /// first write of a decision.
     pub fn find_prior_call(&self, tx: &mut dyn Tx, scope: &str) -> Result<PriorCall, TxError> {
         let name = self.record_name(scope);
@@ -104,7 +105,7 @@ impl IdempotencyKey {
         })
     }
 
-    /// Keeps the answer, after [`find_prior_call`](Self::find_prior_call) found none.
+    /// Stores the answer, after [`find_prior_call`](Self::find_prior_call) found none.
     pub fn store_answer(&self, tx: &mut dyn Tx, scope: &str, answer: &[u8]) -> Result<(), TxError> {
         let (name, until) = (self.record_name(scope), Some(tx.now().after(ANSWER_RETENTION)));
         let (first, rest) = answer.split_at(answer.len().min(PART_BYTES));

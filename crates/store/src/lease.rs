@@ -1,14 +1,14 @@
-//! Leases over records: who holds a thing, until when, and the token that proves it.
+//! Leases: who owns a resource, until when, and the fencing token that proves it.
 //!
-//! For locks, for elections that a server decides, for a leader among servers: whatever has one owner at a time. The
-//! lease is one record; its token rises with every acquisition and renewal and never repeats, so
-//! whoever shows an old one can change nothing. The token is the version of the record that gave it; a lease that its
-//! owner acquires again keeps its token, and its record says so. The record goes when the lease ends, or is kept if one wants to know
-//! afterwards who held it and since when it is free. Always: at most one live holder per key; only [`Tx::now`] ends a
-//! lease; a lease is never shortened but by its end. Not here: waiting for a lease, and how long a holder may trust it
-//! (it counts from before it asked). Start at [`acquire`].
+//! For locks, elections on a server, and leadership among servers. A lease is one record. Its token rises with every
+//! acquisition and renewal and never repeats, so a former owner with an old token can change nothing. The token is
+//! the version of the record that granted it; an owner that acquires its lease again keeps its token, which the
+//! record then stores. The record is removed when the lease ends, or kept to tell later who held it and since when it
+//! is free. Always: at most one live holder per key; only [`Tx::now`] ends a lease; only its end shortens a lease.
+//! Not here: waiting for a lease, and how long a holder may trust it (it counts from before the request). Start at
+//! [`acquire`].
 //!
-//! To do something only as the holder, ask [`is_held_under`] in the decision that does it.
+//! To act only as the holder, call [`is_held_under`] in the decision that acts.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Record, Tx, TxError, expiry};
 
-/// Who holds a lease.
+/// The holder of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Holder {
-    /// The name it gave.
+    /// The owner's name.
     pub owner: String,
     /// When it got the lease.
     pub since: Timestamp,
     /// When it last renewed it.
     pub renewed_at: Timestamp,
-    /// What it must show: higher than every token given for this key before.
+    /// Its fencing token: higher than every earlier token of this key.
     #[serde(skip)]
     pub token: u64,
     /// When the lease ends unless it is renewed.
@@ -37,7 +37,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// The holder that a record tells of.
+    /// The holder according to a record.
     pub fn from_record(record: &Record) -> Result<Self, Error> {
         let holder: Self = serde_json::from_slice(&record.value)
             .map_err(|error| Error::Corrupt(format!("a lease cannot be read: {error}")))?;
@@ -47,12 +47,12 @@ impl Holder {
     }
 }
 
-/// What the record of a lease says besides.
+/// Optional fields of the record of a lease.
 #[derive(Debug, Default, Deserialize)]
 struct StoredFields {
-    /// Its end, if the record is kept after that.
+    /// The end of the lease, if the record is kept after it.
     until: Option<Timestamp>,
-    /// Its token, if that is older than the record.
+    /// The token, if it is older than the record.
     token: Option<u64>,
 }
 
@@ -67,35 +67,35 @@ struct LeaseRecord<'a> {
     token: Option<u64>,
 }
 
-/// What became of an attempt to take a lease.
+/// The result of an acquisition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Acquisition {
-    /// It was free and is now held as told.
+    /// The lease was free and is now granted.
     Granted(Holder),
-    /// The same owner held it already; it now runs for the time asked, or longer, under the token it has.
+    /// The same owner holds it already; it now lasts for the given time, or longer, under its present token.
     AlreadyHeld(Holder),
-    /// Somebody else holds it.
+    /// Another owner holds it.
     HeldByOther(Holder),
 }
 
-/// Who holds the lease, if anybody does.
+/// The holder of the lease, if it is held.
 pub fn holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, TxError> {
     let now = tx.now();
     Ok(last_holder(tx, key)?.filter(|holder| holder.until > now))
 }
 
-/// Who held the lease last, if its record is kept; perhaps it still does.
+/// The last holder, if the record is kept; it may still hold the lease.
 pub fn last_holder(tx: &mut dyn Tx, key: &str) -> Result<Option<Holder>, TxError> {
     Ok(tx.record(key)?.map(|record| Holder::from_record(&record)).transpose()?)
 }
 
-/// Takes the lease for `owner` unless somebody else holds it. Asking again, for instance because the answer was
-/// lost, is answered with what the first attempt took.
+/// Acquires the lease for `owner` unless another owner holds it. A repeated call, for instance after a lost answer,
+/// returns the result of the first.
 pub fn acquire(tx: &mut dyn Tx, key: &str, owner: &str, life: Duration) -> Result<Acquisition, TxError> {
     acquire_record(tx, key, owner, life, false)
 }
 
-/// The same for a lease whose record is kept after it has ended, so that [`last_holder`] tells of it.
+/// Acquires a lease whose record is kept after its end, for [`last_holder`].
 pub fn acquire_with_history(
     tx: &mut dyn Tx,
     key: &str,
@@ -128,7 +128,7 @@ fn acquire_record(
     }
 }
 
-/// Ends a lease whose record is kept, whoever holds it.
+/// Ends a lease of any owner and keeps its record.
 pub fn end_with_history(tx: &mut dyn Tx, key: &str) -> Result<(), TxError> {
     let old = tx.record(key)?;
     let now = tx.now();
@@ -140,8 +140,8 @@ pub fn end_with_history(tx: &mut dyn Tx, key: &str) -> Result<(), TxError> {
     Ok(())
 }
 
-/// Lets a lease run for `life` from now, under a new token; `None` when it is not held under `token`. The holder
-/// itself, named by `owner`, may show an older token of its own: the answer that told it the newer one may be lost.
+/// Extends a lease for `life` from now, under a new token; `None` when it is not held under `token`. The holder
+/// itself, named by `owner`, may use an older token of its own: the answer with the newer one may be lost.
 pub fn renew(
     tx: &mut dyn Tx,
     key: &str,
@@ -158,7 +158,7 @@ pub fn renew(
     extend(tx, key, old.as_ref(), holder, life, None, false).map(Some)
 }
 
-/// Ends the lease held under `token`; whether it was.
+/// Ends the lease held under `token`. Returns whether it was held.
 pub fn release(tx: &mut dyn Tx, key: &str, token: u64) -> Result<bool, TxError> {
     let Some(record) = tx.record(key)? else { return Ok(false) };
     let is_held = Holder::from_record(&record)?.token == token;

@@ -1,14 +1,12 @@
-//! What every backend offers, written once: rows, the transaction that changes them, and the suite that shows
-//! whether a backend keeps its promises.
+//! The interface of every storage backend: rows, the transaction that changes them, and the conformance suite.
 //!
 //! Queues, jobs, shards and elections are decisions over the same few tables: versioned records, queues with
-//! partitions and packed runs of messages, groups with cursors and leases, dead letters. A decision is a
-//! function from a [`Tx`] to an answer; the backend runs many of them in one commit. Always: a decision's
-//! writes are kept together or not at all, it is answered only after what it wrote or read is on disk, and
-//! only [`Tx::now`] expires anything. What many
-//! of them need of records alone stands here too: leases with fencing tokens ([`lease`]), answers to calls that may be
-//! repeated ([`IdempotencyKey`]) and the removal of what has expired ([`expiry`]). Deliberately absent: what a retry, a subscription or a dead letter
-//! *means* (`baton-queue` knows), and any second copy of such a rule in a backend.
+//! partitions and segments of messages, groups with cursors and leases, dead letters. A decision is a function from a
+//! [`Tx`] to an answer; the backend runs many of them in one commit. Always: a decision's writes are atomic; it is
+//! answered only after everything that it wrote or read is durable; only [`Tx::now`] expires anything. Shared tools
+//! over records are here, too: leases with fencing tokens ([`lease`]), idempotency keys ([`IdempotencyKey`]) and
+//! expiry ([`expiry`]). Deliberately absent: the meaning of a retry, a subscription or a dead letter (`baton-queue`
+//! has it), and any second copy of such a rule in a backend.
 //!
 //! Start at [`Tx`], then [`Store`], then [`run`].
 

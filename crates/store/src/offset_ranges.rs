@@ -1,4 +1,4 @@
-//! A set of offsets kept as ranges: which messages behind the cursor's place are already finished.
+//! A set of offsets stored as ranges, such as the finished messages beyond a cursor.
 
 use baton_types::Offset;
 
@@ -7,28 +7,28 @@ use baton_types::Offset;
 pub struct OffsetRanges(Vec<(u64, u64)>);
 
 impl OffsetRanges {
-    /// Whether the set holds nothing.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many offsets the set holds.
+    /// The number of offsets in the set.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// How many offsets from `offset` on the set holds.
+    /// The number of offsets at or above `offset` in the set.
     pub fn len_from(&self, offset: Offset) -> u64 {
         let first = self.0.partition_point(|(_, end)| *end <= offset.0);
         self.0[first..].iter().map(|(start, end)| end - start.max(&offset.0)).sum()
     }
 
-    /// The ranges, each with its end left out.
+    /// The ranges, each with an exclusive end.
     pub fn ranges(&self) -> &[(u64, u64)] {
         &self.0
     }
 
-    /// From ranges as [`ranges`](Self::ranges) gives them; anything out of order is put in order.
+    /// Builds a set from ranges in any order.
     pub fn from_ranges(ranges: impl IntoIterator<Item = (u64, u64)>) -> Self {
         let mut set = Self::default();
         for (start, end) in ranges {
@@ -37,7 +37,7 @@ impl OffsetRanges {
         set
     }
 
-    /// Whether the set holds `offset`.
+    /// Whether the set contains `offset`.
     pub fn contains(&self, offset: Offset) -> bool {
         let after = self.0.partition_point(|(start, _)| *start <= offset.0);
         after > 0 && offset.0 < self.0[after - 1].1
@@ -48,7 +48,7 @@ impl OffsetRanges {
         self.insert_range(offset, offset.plus(1));
     }
 
-    /// Adds the offsets from `start` up to, not including, `end`.
+    /// Adds the offsets from `start` up to `end`, exclusive.
     pub fn insert_range(&mut self, start: Offset, end: Offset) {
         if start >= end {
             return;
@@ -61,7 +61,7 @@ impl OffsetRanges {
         self.0.splice(first..last, [merged]);
     }
 
-    /// Takes out everything below `offset`.
+    /// Removes all offsets below `offset`.
     pub fn remove_below(&mut self, offset: Offset) {
         self.0.retain_mut(|(start, end)| {
             *start = (*start).max(offset.0);
@@ -69,8 +69,8 @@ impl OffsetRanges {
         });
     }
 
-    /// Where one gets from `from` by passing over `count` offsets that the set does not hold, but not beyond
-    /// `limit`; also how many were passed. Held offsets right at the end are passed too.
+    /// The position after `count` offsets that are not in the set, starting at `from`, at most `limit`; and how many
+    /// of them were counted. Also skips offsets of the set right at the end.
     pub fn advance(&self, from: Offset, limit: Offset, count: u64) -> (Offset, u64) {
         let (mut at, mut passed) = (from, 0);
         for (start, end) in self.0.iter().skip_while(|(_, end)| *end <= from.0) {
@@ -85,7 +85,7 @@ impl OffsetRanges {
         (at.plus(rest), passed + rest)
     }
 
-    /// The last offset from `from` on and before `end` that the set does not hold.
+    /// The last offset in `from..end` that is not in the set.
     pub fn last_missing(&self, from: Offset, end: Offset) -> Option<Offset> {
         let mut end = end.0;
         for (start, held_end) in self.0.iter().rev() {
@@ -97,7 +97,7 @@ impl OffsetRanges {
         end.checked_sub(1).map(Offset).filter(|last| *last >= from)
     }
 
-    /// The first offset at or after `offset` that the set does not hold.
+    /// The first offset at or above `offset` that is not in the set.
     pub fn first_missing(&self, offset: Offset) -> Offset {
         let after = self.0.partition_point(|(start, _)| *start <= offset.0);
         match after.checked_sub(1).map(|i| self.0[i]) {

@@ -1,8 +1,8 @@
-//! How often messages of a partition have failed.
+//! Retry counts of the messages of a partition.
 
 use baton_types::Offset;
 
-/// The retries spent on unfinished messages, sorted by offset. Messages that have not failed have no entry.
+/// Retries of unfinished messages, sorted by offset. Messages that have not failed have no entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retries(Vec<(u64, u32)>);
 
@@ -22,7 +22,7 @@ impl Retries {
         &self.0
     }
 
-    /// From entries as [`entries`](Self::entries) gives them; anything out of order is put in order.
+    /// Builds the counts from entries in any order.
     pub fn from_entries(entries: impl IntoIterator<Item = (u64, u32)>) -> Self {
         let mut retries = Self::default();
         for (offset, spent) in entries {
@@ -31,12 +31,12 @@ impl Retries {
         retries
     }
 
-    /// The retries spent on a message.
+    /// The retries of a message.
     pub fn count(&self, offset: Offset) -> u32 {
         self.0.binary_search_by_key(&offset.0, |entry| entry.0).map_or(0, |at| self.0[at].1)
     }
 
-    /// Spends one more on each of these messages.
+    /// Adds one retry to each of these messages.
     pub fn spend(&mut self, offsets: impl IntoIterator<Item = Offset>) {
         self.0.extend(offsets.into_iter().map(|offset| (offset.0, 1)));
         self.0.sort_by_key(|entry| entry.0);
@@ -49,7 +49,7 @@ impl Retries {
         });
     }
 
-    /// Keeps only the entries of messages for which `store_answer` says so.
+    /// Keeps only the entries of messages that `keep` accepts.
     pub fn retain(&mut self, keep: impl Fn(Offset) -> bool) {
         self.0.retain(|(offset, _)| keep(Offset(*offset)));
     }

@@ -9,19 +9,19 @@ use uuid::Uuid;
 
 use crate::{OffsetRanges, Retries};
 
-/// A versioned value under a key. The version rises with every write of the key and never repeats, so whoever
-/// holds an old one can change nothing.
+/// A versioned value under a key. The version rises with every write of the key and never repeats, so a write that
+/// names an old version is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What was written.
+    /// The value.
     pub value: Bytes,
-    /// Which write it was.
+    /// The version.
     pub version: u64,
-    /// From when on the record counts as absent.
+    /// When the record expires.
     pub expires_at: Option<Timestamp>,
 }
 
-/// What a caller says of a queue.
+/// The description of a queue by its caller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueSpec {
     /// Its name.
@@ -30,7 +30,7 @@ pub struct QueueSpec {
     pub namespace: Arc<str>,
     /// Its second label.
     pub task: Arc<str>,
-    /// What is set on it.
+    /// Its options.
     pub options: QueueOptions,
 }
 
@@ -41,7 +41,7 @@ pub struct Queue {
     pub id: QueueId,
     /// When it was created.
     pub created_at: Timestamp,
-    /// What was said of it.
+    /// Its description.
     #[serde(flatten)]
     pub spec: QueueSpec,
 }
@@ -69,16 +69,16 @@ pub struct Partition {
     pub deleted: OffsetRanges,
 }
 
-/// Where a group begins in a partition it has never read.
+/// Where a group starts in a partition without a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupStart {
     /// At the oldest message kept.
     Oldest,
-    /// At the first message stored at or after this moment.
+    /// At the first message stored at or after this time.
     At(Timestamp),
 }
 
-/// One subscription of a consumer group to a queue.
+/// The subscription of a consumer group to a queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     /// Its number; a group that is deleted or moved gets a new one.
@@ -87,81 +87,81 @@ pub struct Group {
     pub queue: QueueId,
     /// Its name.
     pub name: Arc<str>,
-    /// Where it begins in partitions without a cursor.
+    /// Where it starts in partitions without a cursor.
     pub start: GroupStart,
     /// When it was first seen.
     pub subscribed_at: Timestamp,
-    /// Whether it is only ever given the newest message of a partition.
+    /// Whether it gets only the newest message of a partition.
     #[serde(default)]
     pub conflation: bool,
 }
 
-/// How far a group is in a partition, and who works on it now.
+/// The position and the lease of a group in a partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cursor {
     /// The first unfinished offset.
     pub next: Offset,
-    /// Not to be offered before this moment: a lease, a delay or a window runs until then.
+    /// The partition is not offered before this time: a lease, a delay or a window ends then.
     pub available_at: Timestamp,
-    /// Who holds messages of the partition.
+    /// The present lease.
     pub lease: Option<Box<Lease>>,
     /// Finished messages beyond `next`.
     pub finished: Option<Box<OffsetRanges>>,
-    /// Failed tries of unfinished messages.
+    /// Retries of unfinished messages.
     pub retries: Option<Box<Retries>>,
-    /// Deliveries since a batch was last finished as a whole.
+    /// Deliveries since a batch was last finished completely.
     pub attempts: u32,
-    /// Messages finished in all.
+    /// Messages finished in total.
     pub consumed: u64,
     /// When a message was last delivered.
     pub last_pop_at: Timestamp,
 }
 
-/// The right to finish the unfinished messages from a cursor's place up to `end`.
+/// The right to finish the unfinished messages from the cursor up to `end`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// The id that the consumer shows.
+    /// The id that the consumer presents.
     pub id: LeaseId,
-    /// Higher than every token given before, in this store, for anything.
+    /// The fencing token: higher than every earlier token of this store.
     pub token: u64,
-    /// When it runs out.
+    /// When it expires.
     pub until: Timestamp,
-    /// The first offset that is not held.
+    /// The first offset after the leased ones.
     pub end: Offset,
 }
 
-/// Names a dead letter: a group gives up on a message once.
+/// The key of a dead letter: each group gives up a message at most once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeadLetterKey {
     /// The queue.
     pub queue: QueueId,
     /// The partition.
     pub partition: PartitionId,
-    /// The message's place.
+    /// The message's offset.
     pub offset: Offset,
-    /// The group that gave up.
+    /// The group that gave it up.
     pub group: Arc<str>,
 }
 
-/// A message that a group gave up on, with its own copy of the payload: it outlives the message.
+/// A message that a group gave up, with a copy of the payload: it outlives the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
-    /// Which message, for which group.
+    /// The message and the group.
     #[serde(flatten)]
     pub key: DeadLetterKey,
     /// The message's transaction id.
     pub transaction_id: String,
     /// The message's trace id.
     pub trace_id: Option<Uuid>,
-    /// Who pushed it.
+    /// The subject of the producer's token.
     pub producer: Option<String>,
     /// When it was pushed.
     pub created_at: Timestamp,
-    /// When it was given up.
+    /// When the group gave it up.
     pub failed_at: Timestamp,
-    /// After how many retries.
+    /// The number of retries before.
     pub retries: u32,
-    /// Why.
+    /// The last error.
     pub error: Option<String>,
     /// The payload.
     #[serde(skip)]

@@ -1,14 +1,14 @@
-//! The codec of a packed run of messages, shared by every backend.
+//! The codec of segments (packed runs of messages), shared by every backend.
 //!
-//! A push of a hundred messages is one value on disk, not a hundred. A producer's task encodes its messages
-//! into a [`MessageBlock`] before the store is asked; the store only joins blocks, puts a header before them and a
-//! checksum over all. Payloads stay the bytes that came from the socket. Always: what is read back was written
-//! by us, whole, or [`Segment::decode`] says [`CorruptSegment`]. Deliberately absent: compression (payloads are
-//! opaque, and a segment is often one small message) and per-message ids (see `MessageId`).
+//! A push of a hundred messages is one value on disk, not a hundred. A producer's task encodes its messages into a
+//! [`MessageBlock`] before the store runs; the store only joins blocks and adds a header and a checksum. Payloads
+//! stay the bytes that came from the socket. Always: a decoded segment is complete and unchanged, or
+//! [`Segment::decode`] returns [`CorruptSegment`]. Deliberately absent: compression (payloads are opaque, and a
+//! segment is often one small message) and per-message ids (see `MessageId`).
 //!
-//! Layout, little endian: magic `BS`, format 1, flags 0, `count` u32, `base` u64, `created_at` i64 (µs), body
-//! length u32, xxh3-64 of everything else u64; then `count` messages, each: flags u8, \[transaction id: u16
-//! length and bytes\], \[trace id: 16 bytes\], \[producer: u16 length and bytes\], payload: u32 length and bytes.
+//! Layout, little endian: magic `BS`, format 1, flags 0, `count` u32, `base` u64, `created_at` i64 (µs), body length
+//! u32, xxh3-64 of everything else u64; then `count` messages, each: flags u8, \[transaction id: u16 length and
+//! bytes\], \[trace id: 16 bytes\], \[producer: u16 length and bytes\], payload: u32 length and bytes.
 
 use baton_types::{IdHash, MessageId, Offset, PartitionId, Timestamp};
 use bytes::{BufMut, Bytes};
@@ -23,20 +23,20 @@ const HAS_TRANSACTION: u8 = 1;
 const HAS_TRACE: u8 = 2;
 const HAS_PRODUCER: u8 = 4;
 
-/// A message before it has a place.
+/// A message without an offset yet.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewMessage<'a> {
     /// The producer's transaction id; without one the message's own id stands in.
     pub transaction_id: Option<&'a str>,
     /// The trace id.
     pub trace_id: Option<Uuid>,
-    /// Who pushes it.
+    /// The subject of the producer's token.
     pub producer: Option<&'a str>,
     /// The payload.
     pub payload: &'a [u8],
 }
 
-/// Encoded messages for one partition that have no place yet.
+/// Encoded messages for one partition, without offsets yet.
 #[derive(Clone, Debug, Default)]
 pub struct MessageBlock {
     bytes: Vec<u8>,
@@ -72,7 +72,7 @@ impl MessageBlock {
         self.entries.push(BlockEntry { end: self.bytes.len(), hash });
     }
 
-    /// Makes room for a message, just enough where it is the first: it often stays the only one.
+    /// Reserves room for a message; exactly enough for the first one, which often stays the only one.
     fn make_room(&mut self, message: &NewMessage<'_>) {
         let short = |text: Option<&str>| text.map_or(0, |text| 2 + text.len());
         let trace = message.trace_id.map_or(0, |_| 16);
@@ -93,12 +93,12 @@ impl MessageBlock {
         self.entries.push(BlockEntry { end: self.bytes.len(), hash: entry.hash });
     }
 
-    /// How many messages it holds.
+    /// The number of messages.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the block is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -108,7 +108,7 @@ impl MessageBlock {
         &self.bytes
     }
 
-    /// For each message the hash of its transaction id, if the producer gave one.
+    /// The hash of each message's transaction id, if the producer gave one.
     pub fn hashes(&self) -> impl ExactSizeIterator<Item = Option<IdHash>> + Clone + '_ {
         self.entries.iter().map(|e| e.hash)
     }
@@ -123,7 +123,7 @@ impl MessageBlock {
         bytes.get(3..3 + length)
     }
 
-    /// The messages as they were added.
+    /// The messages in order.
     pub fn messages(&self) -> impl Iterator<Item = NewMessage<'_>> {
         (0..self.len()).filter_map(|index| self.message(index))
     }
@@ -140,7 +140,7 @@ impl MessageBlock {
         Some(NewMessage { transaction_id, trace_id, producer, payload: rest.get(4..)? })
     }
 
-    /// The block without the messages for which `store_answer` says no.
+    /// The block with only the messages that `keep` accepts.
     pub fn filtered(&self, mut keep: impl FnMut(usize) -> bool) -> Self {
         let mut kept = Self::default();
         (0..self.len()).filter(|index| keep(*index)).for_each(|index| kept.copy_message(self, index));
@@ -152,7 +152,7 @@ impl MessageBlock {
     }
 }
 
-/// Splits off what [`put_short_bytes`] has put there.
+/// Splits off a text that [`put_short_bytes`] wrote.
 fn split_short_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let length = rest.split_off(..2)?;
     let text = rest.split_off(..usize::from(u16::from_le_bytes([length[0], length[1]])))?;
@@ -165,27 +165,27 @@ fn put_short_bytes(bytes: &mut Vec<u8>, value: &[u8]) {
     bytes.put_slice(&value[..length]);
 }
 
-/// What stands before the messages.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
     /// The offset of the first message.
     pub base: Offset,
-    /// How many messages follow.
+    /// The number of messages.
     pub count: u32,
-    /// When they were stored.
+    /// When the messages were stored.
     pub created_at: Timestamp,
 }
 
 /// A stored run of messages.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// What stands before the messages.
+    /// The header.
     pub header: SegmentHeader,
     partition: PartitionId,
     body: Bytes,
 }
 
-/// Bytes that are not what was written.
+/// The bytes are not an intact segment.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a segment of partition {partition} is damaged: {problem}")]
 pub struct CorruptSegment {
@@ -200,7 +200,7 @@ impl From<CorruptSegment> for crate::Error {
 }
 
 impl Segment {
-    /// A segment that is about to be written, from its header and encoded messages.
+    /// A new segment, from its header and encoded messages.
     pub fn new(partition: PartitionId, header: SegmentHeader, body: Bytes) -> Self {
         Self { header, partition, body }
     }
@@ -211,10 +211,10 @@ impl Segment {
         self.messages().nth(usize::try_from(index).unwrap_or(usize::MAX)).transpose()
     }
 
-    /// Where the encoded messages begin in the bytes of a segment.
+    /// Where the encoded messages begin in a segment.
     pub const BODY_OFFSET: usize = HEADER_BYTES;
 
-    /// The bytes of a segment with encoded messages `body`.
+    /// The bytes of a segment with the encoded messages `body`.
     pub fn encode(header: &SegmentHeader, body: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + body.len());
         bytes.resize(HEADER_BYTES, 0);
@@ -223,11 +223,11 @@ impl Segment {
         bytes
     }
 
-    /// Completes the bytes of a segment whose encoded messages already stand from [`BODY_OFFSET`](Self::BODY_OFFSET) on.
+    /// Writes the header of a segment whose encoded messages start at [`BODY_OFFSET`](Self::BODY_OFFSET).
     ///
     /// # Panics
     ///
-    /// When there is no room for the header before them.
+    /// If there is no room for the header.
     pub fn seal(header: &SegmentHeader, bytes: &mut [u8]) {
         let (head, body) = bytes.split_at_mut(HEADER_BYTES);
         let mut fields = &mut head[..];
@@ -240,7 +240,7 @@ impl Segment {
         head[HEADER_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Reads a segment back, or says that it is damaged.
+    /// Decodes a segment.
     pub fn decode(partition: PartitionId, bytes: Bytes) -> Result<Self, CorruptSegment> {
         let corrupt = |problem| CorruptSegment { partition, problem };
         if bytes.len() < HEADER_BYTES {
@@ -266,7 +266,7 @@ impl Segment {
         Ok(Self { header, partition, body })
     }
 
-    /// How long the segment at the beginning of `bytes` says that it is; nothing if none begins there.
+    /// The length of the segment at the start of `bytes` according to its header; `None` if no segment starts there.
     pub fn encoded_len(bytes: &[u8]) -> Option<usize> {
         let body = bytes.get(..HEADER_BYTES).filter(|head| head[..4] == MAGIC)?[24..28].try_into().ok()?;
         HEADER_BYTES.checked_add(usize::try_from(u32::from_le_bytes(body)).ok()?)
@@ -282,7 +282,7 @@ impl Segment {
         self.header.base.plus(self.header.count.into())
     }
 
-    /// Bytes it takes in memory.
+    /// Its size in memory.
     pub fn bytes_len(&self) -> usize {
         HEADER_BYTES + self.body.len()
     }
@@ -343,7 +343,7 @@ fn checksum(head: &[u8], body: &[u8]) -> u64 {
 pub struct StoredMessage {
     /// Its partition.
     pub partition: PartitionId,
-    /// Its place.
+    /// Its offset.
     pub offset: Offset,
     /// When it was stored.
     pub created_at: Timestamp,
@@ -351,7 +351,7 @@ pub struct StoredMessage {
     pub transaction_id: Option<Bytes>,
     /// Its trace id.
     pub trace_id: Option<Uuid>,
-    /// Who pushed it.
+    /// The subject of the producer's token.
     pub producer: Option<Bytes>,
     /// The payload.
     pub payload: Bytes,
@@ -363,7 +363,7 @@ impl StoredMessage {
         MessageId::new(self.created_at, self.partition, self.offset)
     }
 
-    /// Bytes of what the producer gave: the payload and the texts beside it.
+    /// Bytes that the producer gave: the payload and the texts beside it.
     pub fn kept_bytes(&self) -> usize {
         let length = |text: &Option<Bytes>| text.as_ref().map_or(0, Bytes::len);
         self.payload.len() + length(&self.transaction_id) + length(&self.producer)
@@ -426,7 +426,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_goes_in_comes_out(messages in prop::collection::vec(message(), 0..20)) {
+        fn messages_are_read_back_as_they_were_added(messages in prop::collection::vec(message(), 0..20)) {
             let block = block(&messages);
             let segment = Segment::decode(PARTITION, encoded(&block).into()).unwrap();
             let read: Vec<_> = segment.messages().map(Result::unwrap).collect();

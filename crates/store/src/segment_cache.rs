@@ -1,9 +1,9 @@
-//! The newest segments in memory, so that a consumer that keeps up never touches the disk.
+//! A cache of the newest segments, so that a consumer that keeps up never reads the disk.
 //!
-//! Segments that were written together stay together: they share buffers, and with a million partitions each is often
-//! one small message, for which a copy of its own would cost more than the message. What is looked up is only where
-//! one stands. Always: a place that can be looked up is held; what was written together goes together, and counts until
-//! then, also what was forgotten earlier.
+//! Segments of one commit stay together: they share buffers, and with a million partitions each is often one small
+//! message, whose copy would cost more than the message. An index maps offsets to positions. Always: a position in
+//! the index is cached; segments of one commit are evicted together and count as used until then, even if they were
+//! removed from the index earlier.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -14,10 +14,10 @@ use rustc_hash::FxHashMap;
 
 use crate::Segment;
 
-/// What a segment costs beside its bytes.
+/// The overhead of a segment.
 const ENTRY_BYTES: usize = 128;
 
-/// Holds the segments written last, up to a number of bytes.
+/// The newest segments, up to a number of bytes.
 pub struct SegmentCache {
     bytes_max: usize,
     inner: Mutex<CacheState>,
@@ -30,23 +30,23 @@ struct CacheState {
     bytes: usize,
 }
 
-/// Segments in the order they were written: the first to go are the oldest.
+/// Segments in the order of their commits; the oldest are evicted first.
 #[derive(Default)]
 struct WrittenBatches {
-    /// Those that were written together, with what they count.
+    /// The segments of each commit, with their size.
     batches: VecDeque<(Arc<Vec<Segment>>, usize)>,
-    /// The number of the first of these; numbers may wrap around.
+    /// The number of the first commit; numbers may wrap around.
     first: u32,
 }
 
-/// Where a segment stands.
+/// The position of a segment.
 #[derive(Clone, Copy)]
 struct SegmentPosition {
     batch: u32,
     index: u32,
 }
 
-/// Where the segments of one partition stand, in the order of their offsets: with many partitions nearly always one.
+/// The positions of one partition's segments, in the order of offsets: with many partitions mostly one.
 enum PartitionSegments {
     One(SegmentPosition),
     More(Box<SegmentPositions>),
@@ -58,19 +58,19 @@ struct SegmentPositions {
 }
 
 impl SegmentCache {
-    /// Room for so many bytes.
+    /// A cache of so many bytes.
     pub fn new(bytes_max: usize) -> Self {
         Self { bytes_max, inner: Mutex::default() }
     }
 
-    /// Adds segments that were written together, each the next one of its partition.
+    /// Adds the segments of a commit, each the next one of its partition.
     pub fn add(&self, segments: Arc<Vec<Segment>>) {
         if !segments.is_empty() {
             self.lock().add(segments, self.bytes_max);
         }
     }
 
-    /// Forgets the segments of a partition that hold nothing from `start` on.
+    /// Removes the segments of a partition that end before `start`.
     pub fn remove_before(&self, partition: PartitionId, start: Offset) {
         let CacheState { partitions, written, .. } = &mut *self.lock();
         drop_segments_while(partitions, partition, |place| {
@@ -78,12 +78,12 @@ impl SegmentCache {
         });
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&self) {
         *self.lock() = CacheState::default();
     }
 
-    /// The segment that holds `offset`.
+    /// The segment that contains `offset`.
     pub fn get(&self, partition: PartitionId, offset: Offset) -> Option<Segment> {
         let inner = self.lock();
         let begins =
@@ -92,8 +92,8 @@ impl SegmentCache {
         inner.written.get(place).filter(|one| offset < one.end()).cloned()
     }
 
-    /// The segments from `from` on, as [`Store::snapshot`](crate::Store::read) tells them, or `None` when one of them is
-    /// not here.
+    /// The segments from `from` on, as [`Store::read`](crate::Store::read) returns them, or `None` when one of them
+    /// is not cached.
     pub fn read(
         &self,
         partition: PartitionId,
@@ -126,7 +126,7 @@ impl CacheState {
                 Entry::Vacant(entry) => drop(entry.insert(PartitionSegments::One(place))),
                 Entry::Occupied(mut entry) => {
                     let last = self.written.get(entry.get().last());
-                    // If it does not come after the others, these are not what is stored any more.
+                    // If it does not follow the others, those are no longer what is stored.
                     match last.is_some_and(|last| last.end() <= segment.header.base) {
                         true => entry.get_mut().add(place),
                         false => *entry.get_mut() = PartitionSegments::One(place),
@@ -137,7 +137,7 @@ impl CacheState {
         while self.bytes > bytes_max && self.drop_oldest() {}
     }
 
-    /// Drops those that were written together longest ago; says whether there were any.
+    /// Evicts the oldest commit. Returns whether there was one.
     fn drop_oldest(&mut self) -> bool {
         let oldest = self.written.first;
         let Some((segments, bytes)) = self.written.pop() else { return false };
@@ -149,7 +149,7 @@ impl CacheState {
     }
 }
 
-/// Drops places of a partition, the oldest first, as long as `unwanted` says so.
+/// Removes positions of a partition, the oldest first, while `unwanted` says so.
 fn drop_segments_while(
     partitions: &mut FxHashMap<PartitionId, PartitionSegments>,
     partition: PartitionId,
@@ -164,7 +164,7 @@ fn drop_segments_while(
 }
 
 impl WrittenBatches {
-    /// Adds segments and says which number they have.
+    /// Adds segments. Returns their number.
     fn push(&mut self, segments: Arc<Vec<Segment>>, bytes: usize) -> u32 {
         let number = self.first.wrapping_add(u32::try_from(self.batches.len()).unwrap_or(u32::MAX));
         self.batches.push_back((segments, bytes));
@@ -198,7 +198,7 @@ impl PartitionSegments {
         }
     }
 
-    /// The last place of which something holds that holds of all those before it.
+    /// The last position for which `holds` is true, if it is true for all before it.
     fn last_matching(&self, holds: impl Fn(SegmentPosition) -> bool) -> Option<SegmentPosition> {
         let later = match self {
             Self::One(_) => None,
@@ -219,7 +219,7 @@ impl PartitionSegments {
         }
     }
 
-    /// Drops the oldest; says whether there is another one.
+    /// Removes the oldest. Returns whether another one is left.
     fn drop_first(&mut self) -> bool {
         let Self::More(more) = self else { return false };
         let Some(next) = more.rest.pop_front() else { return false };
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_trimmed_is_gone_and_counts_until_its_turn() {
+    fn a_trimmed_segment_is_gone_and_counts_until_it_is_evicted() {
         let cache = SegmentCache::new(4 * EACH);
         for base in 0..10_000 {
             add(&cache, &[segment(1, base, 1)]);

@@ -1,4 +1,4 @@
-//! The store: runs decisions, reads messages, tells what happened.
+//! The store trait: runs decisions, reads messages, publishes events.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use crate::{Distribution, Error, Segment, Tx, TxError};
 
-/// Something that may let a waiting pop go on. A hint: it may come twice, early, or for nothing.
+/// An event that may let a waiting pop continue. A hint: it may come twice, early, or without cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A partition has a new message.
@@ -30,60 +30,59 @@ pub enum Event {
     },
 }
 
-/// Receives events, once what they tell of is decided or later. It is called where decisions are made and must return
-/// at once. It may submit: that is decided after what the event tells of, where the backend can before that is kept, and
-/// answered, as every decision, when what it rests on is.
+/// Receives events, after the decision that caused them. It is called on the thread that runs decisions and must
+/// return at once. It may submit decisions, which see the event's changes.
 pub type Listener = Arc<dyn Fn(Event) + Send + Sync>;
 
-/// A decision on its way through a store.
+/// A decision to run.
 pub trait Operation: Send {
-    /// Decides. May be run several times; see [`Tx`].
+    /// Runs the decision. May run several times; see [`Tx`].
     fn apply(&mut self, tx: &mut dyn Tx) -> Result<(), TxError>;
 
-    /// Hands over the answer, once: the decision is kept, or it failed and nothing of it is.
+    /// Delivers the answer, once: the decision is durable, or it failed and changed nothing.
     fn finish(self: Box<Self>, outcome: Result<(), Error>);
 }
 
-/// Numbers about a store's work since it was opened.
+/// Counters since the store was opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Statistics {
     /// Commits.
     pub commits: u64,
-    /// Commits that were forced to disk.
+    /// Commits with an fsync.
     pub syncs: u64,
     /// Decisions in all commits.
     pub operations: u64,
-    /// Commit batches that were run again because another server was in the way.
+    /// Commit batches that ran again because of a conflict with another server.
     pub repeats: u64,
-    /// Those of them that were part of a deadlock.
+    /// Those of them that were caused by a deadlock.
     pub deadlocks: u64,
-    /// Decisions that failed after their first write and were undone.
+    /// Decisions that failed after their first write and were rolled back.
     pub undone: u64,
-    /// Missing slots of groups in partitions with messages for them that were found and added.
+    /// Missing slots of groups, in partitions with messages for them, that were found and added.
     pub missing_slots: u64,
     /// Bytes on disk.
     pub disk_bytes: u64,
-    /// Transaction ids remembered.
+    /// Remembered transaction ids.
     pub remembered: u64,
-    /// How long a commit that was forced to disk took, in microseconds.
+    /// The latency of commits with an fsync, in microseconds.
     pub commit_micros: Distribution,
-    /// How many decisions such a commit kept.
+    /// The number of decisions of such a commit.
     pub commit_operations: Distribution,
 }
 
-/// A future that a trait object can return.
+/// A boxed future, for trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A backend.
 ///
-/// To be correct, an implementation must run decisions as [`Tx`] says, and [`snapshot`](Store::read) must return
-/// every kept message of the range it was asked for, in order, and never anything that was not written.
+/// To be correct, an implementation must run decisions as [`Tx`] says, and [`read`](Store::read) must return every
+/// kept message of the requested range, in order, and nothing that was never written.
 pub trait Store: Send + Sync + 'static {
-    /// Takes in a decision. At a full intake it is finished at once with [`Error::Busy`].
+    /// Submits a decision. If the queue is full, the decision finishes at once with [`Error::Busy`].
     fn submit(&self, operation: Box<dyn Operation>);
 
-    /// The segments that hold messages from `from` up to, not including, `to`. Stops after the segment with
-    /// which more than `bytes_max` bytes are reached, so at least one segment is returned if there is one.
+    /// The segments with messages from `from` up to `to`, exclusive. Stops after the segment that exceeds
+    /// `bytes_max`, so it returns at least one segment if there is one.
     fn read(
         &self,
         partition: PartitionId,
@@ -92,31 +91,30 @@ pub trait Store: Send + Sync + 'static {
         bytes_max: usize,
     ) -> BoxFuture<'_, Result<Vec<Segment>, Error>>;
 
-    /// Sets who hears of events.
+    /// Sets the receiver of events.
     fn set_listener(&self, listener: Listener);
 
-    /// How often something has changed that a pop may rest on and that no event tells of: queues and groups. While
-    /// this stays the same, whoever has heard every event need not look again. `None` where somebody else may change
-    /// the store, or where events may get lost.
+    /// Counts changes of queues and groups, for which there are no events. While it stays the same, a caller that
+    /// received every event need not recheck. `None` if another server may change the store, or events may get lost.
     fn catalog_version(&self) -> Option<u64> {
         None
     }
 
-    /// The store's time, roughly: that of the last decision or later.
+    /// The store's time, approximately: that of the last decision or later.
     fn now(&self) -> Timestamp;
 
-    /// Numbers about its work.
+    /// The counters.
     fn statistics(&self) -> Statistics;
 
-    /// Why the store has stopped working, once it has.
+    /// Why the store has failed, if it has.
     fn failure(&self) -> Option<String>;
 
-    /// Why the store cannot work just now, though it will again without anyone's help.
+    /// Why the store is temporarily unavailable, if it is.
     fn outage(&self) -> Option<String> {
         None
     }
 
-    /// Finishes what was taken in, and closes.
+    /// Finishes all submitted decisions, and closes.
     fn close(&self) -> BoxFuture<'_, Result<(), Error>>;
 }
 
@@ -129,8 +127,8 @@ where
     submit(store, decide).await
 }
 
-/// Takes a decision in at once, before the future that waits for its answer is polled. So decisions begun one
-/// after the other are run in that order, perhaps in one commit.
+/// Submits a decision at once, before the returned future is polled. So decisions run in the order of these calls,
+/// perhaps in one commit.
 pub fn submit<R, F>(store: &dyn Store, decide: F) -> impl Future<Output = Result<R, Error>> + Send + use<R, F>
 where
     R: Send + 'static,
@@ -159,7 +157,7 @@ where
 
     fn finish(self: Box<Self>, outcome: Result<(), Error>) {
         let answer = self.answer.ok_or_else(|| Error::Closed("the operation was never run".into()));
-        // A caller that has gone away does not want the answer.
+        // The caller may have gone away.
         let _ = self.reply.send(outcome.and(answer));
     }
 }

@@ -1,8 +1,8 @@
-//! How many queues, partitions and groups there may be.
+//! Limits of queues, partitions and groups.
 
 use baton_types::limits;
 
-/// How many there may be; those of the server's own are not counted apart.
+/// Limits; the server's own queues count, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreLimits {
     /// Queues of the store.

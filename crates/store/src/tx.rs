@@ -1,4 +1,4 @@
-//! The transaction: what a decision may read and write.
+//! The transaction: reads and writes of a decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use crate::{
     Record, StoreLimits, StoredMessage,
 };
 
-/// Why a decision stopped before its end.
+/// Why a decision stopped early.
 #[derive(Debug)]
 pub enum TxError {
-    /// A row is not at hand. The backend fetches it and runs the decision again from the start.
+    /// A row is not in memory. The backend fetches it and runs the decision again from the start.
     RowsMissing,
-    /// It cannot be done.
+    /// The decision failed.
     Failed(Error),
 }
 
@@ -26,8 +26,8 @@ impl From<Error> for TxError {
     }
 }
 
-/// Looks at every item before it tells that rows are missing, so that a backend fetches those of all of them together:
-/// a decision that stops at each in turn would be run as often as there are items.
+/// Processes every item before it reports missing rows, so that a backend fetches the rows of all items together.
+/// Otherwise the decision would run once per item.
 pub fn collect_misses<T>(
     items: impl IntoIterator<Item = T>,
     mut look: impl FnMut(T) -> Result<(), TxError>,
@@ -36,7 +36,7 @@ pub fn collect_misses<T>(
     for item in items {
         match look(item) {
             Err(TxError::RowsMissing) => misses = true,
-            // It may look different once everything is there.
+            // It may succeed once all rows are there.
             Err(TxError::Failed(_)) if misses => {}
             outcome => outcome?,
         }
@@ -44,89 +44,86 @@ pub fn collect_misses<T>(
     if misses { Err(TxError::RowsMissing) } else { Ok(()) }
 }
 
-/// When a write must be on disk.
+/// When a write must be durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Before the decision is answered.
     Now,
-    /// Along with the next write that must be, or a little later. For what may be forgotten in a crash at no
-    /// worse cost than doing it again.
+    /// With the next durable write, or a little later. For writes whose loss in a crash costs only a repetition.
     Soon,
 }
 
-/// Where appended messages are.
+/// The position of appended messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// The offset of the first; the others follow.
     pub first: Offset,
-    /// When they count as stored: now, or the moment of messages that share a segment with them.
+    /// Their stored time: now, or that of messages that share a segment with them.
     pub created_at: Timestamp,
 }
 
-/// What is remembered of a transaction id.
+/// An entry of the dedup index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RememberedId {
-    /// Where its message is, or was.
+    /// The offset of the message, which may be trimmed.
     pub offset: Offset,
-    /// When that was stored, to the millisecond at least. An earlier version did not write it, and fewer bits of the
-    /// hash: then only the message itself tells whether it has this id.
+    /// When it was stored, to the millisecond at least. Earlier versions stored no time and fewer bits of the hash:
+    /// then only the message itself shows whether it has this id.
     pub created_at: Option<Timestamp>,
 }
 
-/// What a caller says of a group.
+/// The description of a group by its caller.
 #[derive(Clone, Debug)]
 pub struct GroupSpec<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Where it begins.
+    /// Where it starts.
     pub start: GroupStart,
     /// When it was first seen.
     pub subscribed_at: Timestamp,
-    /// Whether it is only ever given the newest message of a partition.
+    /// Whether it gets only the newest message of a partition.
     pub conflation: bool,
 }
 
-/// One atomic look at the tables, and the writes that follow from it.
+/// A transaction: one consistent read of the tables, and the writes that follow.
 ///
-/// A decision reads what it needs, decides, and then writes. It checks everything before its first write, sizes as they
-/// are stored included. If it fails after that all the same, or panics, the backend undoes it, and only its caller gets
-/// the error. Undo may be slow. Reads see the writes of the same and of every earlier decision. A read may answer
-/// [`TxError::RowsMissing`], which the decision passes on with `?`; it is then run again, so it must have no effect
-/// other than its writes. A try that is to count for nothing may have been shown rows of different moments, so a
-/// decision refuses what cannot be, and does not rest on its never being seen.
+/// A decision reads what it needs, decides, and then writes. It checks everything, including stored sizes, before its
+/// first write. If it fails or panics after that, the backend rolls it back, which may be slow, and only its caller
+/// gets the error. Reads see the writes of the same and of every earlier decision. A read may return
+/// [`TxError::RowsMissing`], which the decision propagates with `?`; the backend then runs it again, so it must have
+/// no effects other than its writes. A run that will be retried may see an inconsistent snapshot, so a decision
+/// returns an error for impossible states instead of panicking.
 ///
 /// To be correct, an implementation must
-/// - run decisions as if one after the other;
-/// - keep all writes of a decision or none, also over a crash, and none of one that failed;
-/// - answer a decision only when its own writes made with [`Durability::Now`], and the writes it has read, are
-///   on disk;
-/// - let [`now`](Tx::now) rise strictly from one decision to the next, also over a restart, and give out no
-///   token twice.
+/// - run decisions as if serially;
+/// - keep all writes of a decision or none, also over a crash, and none of a failed one;
+/// - answer a decision only when its own writes with [`Durability::Now`], and the writes that it has read, are
+/// durable;
+/// - let [`now`](Tx::now) rise strictly from one decision to the next, also over a restart, and issue no token twice.
 pub trait Tx {
-    /// The store's time, the only one that expires anything. Strictly later than in any decision before.
+    /// The store's time, which alone expires anything. Strictly later than in any earlier decision.
     fn now(&self) -> Timestamp;
 
-    /// A number higher than every one given before.
+    /// A token higher than every one before.
     fn fresh_token(&mut self) -> u64;
 
-    /// Says whether `bytes` more of messages can be taken in.
+    /// Refuses `bytes` more of messages if the disk is nearly full.
     fn admit_bytes(&self, bytes: usize) -> Result<(), TxError>;
 
-    /// Refuses when so little of the disk is left that only what frees space may be written. A decision that frees none calls
-    /// this before its first write, unless that is [`put_record`](Tx::put_record) or [`put_queue`](Tx::put_queue), which
-    /// refuse by themselves. After the first write it refuses nothing.
+    /// Refuses when only the disk reserve is left, which is for writes that free space. A decision that frees none
+    /// calls this before its first write, unless that is [`put_record`](Tx::put_record) or
+    /// [`put_queue`](Tx::put_queue), which refuse by themselves. After the first write it refuses nothing.
     fn admit_update(&self) -> Result<(), TxError> {
         Ok(())
     }
 
-    /// From now on [`admit_update`](Tx::admit_update) refuses nothing: the decision frees space in the end, or a server
-    /// cannot work without it.
+    /// Lets this decision use the disk reserve: it frees space in the end, or a server cannot work without it.
     fn use_reserve(&mut self) {}
 
     /// The record under `key`, unless it has expired.
     fn record(&mut self, key: &str) -> Result<Option<Record>, TxError>;
 
-    /// Writes a record and tells its version, which is higher than that of any record written before.
+    /// Writes a record. Returns its version, which is higher than that of any earlier write.
     fn put_record(&mut self, key: &str, value: Bytes, expires_at: Option<Timestamp>) -> Result<u64, TxError>;
 
     /// Removes a record.
@@ -140,7 +137,7 @@ pub trait Tx {
         limit: usize,
     ) -> Result<Vec<(String, Record)>, TxError>;
 
-    /// How many queues, partitions and groups there may be. Rules ask before they create any.
+    /// Limits of queues, partitions and groups. Rules check them before they create any.
     fn limits(&self) -> StoreLimits;
 
     /// A queue by name.
@@ -172,7 +169,7 @@ pub trait Tx {
     /// A partition by number.
     fn partition_by_id(&mut self, id: PartitionId) -> Result<Option<Partition>, TxError>;
 
-    /// The same for many names, which a backend may find faster together.
+    /// The partitions by name, which a backend may find faster together.
     fn partition_ids(&mut self, queue: QueueId, names: &[&str]) -> Result<Vec<Option<PartitionId>>, TxError> {
         let mut found = Vec::with_capacity(names.len());
         collect_misses(names, |name| {
@@ -182,7 +179,7 @@ pub trait Tx {
         Ok(found)
     }
 
-    /// Up to `limit` partitions of a queue, by number, after `after`.
+    /// Up to `limit` partitions of a queue, in the order of numbers, after `after`.
     fn partitions(
         &mut self,
         queue: QueueId,
@@ -193,27 +190,26 @@ pub trait Tx {
     /// How many partitions a queue has.
     fn partition_count(&mut self, queue: QueueId) -> Result<u64, TxError>;
 
-    /// Whether a queue may have so many partitions more. This takes no longer when it has many; what other servers
-    /// create at about the same time may be missed.
+    /// Whether a queue may have so many partitions more. The cost does not depend on their number; it may miss
+    /// concurrent creations by other servers.
     fn has_partition_room(&mut self, queue: QueueId, partitions: u64) -> Result<bool, TxError>;
 
     /// Creates a partition that does not exist yet.
     fn create_partition(&mut self, queue: QueueId, name: &str) -> PartitionId;
 
-    /// Appends messages, remembers their transaction ids for `remember` (perhaps longer, but less than twice as
-    /// long), and tells where they now are.
+    /// Appends messages and remembers their transaction ids for `remember` (at most twice as long). Returns their
+    /// position.
     fn append(&mut self, partition: PartitionId, block: &MessageBlock, remember: Duration) -> Appended;
 
-    /// The newest message stored under a transaction id with this hash that is still remembered, also when retention
-    /// has removed the message.
+    /// The newest remembered message with a transaction id of this hash, even if retention has removed the message.
     fn find_remembered(
         &mut self,
         partition: PartitionId,
         id: IdHash,
     ) -> Result<Option<RememberedId>, TxError>;
 
-    /// The same for all messages of a block that have an id: which of them, and where the other is. To look for many at
-    /// once takes a backend less time than one after the other.
+    /// The remembered messages for all ids of a block: the index in the block, and the other message. A backend does
+    /// this faster than one by one.
     fn find_all_remembered(
         &mut self,
         partition: PartitionId,
@@ -237,7 +233,7 @@ pub trait Tx {
     /// Marks a kept message as deleted for every group.
     fn delete_message(&mut self, partition: PartitionId, offset: Offset);
 
-    /// Gives up whole segments of messages before `start`.
+    /// Removes whole segments of messages before `start`.
     fn trim(&mut self, partition: PartitionId, start: Offset) -> Result<(), TxError>;
 
     /// A group of a queue by name.
@@ -255,18 +251,17 @@ pub trait Tx {
     /// Creates a group. One of the same name is replaced: its cursors and leases are void.
     fn put_group(&mut self, queue: QueueId, spec: &GroupSpec<'_>) -> Arc<Group>;
 
-    /// Changes where a group begins in partitions it has no cursor on.
+    /// Changes where a group starts in partitions without a cursor.
     fn set_group_start(&mut self, id: GroupId, start: GroupStart);
 
     /// Removes a group with its cursors and leases.
     fn remove_group(&mut self, id: GroupId);
 
-    /// How far a group is in a partition; `None` before its first [`put_cursor`](Tx::put_cursor).
+    /// The cursor of a group in a partition; `None` before its first [`put_cursor`](Tx::put_cursor).
     fn cursor(&mut self, group: GroupId, partition: PartitionId) -> Result<Option<Cursor>, TxError>;
 
-    /// The partitions where a group's place is more than where the group begins, by number: it has a cursor there, or its
-    /// first message follows older ones. `None` if the backend stores a row for each group and partition anyway, so that
-    /// looking at every partition costs no more.
+    /// The partitions, by number, where a group has a cursor or starts after older messages. `None` if the backend
+    /// stores a row for each group and partition anyway, so that reading every partition costs no more.
     fn placed_partitions(&mut self, _group: GroupId) -> Result<Option<Vec<PartitionId>>, TxError> {
         Ok(None)
     }
@@ -274,25 +269,25 @@ pub trait Tx {
     /// Writes a cursor.
     fn put_cursor(&mut self, group: GroupId, partition: PartitionId, cursor: Cursor, durability: Durability);
 
-    /// Up to `limit` partitions that may have something for the group now: messages beyond its place, and
-    /// `available_at` reached. The one that was offered longest ago comes first. Each that is offered must be
-    /// answered with [`put_cursor`](Tx::put_cursor).
+    /// Up to `limit` partitions that may have messages for the group now: messages beyond its cursor, and
+    /// `available_at` reached. The one that was offered longest ago comes first. The decision must answer each with
+    /// [`put_cursor`](Tx::put_cursor).
     fn ready_partitions(&mut self, group: GroupId, limit: usize) -> Result<Vec<PartitionId>, TxError>;
 
-    /// When the next partition that has messages for the group, and is not available now, becomes so.
+    /// When the next partition with messages for the group, which is not available now, becomes available.
     fn next_ready_at(&mut self, group: GroupId) -> Result<Option<Timestamp>, TxError>;
 
-    /// Where a lease is held.
+    /// The partitions of a lease.
     fn leased_partitions(&mut self, lease: LeaseId) -> Result<Vec<(GroupId, PartitionId)>, TxError>;
 
-    /// Messages that a group has not finished and that are not deleted. Where a group begins in the middle of a
-    /// partition and has no cursor there yet, the older messages may be counted too.
+    /// Unfinished messages of a group, without deleted ones. Where a group starts in the middle of a partition
+    /// without a cursor, older messages may be counted, too.
     fn backlog(&mut self, group: GroupId) -> Result<u64, TxError>;
 
     /// Messages kept in a queue and not deleted.
     fn message_count(&mut self, queue: QueueId) -> Result<u64, TxError>;
 
-    /// Writes a dead letter, in place of an earlier one with the same key.
+    /// Writes or replaces a dead letter.
     fn put_dead_letter(&mut self, letter: DeadLetter);
 
     /// One dead letter.
@@ -309,9 +304,9 @@ pub trait Tx {
         limit: usize,
     ) -> Result<Vec<DeadLetter>, TxError>;
 
-    /// Keys of up to `limit` dead letters of a queue after the key `after`, each with the moment when the message was given
-    /// up. No payload is read. They come by partition, the oldest message of each first. The order
-    /// of partitions is the backend's own.
+    /// Keys of up to `limit` dead letters of a queue after the key `after`, each with the time when the group gave up
+    /// the message, without payloads. They come by partition, the oldest message of each first. The order of
+    /// partitions depends on the backend.
     fn dead_letter_keys(
         &mut self,
         queue: QueueId,

@@ -1,4 +1,4 @@
-//! Cursors, leases, and which partitions are offered.
+//! Cursors, leases, and ready partitions.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ pub(super) fn leased_cursor(id: LeaseId, next: u64, end: u64) -> Cursor {
     Cursor { lease: Some(Box::new(lease)), available_at: until, ..cursor_at(next) }
 }
 
-/// Asks what is offered and answers each with the cursor as it is, as a pop that takes nothing would.
+/// Asks for ready partitions and writes each cursor back unchanged, as a pop that takes nothing would.
 pub(super) async fn offered<B: Backend>(
     bench: &TestStore<B>,
     group: GroupId,
@@ -36,7 +36,7 @@ fn offer(tx: &mut dyn Tx, group: GroupId, limit: usize) -> Result<Vec<PartitionI
     Ok(found)
 }
 
-/// The cursor, or where a group without one begins.
+/// The cursor, or the start of a group without one.
 pub(super) fn current_cursor(
     tx: &mut dyn Tx,
     group: GroupId,
@@ -236,7 +236,7 @@ pub async fn the_next_moment_forgets_what_was_trimmed<B: Backend>() {
     }
 }
 
-pub async fn what_was_offered_longest_ago_comes_first<B: Backend>() {
+pub async fn the_partition_offered_longest_ago_comes_first<B: Backend>() {
     let bench = TestStore::<B>::new().await;
     let (group, partitions) = many(&bench, 5).await;
     let mut first_round = Vec::new();
@@ -261,7 +261,7 @@ pub async fn none_starves_among_many<B: Backend>() {
         for partition in offered(&bench, group, 1 + round % 3).await {
             *turns.entry(partition).or_default() += 1;
         }
-        // Some are always busy getting new messages, which must not push them to the front.
+        // Some partitions always get new messages, which must not move them to the front.
         let busy = partitions[round % 3];
         bench.push(busy, &["more"]).await;
     }

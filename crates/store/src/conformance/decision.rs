@@ -1,4 +1,4 @@
-//! Decisions: one after the other, all or nothing, on disk when answered.
+//! Decisions: serializable, atomic, and durable when answered.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -94,7 +94,7 @@ pub async fn a_decision_that_fails_after_it_wrote_is_undone<B: Backend>() {
         ))
     };
     for number in 1..=3 {
-        // All of them may meet in one commit.
+        // All of them may share one commit.
         let before = bench.submit(|tx| increment(tx, "n"));
         let expected = bench.submit(state);
         let second = second.clone();
@@ -195,8 +195,8 @@ pub async fn an_answered_decision_outlives_a_crash<B: Backend>() {
     }
 }
 
-/// Someone else's write may be told only when it can no longer be lost.
-pub async fn what_was_read_outlives_a_crash<B: Backend>() {
+/// A decision that read a write is answered only when that write is durable.
+pub async fn a_write_that_was_read_outlives_a_crash<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     for round in 1..6u64 {
         let name = ["a", "b", "c", "d", "e"][usize::try_from(round).unwrap() - 1];
@@ -208,8 +208,8 @@ pub async fn what_was_read_outlives_a_crash<B: Backend>() {
             super::put_group(tx, queue, "g", GroupStart::Oldest);
             Ok(())
         });
-        type Look = Box<dyn FnMut(&mut dyn Tx) -> Result<u64, TxError> + Send>;
-        let looks: [Look; 8] = [
+        type ReadOperation = Box<dyn FnMut(&mut dyn Tx) -> Result<u64, TxError> + Send>;
+        let looks: [ReadOperation; 8] = [
             Box::new(|tx| Ok(tx.record("n")?.map_or(0, |record| number(&record.value)))),
             Box::new(move |tx| Ok(u64::from(tx.queue(name)?.is_some()))),
             Box::new(|tx| Ok(tx.queues()?.len() as u64)),
@@ -236,7 +236,7 @@ pub async fn what_was_read_outlives_a_crash<B: Backend>() {
         let which = usize::try_from(round).unwrap() % number_of_looks;
         let mut told = 0;
         for (index, answer) in answers.into_iter().enumerate() {
-            // Only one is waited for, so that nothing but it holds the crash back.
+            // Only one is awaited, so that no other delays the crash.
             if index == which {
                 told = answer.await.unwrap();
             }
@@ -252,15 +252,15 @@ pub async fn what_was_read_outlives_a_crash<B: Backend>() {
     }
 }
 
-fn hear<B: Backend>(bench: &TestStore<B>) -> Arc<Mutex<Vec<Event>>> {
+fn record_events<B: Backend>(bench: &TestStore<B>) -> Arc<Mutex<Vec<Event>>> {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let noted = heard.clone();
     bench.store().set_listener(Arc::new(move |event| noted.lock().unwrap().push(event)));
     heard
 }
 
-/// Waits, within bounds, for an event: it may come a little after the answer.
-async fn comes(heard: &Mutex<Vec<Event>>, wanted: Event) {
+/// Waits, with a limit, for an event: it may come a little after the answer.
+async fn wait_for_event(heard: &Mutex<Vec<Event>>, wanted: Event) {
     for _ in 0..500 {
         if heard.lock().unwrap().contains(&wanted) {
             return;
@@ -270,21 +270,21 @@ async fn comes(heard: &Mutex<Vec<Event>>, wanted: Event) {
     panic!("{wanted:?} never came; heard {:?}", heard.lock().unwrap());
 }
 
-pub async fn whoever_listens_hears_of_new_messages<B: Backend>() {
+pub async fn a_listener_hears_of_new_messages<B: Backend>() {
     let bench = TestStore::<B>::new().await;
     let (queue, partition) = bench.queue_with_partition().await;
-    let heard = hear(&bench);
+    let heard = record_events(&bench);
     bench.push(partition, &["a"]).await;
-    comes(&heard, Event::Appended { queue, partition }).await;
+    wait_for_event(&heard, Event::Appended { queue, partition }).await;
 }
 
-pub async fn whoever_listens_hears_of_a_partition_that_is_free_again<B: Backend>() {
+pub async fn a_listener_hears_of_a_partition_that_is_free_again<B: Backend>() {
     let bench = TestStore::<B>::new().await;
     let (queue, partition) = bench.queue_with_partition().await;
     let group = bench.group(queue, "g", GroupStart::Oldest).await;
     bench.push(partition, &["a", "b", "c", "d"]).await;
-    let heard = hear(&bench);
-    // With and without anyone asking while it was leased.
+    let heard = record_events(&bench);
+    // With and without a query for ready partitions while it was leased.
     for (next, asked) in [(1, false), (2, true), (3, false)] {
         assert_eq!(bench.run(move |tx| tx.ready_partitions(group, 1)).await, [partition]);
         bench.put_cursor(group, partition, leased_cursor(LeaseId(Uuid::from_u128(1)), next - 1, next)).await;
@@ -293,11 +293,11 @@ pub async fn whoever_listens_hears_of_a_partition_that_is_free_again<B: Backend>
         }
         heard.lock().unwrap().clear();
         bench.put_cursor(group, partition, cursor_at(next)).await;
-        comes(&heard, Event::Freed { queue, group, partition }).await;
+        wait_for_event(&heard, Event::Freed { queue, group, partition }).await;
     }
 }
 
-pub async fn what_a_listener_submits_sees_what_it_heard_of<B: Backend>() {
+pub async fn a_decision_of_a_listener_sees_the_change_of_its_event<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let (_, partition) = bench.queue_with_partition().await;
     let mut pushed = 0;
@@ -316,7 +316,7 @@ pub async fn what_a_listener_submits_sees_what_it_heard_of<B: Backend>() {
                 Some(bench.submit(move |tx| Ok(tx.append(partition, &block(&["x"]), Duration::ZERO).first)));
             assert_eq!(answers.recv().await.unwrap().await.unwrap(), Offset(pushed));
         }
-        // Only the look was waited for, so that nothing but it holds the crash back.
+        // Only the read was awaited, so that nothing else delays the crash.
         bench.restart(Restart::Crash).await;
         drop(push);
         let kept = bench.payloads(partition, 0, pushed + 1).await;
@@ -324,7 +324,7 @@ pub async fn what_a_listener_submits_sees_what_it_heard_of<B: Backend>() {
     }
 }
 
-pub async fn closing_finishes_what_was_taken_in<B: Backend>() {
+pub async fn closing_finishes_submitted_decisions<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let answers: Vec<_> = (0..300).map(|_| bench.submit(|tx| increment(tx, "n"))).collect();
     bench.store().close().await.unwrap();

@@ -1,4 +1,4 @@
-//! Groups: where they begin, and what goes with them.
+//! Groups: their start, and what their removal includes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -118,7 +118,7 @@ pub async fn a_group_from_the_oldest_sees_everything_kept<B: Backend>() {
     assert_eq!(offered(&bench, group, 9).await, [partition]);
 }
 
-/// Three partitions: all older, some newer, all newer than the moment.
+/// Three partitions: one entirely older than the moment, one partly, one entirely newer.
 async fn three_ages<B: Backend>(bench: &TestStore<B>) -> (baton_types::QueueId, [PartitionId; 3]) {
     let queue = bench.queue("q").await;
     let [older, mixed, newer] = [
@@ -143,7 +143,7 @@ pub async fn a_group_from_a_moment_sees_what_came_since<B: Backend>() {
         bench.restart(restart).await;
         let place = bench.run(move |tx| tx.offset_at(mixed, moment)).await;
         assert_eq!(place, Offset(1));
-        // Exact where the group has a cursor or a partition is all older or newer; else at most everything.
+        // Exact with a cursor, or where a partition is entirely older or newer; else at most everything.
         assert!((3..=4).contains(&backlog(&bench, group).await));
         assert_eq!(bench.run(move |tx| tx.cursor(group, older)).await, None);
     }

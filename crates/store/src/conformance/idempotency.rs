@@ -1,4 +1,4 @@
-//! Idempotency keys: the first answer, kept with the effects.
+//! Idempotency keys: the first answer is stored with the effects.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Messages: append, read, find, give up.
+//! Messages: append, read, find, trim.
 
 use std::time::Duration;
 
@@ -225,7 +225,7 @@ pub async fn a_moment_is_found_among_stored_and_uncommitted_messages<B: Backend>
         let pushes: Vec<_> = (0..3)
             .map(|_| {
                 let push = bench.submit(move |tx| Ok(tx.append(partition, &block(&["c"]), Duration::ZERO)));
-                // Each answer is compared within one decision, whatever is on disk by then.
+                // Each answer is compared within one decision, independent of what is on disk.
                 let check = bench.submit(move |tx| {
                     let row = tx.partition_by_id(partition)?.unwrap();
                     let mut times = Vec::new();
@@ -304,7 +304,7 @@ pub async fn a_trim_backwards_changes_nothing<B: Backend>() {
     bench.trim(PartitionId(u64::MAX / 2), 4).await;
 }
 
-pub async fn what_is_trimmed_is_read_no_more_once_its_segment_is_gone<B: Backend>() {
+pub async fn trimmed_messages_are_not_read_once_their_segment_is_gone<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let (_, partition) = bench.queue_with_partition().await;
     for push in [&["0", "1"][..], &["2", "3"], &["4"]] {
@@ -382,7 +382,7 @@ pub async fn a_deleted_message_is_marked_until_it_is_trimmed<B: Backend>() {
         assert_eq!(row(&bench, partition).await.deleted.ranges(), [(2, 3)]);
         assert_eq!(bench.run(move |tx| tx.message_count(queue)).await, 1);
     }
-    // Beyond what is kept there is nothing to delete.
+    // Outside the kept range there is nothing to delete.
     for offset in [0, 1, 4, 99] {
         bench.run(move |tx| Ok(tx.delete_message(partition, Offset(offset)))).await;
     }

@@ -1,9 +1,9 @@
-//! What every backend must show: one behaviour suite, written against [`Store`] and [`Tx`].
+//! The conformance suite: the behaviours that every backend must show, written against [`Store`] and [`Tx`].
 //!
 //! A backend says how to open, reopen and crash it ([`Backend`]) and enrols with one line,
-//! `baton_store::conformance!(MyBackend)`, which makes one test of every behaviour here. Always: a behaviour
-//! knows nothing of the backend, moves time only by hand, and waits for answers, never for time. Not here:
-//! speed, damaged files, full disks (those are each backend's own tests).
+//! `baton_store::conformance!(MyBackend)`, which makes a test of every behaviour here. Always: a behaviour knows
+//! nothing of the backend, moves time only by hand, and waits for answers, never for time. Not here: speed, damaged
+//! files, full disks (those are each backend's own tests).
 //!
 //! Start at [`TestStore`], then read any file: one per table.
 
@@ -40,15 +40,15 @@ pub mod record;
 pub mod remembered;
 pub mod time;
 
-/// How the suite gets at a backend.
+/// How the suite controls a backend.
 pub trait Backend: Sized + Send + Sync + 'static {
-    /// An empty place for data.
+    /// A new empty location for data.
     fn empty() -> impl Future<Output = Self> + Send;
 
-    /// Opens what is there.
+    /// Opens the store at this location.
     fn open(&self, clock: Arc<ManualClock>) -> impl Future<Output = Arc<dyn Store>> + Send;
 
-    /// Ends `store` as a crash would, and tells where to find what it left.
+    /// Ends `store` as a crash would. Returns the location of the data that survived.
     fn crash(self, store: Arc<dyn Store>) -> impl Future<Output = Self> + Send;
 }
 
@@ -105,7 +105,7 @@ macro_rules! conformance {
                 a_trim_moves_the_start_exactly
                 a_trim_beyond_the_tail_stops_at_the_tail
                 a_trim_backwards_changes_nothing
-                what_is_trimmed_is_read_no_more_once_its_segment_is_gone
+                trimmed_messages_are_not_read_once_their_segment_is_gone
                 messages_trimmed_before_they_were_committed_are_gone
                 offsets_go_on_after_everything_was_trimmed
                 a_deleted_message_is_marked_until_it_is_trimmed;
@@ -117,7 +117,7 @@ macro_rules! conformance {
                 a_transaction_id_belongs_to_its_partition
                 an_id_is_remembered_also_when_its_message_is_gone
                 without_a_window_nothing_is_remembered
-                what_is_remembered_outlives_a_restart;
+                remembered_ids_outlive_a_restart;
             group:
                 a_group_is_found_by_name_and_number
                 groups_are_told_by_name
@@ -138,7 +138,7 @@ macro_rules! conformance {
                 a_partition_is_offered_when_its_time_has_come
                 the_next_moment_is_that_of_the_first_partition_with_work
                 the_next_moment_forgets_what_was_trimmed
-                what_was_offered_longest_ago_comes_first
+                the_partition_offered_longest_ago_comes_first
                 none_starves_among_many
                 a_leased_partition_keeps_its_turn
                 a_cursor_that_goes_back_is_offered_again
@@ -160,11 +160,11 @@ macro_rules! conformance {
                 a_decision_sees_its_own_writes
                 decisions_begun_in_order_are_run_in_order
                 an_answered_decision_outlives_a_crash
-                what_was_read_outlives_a_crash
-                whoever_listens_hears_of_new_messages
-                whoever_listens_hears_of_a_partition_that_is_free_again
-                what_a_listener_submits_sees_what_it_heard_of
-                closing_finishes_what_was_taken_in
+                a_write_that_was_read_outlives_a_crash
+                a_listener_hears_of_new_messages
+                a_listener_hears_of_a_partition_that_is_free_again
+                a_decision_of_a_listener_sees_the_change_of_its_event
+                closing_finishes_submitted_decisions
                 a_closed_store_says_so
                 statistics_count_the_work;
             model:
@@ -186,7 +186,7 @@ macro_rules! conformance {
     };
 }
 
-/// How a store may come to an end before it is opened again.
+/// How a store is closed before it is opened again.
 #[derive(Clone, Copy, Debug)]
 pub enum Restart {
     Not,
@@ -195,16 +195,16 @@ pub enum Restart {
 }
 
 impl Restart {
-    /// First look without a restart, then after each kind.
+    /// First without a restart, then with each kind.
     pub const ALL: [Self; 3] = [Self::Not, Self::Close, Self::Crash];
 }
 
-/// The moment at which every bench begins.
+/// The start time of every test.
 pub const START_TIME: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
-/// A usual de-duplication window.
+/// A typical dedup window.
 pub const WINDOW: Duration = Duration::from_secs(60);
 
-/// An open store with a clock in hand, and shorthands for what most behaviours arrange.
+/// An open store with a test clock, and shorthands for common steps.
 pub struct TestStore<B> {
     backend: Option<B>,
     store: Option<Arc<dyn Store>>,
@@ -242,7 +242,7 @@ impl<B: Backend> TestStore<B> {
         self.store = Some(self.backend.as_ref().unwrap().open(self.clock.clone()).await);
     }
 
-    /// Takes in a decision at once; awaiting it tells the answer.
+    /// Submits a decision at once; awaiting the future returns the answer.
     pub fn submit<R: Send + 'static>(
         &self,
         decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
@@ -250,7 +250,7 @@ impl<B: Backend> TestStore<B> {
         Box::pin(submit(self.store(), decide))
     }
 
-    /// Runs a decision that must work.
+    /// Runs a decision that must succeed.
     pub async fn run<R: Send + 'static>(
         &self,
         decide: impl FnMut(&mut dyn Tx) -> Result<R, TxError> + Send + 'static,
@@ -293,7 +293,7 @@ impl<B: Backend> TestStore<B> {
         .await;
     }
 
-    /// The messages from `from` to before `to`, read piece by piece as a consumer would.
+    /// The messages from `from` to before `to`, read segment by segment as a consumer would.
     pub async fn messages(&self, partition: PartitionId, from: u64, to: u64) -> Vec<StoredMessage> {
         let segments = self.store().read(partition, Offset(from), Offset(to), usize::MAX).await.unwrap();
         let messages = segments.iter().flat_map(|s| s.messages().collect::<Vec<_>>()).map(Result::unwrap);
@@ -335,7 +335,7 @@ pub fn named_block(payloads: &[&str]) -> MessageBlock {
     block
 }
 
-/// A cursor that stands at `next`.
+/// A cursor at `next`.
 pub fn cursor_at(next: u64) -> Cursor {
     Cursor { next: Offset(next), ..Cursor::default() }
 }
@@ -346,7 +346,7 @@ pub fn seconds(seconds: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    /// A behaviour that is written but not in the list would never run.
+    /// A behaviour that is missing in the list would never run.
     #[test]
     fn every_behaviour_is_in_the_list() {
         let list = include_str!("mod.rs");

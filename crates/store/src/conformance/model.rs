@@ -1,8 +1,8 @@
-//! Random work, compared with a model so plain that it can be believed.
+//! Random operations, compared with a simple model.
 //!
-//! Every step is a decision that tells what it did; the model does the same and then both are asked the same
-//! questions. Steps are begun without waiting, so that many meet in one commit and see each other's writes
-//! before they are on disk; the other variant waits for each, so that none rests on what another looked at.
+//! Every step is a decision that returns what it did; the model applies the same and then both must answer the same
+//! queries. Steps start without waiting, so that many share one commit and see each other's writes before they are
+//! durable. The other variant waits for each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,9 +20,9 @@ use crate::{BoxFuture, Cursor, Durability, Error, GroupStart, OffsetRanges, Tx, 
 const PARTITIONS: [&str; 3] = ["p0", "p1", "p2"];
 const GROUPS: [&str; 2] = ["g0", "g1"];
 
-/// Places in a partition are shares of what it holds, because they are known only when the step runs.
+/// Positions in a partition are fractions of its content, because its size is known only when the step runs.
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     Append {
         partition: usize,
         count: usize,
@@ -60,29 +60,29 @@ enum Step {
     Restart {
         crash: bool,
     },
-    /// Does the step, and then fails.
+    /// Runs the step, and then fails.
     Fail {
-        after: Box<Step>,
+        after: Box<ModelStep>,
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     let whole = whole_step();
     prop_oneof![
         6 => whole_step(),
-        1 => whole.prop_map(|step| Step::Fail { after: Box::new(step) }),
+        1 => whole.prop_map(|step| ModelStep::Fail { after: Box::new(step) }),
     ]
 }
 
-fn whole_step() -> impl Strategy<Value = Step> {
+fn whole_step() -> impl Strategy<Value = ModelStep> {
     let (partition, group) = (0..PARTITIONS.len(), 0..GROUPS.len());
     prop_oneof![
-        8 => (partition.clone(), 1usize..5).prop_map(|(partition, count)| Step::Append { partition, count }),
-        3 => (partition.clone(), any::<u8>()).prop_map(|(partition, share)| Step::Trim { partition, share }),
-        2 => (partition.clone(), any::<u8>()).prop_map(|(partition, share)| Step::Delete { partition, share }),
+        8 => (partition.clone(), 1usize..5).prop_map(|(partition, count)| ModelStep::Append { partition, count }),
+        3 => (partition.clone(), any::<u8>()).prop_map(|(partition, share)| ModelStep::Trim { partition, share }),
+        2 => (partition.clone(), any::<u8>()).prop_map(|(partition, share)| ModelStep::Delete { partition, share }),
         2 => (group.clone(), prop::option::of(-20i64..20))
-            .prop_map(|(group, start)| Step::Subscribe { group, start }),
-        1 => group.clone().prop_map(|group| Step::Unsubscribe { group }),
+            .prop_map(|(group, start)| ModelStep::Subscribe { group, start }),
+        1 => group.clone().prop_map(|group| ModelStep::Unsubscribe { group }),
         5 => (
             group.clone(),
             partition,
@@ -90,21 +90,21 @@ fn whole_step() -> impl Strategy<Value = Step> {
             prop::collection::vec((any::<u8>(), any::<u8>()), 0..3),
             prop_oneof![3 => Just(0u64), 1 => 1u64..20],
         )
-            .prop_map(|(group, partition, share, finished, wait)| Step::Move {
+            .prop_map(|(group, partition, share, finished, wait)| ModelStep::Move {
                 group,
                 partition,
                 share,
                 finished,
                 wait
             }),
-        4 => (group, 1usize..4).prop_map(|(group, limit)| Step::Offer { group, limit }),
-        3 => (1u64..10).prop_map(|seconds| Step::Wait { seconds }),
-        1 => Just(Step::Settle),
-        1 => any::<bool>().prop_map(|crash| Step::Restart { crash }),
+        4 => (group, 1usize..4).prop_map(|(group, limit)| ModelStep::Offer { group, limit }),
+        3 => (1u64..10).prop_map(|seconds| ModelStep::Wait { seconds }),
+        1 => Just(ModelStep::Settle),
+        1 => any::<bool>().prop_map(|crash| ModelStep::Restart { crash }),
     ]
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug)]
 enum StepResult {
     Nothing,
@@ -122,7 +122,7 @@ fn share_of(row: &crate::Partition, share: u8) -> Offset {
 }
 
 fn run_step(
-    step: &Step,
+    step: &ModelStep,
     tx: &mut dyn Tx,
     queue: QueueId,
     partitions: &[PartitionId],
@@ -130,7 +130,7 @@ fn run_step(
     let group_of =
         |tx: &mut dyn Tx, index: usize| Ok::<_, TxError>(tx.group(queue, GROUPS[index])?.map(|g| g.id));
     match step {
-        Step::Append { partition, count } => {
+        ModelStep::Append { partition, count } => {
             let partition = partitions[*partition];
             let texts: Vec<String> = (0..*count).map(|index| format!("text {index}")).collect();
             let block = named_block(&texts.iter().map(String::as_str).collect::<Vec<_>>());
@@ -141,19 +141,19 @@ fn run_step(
             }
             Ok(StepResult::Appended { partition, first, created_at })
         }
-        Step::Trim { partition, share } => {
+        ModelStep::Trim { partition, share } => {
             let partition = partitions[*partition];
             let start = share_of(&tx.partition_by_id(partition)?.unwrap(), *share);
             tx.trim(partition, start)?;
             Ok(StepResult::Trimmed { partition, start })
         }
-        Step::Delete { partition, share } => {
+        ModelStep::Delete { partition, share } => {
             let partition = partitions[*partition];
             let offset = share_of(&tx.partition_by_id(partition)?.unwrap(), *share);
             tx.delete_message(partition, offset);
             Ok(StepResult::Deleted { partition, offset })
         }
-        Step::Subscribe { group, start } => {
+        ModelStep::Subscribe { group, start } => {
             let now = tx.now();
             let start = start.map_or(GroupStart::Oldest, |seconds| {
                 GroupStart::At(Timestamp::from_micros(now.micros() + seconds * 1_000_000))
@@ -161,12 +161,12 @@ fn run_step(
             let id = put_group(tx, queue, GROUPS[*group], start);
             Ok(StepResult::Subscribed { name: *group, group: id, start })
         }
-        Step::Unsubscribe { group } => {
+        ModelStep::Unsubscribe { group } => {
             let Some(group) = group_of(tx, *group)? else { return Ok(StepResult::Nothing) };
             tx.remove_group(group);
             Ok(StepResult::Unsubscribed { group })
         }
-        Step::Move { group, partition, share, finished, wait } => {
+        ModelStep::Move { group, partition, share, finished, wait } => {
             let Some(group) = group_of(tx, *group)? else { return Ok(StepResult::Nothing) };
             let partition = partitions[*partition];
             let row = tx.partition_by_id(partition)?.unwrap();
@@ -185,7 +185,7 @@ fn run_step(
             tx.put_cursor(group, partition, cursor.clone(), Durability::Now);
             Ok(StepResult::Moved { group, cursors: vec![(partition, cursor)] })
         }
-        Step::Offer { group, limit } => {
+        ModelStep::Offer { group, limit } => {
             let Some(group) = group_of(tx, *group)? else { return Ok(StepResult::Nothing) };
             let found = tx.ready_partitions(group, *limit)?;
             let mut cursors = Vec::new();
@@ -197,27 +197,27 @@ fn run_step(
             }
             Ok(StepResult::Offered { group, limit: *limit, now: tx.now(), cursors })
         }
-        Step::Fail { after } => {
+        ModelStep::Fail { after } => {
             run_step(after, tx, queue, partitions)?;
             Err(Error::Busy(Duration::ZERO).into())
         }
-        Step::Wait { .. } | Step::Settle | Step::Restart { .. } => Ok(StepResult::Nothing),
+        ModelStep::Wait { .. } | ModelStep::Settle | ModelStep::Restart { .. } => Ok(StepResult::Nothing),
     }
 }
 
-/// What the store says of everything, in one decision.
+/// The whole visible state of the store, read in one decision.
 #[derive(Debug)]
-struct Told {
+struct StoreState {
     now: Timestamp,
     kept: u64,
     rows: Vec<crate::Partition>,
-    /// Per partition: moments and the offsets found for them.
+    /// Per partition: times and the offsets found for them.
     moments: Vec<Vec<(Timestamp, Offset)>>,
-    /// Backlog, next moment, cursors.
+    /// Backlog, next ready time, cursors.
     groups: BTreeMap<GroupId, (u64, Option<Timestamp>, Vec<Option<Cursor>>)>,
 }
 
-fn look(tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<Told, TxError> {
+fn read_state(tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<StoreState, TxError> {
     let (now, kept, rows) = (tx.now(), tx.message_count(queue)?, tx.partitions(queue, None, 99)?);
     let mut moments = Vec::new();
     for row in &rows {
@@ -236,18 +236,18 @@ fn look(tx: &mut dyn Tx, queue: QueueId, partitions: &[PartitionId]) -> Result<T
         }
         groups.insert(group.id, (tx.backlog(group.id)?, tx.next_ready_at(group.id)?, cursors));
     }
-    Ok(Told { now, kept, rows, moments, groups })
+    Ok(StoreState { now, kept, rows, moments, groups })
 }
 
 #[derive(Default)]
-struct Log {
-    /// The moment of every message ever appended.
+struct LogModel {
+    /// The time of every message ever appended.
     times: Vec<Timestamp>,
     start: u64,
     deleted: BTreeSet<u64>,
 }
 
-impl Log {
+impl LogModel {
     fn tail(&self) -> u64 {
         self.times.len() as u64
     }
@@ -273,16 +273,16 @@ struct Subscription {
 
 #[derive(Default)]
 struct Model {
-    logs: BTreeMap<PartitionId, Log>,
+    logs: BTreeMap<PartitionId, LogModel>,
     groups: BTreeMap<GroupId, Subscription>,
 }
 
-/// Bounds on what may be told: at least, at most.
+/// Bounds of a valid answer: at least, at most.
 type Bounds<T> = (T, T);
 
 impl Model {
-    /// The unfinished messages; for a group that begins in the middle of a partition without a cursor the
-    /// store may count all of them. Deleted ones are left out if `count`, else left in.
+    /// The unfinished messages. For a group that starts in the middle of a partition without a cursor the store may
+    /// count all of them. Excludes deleted ones if `count`.
     fn unfinished(&self, group: &Subscription, partition: PartitionId, count: bool) -> Bounds<u64> {
         let log = &self.logs[&partition];
         let of = |from: u64, finished: Option<&OffsetRanges>| {
@@ -363,7 +363,7 @@ impl Model {
         self.groups.get_mut(&group).unwrap().cursors.extend(cursors.iter().cloned());
     }
 
-    fn compare(&self, told: &Told) -> Result<(), TestCaseError> {
+    fn compare(&self, told: &StoreState) -> Result<(), TestCaseError> {
         let kept: usize = self.logs.values().map(|log| log.kept().len()).sum();
         prop_assert_eq!(told.kept, kept as u64);
         for ((row, moments), (id, log)) in told.rows.iter().zip(&told.moments).zip(&self.logs) {
@@ -413,8 +413,9 @@ impl Model {
     }
 }
 
-/// Steps that are under way.
-type Pending = Vec<(BoxFuture<'static, Result<StepResult, Error>>, BoxFuture<'static, Result<Told, Error>>)>;
+/// Steps in flight.
+type Pending =
+    Vec<(BoxFuture<'static, Result<StepResult, Error>>, BoxFuture<'static, Result<StoreState, Error>>)>;
 
 async fn settle(pending: &mut Pending, model: &mut Model) -> Result<(), TestCaseError> {
     for (did, told) in pending.drain(..) {
@@ -428,23 +429,23 @@ async fn settle(pending: &mut Pending, model: &mut Model) -> Result<(), TestCase
     Ok(())
 }
 
-async fn play<B: Backend>(steps: Vec<Step>, wait_for_each: bool) -> Result<(), TestCaseError> {
+async fn run_steps<B: Backend>(steps: Vec<ModelStep>, wait_for_each: bool) -> Result<(), TestCaseError> {
     let mut bench = TestStore::<B>::new().await;
     let queue = bench.queue("q").await;
     let (mut model, mut pending) = (Model::default(), Pending::new());
     let mut partitions = Vec::new();
     for name in PARTITIONS {
         let id = bench.partition(queue, name).await;
-        model.logs.insert(id, Log::default());
+        model.logs.insert(id, LogModel::default());
         partitions.push(id);
     }
-    // Several servers need not draw numbers in order.
+    // Several servers need not assign numbers in order.
     partitions.sort_unstable();
     for step in steps {
         match &step {
-            Step::Wait { seconds } => bench.clock.advance(Duration::from_secs(*seconds)),
-            Step::Settle => settle(&mut pending, &mut model).await?,
-            Step::Restart { crash } => {
+            ModelStep::Wait { seconds } => bench.clock.advance(Duration::from_secs(*seconds)),
+            ModelStep::Settle => settle(&mut pending, &mut model).await?,
+            ModelStep::Restart { crash } => {
                 settle(&mut pending, &mut model).await?;
                 bench.restart(if *crash { Restart::Crash } else { Restart::Close }).await;
             }
@@ -456,7 +457,7 @@ async fn play<B: Backend>(steps: Vec<Step>, wait_for_each: bool) -> Result<(), T
             let done = did.await;
             did = Box::pin(async { done });
         }
-        pending.push((did, bench.submit(move |tx| look(tx, queue, &also))));
+        pending.push((did, bench.submit(move |tx| read_state(tx, queue, &also))));
         if wait_for_each {
             settle(&mut pending, &mut model).await?;
         }
@@ -471,7 +472,7 @@ async fn play<B: Backend>(steps: Vec<Step>, wait_for_each: bool) -> Result<(), T
     Ok(())
 }
 
-/// Runs a property whose cases need the runtime that the test is in.
+/// Runs a property test inside the runtime of the test.
 async fn check<S, F>(cases: u32, strategy: S, property: impl Fn(S::Value) -> F + Send + 'static)
 where
     S: Strategy + Send + 'static,
@@ -489,14 +490,14 @@ where
 }
 
 pub async fn random_work_agrees_with_a_plain_model<B: Backend>() {
-    check(60, prop::collection::vec(step(), 1..80), |steps| play::<B>(steps, false)).await;
+    check(60, prop::collection::vec(step(), 1..80), |steps| run_steps::<B>(steps, false)).await;
 }
 
 pub async fn random_work_that_is_waited_for_agrees_with_a_plain_model<B: Backend>() {
-    check(20, prop::collection::vec(step(), 1..60), |steps| play::<B>(steps, true)).await;
+    check(20, prop::collection::vec(step(), 1..60), |steps| run_steps::<B>(steps, true)).await;
 }
 
-/// A write of a key, of a removal, or a restart.
+/// A write or a removal of a key, or a restart.
 type Touch = (u8, Option<u8>, Option<bool>);
 
 async fn touch<B: Backend>(touches: Vec<Touch>) -> Result<(), TestCaseError> {

@@ -1,4 +1,4 @@
-//! Transaction ids, remembered for a while.
+//! The dedup index of transaction ids.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn find<B: Backend>(bench: &TestStore<B>, partition: PartitionId, id: &'st
     let hash = IdHash::new(id.as_bytes());
     let other = IdHash { check: hash.check ^ 1, ..hash };
     let found = bench.run(move |tx| {
-        let among = tx.find_all_remembered(partition, &named_block(&["nobody's", id]))?;
+        let among = tx.find_all_remembered(partition, &named_block(&["unknown", id]))?;
         assert_eq!(tx.find_remembered(partition, other)?, None, "all bits of a hash count");
         Ok((tx.find_remembered(partition, hash)?, among))
     });
@@ -137,7 +137,7 @@ pub async fn an_id_is_remembered_also_when_its_message_is_gone<B: Backend>() {
     }
 }
 
-pub async fn what_is_remembered_outlives_a_restart<B: Backend>() {
+pub async fn remembered_ids_outlive_a_restart<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let (_, partition) = bench.queue_with_partition().await;
     let ids: Vec<String> = (0..500).map(|i| format!("id {i}")).collect();

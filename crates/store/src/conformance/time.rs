@@ -1,4 +1,4 @@
-//! Time and tokens only rise.
+//! Store time and tokens only rise.
 
 use baton_env::Clock;
 use baton_types::Timestamp;
@@ -20,7 +20,7 @@ pub async fn now_rises_strictly_though_the_clock_stands_still<B: Backend>() {
     }
 }
 
-/// Leases, delays and timers end when as much time has passed as they were given for, or up to a tenth more.
+/// Leases, delays and timers last as long as given, or up to a tenth longer.
 pub async fn a_step_of_the_clock_neither_stops_time_nor_skips_any<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let ten_years = 10 * 365 * 24 * 3600;
@@ -35,7 +35,7 @@ pub async fn a_step_of_the_clock_neither_stops_time_nor_skips_any<B: Backend>() 
         assert!((seconds(89)..seconds(101)).contains(&passed), "{step}: 100 s became {passed:?}");
         assert!(bench.store().now().since(before) < seconds(102), "{step}");
     }
-    // A restart does not lose it either.
+    // A restart keeps the offset.
     bench.clock.set(bench.clock.now().before(seconds(3600)));
     bench.restart(Restart::Crash).await;
     let before = now(&bench).await;
@@ -59,7 +59,7 @@ pub async fn the_store_follows_a_clock_that_was_stepped<B: Backend>() {
     }
 }
 
-/// Whatever a decision wrote, its moment is not forgotten.
+/// The time of a decision survives, whatever it wrote.
 pub async fn now_rises_over_a_restart_though_the_clock_goes_back<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let (queue, partition) = bench.queue_with_partition().await;
@@ -110,7 +110,7 @@ pub async fn no_token_is_given_twice_and_each_is_higher_than_the_last<B: Backend
     }
 }
 
-/// Clients in JavaScript read every number as a double, and send it back as it is then.
+/// JavaScript clients read every number as a double and send it back.
 pub async fn tokens_and_versions_are_exact_as_doubles<B: Backend>() {
     let bench = TestStore::<B>::new().await;
     for _ in 0..20 {
