@@ -1,29 +1,40 @@
 //! A month of simulated time under a steady load: nothing that the process or the directory holds may grow with time.
 //!
 //! The clock is moved 40 minutes at a time, so every resource that is kept per window, per queue, per group or per
-//! lease comes and goes as it does in a month. The files of the log and the cache of messages are
-//! small, so that they are full long before the month is over.
+//! lease comes and goes as it does in a month: messages, dead letters, traces, records, timers, the numbers of each minute,
+//! jobs with their logs and schedules. The files of the log, the caches and the write buffers of the
+//! engine are small, so that they are full long before the month is over.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![cfg(target_os = "linux")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
-use baton_queue::{
-    AckItem, Broker, LeaseClaim, Options, PopRequest, Popped, PushBatch, Subscription, Target,
+use baton_jobs::schedule::ScheduleSpec;
+use baton_jobs::{
+    Jobs, NewJob, NewLogLine, NewLogLines, NewWorker, Outcome, Report, Unique, UniqueScope, When,
 };
-use baton_store::{NewMessage, Store};
+use baton_queue::{
+    AckItem, Broker, LeaseClaim, NewTrace, Options, PopRequest, Popped, PushBatch, Subscription, Target,
+    timer,
+};
+use baton_store::{IdempotencyKey, NewMessage, Store};
 use baton_store_embedded::EmbeddedStore;
 use baton_types::Timestamp;
 use baton_types::wire::AckStatus;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 const STEP: Duration = Duration::from_secs(40 * 60);
 const STEPS_A_DAY: u32 = 36;
+/// How often the broker and the jobs begin anew on the same store, as servers do. A broker that ends writes the numbers of
+/// its last minute.
+const STEPS_A_RUN: u32 = 9;
 const DAYS: u32 = 30;
 const PAYLOAD: [u8; 500] = [b'1'; 500];
 /// The first days and the last, which are compared: the engine merges its files every week or so under this load.
@@ -74,6 +85,18 @@ struct Bench {
     clock: Arc<ManualClock>,
     store: Arc<EmbeddedStore>,
     broker: Broker,
+    jobs: Jobs,
+}
+
+fn broker(store: &Arc<EmbeddedStore>) -> Broker {
+    let options = Options { retention_interval: Duration::from_millis(50), ..Options::default() };
+    Broker::start(store.clone(), options)
+}
+
+/// Jobs whose duties the test runs, as they go by the clock that it moves.
+fn jobs(store: &Arc<EmbeddedStore>) -> Jobs {
+    let options = baton_jobs::Options { sole: true, duties: false, ..baton_jobs::Options::default() };
+    Jobs::start(store.clone(), options)
 }
 
 impl Bench {
@@ -85,26 +108,43 @@ impl Bench {
             min_free_disk: 0,
             log_file_bytes: 256 << 10,
             cache_bytes: 1 << 20,
+            index_cache_bytes: 1 << 20,
+            write_buffer_bytes: 512 << 10,
             ..baton_store_embedded::Options::new(directory.path())
         };
         let store = Arc::new(EmbeddedStore::open(store).unwrap());
-        let options = Options { retention_interval: Duration::from_millis(100), ..Options::default() };
-        let broker = Broker::start(store.clone(), options);
-        Self { directory, clock, store, broker }
+        let (broker, jobs) = (broker(&store), jobs(&store));
+        Self { directory, clock, store, broker, jobs }
+    }
+
+    async fn restart(&mut self) {
+        self.broker.shutdown().await;
+        self.jobs.shutdown().await;
+        (self.broker, self.jobs) = (broker(&self.store), jobs(&self.store));
+    }
+
+    /// How many records there are of each kind. Only so many events of the cluster are kept, more than a month has here.
+    async fn records(&self) -> BTreeMap<String, u64> {
+        let records = baton_store::run(&*self.store, |tx| tx.records("", None, 100_000)).await.unwrap();
+        let mut kinds = BTreeMap::new();
+        for (key, _) in records.into_iter().filter(|(key, _)| !key.starts_with("jobs/event/")) {
+            let end = if key.starts_with("jobs/") { 2 } else { 1 };
+            let kind: Vec<_> = key.split(['/', ' ']).take(end).collect();
+            *kinds.entry(kind.join("/")).or_default() += 1;
+        }
+        kinds
     }
 
     async fn usage(&self) -> Usage {
         let (files, disk) = files(self.directory.path());
         let resident = fs::read_to_string("/proc/self/statm").unwrap();
         let pages: u64 = resident.split(' ').nth(1).unwrap().parse().unwrap();
-        let records =
-            baton_store::run(&*self.store, |tx| Ok(tx.records("", None, 100_000)?.len())).await.unwrap();
         Usage {
             descriptors: fs::read_dir("/proc/self/fd").unwrap().count() as u64,
             files,
             disk,
             memory: pages * 4096,
-            records: records as u64,
+            records: self.records().await.values().sum(),
             ids: self.store.statistics().remembered,
         }
     }
@@ -151,8 +191,107 @@ impl Bench {
         self.broker.ack(messages.map(item).collect()).await.unwrap();
     }
 
+    /// Timers that become messages, that are set anew, and that are called off.
+    async fn timers(&self, step: u32) {
+        let set = |key: String, delay: Duration| timer::Operation::Schedule {
+            queue: "q".into(),
+            transaction_id: format!("timer {key} {step}"),
+            key,
+            partition: "timers".into(),
+            payload: PAYLOAD.to_vec().into(),
+            producer: None,
+            delay,
+        };
+        let later = set(format!("later {step}"), 50 * STEP);
+        let moved = set("moved".into(), 2 * STEP);
+        let operations = (0..5).map(|number| set(format!("{number} {step}"), STEP / 2)).chain([later, moved]);
+        self.broker.timers(operations.collect()).await.unwrap();
+        if step.is_multiple_of(2) {
+            let (queue, key) = ("q".into(), format!("later {step}"));
+            self.broker.timers(vec![timer::Operation::Cancel { queue, key }]).await.unwrap();
+        }
+        while self.broker.fire_timers().await.unwrap().fired > 0 {}
+    }
+
+    /// Jobs that end in every way, with logs and keys, and those of a schedule.
+    async fn work(&self, step: u32) {
+        let worker = NewWorker {
+            name: "w".into(),
+            queues: vec!["work".into()],
+            max_concurrency: 100,
+            ..NewWorker::default()
+        };
+        let worker = self.jobs.register(worker).await.unwrap().worker;
+        let job = |kind: &str| {
+            let mut job = NewJob::new("work", kind, PAYLOAD.to_vec());
+            job.spec.retry.max_retries = 0;
+            job.spec.tags = vec![format!("tag {step}")];
+            job.spec.correlation_id = Some(format!("correlation {step}"));
+            job.spec.concurrency_key = Some(format!("key {}", step / 10));
+            job.spec.concurrency_limit = Some(100);
+            job
+        };
+        let mut delayed = job("plain");
+        delayed.when = When::After(3 * STEP);
+        let mut unique = job("plain");
+        let (key, window) = (format!("unique {step}"), 3 * STEP);
+        unique.unique =
+            Some(Unique { key, scope: UniqueScope::Window, window, on_conflict: Default::default() });
+        let jobs = vec![job("plain"), job("fails"), job("lost"), job("cancelled"), delayed, unique];
+        let key = IdempotencyKey::new(format!("call {step}"), "month", b"");
+        let enqueued = self.jobs.enqueue(jobs, Some(key)).await.unwrap();
+        self.jobs.cancel(enqueued[3].job_id, false, Some("not needed".into())).await.unwrap();
+        let leased = self.jobs.lease(worker, 100, Duration::ZERO).await.unwrap().jobs;
+        assert!(leased.len() >= 4, "{leased:?}");
+        let mut reports = Vec::new();
+        for one in &leased {
+            let line = NewLogLine { level: Default::default(), message: "at work".into(), at: None };
+            self.jobs
+                .log(NewLogLines { execution: one.execution, first: 1, lines: vec![line] })
+                .await
+                .unwrap();
+            let outcome = match &*one.spec.job_type {
+                "lost" => continue,
+                "fails" => Outcome::Failed,
+                _ => Outcome::Succeeded,
+            };
+            reports.push(Report::new(one.id, one.execution.fence, outcome));
+        }
+        self.jobs.report(reports).await.unwrap();
+        // The leader finds a worker silent for a lease only while it looks often enough.
+        for _ in 0..8 {
+            self.clock.advance(Duration::from_secs(5));
+            self.jobs.sweep().await.unwrap();
+        }
+    }
+
+    /// Notes of a consumer about a message.
+    async fn trace(&self, step: u32) {
+        let mut batch = PushBatch::default();
+        let id = format!("traced {step}");
+        let message = NewMessage { transaction_id: Some(&id), payload: b"1", ..NewMessage::default() };
+        batch.add("q", "traced", &message).unwrap();
+        let partition = self.broker.push(batch).await.unwrap()[0].partition;
+        let trace = NewTrace {
+            id: id.clone(),
+            partition,
+            transaction_id: id,
+            group: "g".into(),
+            event_type: "info".into(),
+            names: ["always".into(), format!("name {step}")].into(),
+            data: RawValue::from_string("{}".into()).unwrap(),
+            worker: "w".into(),
+        };
+        self.broker.trace(trace).await.unwrap();
+    }
+
     async fn step(&self, step: u32) {
         self.push("q", step).await;
+        self.trace(step).await;
+        self.timers(step).await;
+        if step.is_multiple_of(3) {
+            self.work(step).await;
+        }
         self.consume("q", "g", 0).await;
         // A queue and a group that live for a while, one that waits for more, and leases that nobody acks.
         let fleeting = format!("fleeting-{}", step / 10);
@@ -176,16 +315,21 @@ impl Bench {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_month_nothing_grows() {
-    let (bench, watch) = (Bench::new(), Stopwatch::start());
+    let (mut bench, watch) = (Bench::new(), Stopwatch::start());
     let options = json!({"retentionEnabled": true, "retentionSeconds": 86400});
     bench.broker.configure("q", None, None, options.as_object().unwrap(), false).await.unwrap();
+    let hourly = r#"{"kind": "interval", "everyMs": 3600000, "job": {"jobType": "plain", "queue": "work"}}"#;
+    bench.jobs.put_schedule("hourly".into(), ScheduleSpec::parse(hourly).unwrap(), None).await.unwrap();
     let (mut first, mut last) = (Usage::default(), Usage::default());
     for day in 0..DAYS {
         for step in 0..STEPS_A_DAY {
             bench.step(day * STEPS_A_DAY + step).await;
+            if step % STEPS_A_RUN == 0 {
+                bench.restart().await;
+            }
         }
         let usage = bench.usage().await;
-        println!("day {day}, {:.1?}: {usage:?}", watch.elapsed());
+        println!("day {day}, {:.1?}: {usage:?} {:?}", watch.elapsed(), bench.records().await);
         if day < COMPARED_DAYS {
             first = first.max(usage);
         } else if day >= DAYS - COMPARED_DAYS {

@@ -25,6 +25,11 @@ pub struct Options {
     pub remembered_max: usize,
     /// Rows of the segment index that are collected in memory before they are written at once, about 48 bytes each.
     pub index_rows: usize,
+    /// Bytes of blocks that the engine caches.
+    pub index_cache_bytes: u64,
+    /// The write buffer of a large table of the engine is flushed to a sorted file at this size, that of a small one at half of
+    /// it. With the bound of the engine's journal it decides how much the engine replays at a start.
+    pub write_buffer_bytes: u64,
     /// The largest numbers of queues, partitions and groups.
     pub bounds: StoreLimits,
     /// The clock.
@@ -43,6 +48,8 @@ impl Options {
             log_file_bytes: 32 << 20,
             remembered_max: 20_000_000,
             index_rows: 128 << 10,
+            index_cache_bytes: 32 << 20,
+            write_buffer_bytes: 32 << 20,
             bounds: StoreLimits::default(),
             clock: Arc::new(BootClock::default()),
             resets_clock: false,

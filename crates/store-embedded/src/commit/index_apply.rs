@@ -158,7 +158,7 @@ mod tests {
     fn open_parts(directory: &Path) -> (Log, Database, Tables, SegmentIndex, ApplyQueue) {
         let log = Log::open(directory, 32 << 20, 0, |_, _, _| Ok(())).unwrap();
         let db = Database::builder(directory.join("engine")).open().unwrap();
-        let tables = Tables::open(&db).unwrap();
+        let tables = Tables::open(&db, 1 << 20).unwrap();
         let index = SegmentIndex::new(db.clone(), tables.segments.clone(), 4);
         let queue = ApplyQueue::new(log.end());
         (log, db, tables, index, queue)

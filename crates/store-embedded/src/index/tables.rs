@@ -12,9 +12,6 @@ use fjall::{
     CompressionType, Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, UserKey, UserValue,
 };
 
-/// A table's write buffer is flushed to a sorted file at this size. With the bound of the journal it decides how
-/// much the engine replays at a start.
-const WRITE_BUFFER_BYTES: u64 = 32 << 20;
 /// Sorted files of a table that may overlap before the engine merges them. With many partitions each file has rows
 /// of all partitions and a merge rewrites everything, so merges are rare.
 const SORTED_FILES_UNMERGED: u8 = 12;
@@ -51,15 +48,15 @@ pub struct Tables {
 
 impl Tables {
     /// Opens all tables, and creates those that are missing.
-    pub fn open(db: &Database) -> fjall::Result<Self> {
+    pub fn open(db: &Database, write_buffer_bytes: u64) -> fjall::Result<Self> {
         let small = || {
             KeyspaceCreateOptions::default()
-                .max_memtable_size(WRITE_BUFFER_BYTES / 2)
+                .max_memtable_size(write_buffer_bytes / 2)
                 .data_block_compression_policy(CompressionPolicy::disabled())
                 .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(SORTED_FILES_UNMERGED)))
         };
         let blobs = || {
-            small().max_memtable_size(WRITE_BUFFER_BYTES).with_kv_separation(Some(
+            small().max_memtable_size(write_buffer_bytes).with_kv_separation(Some(
                 KvSeparationOptions::default()
                     .compression(CompressionType::None)
                     .separation_threshold(BLOB_FROM_BYTES)
@@ -76,7 +73,7 @@ impl Tables {
             partitions: db.keyspace("partitions", || in_order(small()))?,
             tails: db.keyspace("tails", || in_order(small()))?,
             cursors: db.keyspace("cursors", || in_order(small()))?,
-            segments: db.keyspace("segments", || in_order(small()).max_memtable_size(WRITE_BUFFER_BYTES))?,
+            segments: db.keyspace("segments", || in_order(small()).max_memtable_size(write_buffer_bytes))?,
             records: db.keyspace("records", small)?,
             letters: db.keyspace("letters", blobs)?,
             letter_times: db.keyspace("letter_times", small)?,

@@ -52,7 +52,8 @@ impl Instance {
         let lock = directory::lock_directory(&options.directory)?;
         let free_space = FreeSpace::open(&options.directory, options.min_free_disk);
         let db = open_engine(options)?;
-        let tables = Tables::open(&db).map_err(|e| engine_unusable(options, &e))?;
+        let tables =
+            Tables::open(&db, options.write_buffer_bytes).map_err(|e| engine_unusable(options, &e))?;
         let unsynced = |e: io::Error| Error::Unusable(format!("cannot sync the data directory: {e}"));
         directory::sync_entries(&options.directory).map_err(unsynced)?;
         let mut dedup = load_dedup_index(options, &db, &tables)?;
@@ -173,7 +174,7 @@ fn open_engine(options: &Options) -> Result<Database, Error> {
         .max_journaling_size(JOURNAL_BYTES_MAX)
         .journal_compression(CompressionType::None)
         .manual_journal_persist(true)
-        .cache_size(32 << 20)
+        .cache_size(options.index_cache_bytes)
         .worker_threads(1);
     // A damaged journal can make the engine panic or ask for absurd amounts of memory.
     let db = catch_unwind(AssertUnwindSafe(|| builder.open()));
