@@ -2,7 +2,8 @@
 
 A killed process loses nothing that it has handed to the operating system, so a kill alone cannot tell whether a
 server syncs before it answers. Here a small library stands between the server and its syncs and keeps a copy of
-each file as of its last one; after a kill every file is put back to that copy, as a power cut would leave it.
+each file, and the names in each directory, as of its last one; after a kill every file is put back to that copy, and what
+the synced directories do not name is removed, as a power cut would leave it.
 """
 
 import http.client
@@ -48,10 +49,25 @@ def spied_server(spy, disk, **environment):
     return Server(disk / "data", environment=environment)
 
 
+def forget_entries(directory, disk):
+    """Removes what was not in a directory when it was last synced; returns how many entries that were."""
+    synced = disk / "shadow" / f"{directory.stat().st_ino}.entries"
+    known = set(synced.read_text().splitlines()) if synced.exists() else set()
+    forgotten = 0
+    for path in sorted(directory.iterdir()):
+        if path.name not in known:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            forgotten += 1
+        elif path.is_dir():
+            forgotten += forget_entries(path, disk)
+    return forgotten
+
+
 def cut_the_power(server, disk):
-    """Kills the server and puts every file back to its last sync; returns how many bytes that changed."""
+    """Kills the server and puts every file and directory back to its last sync; returns how many bytes and entries that
+    changed."""
     server.kill()
-    changed = 0
+    changed = forget_entries(server.data, disk)
     for path in sorted(server.data.rglob("*")):
         if not path.is_file():
             continue
@@ -87,6 +103,16 @@ def test_nothing_accepted_or_acked_is_forgotten_in_a_power_cut(spy, disk, rng):
     assert load.accepted() >= 10 * ROUNDS, "enough was accepted between the cuts"
     violations = check(load.history)
     assert violations == [], violations[:20]
+
+
+def test_the_first_messages_of_a_new_directory_survive_a_power_cut(spy, disk):
+    """Its files were synced, but not that they are in the directory, until the first checkpoint."""
+    with spied_server(spy, disk) as server:
+        for n in range(3):
+            server.push("q", n)
+        cut_the_power(server, disk)
+        server.start()
+        assert data_of(server.pop("q", batch=10)) == [0, 1, 2]
 
 
 def test_the_checker_reports_a_disk_that_lies_about_its_syncs(spy, disk, rng):
