@@ -14,6 +14,8 @@ use crate::{DeadLetterFilter, DeadLetterPage, Error, ListedLetter, Replayed};
 
 /// Letters of a queue that are looked at for their causes: the newest.
 const LOOKED_AT: usize = 500;
+/// Bytes of payloads that may be read along with them: a dashboard asks every few seconds.
+const LOOKED_AT_BYTES: usize = 16 << 20;
 /// Letters whose payloads are read in one decision.
 pub(super) const READ_AT_ONCE: usize = 16;
 
@@ -27,14 +29,24 @@ pub struct Causes {
 }
 
 impl Broker {
-    /// What the newest dead letters of some queues have in common.
+    /// What the newest dead letters of some queues have in common: fewer of them where their payloads are large.
     pub async fn causes(&self, queues: Vec<QueueId>) -> Result<Causes, Error> {
         let (mut partitions, mut errors) = (BTreeSet::new(), BTreeMap::<String, u64>::new());
+        let mut bytes = LOOKED_AT_BYTES;
         for queue in queues {
-            let letters = self.run(move |tx| tx.dead_letters(queue, None, LOOKED_AT)).await?;
-            for letter in letters {
-                partitions.insert(letter.key.partition);
-                *errors.entry(letter.error.unwrap_or_default()).or_insert(0) += 1;
+            let (mut last, mut left, mut at_once): (Option<DeadLetter>, _, _) = (None, LOOKED_AT, 1);
+            while left > 0 && bytes > 0 {
+                let (after, count) = (last.take(), at_once.min(left));
+                let mut letters = self.run(move |tx| tx.dead_letters(queue, after.as_ref(), count)).await?;
+                let largest = letters.iter().map(|letter| letter.payload.len()).max().unwrap_or(0);
+                bytes = bytes.saturating_sub(letters.iter().map(|letter| letter.payload.len()).sum());
+                left = if letters.len() < count { 0 } else { left - count };
+                at_once = (2 * at_once).min(bytes / largest.max(1)).clamp(1, READ_AT_ONCE);
+                for letter in &mut letters {
+                    partitions.insert(letter.key.partition);
+                    *errors.entry(letter.error.take().unwrap_or_default()).or_insert(0) += 1;
+                }
+                last = letters.pop();
             }
         }
         let mut errors: Vec<_> = errors.into_iter().collect();
@@ -109,8 +121,41 @@ impl Broker {
         partition: PartitionId,
         transaction_id: &str,
     ) -> Result<Option<Replayed>, Error> {
-        let (transaction_id, sealer) = (transaction_id.to_string(), Arc::clone(&self.shared.sealer));
-        self.run(move |tx| replay(tx, &sealer, partition, &transaction_id)).await?
+        let Some(key) = self.find_letter(partition, transaction_id).await? else { return Ok(None) };
+        let sealer = Arc::clone(&self.shared.sealer);
+        self.run(move |tx| replay(tx, &sealer, &key)).await?
+    }
+
+    /// The key of the newest dead letter with this transaction id. The letters of the partition are read some at a time,
+    /// as their payloads may be large.
+    pub(super) async fn find_letter(
+        &self,
+        partition: PartitionId,
+        transaction_id: &str,
+    ) -> Result<Option<DeadLetterKey>, Error> {
+        let Some(row) = self.run(move |tx| tx.partition_by_id(partition)).await? else { return Ok(None) };
+        let mut keys = self.dead_letter_keys(row.queue).await?;
+        keys.retain(|(key, _)| key.partition == partition);
+        keys.sort_by_key(|(_, failed_at)| std::cmp::Reverse(*failed_at));
+        for some in keys.chunks(READ_AT_ONCE) {
+            let (some, wanted) = (some.to_vec(), transaction_id.to_owned());
+            let found = self.run(move |tx| {
+                let mut found = None;
+                collect_misses(&some, |(key, _)| {
+                    let is_wanted =
+                        tx.dead_letter(key)?.is_some_and(|letter| letter.transaction_id == wanted);
+                    if is_wanted && found.is_none() {
+                        found = Some(key.clone());
+                    }
+                    Ok(())
+                })?;
+                Ok(found)
+            });
+            if let Some(found) = found.await? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -153,37 +198,15 @@ pub fn letters_of(
     Ok(letters)
 }
 
-/// The newest dead letter with this transaction id.
-pub fn find_letter(
-    tx: &mut dyn Tx,
-    queue: &Queue,
-    partition: PartitionId,
-    transaction_id: &str,
-) -> Result<Option<DeadLetter>, TxError> {
-    let mut after = None;
-    loop {
-        let page = tx.dead_letters(queue.id, after.as_ref(), PAGE)?;
-        let Some(last) = page.last() else { return Ok(None) };
-        after = Some(last.clone());
-        let wanted = |letter: &DeadLetter| {
-            letter.key.partition == partition && letter.transaction_id == transaction_id
-        };
-        if let Some(letter) = page.into_iter().find(wanted) {
-            return Ok(Some(letter));
-        }
-    }
-}
-
 /// Appends a copy of a dead letter to its partition and removes the letter, in one decision.
 fn replay(
     tx: &mut dyn Tx,
     sealer: &Sealer,
-    partition: PartitionId,
-    transaction_id: &str,
+    key: &DeadLetterKey,
 ) -> Result<Result<Option<Replayed>, Error>, TxError> {
-    let Some(row) = tx.partition_by_id(partition)? else { return Ok(Ok(None)) };
+    let (letter, row) = (tx.dead_letter(key), tx.partition_by_id(key.partition));
+    let (Some(letter), Some(row)) = (letter?, row?) else { return Ok(Ok(None)) };
     let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Ok(None)) };
-    let Some(letter) = find_letter(tx, &queue, partition, transaction_id)? else { return Ok(Ok(None)) };
     let letters = [(letter, row.name)];
     let pushed = match push_again(tx, sealer, &queue, &letters)? {
         Ok(pushed) => pushed[0],
@@ -192,7 +215,7 @@ fn replay(
     let [(letter, partition_name)] = letters;
     Ok(Ok(Some(Replayed {
         queue: queue.spec.name.clone(),
-        partition,
+        partition: row.id,
         partition_name,
         original: original(&letter),
         transaction_id: fresh_id(&letter),

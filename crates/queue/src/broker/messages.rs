@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use baton_store::{Queue, Segment};
+use baton_store::{DeadLetterKey, Queue, Segment, Tx, TxError};
 use baton_types::{IdHash, Offset, PartitionId, Timestamp, limits};
 use bytes::Bytes;
 
-use super::dead_letters::{find_letter, letters_of};
+use super::dead_letters::letters_of;
 use super::{Broker, PAGE, resolve};
 use crate::rules::dedup_release::Withdrawal;
 use crate::rules::inspect::Views;
@@ -133,32 +133,46 @@ impl Broker {
         let offset = found.as_ref().map(|message| message.offset);
         let own_id = found.and_then(|message| message.transaction_id);
         let own_id = own_id.unwrap_or_else(|| Bytes::copy_from_slice(transaction_id.as_bytes()));
-        let transaction_id = transaction_id.to_string();
-        self.run(move |tx| {
-            let Some(row) = tx.partition_by_id(partition)? else { return Ok(false) };
-            let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(false) };
-            let kept = offset.filter(|offset| *offset >= row.start && !row.deleted.contains(*offset));
-            let letters = match kept {
-                Some(offset) => letters_of(tx, &queue, partition, offset)?,
-                None => find_letter(tx, &queue, partition, &transaction_id)?.into_iter().collect(),
-            };
-            let deletes = kept.is_some() || !letters.is_empty();
-            let known = if deletes { tx.find_remembered(partition, IdHash::new(&own_id))? } else { None };
-            let withdrawal = match known {
-                Some(known) => Withdrawal::of_id(tx, &queue, partition, &own_id, known.offset.plus(1))?,
-                None => None,
-            };
-            if let Some(offset) = kept {
-                tx.delete_message(partition, offset);
-            }
-            letters.iter().for_each(|letter| tx.remove_dead_letter(&letter.key));
-            if let Some(withdrawal) = withdrawal {
-                withdrawal.write(tx)?;
-            }
-            Ok(deletes)
-        })
-        .await
+        let id = own_id.clone();
+        if self.run(move |tx| delete(tx, partition, &id, offset, None)).await? {
+            return Ok(true);
+        }
+        let Some(letter) = self.find_letter(partition, transaction_id).await? else { return Ok(false) };
+        self.run(move |tx| delete(tx, partition, &own_id, offset, Some(&letter))).await
     }
+}
+
+/// Deletes a message that is kept, with its dead letters, else the given letter of it; whether there was either.
+fn delete(
+    tx: &mut dyn Tx,
+    partition: PartitionId,
+    own_id: &Bytes,
+    offset: Option<Offset>,
+    letter: Option<&DeadLetterKey>,
+) -> Result<bool, TxError> {
+    let Some(row) = tx.partition_by_id(partition)? else { return Ok(false) };
+    let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(false) };
+    let kept = offset.filter(|offset| *offset >= row.start && !row.deleted.contains(*offset));
+    let letters = match (kept, letter) {
+        (Some(offset), _) => letters_of(tx, &queue, partition, offset)?,
+        (None, Some(letter)) => tx.dead_letter(letter)?.into_iter().collect(),
+        (None, None) => Vec::new(),
+    };
+    if kept.is_none() && letters.is_empty() {
+        return Ok(false);
+    }
+    let withdrawal = match tx.find_remembered(partition, IdHash::new(own_id))? {
+        Some(known) => Withdrawal::of_id(tx, &queue, partition, own_id, known.offset.plus(1))?,
+        None => None,
+    };
+    if let Some(offset) = kept {
+        tx.delete_message(partition, offset);
+    }
+    letters.iter().for_each(|letter| tx.remove_dead_letter(&letter.key));
+    if let Some(withdrawal) = withdrawal {
+        withdrawal.write(tx)?;
+    }
+    Ok(true)
 }
 
 impl MessageFilter {
