@@ -292,7 +292,7 @@ def test_no_refusal_names_a_type_of_the_program(server, path):
 @pytest.mark.parametrize(
     "headers, hint",
     [
-        ({"Content-Encoding": "gzip"}, "uncompressed"),
+        ({"Content-Encoding": "gzip"}, "push_compression"),
         ({"Content-Encoding": "zstd", "Content-Type": "application/json"}, "uncompressed"),
         ({"Content-Type": "application/x-queen-push"}, "binary_push"),
         ({"Content-Type": "application/octet-stream"}, "application/json"),

@@ -136,9 +136,12 @@ def test_a_leased_partition_gives_nothing_to_its_group(server, queue):
 
 def test_true_is_spelled_true_or_1(server, queue):
     server.push(queue, 1, 2, 3, 4)
-    for spelling, leased in (("1", False), ("true", False), ("TRUE", True)):
+    for spelling, leased in (("1", False), ("true", False), ("0", True)):
         (message,) = server.pop(queue, autoAck=spelling)
         assert bool(message["leaseId"]) is leased
+    for spelling in ("TRUE", "yes", "2"):
+        answer = server.get(pop_path(queue, autoAck=spelling))
+        assert answer.status == 400 and "autoAck is true or false" in answer.json["error"], answer
 
 
 def test_an_automatic_ack_moves_on_without_a_lease(server, queue):
@@ -284,10 +287,15 @@ def test_a_new_group_is_recorded_on_its_first_pop(server, queue):
     assert data_of(server.pop(queue, consumerGroup="g", subscriptionMode="all", batch=5)) == ["new"]
 
 
-@pytest.mark.parametrize("mode", ["", "all", "from_beginning", "unheard-of"])
-def test_any_other_mode_starts_at_the_oldest(server, queue, mode):
+@pytest.mark.parametrize("mode", ["", "all", "from_beginning"])
+def test_another_mode_starts_at_the_oldest(server, queue, mode):
     server.push(queue, 1, 2)
     assert data_of(server.pop(queue, consumerGroup="g", subscriptionMode=mode, batch=5)) == [1, 2]
+
+
+def test_an_unknown_mode_is_refused(server, queue):
+    answer = server.get(pop_path(queue, consumerGroup="g", subscriptionMode="newest"))
+    assert answer.status == 400 and "subscriptionMode is one of all, new, new-only" in answer.json["error"], answer
 
 
 def test_queue_mode_always_starts_at_the_oldest(server, queue):

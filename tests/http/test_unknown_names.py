@@ -120,6 +120,111 @@ def test_the_header_is_short_and_holds_nothing_but_names(server):
     assert header.startswith("a%0D%0Aset-cookie%3A%20x, nnn") and header.endswith(", ...") and len(header) < 500
 
 
+UUID = "01900000-0000-7000-8000-000000000001"
+
+
+def sample(schema, schemas, members=()):
+    """A value that fits a schema, with every member that is known. The objects on the way to `members` have an unknown one."""
+    if "$ref" in schema:
+        return sample(schemas[schema["$ref"].rsplit("/", 1)[1]], schemas, members)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return schema["enum"][0]
+    for several in ("oneOf", "anyOf", "allOf"):
+        if several in schema:
+            return sample(schema[several][0], schemas, members)
+    if "properties" in schema:
+        unknown = {"noSuchMember": 1} if members == ("",) else {}
+        inner = lambda name: members[1:] if members[:1] == (name,) else ()
+        known = {name: sample(inside, schemas, inner(name)) for name, inside in schema["properties"].items()}
+        return unknown | known | ({"payload": "bnVsbA=="} if "timerKey" in known else {})
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) else kind
+    if kind == "array":
+        return [sample(schema["items"], schemas, members)]
+    if kind == "string":
+        return {"uuid": UUID, "date-time": "2026-01-01T00:00:00Z"}.get(schema.get("format"), "x")
+    return {"integer": 1, "number": 1.0, "boolean": True, "object": {}}.get(kind, "any")
+
+
+def places(schema, schemas, before=()):
+    """The ways to all objects of a schema whose members are known."""
+    if "$ref" in schema:
+        yield from places(schemas[schema["$ref"].rsplit("/", 1)[1]], schemas, before)
+    for several in ("oneOf", "anyOf", "allOf"):
+        if several in schema:
+            yield from places(schema[several][0], schemas, before)
+    if "properties" in schema:
+        yield (*before, "")
+        for name, inside in schema["properties"].items():
+            yield from places(inside, schemas, (*before, name))
+    if "items" in schema:
+        yield from places(schema["items"], schemas, before)
+
+
+def test_no_route_ignores_a_member_in_silence_at_any_depth(server, ids):
+    document = server.get("/api/openapi.json").json
+    schemas, silent, tried = document["components"]["schemas"], [], 0
+    for method, path, route in routes(server):
+        if "requestBody" not in route:
+            continue
+        given = route["requestBody"]["content"]["application/json"]["schema"]
+        for schema in given.get("oneOf", [given]):
+            for place in places(schema, schemas):
+                body = sample(schema, schemas, place)
+                tried += 1
+                answer = server.call(method, filled(path, ids), body=body)
+                if not noticed(answer, path, "noSuchMember"):
+                    silent.append((method, path, ".".join(place), answer.status, answer.body[:150]))
+    assert tried > 80 and not silent, f"{tried}:\n" + "\n".join(map(str, silent))
+
+
+def test_a_route_without_a_body_ignores_none_in_silence(server, ids):
+    silent = []
+    for method, path, route in routes(server):
+        if "requestBody" not in route and method != "GET":
+            answer = server.call(method, filled(path, ids), body={"noSuchMember": 1})
+            if not noticed(answer, path, "noSuchMember"):
+                silent.append((method, path, answer.status, answer.body[:150]))
+    assert not silent, "\n".join(map(str, silent))
+
+
+def malformed(schema):
+    """A value that does not fit the schema of a parameter; none where any text fits."""
+    if "enum" in schema:
+        return "nonsense"
+    return {"integer": "abc", "boolean": "perhaps", "number": "abc"}.get(schema.get("type")) or (
+        "noon" if schema.get("format") == "date-time" else None
+    )
+
+
+# What a call must have before its parameters matter.
+NEEDED = {
+    "GET /api/v1/pop": {"query": "namespace=n&"},
+    "PUT /api/v1/schedules/{schedule}": {
+        "call": {"body": {"kind": "interval", "everyMs": 60_000, "enabled": False, "job": {"jobType": "t"}}}
+    },
+}
+
+
+def test_no_route_takes_a_malformed_value_for_another(server, ids, queue):
+    server.push(queue, 1)
+    silent, tried = [], 0
+    for method, path, route in routes(server):
+        for parameter in route.get("parameters", []):
+            value = malformed(parameter["schema"]) if parameter["in"] == "query" else None
+            if value is None:
+                continue
+            tried += 1
+            target = filled(path.replace("{queue}", queue), ids)
+            needed = NEEDED.get(f"{method} {path}", {})
+            answer = server.call(method, f"{target}?{needed.get('query', '')}{parameter['name']}={value}", **needed.get("call", {}))
+            if answer.status != 400 or parameter["name"] not in str(answer.json):
+                silent.append((method, path, parameter["name"], answer.status, answer.body[:150]))
+    assert tried > 40 and not silent, f"{tried}:\n" + "\n".join(map(str, silent))
+
+
 @pytest.mark.parametrize("query", ["batch=abc", "partitions=1.5", "timeout=soon", "leaseSeconds=1s", "subscriptionFrom=noon"])
 def test_a_malformed_value_of_a_pop_is_refused(server, queue, query):
     answer = server.get(f"/api/v1/pop/queue/{queue}?{query}&consumerGroup=g")

@@ -27,6 +27,11 @@ impl Ignored {
         self.names.is_empty()
     }
 
+    /// The name that was met first.
+    pub fn first(&self) -> Option<&str> {
+        self.names.first().map(String::as_str)
+    }
+
     /// Adds a name, unless it is there or there are enough.
     pub fn add(&mut self, name: &str) {
         if self.names.iter().any(|known| known == name) {

@@ -1,6 +1,6 @@
 //! Query parameters, by the rules of this API: an integer that does not parse is an error, an empty one counts as
-//! absent, one that is out of range is moved into it, and a boolean is true only as `true` or `1`. Not here: names
-//! that a route does not know (`known`).
+//! absent, one that is out of range is moved into it, and a boolean is `true`, `1`, `false`, `0` or empty. Not here:
+//! names that a route does not know (`known`).
 //!
 //! Start at [`Query::parse`].
 
@@ -46,9 +46,22 @@ impl<'a> Query<'a> {
         self.text(name).map(str::to_owned)
     }
 
-    /// Whether the parameter is `true` or `1`.
-    pub fn flag(&self, name: &str) -> bool {
-        matches!(self.get(name), Some("true" | "1"))
+    /// Whether the parameter is `true` or `1`; anything but a boolean is an error.
+    pub fn flag(&self, name: &str) -> Result<bool, Error> {
+        match self.get(name) {
+            Some("true" | "1") => Ok(true),
+            None | Some("" | "false" | "0") => Ok(false),
+            Some(text) => Err(Error::invalid(format!("{name} is true or false, not {text:?}"))),
+        }
+    }
+
+    /// The parameter as one of these words; `None` when it is absent or empty.
+    pub fn one_of<'w>(&self, name: &str, words: &[&'w str]) -> Result<Option<&'w str>, Error> {
+        let Some(text) = self.text(name) else { return Ok(None) };
+        match words.iter().find(|word| **word == text) {
+            Some(word) => Ok(Some(word)),
+            None => Err(Error::invalid(format!("{name} is one of {}, not {text:?}", words.join(", ")))),
+        }
     }
 
     /// The parameter as a number moved into `min..=max`; `None` when it is absent or empty.
@@ -104,10 +117,25 @@ mod tests {
     }
 
     #[test]
-    fn only_true_and_1_are_true() {
-        let query = Query::parse("a=true&b=1&c=TRUE&d=yes&e&f=").unwrap();
-        let flags: Vec<_> = ["a", "b", "c", "d", "e", "f", "g"].map(|name| query.flag(name)).into();
+    fn a_boolean_is_written_as_one_or_is_an_error() {
+        let query = Query::parse("a=true&b=1&c=false&d=0&e&f=&x=TRUE&y=yes").unwrap();
+        let flags = ["a", "b", "c", "d", "e", "f", "g"].map(|name| query.flag(name).unwrap());
         assert_eq!(flags, [true, true, false, false, false, false, false]);
+        for name in ["x", "y"] {
+            let refused = query.flag(name).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("{name} is true or false, not")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_one_of_those_that_are_known() {
+        let query = Query::parse("mode=count&empty=&other=counts").unwrap();
+        let words = ["list", "count"];
+        assert_eq!(query.one_of("mode", &words).unwrap(), Some("count"));
+        assert_eq!(query.one_of("empty", &words).unwrap(), None);
+        assert_eq!(query.one_of("absent", &words).unwrap(), None);
+        let refused = query.one_of("other", &words).unwrap_err().to_string();
+        assert_eq!(refused, "other is one of list, count, not \"counts\"");
     }
 
     #[test]

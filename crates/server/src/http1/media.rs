@@ -25,7 +25,8 @@ pub fn check(head: &Head<'_>) -> Result<(), Error> {
         && !matches!(encoding.as_str(), "" | "identity")
     {
         return Err(refusal(format!(
-            "a body with Content-Encoding {encoding} is not supported: send the JSON uncompressed, without Content-Encoding"
+            "a body with Content-Encoding {encoding} is not supported: send the JSON uncompressed, and switch off \
+             push_compression of a Queen client (pushCompression)"
         )));
     }
     let Some(media) = head.content_type.map(word) else { return Ok(()) };

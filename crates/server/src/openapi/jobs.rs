@@ -9,15 +9,20 @@ use super::shape::shape;
 
 const STATES: &str = "scheduled|pending|dispatched|running|cancelling|completed|failed|timed_out|cancelled";
 
+/// How often and when a job is tried again.
+pub(super) fn retry() -> Value {
+    json!({
+        "maxRetries?": "whole", "initialDelayMs?": "whole", "multiplier?": "number", "maxDelayMs?": "whole",
+        "jitter?": "number",
+    })
+}
+
 /// A job as a caller describes it.
 pub(super) fn new_job() -> Value {
     json!({
         "jobType": "name", "queue?": "name", "args?": "any", "priority?": "any", "runAt?": "time", "delayMs?": "whole",
         "timeoutMs?": "whole",
-        "retry?": {
-            "maxRetries?": "whole", "initialDelayMs?": "whole", "multiplier?": "number", "maxDelayMs?": "whole",
-            "jitter?": "number",
-        },
+        "retry?": retry(),
         "uniqueKey?": "name", "uniqueScope?": "active|window", "uniqueWindowMs?": "whole",
         "onConflict?": "return|reject|replace", "concurrencyKey?": "name", "concurrencyLimit?": "whole",
         "correlationId?": "name", "tags?": ["name"], "parentId?": "uuid", "dependsOn?": ["text"],

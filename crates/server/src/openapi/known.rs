@@ -332,6 +332,49 @@ mod tests {
     }
 
     #[test]
+    fn every_member_of_an_election_record_is_known() {
+        use baton_election::record::{EpochRecord, Phase, PhaseStep, ProcessRecord, WorkerRecord};
+        let epoch = EpochRecord {
+            epoch_number: 1,
+            coordinator_id: "w".into(),
+            incarnation: "i".into(),
+            nonce: "n".into(),
+            lease_seq: 1,
+            epoch: 1,
+            epoch_start: 1,
+            released: false,
+            step_down: false,
+            handover_to: Some("x".into()),
+            elected_by: "w".into(),
+            duration_ms: 1,
+            lease_ms: 1,
+            process: Some("w.i".into()),
+        };
+        let worker = WorkerRecord {
+            worker_id: "w".into(),
+            last_heartbeat: 1,
+            epoch: Some(1),
+            is_coordinator: Some(true),
+            incarnation: "i".into(),
+            seq: 1,
+            epoch_number: 1,
+            phase: Phase::Ready,
+            phases: vec![PhaseStep { phase: Phase::Ready, at: 1, duration: 1 }],
+        };
+        let process = ProcessRecord::fenced_record("w.i");
+        for (path, action, record) in [
+            ("/api/v1/elections/g", "swap", serde_json::to_value(epoch).unwrap()),
+            ("/api/v1/elections/g", "beat", serde_json::to_value(worker).unwrap()),
+            ("/api/v1/election-processes/w.i", "swap", serde_json::to_value(process).unwrap()),
+        ] {
+            let mut body = serde_json::json!({"action": action, "record": record});
+            assert_eq!(screened(Method::POST, path, "", &body.to_string()), Ok(String::new()), "{body}");
+            body["record"]["epochNumbr"] = 1.into();
+            assert!(screened(Method::POST, path, "", &body.to_string()).is_err(), "{body}");
+        }
+    }
+
+    #[test]
     fn every_route_refuses_or_reports_an_unknown_name() {
         for route in ROUTES {
             let found = screen(route, "no-such-parameter=1", b"");

@@ -92,7 +92,7 @@ fn pop(path: &'static str) -> Operation {
             flag("autopilot", "Leave to the server what of `batch` and `partitions` is not given."),
             flag("conflation", "Only the newest message of each partition; decided by the first pop of a group."),
             whole("leaseSeconds", 0, LEASE_MAX.as_secs(), "How long to hold them; 0 is as the queue says."),
-            one_of("subscriptionMode", "all|new|new-only", "Where a group begins that is new."),
+            one_of("subscriptionMode", "all|new|new-only|from_beginning", "Where a group begins that is new."),
             text("subscriptionFrom", "The same as a moment, or `now`."),
         ])
         .answers(200, "Messages, in the order of their partition, under a lease.", shape(json!({

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::describe::{Operation, delete, get, post, put, text, whole};
-use super::jobs::key;
+use super::jobs::{key, retry};
 use super::shape::shape;
 
 /// What a caller says of a schedule.
@@ -18,7 +18,7 @@ fn described() -> Value {
         "dstOverlap?": "first|last|both", "enabled?": "flag",
         "job": {
             "jobType": "name", "queue?": "name", "args?": "any", "priority?": "any", "timeoutMs?": "whole",
-            "retry?": "object", "concurrencyKey?": "name", "concurrencyLimit?": "whole", "correlationId?": "name",
+            "retry?": retry(), "concurrencyKey?": "name", "concurrencyLimit?": "whole", "correlationId?": "name",
             "tags?": ["name"],
         },
     })

@@ -57,7 +57,7 @@ pub(super) fn elections() -> Vec<Operation> {
         ),
         post(process)
             .body(json!({"oneOf": [
-                one_of(&["swap"], json!({"version?": "text?", "record": "object"})),
+                one_of(&["swap"], json!({"version?": "text?", "record": process_record()})),
                 one_of(&["remove"], json!({})),
             ]}))
             .answers(200, "What it came to.", word("object")),
@@ -81,10 +81,37 @@ fn action() -> Value {
         of(&["join", "heartbeat"], json!({"workerId": "text", "incarnation?": "text?", "leaseMs?": "whole?"})),
         of(&["resign"], json!({"workerId": "text", "incarnation?": "text?", "handoverTo?": "text?"})),
         of(&["force"], json!({"desiredCoordinator?": "text?"})),
-        of(&["swap"], json!({"version?": "text?", "record": "object"})),
-        of(&["beat"], json!({"record": "object"})),
+        of(&["swap"], json!({"version?": "text?", "record": epoch_record()})),
+        of(&["beat"], json!({"record": worker_record()})),
         of(&["leave"], json!({"workerId": "text"})),
     ]})
+}
+
+/// Who coordinates a group, as a participant that decides for itself writes it.
+fn epoch_record() -> Value {
+    json!({
+        "epochNumber": "whole", "coordinatorId": "text", "incarnation": "text", "nonce": "text", "leaseSeq": "whole",
+        "epoch": "whole", "epochStart": "whole", "released?": "flag", "stepDown?": "flag", "handoverTo?": "text?",
+        "electedBy": "text", "durationMs": "whole", "leaseMs": "whole", "process?": "text?",
+    })
+}
+
+/// The heartbeat of such a participant.
+fn worker_record() -> Value {
+    let phase = "observing|election|preparation|ready";
+    json!({
+        "workerId": "text", "lastHeartbeat": "whole", "epoch?": "whole?", "isCoordinator?": "flag?",
+        "incarnation?": "text", "seq?": "whole", "epochNumber?": "whole", "phase?": phase,
+        "phases?": [{"phase": phase, "at": "whole", "duration": "whole"}],
+    })
+}
+
+/// The lease of a process that takes part in many groups.
+fn process_record() -> Value {
+    json!({
+        "workerId": "text", "incarnation": "text", "seq": "whole", "leaseMs": "whole", "renewedAt": "whole",
+        "epoch": "whole", "fenced?": "flag",
+    })
 }
 
 pub(super) fn streams() -> Vec<Operation> {

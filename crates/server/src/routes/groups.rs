@@ -148,7 +148,7 @@ pub(super) fn delete_for_queue(call: Call) -> Answer {
 /// Whether the group is to start as a new one; it is, unless the caller says otherwise.
 fn forgets_subscription(call: &Call) -> Result<bool, Error> {
     let query = call.query()?;
-    Ok(query.text("deleteMetadata").is_none() || query.flag("deleteMetadata"))
+    Ok(query.text("deleteMetadata").is_none() || query.flag("deleteMetadata")?)
 }
 
 /// Changes where a group begins in partitions it has not read.

@@ -93,7 +93,7 @@ const fn route(
     help: &'static str,
     handler: Handler,
 ) -> Route {
-    let body_max = if matches!(method, Method::POST | Method::PUT) { SMALL } else { 0 };
+    let body_max = if matches!(method, Method::GET) { 0 } else { SMALL };
     Route { method, path, access, help, pace: Pace::Prompt, body_max, handler }
 }
 

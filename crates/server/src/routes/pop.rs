@@ -27,6 +27,9 @@ const CHOSEN_PARTITIONS_MAX: u32 = 64;
 /// The pause that is advised to those who ask again and again without waiting.
 const AUTOPILOT_PAUSE_MS: u64 = 100;
 
+/// Where a new group may begin, by the names of Queen.
+const SUBSCRIPTION_MODES: [&str; 4] = ["all", "new", "new-only", "from_beginning"];
+
 /// Pops from any partition of a queue.
 pub(super) fn queue(mut call: Call) -> Answer {
     let target = Target::Queue(call.take_parameter(0));
@@ -56,7 +59,7 @@ fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
     let request = target.and_then(|target| {
         let query = call.query()?;
         let mut request = parse(target, &query, &call.app().options)?;
-        let chosen = is_on_autopilot(&request, &query).then(|| Chosen::by(&mut request, &query, waiters));
+        let chosen = is_on_autopilot(&request, &query)?.then(|| Chosen::by(&mut request, &query, waiters));
         Ok((request, chosen))
     });
     let (broker, routed) = (call.broker().clone(), call.routed());
@@ -96,8 +99,9 @@ struct Chosen {
     batch: u32,
 }
 
-fn is_on_autopilot(request: &PopRequest, query: &Query<'_>) -> bool {
-    query.flag("autopilot") && request.group != QUEUE_MODE && matches!(request.target, Target::Queue(_))
+fn is_on_autopilot(request: &PopRequest, query: &Query<'_>) -> Result<bool, Error> {
+    let has_choice = request.group != QUEUE_MODE && matches!(request.target, Target::Queue(_));
+    Ok(query.flag("autopilot")? && has_choice)
 }
 
 impl Chosen {
@@ -116,15 +120,16 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
     // `group` is what the design of the cluster calls it.
     let group = query.text("consumerGroup").or_else(|| query.text("group")).unwrap_or(QUEUE_MODE);
     names::check("consumerGroup", group)?;
-    let auto_ack = query.flag("autoAck") || query.flag("commitOnDelivery");
-    let conflation = query.flag("conflation");
+    let auto_ack = query.flag("autoAck")? || query.flag("commitOnDelivery")?;
+    let conflation = query.flag("conflation")?;
     if conflation {
         check_conflation(&target, group, auto_ack)?;
     }
     let batch = query.number("batch", 1, POP_BATCH_MAX.into())?;
-    let default_batch = if query.flag("autopilot") { AUTOPILOT_BATCH } else { options.default_batch_size };
+    let default_batch = if query.flag("autopilot")? { AUTOPILOT_BATCH } else { options.default_batch_size };
     let batch = batch.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_batch);
     let partitions = query.number("partitions", 1, POP_PARTITIONS_MAX.into())?;
+    let waits = query.flag("wait")?;
     let default_partitions = if conflation { batch.min(CHOSEN_PARTITIONS_MAX) } else { 1 };
     Ok(PopRequest {
         target,
@@ -133,7 +138,7 @@ fn parse(target: Target, query: &Query<'_>, options: &Options) -> Result<PopRequ
         partitions: partitions.and_then(|n| u32::try_from(n).ok()).unwrap_or(default_partitions),
         auto_ack,
         conflation,
-        wait: Some(wait(query, options)?).filter(|wait| query.flag("wait") && !wait.is_zero()),
+        wait: Some(wait(query, options)?).filter(|wait| waits && !wait.is_zero()),
         lease: query
             .number("leaseSeconds", 0, LEASE_MAX.as_secs())?
             .filter(|seconds| *seconds > 0)
@@ -183,10 +188,11 @@ fn subscription(group: &str, query: &Query<'_>, options: &Options) -> Result<Sub
         Some("now") => Some(Subscription::New),
         Some(text) => Some(Subscription::From(query::moment("subscriptionFrom", text)?)),
     };
+    let mode = query.one_of("subscriptionMode", &SUBSCRIPTION_MODES)?;
     if group == QUEUE_MODE {
         return Ok(Subscription::All);
     }
-    Ok(from.unwrap_or_else(|| match query.text("subscriptionMode") {
+    Ok(from.unwrap_or(match mode {
         None => options.default_subscription,
         Some("new" | "new-only") => Subscription::New,
         Some(_) => Subscription::All,

@@ -88,7 +88,10 @@ fn bad_body(detail: String) -> Error {
 pub(super) fn batch(mut call: Call) -> Answer {
     Box::pin(async move {
         let body = call.body()?;
-        let body: Body<'_> = json::parse(&body)?;
+        let (body, others) = json::parse_noting::<Body<'_>>(&body)?;
+        if let Some(name) = others.first() {
+            return Err(bad_body(unknown::message("member", name, &["operations"])));
+        }
         let List::Is(operations) = body.operations else {
             return Err(bad_body("operations must be a list of operations".into()));
         };
@@ -107,6 +110,7 @@ pub(super) fn batch(mut call: Call) -> Answer {
 /// Cancels one timer.
 pub(super) fn cancel(mut call: Call) -> Answer {
     Box::pin(async move {
+        unknown::check_empty(&call.body()?).map_err(|error| bad_body(error.to_string()))?;
         let transaction_id = call.query()?.owned("txn");
         let (queue, key) = (call.take_parameter(0), call.take_parameter(1));
         check_place(&queue, &key)?;
@@ -136,7 +140,7 @@ pub(super) fn list(call: Call) -> Answer {
         let (queue, query) = (call.parameter(0), call.query()?);
         names::check("queue", queue)?;
         let prefix = query.text("prefix").unwrap_or("");
-        if query.text("mode") == Some("count") {
+        if query.one_of("mode", &["list", "count"])? == Some("count") {
             let (mut count, mut after) = (0, None::<String>);
             loop {
                 let (timers, more) =

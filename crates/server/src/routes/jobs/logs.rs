@@ -46,7 +46,7 @@ pub(in crate::routes) fn logs(call: Call) -> Answer {
     Box::pin(async move {
         let (id, query) = (job_id(&call, 0)?, call.query()?);
         let mut asked = asked(&query)?;
-        if call.wants_events() || query.flag("follow") {
+        if call.wants_events() || query.flag("follow")? {
             if call.jobs().watchers() >= WATCHERS_MAX {
                 return Err(Error::overloaded(format!(
                     "{WATCHERS_MAX} callers watch jobs, which is as many as may"

@@ -11,6 +11,7 @@ use super::parsed;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::reply::Reply;
+use crate::unknown;
 
 fn shown(queue: &QueueView) -> Result<Reply, Error> {
     let tag = HeaderValue::try_from(format!("\"{:016x}\"", queue.tag()));
@@ -58,10 +59,17 @@ pub(in crate::routes) fn set(mut call: Call) -> Answer {
 
 /// Gives out no more jobs.
 pub(in crate::routes) fn pause(call: Call) -> Answer {
-    Box::pin(async move { shown(&call.jobs().pause(call.parameter(0), true).await?) })
+    set_paused(call, true)
 }
 
 /// Gives out jobs again.
 pub(in crate::routes) fn resume(call: Call) -> Answer {
-    Box::pin(async move { shown(&call.jobs().pause(call.parameter(0), false).await?) })
+    set_paused(call, false)
+}
+
+fn set_paused(mut call: Call, paused: bool) -> Answer {
+    Box::pin(async move {
+        unknown::check_empty(&call.body()?)?;
+        shown(&call.jobs().pause(call.parameter(0), paused).await?)
+    })
 }

@@ -16,6 +16,7 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json;
 use crate::reply::Reply;
+use crate::unknown;
 
 fn worker_id(call: &Call) -> Result<WorkerId, Error> {
     let text = call.parameter(0);
@@ -101,8 +102,9 @@ fn shown(id: WorkerId, worker: &Worker, now: Timestamp, policy: &Policy) -> Valu
 }
 
 /// Forgets a worker that leaves.
-pub(in crate::routes) fn deregister(call: Call) -> Answer {
+pub(in crate::routes) fn deregister(mut call: Call) -> Answer {
     Box::pin(async move {
+        unknown::check_empty(&call.body()?)?;
         call.jobs().deregister(worker_id(&call)?).await?;
         Ok(Reply::nothing())
     })
