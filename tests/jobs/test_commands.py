@@ -87,3 +87,9 @@ def test_a_schedule_feeds_a_worker(jobs, programs, name):
     assert time.monotonic() - began < 60
     assert jobs.messages(ended[0]["jobId"]) == [name]
     jobs.call("DELETE", f"/schedules/{name}")
+
+
+def test_a_server_that_is_alone_says_why_it_cannot_hand_its_jobs_over(programs):
+    [shown] = programs.json("nodes")
+    code, said, err = programs.baton("nodes", "--drain", shown["nodes"][0]["nodeId"])
+    assert (code, said) == (1, "") and "the only one on its store" in err, err

@@ -172,7 +172,26 @@ def test_an_operator_drains_a_server_and_sees_it_happen(crew):
     assert other.post("/api/v1/nodes/nobody/drain").status == 404
     # Of three that share the jobs evenly nothing is moved for nothing.
     cluster = other.json("/cluster")
+    assert cluster["leader"]["lock"] == "orchestrix:coordinator:leader", "the name that the design has for it"
     assert len(cluster["nodes"]) >= 3 and crew.leader()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_stopping_all_servers_with_jobs_is_no_reason_for_a_warning(tmp_path, count):
+    with Crew(tmp_path, count=count) as crew:
+        crew.settled()
+        for _ in range(20):
+            answer = crew.any().post("/api/v1/jobs", {"jobType": "t", "queue": "q", "delayMs": 600_000})
+            assert answer.status == 201, answer
+        before = [len(member.output) for member in crew.members]
+        for member in crew.members:
+            member.terminate()
+        for member in crew.members:
+            assert member.wait() == 0, member.text()
+        texts = ["".join(member.output[lines:]) for member, lines in zip(crew.members, before, strict=True)]
+        assert not any(" WARN " in text or " ERROR " in text for text in texts), "\n".join(texts)
+        # The last one had something to say, so its log is no proof by silence.
+        assert any("the last server leaves; its jobs wait for the next one" in text for text in texts), "\n".join(texts)
 
 
 def test_seeded_faults_one_after_the_other_leave_a_history_without_fault(tmp_path, rng):

@@ -193,6 +193,8 @@ async fn an_operator_can_have_a_node_drain_and_take_it_back() {
         view.nodes.iter().any(|one| one.is_leader && one.node.name == "b")
     })
     .await;
+    let refused = second.ask_to_drain("b", true).await.unwrap_err().to_string();
+    assert!(refused.contains("no other server could take the jobs"), "{refused}");
     second.ask_to_drain(&id, false).await.unwrap();
     until(&second, "it takes part again", |view| slices(view, "a") > 9).await;
     assert!(second.ask_to_drain("unknown", true).await.is_err());

@@ -160,13 +160,7 @@ impl Draining {
             let done = match self.drain.step(seen) {
                 DrainStep::Offer => run(&*shared.store, move |tx| offer(tx, &node, None, &prefix)).await,
                 DrainStep::Leave(case) => {
-                    if self.has_jobs {
-                        tracing::warn!(
-                            case = case.word(),
-                            slices = seen.left,
-                            "jobs are left without an owner"
-                        );
-                    }
+                    self.log_leave(case, seen.left);
                     run(&*shared.store, move |tx| offer(tx, &node, Some(case), &prefix)).await
                 }
                 DrainStep::Wait => return false,
@@ -182,6 +176,15 @@ impl Draining {
             }
         }
         true
+    }
+
+    /// The last server leaves its jobs to the next one that starts, which is no problem.
+    fn log_leave(&self, case: HandoffCase, slices: usize) {
+        match case {
+            _ if !self.has_jobs => {}
+            HandoffCase::D => tracing::info!(slices, "the last server leaves; its jobs wait for the next one"),
+            _ => tracing::warn!(case = case.word(), slices, "jobs are left without an owner"),
+        }
     }
 
     fn log_result(&self, shared: &Shared) {

@@ -161,6 +161,8 @@ impl Jobs {
         run(&*self.shared.store, move |tx| {
             let (now, nodes) = (tx.now(), node_record::all(tx)?);
             let log = Log::open(tx)?;
+            let is_active = |known: &&node_record::Known| known.node.is_active(now, dead_after);
+            let active: Vec<_> = nodes.iter().filter(is_active).map(|known| Arc::clone(&known.id)).collect();
             let mut named = nodes.into_iter().filter(|known| {
                 let is_named = known.node.name == wanted && known.node.is_alive(now, dead_after);
                 *known.id == *wanted || is_named
@@ -176,6 +178,11 @@ impl Jobs {
                     "node_dead",
                     format!("node {id} is dead; nothing is left to drain"),
                 )));
+            }
+            if drain && !active.iter().any(|other| *other != id) {
+                let message =
+                    format!("no other server could take the jobs of node {id}: start one, or stop this one");
+                return Ok(Err(Error::conflict("sole_node", message)));
             }
             node.is_to_drain = drain;
             node_record::put(tx, &id, &node, Some(&record))?;
