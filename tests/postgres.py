@@ -47,7 +47,9 @@ class Postgres:
             env={**os.environ, **self.environment, "BATON_POSTGRES_OPTIONS": f"{os.environ.get('BATON_POSTGRES_OPTIONS', '')} {options}"},
             **({"user": user.pw_uid, "group": user.pw_gid} if user else {}),
         )
-        return self.hear().startswith("ready")
+        ready, _, directory = self.hear().strip().partition(" ")
+        self.directory = Path(directory)
+        return ready == "ready"
 
     def hear(self):
         return self.process.stdout.readline()
@@ -62,6 +64,10 @@ class Postgres:
 
     def start(self):
         self.say("start")
+
+    def log(self):
+        """The lines of its log."""
+        return (self.directory / "log").read_text().splitlines()
 
     def sql(self, statement):
         """Runs a statement and tells what it answered, one row per line."""

@@ -13,10 +13,10 @@ use self::decode::{
 };
 use self::statements::{
     BACKLOG, DEAD_LETTER_KEYS, DEAD_LETTER_PAGE, DEAD_LETTERS, DEDUP_IDS, GROUPS, IDS_PER_BLOCK,
-    LEASED_PARTITIONS, LOCK_VERSIONS, MESSAGE_AND_PARTITION_COUNTS, NEXT_IDS, OFFSET_AT_TIME, PARTITION_PAGE,
-    PARTITION_PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED, PARTITIONS_LOCKED_NOWAIT, QUEUES, READY,
-    READY_AT_COLUMN, READY_LOCKED, READY_OR_LOCKED, RECORD_PAGE, RECORDS, SEGMENT_TIMES, SEGMENTS,
-    SLOT_COLUMN, SLOTS, UPCOMING,
+    LEASED_PARTITIONS, LOCK_VERSIONS, MESSAGE_AND_PARTITION_COUNTS, NEXT_IDS, OFFSET_AT_TIME,
+    PARTITION_COUNT, PARTITION_PAGE, PARTITION_PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED,
+    PARTITIONS_LOCKED_NOWAIT, QUEUES, READY, READY_AT_COLUMN, READY_LOCKED, READY_OR_LOCKED, RECORD_PAGE,
+    RECORDS, SEGMENT_TIMES, SEGMENTS, SLOT_COLUMN, SLOTS, UPCOMING,
 };
 pub use self::statements::{BEGIN, COUNT_UNCHANGED, ROLLBACK, VERSIONS};
 use crate::client::connection::{
@@ -40,6 +40,8 @@ const SLOTS_PREFETCHED: usize = 256;
 pub enum FetchError {
     Database(DatabaseError),
     Corrupt(Error),
+    /// Others hold partitions that this fetch must not wait for.
+    Locked,
 }
 
 impl From<DatabaseError> for FetchError {
@@ -108,7 +110,7 @@ pub async fn fetch_rows(
     }
     let before = statements.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     statements.add_ids(batch, missing.ids);
-    statements.add_partitions(&missing, options.locks_partitions, options.is_nowait);
+    let locked = statements.add_partitions(&missing, options.locks_partitions, options.is_nowait);
     for page in &missing.partition_pages {
         statements.add_partition_page(*page);
     }
@@ -135,6 +137,11 @@ pub async fn fetch_rows(
     let after = statements.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     let (statements, handlers) = (statements.statements, statements.handlers);
     let results = options.connection.run(statements).await?;
+    if let Some((locked, count)) = locked
+        && (results[locked].len() as i64) < results[count][0].get::<i64>(0)
+    {
+        return Err(FetchError::Locked);
+    }
     let versions = (Versions::read(&results[before][0]), Versions::read(&results[after][0]));
     // A locking fetch skips what others hold, so its ready indexes are never complete and never cached.
     if versions.0.commits != options.commits && !options.locks_partitions {
@@ -182,9 +189,16 @@ impl FetchPlan {
         });
     }
 
-    fn add_partitions(&mut self, missing: &MissingRows, locks: bool, is_nowait: bool) {
+    /// Adds the statements. Returns those, of a fetch that must not wait for locks, whose results say how many
+    /// partitions it locked and how many there are.
+    fn add_partitions(
+        &mut self,
+        missing: &MissingRows,
+        locks: bool,
+        is_nowait: bool,
+    ) -> Option<(usize, usize)> {
         if missing.partitions.is_empty() && missing.names.is_empty() && missing.whole_queues.is_empty() {
-            return;
+            return None;
         }
         let params = || {
             let (queues, names): (Vec<i64>, Vec<String>) =
@@ -200,7 +214,7 @@ impl FetchPlan {
             (true, false) => PARTITIONS_LOCKED,
             (false, _) => PARTITIONS,
         };
-        self.add(text, params(), move |target, rows| {
+        let locked = self.add(text, params(), move |target, rows| {
             for row in &rows {
                 let entry = read_partition(row, true, true)?;
                 // A decision that needs a whole queue reads each of its partitions, empty ones too.
@@ -225,6 +239,7 @@ impl FetchPlan {
         if locks {
             self.add(SLOTS, params(), |target, rows| read_slots(target, &rows, 0));
         }
+        (locks && is_nowait).then(|| (locked, self.add(PARTITION_COUNT, params(), |_, _| Ok(()))))
     }
 
     fn add_partition_page(&mut self, page: (QueueId, Option<PartitionId>, usize)) {

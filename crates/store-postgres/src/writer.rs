@@ -99,6 +99,9 @@ pub struct Writer {
     record_contention: u32,
     /// Whether partitions are read with locks.
     lock_mode: LockMode,
+    /// Whether cached rows are used that any commit of another server may outdate: ready indexes, and records
+    /// that are not validated first. PostgreSQL logs the conflict when such a commit fails.
+    shared_row_mode: LockMode,
     /// Rows that the next batch need not fetch.
     row_cache: RowCache,
     /// The commits that were sent and not confirmed yet.
@@ -151,6 +154,7 @@ impl From<FetchError> for AttemptError {
         match trouble {
             FetchError::Database(failure) => failure.into(),
             FetchError::Corrupt(error) => Self::Failed(error),
+            FetchError::Locked => Self::LockOrder,
         }
     }
 }
@@ -185,6 +189,7 @@ impl Writer {
             partitions_to_lock: MissingRows::default(),
             record_contention: 0,
             lock_mode: LockMode::default(),
+            shared_row_mode: LockMode::default(),
             row_cache: RowCache::default(),
             in_flight: VecDeque::new(),
             must_drain: false,
@@ -304,6 +309,7 @@ impl Writer {
             AttemptError::StaleCache => {}
             AttemptError::LockOrder if is_patient => {}
             AttemptError::Retry if is_patient => {
+                self.shared_row_mode.on_conflict();
                 if self.touches_records {
                     self.record_contention = RECORD_LOCK_BATCHES;
                 }

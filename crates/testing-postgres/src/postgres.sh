@@ -14,7 +14,7 @@ start() {
         -c max_connections=300 -c shared_buffers=64MB -c autovacuum_naptime=5s \
         $BATON_POSTGRES_OPTIONS </dev/null >>"$directory/log" 2>&1 &
     pid=$!
-    until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port"; do
+    until "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U baton -d postgres; do
         kill -0 $pid 2>/dev/null || { cat "$directory/log" >&2; rm -rf "$directory"; exit 1; }
         sleep 0.05
     done

@@ -55,11 +55,6 @@ impl DatabaseError {
         matches!(self, Self::Refused { code, .. } if code == DEADLOCK_DETECTED)
     }
 
-    /// Whether a lock was not available, at once or within the lock timeout.
-    pub fn is_lock_timeout(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)
-    }
-
     /// Whether a retry of the transaction may succeed.
     pub fn is_retryable(&self) -> bool {
         let passing = [

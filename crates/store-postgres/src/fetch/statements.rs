@@ -41,12 +41,14 @@ pub const PARTITIONS_LOCKED: &str = concat!(
     any_of!(),
     " ORDER BY id FOR UPDATE"
 );
-/// Fails instead of waiting for a lock.
+/// Waits for no lock: leaves out what others hold. Their number is compared with [`PARTITION_COUNT`]; with
+/// `NOWAIT` PostgreSQL would log an error each time.
 pub const PARTITIONS_LOCKED_NOWAIT: &str = concat!(
     "SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions WHERE id = ",
     any_of!(),
-    " ORDER BY id FOR UPDATE NOWAIT"
+    " ORDER BY id FOR UPDATE SKIP LOCKED"
 );
+pub const PARTITION_COUNT: &str = concat!("SELECT count(*) FROM partitions WHERE id = ", any_of!());
 pub const SLOTS: &str = concat!(
     "SELECT partition_id, group_id, next, line, lease_id, body FROM slots WHERE partition_id = ",
     any_of!()

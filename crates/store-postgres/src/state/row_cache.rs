@@ -53,6 +53,11 @@ impl RowCache {
         (self.partitions, self.ready_indexes) = Default::default();
     }
 
+    /// Forgets which partitions are ready. The commit of any other server may change that.
+    pub fn forget_ready_indexes(&mut self) {
+        self.ready_indexes.clear();
+    }
+
     pub fn forget_records(&mut self) {
         self.records = CachedRecords::default();
     }

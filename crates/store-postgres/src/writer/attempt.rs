@@ -12,7 +12,7 @@ use super::{AttemptError, Writer};
 use crate::client::connection::{PgConnection, param, statement, to_bigint};
 use crate::commit::{CommitPlan, read_versions};
 use crate::context::RETRY_AFTER;
-use crate::fetch::{self, FetchError, FetchOptions, ROLLBACK, Versions};
+use crate::fetch::{self, FetchOptions, ROLLBACK, Versions};
 use crate::state::batch::BatchState;
 use crate::state::catalog::Catalog;
 use crate::state::row_cache::{self, RowCache};
@@ -115,6 +115,10 @@ impl Writer {
         if !is_optimistic || self.record_contention > 0 {
             cache.forget_records();
         }
+        let is_shared = !self.shared_row_mode.begin_batch();
+        if is_shared {
+            cache.forget_ready_indexes();
+        }
         let is_stale = !is_fresh && cache.has_records();
         self.clock.observe(catalog.latest_time());
         self.clock.observe_number(catalog_version);
@@ -128,7 +132,8 @@ impl Writer {
             if decider.run_until_miss(&mut batch, &mut self.dedup_index, waiting, &mut outcomes) {
                 self.clock = batch.clock;
                 self.touches_records |= batch.reads_records;
-                let freshness = if is_stale { Freshness::Outdated } else { Freshness::LastBatch };
+                let validates_first = is_stale || (is_shared && batch.reads_records);
+                let freshness = if validates_first { Freshness::Outdated } else { Freshness::LastBatch };
                 return Ok(DecidedBatch { batch, outcomes, catalog_version, is_optimistic, freshness });
             }
             decider.collect_missing_rows(
@@ -175,12 +180,7 @@ impl Writer {
                 Ok(versions) => versions,
                 Err(error) => {
                     self.clock = batch.clock;
-                    return Err(match error {
-                        FetchError::Database(error) if is_nowait && error.is_lock_timeout() => {
-                            AttemptError::LockOrder
-                        }
-                        error => error.into(),
-                    });
+                    return Err(error.into());
                 }
             };
             if locks_partitions {
@@ -275,7 +275,12 @@ impl Writer {
         self.clock.observe(self.shared.last_decision_time());
         let mut batch = BatchState::new(self.clock, catalog, std::mem::take(&mut self.ids));
         batch.start_time = self.shared.current_time(self.database_time);
-        std::mem::take(&mut self.row_cache).move_into(&mut batch);
+        let mut cache = std::mem::take(&mut self.row_cache);
+        if !self.shared_row_mode.is_optimistic() {
+            cache.forget_ready_indexes();
+            cache.forget_records();
+        }
+        cache.move_into(&mut batch);
         let mut decider = Decider { names: &self.partition_names, shared: &self.shared };
         let mut outcomes = Vec::new();
         decider.run_until_miss(&mut batch, &mut self.dedup_index, waiting, &mut outcomes);

@@ -4,9 +4,10 @@
 //! how long optimism worked before: a single conflict, as when a queue moves to another server, costs a few
 //! locking batches. Where servers contend for the same partitions all the time, most batches lock.
 
-/// Batches that lock after the first conflict, and at most.
+/// Batches that lock after the first conflict, and at most. PostgreSQL logs each conflict, so servers that
+/// contend for the same partitions all the time try optimism rarely.
 const LOCKED_BATCHES_FIRST: u32 = if cfg!(test) { 1 } else { 4 };
-const LOCKED_BATCHES_MAX: u32 = if cfg!(test) { 1 } else { 64 };
+const LOCKED_BATCHES_MAX: u32 = if cfg!(test) { 1 } else { 512 };
 /// After so many optimistic batches without a conflict the past is forgotten.
 const FORGET_CONFLICT_AFTER: u32 = 256;
 
