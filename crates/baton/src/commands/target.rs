@@ -38,8 +38,9 @@ pub struct Target {
 impl Target {
     /// A client of the server. Its log goes to stderr, filtered by RUST_LOG.
     pub fn client(&self) -> anyhow::Result<Client> {
-        let filter = environment("RUST_LOG")?.unwrap_or_else(|| LOG.into());
-        crate::log::start(tracing_subscriber::EnvFilter::new(filter));
+        // Other programs read this variable too, so what it names need not exist here.
+        let wanted = environment("RUST_LOG")?.and_then(|text| text.parse().ok());
+        crate::log::start(wanted.map_or_else(|| crate::log::filter(LOG), Ok)?);
         // Read here and not by clap, whose usage line shows every flag that the environment sets as required.
         let urls = if self.url.is_empty() { split(&environment("BATON_URL")?) } else { self.url.clone() };
         let mut builder = urls.iter().fold(Client::builder(), |builder, url| builder.url(url.trim()));
