@@ -88,7 +88,7 @@ def test_requests_push_and_pop_over_one_connection(secure, ca, queue):
         assert (empty.status_code, empty.content) == (204, b"")
 
 
-def test_our_own_command_speaks_https(secure, ca, queue):
+def test_our_own_command_speaks_https(secure, ca, queue, tmp_path):
     environment = {**os.environ, "BATON_URL": f"https://localhost:{secure.port}"}
     run = lambda *args, env=environment: subprocess.run([binary(), *args], capture_output=True, text=True, env=env)
     pushed = run("push", queue, '{"n": 1}', "--ca", str(ca[1]))
@@ -97,6 +97,11 @@ def test_our_own_command_speaks_https(secure, ca, queue):
     assert popped.returncode == 0 and json.loads(popped.stdout)["data"] == {"n": 1}, popped
     distrusted = run("queues")
     assert distrusted.returncode == 1 and "certificate" in distrusted.stderr.lower(), distrusted
+    assert "name its authority's certificate (PEM) with --ca or BATON_CA" in distrusted.stderr, distrusted
+    of_another = run("queues", "--ca", str(authority(tmp_path, "another")[1]))
+    assert of_another.returncode == 1 and "The certificate is not trusted" in of_another.stderr, of_another
+    plain = run("queues", "--url", f"http://localhost:{secure.port}")
+    assert plain.returncode == 1 and "its address begins with https://" in plain.stderr, plain
     missing = run("queues", "--ca", "/no/such.pem")
     assert missing.returncode == 1 and "/no/such.pem" in missing.stderr
 
