@@ -313,6 +313,18 @@ def test_a_server_without_queues_tells_how_to_make_one(tmp_path):
         assert programs.json("queues") == []
 
 
+def test_a_queue_is_deleted_only_with_its_name(server, programs, queue):
+    server.push(queue, 1, 2)
+    code, out, err = programs.baton("queues", queue, "--delete")
+    assert code == 1 and out == "" and "its 2 messages" in err and f"--confirm {queue}" in err
+    code, out, err = programs.baton("queues", queue, "--delete", "--confirm", "orders")
+    assert code == 1 and "nothing was deleted" in err
+    assert counts(programs, queue)["total"] == 2
+    assert programs.said("queues", queue, "--delete", "--confirm", queue) == f"deleted {queue}\n"
+    code, out, err = programs.baton("queues", queue, "--delete", "--confirm", queue)
+    assert code == 1 and "Queue not found" in err
+
+
 # Mistakes.
 
 

@@ -281,6 +281,14 @@ def test_a_schedule_in_an_unknown_zone_is_refused(server, queue):
     assert answer.status == 422 and "Mars/Base" in answer.error
 
 
+def test_arguments_are_an_empty_object_unless_given_also_from_schedules(server, queue):
+    enqueued = enqueue(server, queue)
+    put = {"kind": "interval", "everyMs": 3_600_000, "job": {"jobType": "t", "queue": queue}}
+    ok(server.call("PUT", f"{API}/schedules/{queue}", put), 201)
+    fired = ok(server.post(f"{API}/schedules/{queue}/trigger"), 201)["jobId"]
+    assert [job(server, one)["args"] for one in (enqueued, fired)] == [{}, {}]
+
+
 def test_a_worker_hears_of_a_cancellation_at_once(server, queue, worker):
     job_id = enqueue(server, queue)
     lease(server, worker)

@@ -9,10 +9,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates that log.
-const TARGETS: [&str; 23] = [
+const TARGETS: [&str; 25] = [
     "baton",
+    "baton_auth",
     "baton_client",
     "baton_cluster",
+    "baton_config",
     "baton_election",
     "baton_env",
     "baton_jobs",

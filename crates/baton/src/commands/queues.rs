@@ -1,23 +1,33 @@
-//! `baton queues`: lists queues and their backlog.
+//! `baton queues`: what there is and how much waits in it, and deleting a queue.
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use baton_client::{Client, MessageCounts, QueueDetail};
 use comfy_table::presets::UTF8_BORDERS_ONLY;
 use comfy_table::{CellAlignment, Table};
+use serde_json::json;
 
 use super::target::Target;
 use crate::output::Output;
 
-/// List queues, or show one with its partitions and options.
+/// List queues, show one with its partitions and options, or delete one.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   baton queues                    all queues, with how much waits in them
   baton queues orders             one queue: partitions and options
-  baton queues --json | jq .      for programs")]
+  baton queues --json | jq .      for programs
+  baton queues orders --delete --confirm orders     delete the queue with all that it holds")]
 pub struct Args {
     /// Show this queue only
     name: Option<String>,
+
+    /// Delete the queue with its messages, groups and dead letters; needs --confirm
+    #[arg(long, requires = "name")]
+    delete: bool,
+
+    /// The name of the queue once more, as nothing brings it back
+    #[arg(long, value_name = "QUEUE", requires = "delete")]
+    confirm: Option<String>,
 
     #[command(flatten)]
     target: Target,
@@ -27,10 +37,36 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let client = args.target.client()?;
     let mut output = Output::new(args.target.json);
     match &args.name {
+        Some(name) if args.delete => delete(&client, name, args.confirm.as_deref(), &mut output).await?,
         Some(name) => show(&client, name, &mut output).await?,
         None => list(&client, &mut output).await?,
     }
     output.flush()?;
+    Ok(())
+}
+
+async fn delete(
+    client: &Client,
+    name: &str,
+    confirm: Option<&str>,
+    output: &mut Output,
+) -> anyhow::Result<()> {
+    let queue = client.queue(name);
+    let detail = queue.detail().await.with_context(|| format!("cannot delete {name}"))?;
+    match confirm {
+        Some(confirmed) if confirmed == name => {}
+        Some(other) => bail!("--confirm {other} is not the queue {name}; nothing was deleted"),
+        None => bail!(
+            "this deletes the queue and its {} messages for good; repeat it with --confirm {name}",
+            detail.totals.total
+        ),
+    }
+    let existed = queue.delete().await?;
+    if output.is_json() {
+        output.json(&json!({"queue": name, "deleted": existed}))?;
+    } else {
+        output.text(format_args!("deleted {name}"))?;
+    }
     Ok(())
 }
 
