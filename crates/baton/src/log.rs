@@ -9,12 +9,13 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates that log.
-const TARGETS: [&str; 25] = [
+const TARGETS: [&str; 26] = [
     "baton",
     "baton_auth",
     "baton_client",
     "baton_cluster",
     "baton_config",
+    "baton_console",
     "baton_election",
     "baton_env",
     "baton_jobs",

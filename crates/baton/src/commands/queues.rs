@@ -1,4 +1,4 @@
-//! `baton queues`: what there is and how much waits in it, and deleting a queue.
+//! `baton queues`: lists queues and their backlog, and deletes a queue.
 
 use anyhow::{Context, bail};
 use baton_client::{Client, MessageCounts, QueueDetail};

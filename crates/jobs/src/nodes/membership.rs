@@ -182,7 +182,9 @@ impl Draining {
     fn log_leave(&self, case: HandoffCase, slices: usize) {
         match case {
             _ if !self.has_jobs => {}
-            HandoffCase::D => tracing::info!(slices, "the last server leaves; its jobs wait for the next one"),
+            HandoffCase::D => {
+                tracing::info!(slices, "the last server leaves; its jobs wait for the next one")
+            }
             _ => tracing::warn!(case = case.word(), slices, "jobs are left without an owner"),
         }
     }

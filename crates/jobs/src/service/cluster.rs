@@ -161,7 +161,7 @@ impl Jobs {
         run(&*self.shared.store, move |tx| {
             let (now, nodes) = (tx.now(), node_record::all(tx)?);
             let log = Log::open(tx)?;
-            let is_active = |known: &&node_record::Known| known.node.is_active(now, dead_after);
+            let is_active = |known: &&node_record::StoredNode| known.node.is_active(now, dead_after);
             let active: Vec<_> = nodes.iter().filter(is_active).map(|known| Arc::clone(&known.id)).collect();
             let mut named = nodes.into_iter().filter(|known| {
                 let is_named = known.node.name == wanted && known.node.is_alive(now, dead_after);
