@@ -28,11 +28,9 @@ WORDS_LEFT: dict[str, int] = {
     "SECURITY.md": 1,
     "crates/config": 1,
     "crates/election": 1,
-    "crates/env": 3,
     "crates/queue": 41,
     "crates/server": 39,
-    "crates/testing-postgres": 3,
-    "crates/tls": 2,
+    "crates/testing-postgres": 1,
     "docs": 45,
 }
 

@@ -1,9 +1,8 @@
-//! The only door to clocks, randomness, sleeping and fresh ids.
+//! The only access to clocks, randomness, sleeping and fresh ids.
 //!
-//! Everything else asks here, so a test can hold the clock in its hand, and so `clippy.toml` can refuse every
-//! other way. Always: [`Clock::now`] is a wall clock and may jump, so nothing is measured with it;
-//! [`Clock::elapsed`] never goes back. Not here: what a moment means (the store decides what time it is for a
-//! lease). Start at [`Clock`].
+//! All other crates use this one, so that a test can control the clock, and `clippy.toml` can forbid every other way.
+//! Always: [`Clock::now`] is a wall clock and may jump, so no code measures durations with it; [`Clock::elapsed`]
+//! never goes back. Not here: store time, which alone decides about leases. Start at [`Clock`].
 
 #![allow(clippy::disallowed_methods, reason = "this is the door")]
 
@@ -17,12 +16,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use baton_types::{LeaseId, Timestamp};
 use uuid::Uuid;
 
-/// Tells the time.
+/// A clock.
 pub trait Clock: Send + Sync + 'static {
     /// The wall clock. It may jump in both directions.
     fn now(&self) -> Timestamp;
 
-    /// Time since some fixed moment. It never goes back.
+    /// The time since a fixed moment. It never goes back.
     fn elapsed(&self) -> Duration;
 }
 
@@ -49,8 +48,8 @@ impl Clock for SystemClock {
     }
 }
 
-/// The machine's clock, whose [`elapsed`](Clock::elapsed) also counts the time that the machine was asleep. For
-/// leases, which others see run out meanwhile.
+/// The machine's clock, whose [`elapsed`](Clock::elapsed) also counts suspended time. For leases, which expire for
+/// others meanwhile.
 #[derive(Debug, Default)]
 pub struct BootClock(SystemClock);
 
@@ -72,7 +71,7 @@ impl Clock for BootClock {
     }
 }
 
-/// A clock that moves only when told to.
+/// A clock that moves only when a test moves it.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicI64,
@@ -80,7 +79,7 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows `start`.
+    /// A clock at `start`.
     pub fn new(start: Timestamp) -> Self {
         Self { now: AtomicI64::new(start.micros()), elapsed: AtomicI64::new(0) }
     }
@@ -92,12 +91,12 @@ impl ManualClock {
         self.elapsed.fetch_add(micros, Ordering::SeqCst);
     }
 
-    /// Moves the clock forward to a moment.
+    /// Moves the clock forward to a time.
     pub fn advance_to(&self, at: Timestamp) {
         self.advance(at.since(self.now()));
     }
 
-    /// Sets the wall clock, also back. No time goes by.
+    /// Sets the wall clock, also back. The elapsed time stays.
     pub fn set(&self, now: Timestamp) {
         self.now.store(now.micros(), Ordering::SeqCst);
     }
@@ -113,19 +112,20 @@ impl Clock for ManualClock {
     }
 }
 
-/// A slewed clock (as by `adjtime`): it advances with monotonic time and follows a wall clock slowly. So no step of the wall
+/// A slewed clock (as by `adjtime`): it advances with monotonic time and follows a wall clock slowly. So a step of
+/// the wall clock neither expires leases at once nor stops time.
 /// clock makes anything expire at once or stand still.
 #[derive(Clone, Copy, Debug)]
 pub struct SlewedClock {
     at: Timestamp,
-    /// The monotonic time at which it showed `at`.
+    /// The monotonic time at which the clock showed `at`.
     since: Duration,
 }
 
-/// A slewed clock gains at most this part of the time that passes: half of the clock drift that elections and shards
-/// allow for, because what it times must not end early.
+/// A slewed clock gains at most this fraction of the elapsed time: half of the clock drift that elections and shards
+/// allow, because leases must not end early.
 const GAIN_DIVISOR: i64 = 200;
-/// It loses at most this part.
+/// It loses at most this fraction.
 const LOSS_DIVISOR: i64 = 10;
 
 impl SlewedClock {
@@ -144,20 +144,20 @@ impl SlewedClock {
         )
     }
 
-    /// The same, and goes on from there.
+    /// Reads the time, and continues from there.
     pub fn advance(&mut self, wall: Timestamp, elapsed: Duration) -> Timestamp {
         let now = self.read(wall, elapsed);
         (self.at, self.since) = (now, elapsed.max(self.since));
         now
     }
 
-    /// Shows no earlier time than `at` from now on.
+    /// Shows at least `at` from now on.
     pub fn raise(&mut self, at: Timestamp) {
         self.at = self.at.max(at);
     }
 }
 
-/// Measures how long something takes.
+/// Measures elapsed time.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -173,11 +173,11 @@ impl Stopwatch {
     }
 }
 
-/// Fills `bytes` from the operating system's source of randomness.
+/// Fills `bytes` with random bytes of the operating system.
 ///
 /// # Panics
 ///
-/// When the operating system has none to give, in which case nothing that needs secrets may go on.
+/// If the operating system has none: code that needs secrets must not continue.
 pub fn random_bytes(bytes: &mut [u8]) {
     getrandom::fill(bytes).expect("the operating system gives random bytes");
 }
@@ -187,13 +187,13 @@ pub fn random_u64() -> u64 {
     u64::from_le_bytes(random())
 }
 
-/// A few random bytes. The system is asked for many at a time: asking takes longer than what most ids are made for.
+/// A few random bytes from a buffer. One system call for each id would cost more than the id.
 fn random<const N: usize>() -> [u8; N] {
     thread_local!(static SUPPLY: RefCell<RandomBuffer> = const { RefCell::new(RandomBuffer { bytes: [0; 512], left: 0 }) });
     SUPPLY.with_borrow_mut(RandomBuffer::take)
 }
 
-/// Random bytes that nobody has been given yet.
+/// Random bytes that were not handed out yet.
 struct RandomBuffer {
     bytes: [u8; 512],
     left: usize,
@@ -206,7 +206,7 @@ impl RandomBuffer {
             self.left = self.bytes.len();
         }
         self.left -= N;
-        // What was given to somebody is nobody else's.
+        // Bytes are cleared when they are handed out.
         std::array::from_fn(|index| std::mem::take(&mut self.bytes[self.left + index]))
     }
 }
@@ -222,33 +222,33 @@ pub fn fresh_lease() -> LeaseId {
     LeaseId(fresh_uuid())
 }
 
-/// Lets the current task rest. For back-off between tries; to wait for an event, wait for the event.
+/// Suspends the current task. Use it for back-off; to wait for an event, wait for the event.
 pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// An alarm that can be set again and again without a new allocation, for code that polls by hand.
+/// A resettable timer without allocations, for code that polls by hand.
 #[derive(Debug)]
 pub struct ResettableSleep(Pin<Box<tokio::time::Sleep>>);
 
 impl ResettableSleep {
-    /// An alarm that rings after `duration`.
+    /// A timer that fires after `duration`.
     pub fn after(duration: Duration) -> Self {
         Self(Box::pin(tokio::time::sleep(duration)))
     }
 
-    /// Sets it again: it rings `duration` from now.
+    /// Resets it to fire `duration` from now.
     pub fn reset(&mut self, duration: Duration) {
         self.0.as_mut().reset(tokio::time::Instant::now() + duration);
     }
 
-    /// Whether it has rung; if not, the task is woken when it does.
+    /// Whether it has fired; if not, it wakes the task when it fires.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.0.as_mut().poll(cx)
     }
 }
 
-/// Lets the current thread rest. For back-off between tries; to wait for an event, wait for the event.
+/// Suspends the current thread. Use it for back-off; to wait for an event, wait for the event.
 pub fn sleep_blocking(duration: Duration) {
     std::thread::sleep(duration);
 }

@@ -1,12 +1,12 @@
-//! What shards cost: the time to spread them, the processor time of a server whose workers only beat, and the time until
-//! everybody has heard of a change.
+//! Measures the cost of shards: the time to plan them, the processor time of a server with idle workers, and the time
+//! until all workers have received a change.
 //!
 //! Starts the program named by the first argument and speaks plain ZMTP to it, one connection per worker.
 //!
 //!     cargo run --package baton-shards --example load -- target/debug/baton
 //!
-//! Further arguments, each with its default: workers that beat (10000), their shards (100000), seconds to watch (30),
-//! workers that hear of a change (1000), `sticky` or `contiguous`.
+//! Further arguments, each with its default: workers that send heartbeats (10000), their shards (100000), seconds to
+//! measure (30), workers that receive a change (1000), `sticky` or `contiguous`.
 
 #![allow(clippy::unwrap_used, reason = "a measurement may stop at the first surprise")]
 
@@ -24,9 +24,9 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 const BEAT: Duration = Duration::from_secs(5);
-/// Ticks of processor time in a second, as Linux tells them.
+/// Ticks of processor time in a second on Linux.
 const TICKS: f64 = 100.0;
-/// Connections that are begun at the same time.
+/// Concurrent connection attempts.
 const BEGINNING_MAX: usize = 64;
 
 fn main() {
@@ -41,11 +41,11 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         beat(&Server::start(program, allocation), workers, shards, seconds).await;
-        tell(&Server::start(program, allocation), told, shards).await;
+        measure_change(&Server::start(program, allocation), told, shards).await;
     });
 }
 
-/// How long it takes to spread shards anew when a worker joins.
+/// The time to plan shards again when a worker joins.
 fn spread(shards: u32, workers: u32, allocation: Allocation) {
     let rules = Rules {
         allocation,
@@ -59,7 +59,7 @@ fn spread(shards: u32, workers: u32, allocation: Allocation) {
         let beat = Heartbeat {
             is_registration: true,
             shard_count: Some(shards),
-            ..Heartbeat::of(format!("w{worker:06}"))
+            ..Heartbeat::from_worker(format!("w{worker:06}"))
         };
         service.apply(&Request::Heartbeat(beat), &rules, now).unwrap();
     };
@@ -72,7 +72,7 @@ fn spread(shards: u32, workers: u32, allocation: Allocation) {
             let watch = Stopwatch::start();
             changed.rebalance(&rules, now);
             let spread = watch.elapsed();
-            let snapshot = Snapshot::of(Arc::new(changed), 1);
+            let snapshot = Snapshot::compute(Arc::new(changed), 1);
             assert_eq!(snapshot.unassigned, 0);
             spread
         })
@@ -127,10 +127,10 @@ impl Drop for Server {
     }
 }
 
-/// What all workers of a run count together.
+/// Counters that all workers of a run share.
 #[derive(Default)]
 struct Counts {
-    /// Workers that have been told their shards.
+    /// Workers that have received their shards.
     joined: AtomicU64,
     assignments: AtomicU64,
 }
@@ -144,7 +144,7 @@ async fn beat(server: &Server, workers: u32, shards: u32, seconds: u32) {
     let counts = Arc::new(Counts::default());
     let watch = Stopwatch::start();
     begin(server, "beating", 0..workers, shards, &counts).await;
-    quiet(&counts, u64::from(workers)).await;
+    wait_until_settled(&counts, u64::from(workers)).await;
     println!("{workers} workers have joined after {:.1} s", watch.elapsed().as_secs_f64());
     let (before, answered) = (server.processor(), counts.assignments.load(Ordering::Relaxed));
     let watch = Stopwatch::start();
@@ -159,11 +159,11 @@ async fn beat(server: &Server, workers: u32, shards: u32, seconds: u32) {
     );
 }
 
-async fn tell(server: &Server, workers: u32, shards: u32) {
+async fn measure_change(server: &Server, workers: u32, shards: u32) {
     let counts = Arc::new(Counts::default());
-    // Every second number, so that one more comes before the others and moves them all.
+    // Only odd numbers, so that a worker can join before the others and move all of their shards.
     begin(server, "told", 1..workers + 1, shards, &counts).await;
-    quiet(&counts, workers.into()).await;
+    wait_until_settled(&counts, workers.into()).await;
     let before = counts.assignments.load(Ordering::Relaxed);
     let watch = Stopwatch::start();
     begin(server, "told", 0..1, shards, &counts).await;
@@ -178,8 +178,8 @@ async fn tell(server: &Server, workers: u32, shards: u32) {
     println!("one more worker: half of {workers} were told after {half:?}, all after {:?}", watch.elapsed());
 }
 
-/// Waits until all have joined and no assignment has changed between two heartbeats.
-async fn quiet(counts: &Counts, workers: u64) {
+/// Waits until all have joined and no assignment changed between two heartbeats.
+async fn wait_until_settled(counts: &Counts, workers: u64) {
     while counts.joined.load(Ordering::Relaxed) < workers {
         baton_env::sleep(Duration::from_millis(50)).await;
     }
@@ -221,7 +221,7 @@ async fn begin(server: &Server, service: &str, ids: std::ops::Range<u32>, shards
     }
 }
 
-/// A DEALER, as far as it takes.
+/// A minimal DEALER socket.
 struct Worker {
     stream: TcpStream,
     buffer: Vec<u8>,
@@ -244,7 +244,7 @@ impl Worker {
         worker
     }
 
-    /// Sends; a server that has ended is noticed when nothing comes back.
+    /// Sends a message; if the server has ended, the next receive notices.
     async fn send(&mut self, text: &str) {
         let mut frame = vec![0x02];
         frame.extend((text.len() as u64).to_be_bytes());
@@ -252,8 +252,7 @@ impl Worker {
         let _ = self.stream.write_all(&frame).await;
     }
 
-    /// The next frame, from what was read or yet to be read; what is read is not lost when this is given up. `None` when
-    /// the server has ended.
+    /// The next frame, from the buffer or the socket. Cancel-safe. `None` when the server has ended.
     async fn frame(&mut self) -> Option<(u8, Vec<u8>)> {
         loop {
             if let Some((flags, from, length)) = self.head()
@@ -278,7 +277,7 @@ impl Worker {
         Some((flags, 9, usize::try_from(u64::from_be_bytes(length.try_into().unwrap())).unwrap()))
     }
 
-    /// Waits for a message, and answers pings meanwhile; whether one came before the end.
+    /// Waits for a message, and answers pings meanwhile. Returns whether one came.
     async fn receive(&mut self) -> bool {
         loop {
             let Some((flags, body)) = self.frame().await else { return false };

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// How shards are spread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Allocation {
-    /// One run of numbers per worker, in the order of their ids. A change moves about a third of all shards.
+    /// One range of numbers per worker, in the order of their ids. A change moves about a third of all shards.
     #[default]
     Contiguous,
     /// As few moves as possible.
@@ -60,7 +60,7 @@ fn sticky(count: u32, candidates: &[Candidate], held: &[u32]) -> Vec<u32> {
         .collect();
     let mut holds = vec![0; candidates.len()];
     keepers.iter().flatten().for_each(|keeper| holds[*keeper] += 1);
-    // How many each worker may still take; the lowest numbers are kept.
+    // How many more shards each worker may take; it keeps its lowest numbers.
     let mut room = shard_counts(count, candidates, &holds);
     let mut plan = vec![0; count as usize];
     for (shard, keeper) in keepers.iter().enumerate() {
@@ -224,7 +224,7 @@ mod tests {
             let shares: Vec<u32> = rest.iter().map(|worker| counts[worker.number as usize - 1]).collect();
             prop_assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1, "{shares:?}");
             let moved = held.iter().zip(&now).filter(|(a, b)| a != b).count() as u32;
-            // Whatever the balance, those that stay must take what the leavers had, and give what joiners get.
+            // Workers that stay must take the shards of leavers, and give shards to joiners, in any balance.
             let taken: u32 = rest.iter().map(|w| w.number as usize - 1).map(|at| counts[at].saturating_sub(kept[at])).sum();
             prop_assert_eq!(moved, taken);
         }

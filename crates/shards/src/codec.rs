@@ -1,7 +1,6 @@
-//! A service as bytes: small numbers take one byte, and shards with one owner and one token are one run.
+//! The stored form of a service: small numbers take one byte, and shards with one owner and one token are one run.
 //!
-//! Always: what is written can be read back as it was; what cannot be read is said to be damaged, and nothing is
-//! guessed. Start at [`encode`].
+//! Always: decoding returns exactly what was encoded, or an error. Start at [`encode`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +10,12 @@ use baton_types::Timestamp;
 
 use crate::service::{Service, Shard, Status, Worker};
 
-/// The first byte: a format without owners of workers, which is written while no worker has one.
+/// The first byte: a format without owners of workers, used while no worker has one.
 const FORMAT: u8 = 1;
 /// A format with owners of workers.
 const FORMAT_OWNED: u8 = 2;
 
-/// The bytes of a service.
+/// Encodes a service.
 pub fn encode(service: &Service) -> Vec<u8> {
     let owned = service.workers.values().any(|worker| worker.owner.is_some());
     let mut out = vec![if owned { FORMAT_OWNED } else { FORMAT }];
@@ -73,7 +72,7 @@ fn micros(at: Timestamp) -> u64 {
     u64::try_from(at.micros()).unwrap_or(0)
 }
 
-/// Seven bits a byte, the lowest first; the eighth tells that more follow.
+/// Seven bits a byte, the lowest first; the eighth says that more follow.
 fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -92,7 +91,7 @@ fn put_option(out: &mut Vec<u8>, text: Option<&str>) {
     put_text(out, text.unwrap_or(""));
 }
 
-/// The service that bytes tell of.
+/// Decodes a service.
 pub fn decode(bytes: &[u8]) -> Result<Service, Error> {
     let mut reader = Reader(bytes);
     read_service(&mut reader).ok_or_else(|| Error::Corrupt("the record of a service of shards".into()))
@@ -217,7 +216,7 @@ impl Reader<'_> {
     }
 }
 
-/// Numbers of workers, as a beat record holds them, behind the moment at which they were heard.
+/// Encodes a heartbeat record: the time, and the numbers of the workers heard then.
 pub fn encode_heartbeats(at: Timestamp, workers: &[u32]) -> Vec<u8> {
     let mut out = Vec::with_capacity(16 + 2 * workers.len());
     put_varint(&mut out, micros(at));
@@ -225,7 +224,7 @@ pub fn encode_heartbeats(at: Timestamp, workers: &[u32]) -> Vec<u8> {
     out
 }
 
-/// Reads them back.
+/// Decodes a heartbeat record.
 pub fn decode_heartbeats(bytes: &[u8]) -> Option<(Timestamp, Vec<u32>)> {
     let mut reader = Reader(bytes);
     let at = reader.read_timestamp()?;
@@ -261,9 +260,9 @@ mod tests {
                 capacity,
                 shard_count: Some(*count),
                 caller: (owned && at % 2 == 0).then(|| format!("token:{worker}").into()),
-                ..Heartbeat::of(format!("w{worker}"))
+                ..Heartbeat::from_worker(format!("w{worker}"))
             };
-            // Of another identity than the worker's it is refused.
+            // Refused if the worker belongs to another identity.
             let _ = service.apply(&Request::Heartbeat(beat), &rules, now);
             service.rebalance(&rules, now);
         }

@@ -1,14 +1,14 @@
-//! Shards: numbered pieces of a service's work, spread over the workers that are there.
+//! Shards: a fixed set of numbered shards of a service, distributed over its live workers.
 //!
-//! A worker registers and beats; it is told which shards are its own. When workers come, go or fall silent, or when the
-//! number of shards changes, the shards are spread anew. Always: workers that take part with a session never use one
-//! shard at the same time, whatever is lost, late, paused or killed, because a shard is granted only after its former
-//! owner has given it up or its lease has run out; every grant has a token that only rises; all of it is in the store,
-//! so a restarted or another server goes on. Workers without a session are told their shards at once, and may overlap
-//! for as long as the message is on its way.
+//! A worker registers, sends heartbeats, and receives its shards. When workers join, leave or die, or the number of
+//! shards changes, the shards are rebalanced. Always: workers with a session never use one shard at the same time,
+//! whatever is lost, late, paused or killed, because a shard is granted only after its former owner released it or
+//! its lease expired; every grant has a token that only rises; all state is in the store, so a restarted or another
+//! server continues. Workers without a session get their shards at once, and may overlap while a message is in
+//! flight.
 //!
-//! Deliberately absent: routing of work to shards (that is the service's), a leader among servers (see `service_actor`),
-//! sockets (the server has them).
+//! Deliberately absent: routing of work to shards (the service does that), a leader among servers (see
+//! `service_actor`), sockets (the server has them).
 //!
 //! Start at [`Service`], then [`allocation::plan`], then [`Shards`].
 

@@ -1,24 +1,24 @@
-//! The bounds on everything a worker can send, each with its reason.
+//! Limits on everything a worker can send, each with its reason.
 
 use std::time::Duration;
 
-/// Services that a store keeps. Each has a task of its own in every server.
+/// Services of a store. Each has a task of its own in every server.
 pub const SERVICES_MAX: usize = 1_000;
 
 /// Services that a server runs an actor for, including requested ones that are not stored.
 pub const ACTORS_MAX: usize = 2 * SERVICES_MAX;
 
-/// Workers of one service that are known at a time.
+/// Workers of one service at a time.
 pub const WORKERS_MAX: usize = 20_000;
 
 /// Bytes of the name of a service, the id of a worker and the id of its session: they travel in every message.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// The most shards that a setting may allow a service: a shard costs 16 bytes of memory, and twice that while it
+/// The largest configurable number of shards of a service: a shard costs 16 bytes of memory, and twice that while it
 /// moves.
 pub const SHARDS_MAX: u32 = 16_000_000;
 
-/// What a worker may weigh; one weighs 1 unless it says so.
+/// The largest weight of a worker; the default is 1.
 pub const WEIGHT_MAX: u32 = 1_000;
 
 /// Ranges of shards in one message. A range takes about ten bytes on the wire.

@@ -1,4 +1,4 @@
-//! How a server manages shards.
+//! Options of the shard manager of a server.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! Sets of shard numbers as ranges: what travels on the extended wire instead of lists.
+//! Sets of shard numbers as ranges, which the extended wire format uses instead of lists.
 //!
-//! Always: ranges are in order, do not touch, and both ends belong to them. Start at [`Ranges`].
+//! Always: ranges are in order, do not touch, and include both ends. Start at [`Ranges`].
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct Ranges(Vec<(u32, u32)>);
 
 impl Ranges {
     /// The set of `numbers`, in any order.
-    pub fn of(mut numbers: Vec<u32>) -> Self {
+    pub fn from_numbers(mut numbers: Vec<u32>) -> Self {
         numbers.sort_unstable();
         numbers.into_iter().collect()
     }
@@ -28,17 +28,17 @@ impl Ranges {
         self.0.iter().flat_map(|&(from, to)| from..=to)
     }
 
-    /// How many numbers there are.
+    /// The number of numbers.
     pub fn count(&self) -> u64 {
         self.0.iter().map(|&(from, to)| u64::from(to - from) + 1).sum()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether `read_varint` is one of them.
+    /// Whether the set contains `number`.
     pub fn contains(&self, number: u32) -> bool {
         let after = self.0.partition_point(|&(from, _)| from <= number);
         after > 0 && self.0[after - 1].1 >= number
@@ -55,7 +55,7 @@ impl Ranges {
 }
 
 impl FromIterator<u32> for Ranges {
-    /// From numbers in order.
+    /// Builds a set from numbers in order.
     fn from_iter<I: IntoIterator<Item = u32>>(numbers: I) -> Self {
         let mut ranges = Self::default();
         numbers.into_iter().for_each(|number| ranges.push(number));
@@ -91,7 +91,7 @@ impl From<Ranges> for Vec<(u32, u32)> {
     }
 }
 
-/// As people write them: `0-3,7`.
+/// As text: `0-3,7`.
 impl std::fmt::Display for Ranges {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (place, (from, to)) in self.iter().enumerate() {
@@ -123,7 +123,7 @@ mod tests {
         #[test]
         fn ranges_hold_what_a_set_holds(numbers in proptest::collection::vec(0u32..60, 0..60)) {
             let set: BTreeSet<u32> = numbers.iter().copied().collect();
-            let ranges = Ranges::of(numbers);
+            let ranges = Ranges::from_numbers(numbers);
             prop_assert!(ranges.numbers().eq(set.iter().copied()));
             prop_assert_eq!(ranges.count(), set.len() as u64);
             for number in 0..70 {

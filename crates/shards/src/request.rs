@@ -1,4 +1,4 @@
-//! What a worker or an operator can ask of a service, over any transport.
+//! Requests of workers and operators about a service, over any transport.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub struct Heartbeat {
     pub weight: Option<u32>,
     /// Shards it can have at most.
     pub capacity: Option<u32>,
-    /// Whether it wants to have no shards.
+    /// Whether it wants no shards.
     pub draining: Option<bool>,
     /// The last assignment that it applied.
     pub generation: Option<u64>,
@@ -34,7 +34,7 @@ pub struct Heartbeat {
 
 impl Heartbeat {
     /// A heartbeat of `worker` that reports nothing else.
-    pub fn of(worker: impl Into<Arc<str>>) -> Self {
+    pub fn from_worker(worker: impl Into<Arc<str>>) -> Self {
         Self {
             worker: worker.into(),
             is_registration: false,
@@ -79,10 +79,10 @@ pub enum Request {
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The message cannot be read.
+    /// The message cannot be parsed.
     #[error("{0}")]
     Invalid(String),
-    /// A new session of the worker has registered since.
+    /// A newer session of the worker has registered.
     #[error(
         "worker {0:?} has registered with another session since: stop using its shards, and register under another id"
     )]

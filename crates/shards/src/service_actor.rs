@@ -127,7 +127,7 @@ impl ServiceActor {
         let clock = BootClock::default();
         let origin = store.now().before(clock.elapsed());
         let stored = StoredService::absent();
-        let snapshot = Arc::new(Snapshot::of(Arc::clone(&stored.service), 0));
+        let snapshot = Arc::new(Snapshot::compute(Arc::clone(&stored.service), 0));
         let start = Timestamp::MIN;
         Self {
             name,
@@ -318,7 +318,7 @@ impl ServiceActor {
         }
         if changed {
             let (service, version) = (Arc::clone(&self.stored.service), self.stored.version);
-            self.snapshot = Arc::new(Snapshot::of(service, version));
+            self.snapshot = Arc::new(Snapshot::compute(service, version));
         }
         let heard = (!self.options.shared).then(|| Arc::make_mut(&mut self.last_heard));
         let mut heartbeats: Vec<u32> = Vec::new();

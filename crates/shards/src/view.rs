@@ -1,7 +1,7 @@
-//! What each worker of a service is told, computed once per state.
+//! The assignments of all workers of a service, computed once per state.
 //!
-//! A service may have a million shards and ten thousand workers, and finding one worker's shards reads all of them.
-//! So one pass computes all views. Start at [`Snapshot`].
+//! A service may have a million shards and ten thousand workers, and collecting one worker's shards reads all of
+//! them. So one pass computes all views. Start at [`Snapshot`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{Ranges, Service};
 
-/// A run of shards that were granted together.
+/// A range of shards that were granted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The first.
@@ -54,7 +54,7 @@ pub struct Snapshot {
 
 impl Snapshot {
     /// Computes all views in one pass over the shards.
-    pub fn of(service: Arc<Service>, version: u64) -> Self {
+    pub fn compute(service: Arc<Service>, version: u64) -> Self {
         let mut views: FxHashMap<u32, WorkerView> = FxHashMap::default();
         let mut unassigned = 0;
         for (number, shard) in (0u32..).zip(service.shards()) {

@@ -1,8 +1,8 @@
 //! Messages between workers and a server, as JSON: the same over ZeroMQ and HTTP.
 //!
-//! A worker that says only what the plain protocol knows is answered only what that knows: a list of numbers. One that
-//! gives a `sessionId` is answered with ranges, tokens, a lease and a generation. Always: members that are not known are
-//! ignored; what is wrong is said in words. Start at [`ShardMessage::parse`].
+//! A worker that uses only the plain protocol gets plain answers: a list of numbers. One that sends a `sessionId`
+//! gets ranges, tokens, a lease and a generation. Always: unknown members are ignored; errors have a text. Start at
+//! [`ShardMessage::parse`].
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -18,14 +18,14 @@ use crate::request::{Heartbeat, Refusal, Request};
 use crate::view::{Snapshot, WorkerView};
 use crate::{Outcome, Ranges};
 
-/// How many beats a worker should send within its lease.
+/// How many heartbeats a worker should send within its lease.
 const BEATS_PER_LEASE: u32 = 3;
 
-/// What a message says, before it is checked.
+/// The content of a message, not yet validated.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MessageData<'a> {
-    /// The service; over HTTP it stands in the path.
+    /// The service; over HTTP it is in the path.
     pub service_name: Option<String>,
     worker_id: Option<String>,
     session_id: Option<String>,
@@ -50,19 +50,19 @@ struct Envelope<'a> {
     data: Option<&'a RawValue>,
 }
 
-/// A message that can be acted upon.
+/// A valid message.
 #[derive(Debug)]
 pub struct ShardMessage {
     /// The service.
     pub service: Arc<str>,
-    /// What is asked.
+    /// The request.
     pub request: Request,
-    /// What the answer repeats, so that the worker knows which of its beats was answered.
+    /// A number that the answer repeats, so that the worker knows which of its heartbeats was answered.
     pub sequence: Option<u64>,
 }
 
 impl ShardMessage {
-    /// Reads a message as it comes over ZeroMQ: `{"type", "data"}`, from the peer that authenticated as `caller`.
+    /// Parses a message from ZeroMQ: `{"type", "data"}`, from the peer that authenticated as `caller`.
     pub fn parse(bytes: &[u8], caller: Option<Arc<str>>) -> Result<Self, Refusal> {
         let envelope: Envelope<'_> = serde_json::from_slice(bytes).map_err(|problem| {
             Refusal::Invalid(format!(
@@ -77,7 +77,7 @@ impl ShardMessage {
         Self::from_data(&envelope.kind, service, data, caller)
     }
 
-    /// The message of this kind that says `data`, from the peer that authenticated as `caller`.
+    /// Validates a message of this kind with `data`, from the peer that authenticated as `caller`.
     pub fn from_data(
         kind: &str,
         service: Arc<str>,
@@ -122,7 +122,7 @@ fn heartbeat(
     }
     let held = match session {
         Some(_) => held_shards(data.assigned_shards, data.releasing, data.ranges)?,
-        // Without a session there is nothing to confirm; the answer corrects whatever the worker believes.
+        // Without a session there is nothing to confirm; the answer corrects the worker's state.
         None => None,
     };
     Ok(Heartbeat {
@@ -140,7 +140,7 @@ fn heartbeat(
     })
 }
 
-/// What a worker uses: a list, ranges, or both, and what it is still stopping to use.
+/// The shards that a worker uses: a list, ranges, or both, and those that it is still stopping.
 fn held_shards(
     list: Option<&RawValue>,
     releasing: Option<Vec<u32>>,
@@ -155,7 +155,7 @@ fn held_shards(
         })?;
     let mut all: Vec<(u32, u32)> = ranges.map(Vec::from).unwrap_or_default();
     let numbers = list.into_iter().chain(releasing).flatten().collect();
-    all.extend(Ranges::of(numbers).iter());
+    all.extend(Ranges::from_numbers(numbers).iter());
     Ranges::try_from(all).map(Some).map_err(Refusal::Invalid)
 }
 
@@ -166,7 +166,7 @@ fn shard_count(number: &Number) -> Result<u32, Refusal> {
     })
 }
 
-/// A name that is given and fits.
+/// A name that is present and valid.
 pub fn checked_name(what: &str, given: Option<String>) -> Result<Arc<str>, Refusal> {
     let problem = match given {
         None => "is missing".into(),
@@ -180,7 +180,7 @@ pub fn checked_name(what: &str, given: Option<String>) -> Result<Arc<str>, Refus
     Err(Refusal::Invalid(format!("{what} {problem}")))
 }
 
-/// The message that tells a worker its shards.
+/// The message with a worker's assignment.
 pub fn assignment(answer: &Outcome, sequence: Option<u64>) -> Bytes {
     let Some(worker) = answer.worker() else { return envelope("left", &json!({})) };
     if worker.session.is_none() {
@@ -189,7 +189,7 @@ pub fn assignment(answer: &Outcome, sequence: Option<u64>) -> Bytes {
     envelope("assignment", &assignment_with_tokens(answer, sequence))
 }
 
-/// What a worker is told, without the envelope.
+/// The assignment, without the envelope.
 pub fn assignment_data(answer: &Outcome, sequence: Option<u64>) -> Value {
     match answer.worker() {
         None => json!({"left": true}),
@@ -226,7 +226,7 @@ fn grants(view: &WorkerView) -> Vec<Value> {
         .collect()
 }
 
-/// The answer to a worker of the plain protocol, made once for each assignment.
+/// The answer to a worker of the plain protocol, encoded once for each assignment.
 fn plain_assignment(view: &WorkerView) -> Bytes {
     view.plain
         .get_or_init(|| {
@@ -245,7 +245,7 @@ fn envelope(kind: &str, data: &Value) -> Bytes {
     json!({"type": kind, "data": data}).to_string().into()
 }
 
-/// The message that tells why something was refused.
+/// The message with a refusal.
 pub fn error(refusal: &Refusal, sequence: Option<u64>) -> Bytes {
     let mut data = json!({"code": refusal.code(), "message": refusal.to_string()});
     if let Some(sequence) = sequence {
@@ -271,7 +271,7 @@ pub fn service_summary(name: &str, snapshot: &Snapshot) -> Value {
     })
 }
 
-/// A service with its workers and who has what.
+/// A service with its workers and their shards.
 pub fn service_details(name: &str, snapshot: &Snapshot) -> Value {
     let mut shown = service_summary(name, snapshot);
     let mut workers: Vec<_> = snapshot.service.workers().collect();
@@ -318,16 +318,17 @@ mod tests {
         let register = r#"{"type":"register","data":{"serviceName":"s","workerId":"w","maxShardCount":10}}"#;
         let message = ShardMessage::parse(register.as_bytes(), None).unwrap();
         assert_eq!(&*message.service, "s");
-        let expected = Heartbeat { is_registration: true, shard_count: Some(10), ..Heartbeat::of("w") };
+        let expected =
+            Heartbeat { is_registration: true, shard_count: Some(10), ..Heartbeat::from_worker("w") };
         assert_eq!(message.request, Request::Heartbeat(expected));
         let beat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","maxShardCount":10,
             "assignedShards":[0,1],"later":{"x":1}}}"#;
-        let expected = Heartbeat { shard_count: Some(10), ..Heartbeat::of("w") };
+        let expected = Heartbeat { shard_count: Some(10), ..Heartbeat::from_worker("w") };
         assert_eq!(ShardMessage::parse(beat.as_bytes(), None).unwrap().request, Request::Heartbeat(expected));
     }
 
     #[test]
-    fn what_a_worker_uses_may_be_a_list_or_ranges() {
+    fn used_shards_may_be_a_list_or_ranges() {
         let beat = r#"{"type":"heartbeat","data":{"serviceName":"s","workerId":"w","sessionId":"1","generation":3,
             "assignedShards":[4,5],"releasing":[9],"ranges":[[0,3]],"sequence":7}}"#;
         let message = ShardMessage::parse(beat.as_bytes(), None).unwrap();
@@ -336,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_are_explained() {
         assert!(refused("nonsense").contains("not a message"));
         assert!(refused(r#"{"type":"register"}"#).contains("data is missing"));
         assert!(refused(r#"{"type":"register","data":[]}"#).contains("cannot be read"));

@@ -1,4 +1,5 @@
-//! Random histories of one service: what must hold after each step, and once everybody has said what it has stopped.
+//! Random histories of one service: checks the invariants after each step, and the final state after all
+//! confirmations.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -46,7 +47,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A service with a clock, and what each worker last said of itself.
+/// A service with a clock, and the last heartbeat of each worker.
 struct Model {
     service: Service,
     rules: Rules,
@@ -69,10 +70,10 @@ impl Model {
 
     fn beat(&self, worker: u8) -> Heartbeat {
         let session = self.leased.get(&worker).filter(|leased| **leased).map(|_| Arc::from("s"));
-        Heartbeat { session, ..Heartbeat::of(id(worker)) }
+        Heartbeat { session, ..Heartbeat::from_worker(id(worker)) }
     }
 
-    fn ask(&mut self, request: &Request) -> Result<u32, Refusal> {
+    fn submit(&mut self, request: &Request) -> Result<u32, Refusal> {
         self.now = self.now.after(Duration::from_millis(10));
         let number = match self.service.unchanging_heartbeat(request) {
             Some(number) => {
@@ -110,25 +111,25 @@ impl Model {
         }
     }
 
-    fn take(&mut self, step: &Step) {
+    fn apply(&mut self, step: &Step) {
         match *step {
             Step::Register { worker, leased, count } => {
                 self.leased.insert(worker, leased);
                 let beat = Heartbeat { is_registration: true, shard_count: Some(count), ..self.beat(worker) };
-                self.ask(&Request::Heartbeat(beat)).unwrap();
+                self.submit(&Request::Heartbeat(beat)).unwrap();
             }
             Step::Beat { worker } => {
                 let known = self.service.number(&id(worker)).is_some();
-                let answer = self.ask(&Request::Heartbeat(self.beat(worker)));
+                let answer = self.submit(&Request::Heartbeat(self.beat(worker)));
                 assert!(answer.is_ok() || known, "{answer:?}");
             }
             Step::Acknowledge { worker } => self.acknowledge(worker),
             Step::Leave { worker } => {
                 let session = self.beat(worker).session;
-                let _ = self.ask(&Request::Leave { worker: id(worker), session, caller: None });
+                let _ = self.submit(&Request::Leave { worker: id(worker), session, caller: None });
             }
             Step::Drain { worker, draining } => {
-                let _ = self.ask(&Request::Drain { worker: id(worker), draining });
+                let _ = self.submit(&Request::Drain { worker: id(worker), draining });
             }
             Step::Silence { worker } => {
                 let Some(number) = self.service.number(&id(worker)) else { return };
@@ -140,7 +141,7 @@ impl Model {
             }
             Step::Count { worker, count } => {
                 if self.service.number(&id(worker)).is_some() {
-                    let _ = self.ask(&Request::Heartbeat(Heartbeat {
+                    let _ = self.submit(&Request::Heartbeat(Heartbeat {
                         shard_count: Some(count),
                         ..self.beat(worker)
                     }));
@@ -149,19 +150,19 @@ impl Model {
         }
     }
 
-    /// The worker has stopped everything it was told to stop.
+    /// The worker confirms that it has stopped everything that was revoked.
     fn acknowledge(&mut self, worker: u8) {
         let Some(number) = self.service.number(&id(worker)) else { return };
-        let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
+        let snapshot = Snapshot::compute(Arc::new(self.service.clone()), 1);
         let found = snapshot.service.worker(number).unwrap();
         let held: Ranges = snapshot.view(number).shards();
         let beat = Heartbeat {
             session: found.session.clone(),
             generation: Some(found.generation),
             held: Some(held),
-            ..Heartbeat::of(id(worker))
+            ..Heartbeat::from_worker(id(worker))
         };
-        self.ask(&Request::Heartbeat(beat)).unwrap();
+        self.submit(&Request::Heartbeat(beat)).unwrap();
     }
 
     fn check_always(&self) {
@@ -181,8 +182,8 @@ impl Model {
         }
     }
 
-    /// Everybody answers, and the leases of former lives run out.
-    fn calm_down(&mut self) {
+    /// All workers confirm, and the leases of old sessions expire.
+    fn settle_all(&mut self) {
         self.now = self.now.after(TIMEOUT * 2);
         let now = self.now;
         let fenced: Vec<u32> =
@@ -243,10 +244,10 @@ proptest! {
     ) {
         let mut model = Model::new(allocation);
         for step in &steps {
-            model.take(step);
+            model.apply(step);
             model.check_always();
         }
-        model.calm_down();
+        model.settle_all();
         model.check_always();
         model.check_settled();
     }
@@ -257,18 +258,18 @@ proptest! {
     ) {
         let mut model = Model::new(Allocation::Sticky);
         for worker in 0..before {
-            model.take(&Step::Register { worker, leased: true, count });
+            model.apply(&Step::Register { worker, leased: true, count });
             (0..before).for_each(|worker| model.acknowledge_if_active(worker));
         }
         let owners = |model: &Model| model.service.shards().iter().map(|shard| shard.owner).collect::<Vec<_>>();
         let held = owners(&model);
         let minimum = if joins {
-            model.take(&Step::Register { worker: 20, leased: true, count });
+            model.apply(&Step::Register { worker: 20, leased: true, count });
             count / (u32::from(before) + 1)
         } else {
             prop_assume!(before > 1);
             let number = model.service.number(&id(gone % before)).unwrap();
-            model.take(&Step::Leave { worker: gone % before });
+            model.apply(&Step::Leave { worker: gone % before });
             held.iter().filter(|owner| **owner == number).count() as u32
         };
         for _ in 0..3 {
@@ -284,15 +285,15 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
     let mut model = Model::new(Allocation::Sticky);
     model.rules.rebalance_interval = Duration::from_secs(30);
     for worker in 0..4 {
-        model.take(&Step::Register { worker, leased: false, count: 40 });
+        model.apply(&Step::Register { worker, leased: false, count: 40 });
     }
     model.now = model.now.after(Duration::from_secs(31));
     model.settle();
     let moves = |model: &Model| model.service.moves;
     let before = moves(&model);
     for worker in 0..4 {
-        model.take(&Step::Leave { worker });
-        model.take(&Step::Register { worker, leased: false, count: 40 });
+        model.apply(&Step::Leave { worker });
+        model.apply(&Step::Register { worker, leased: false, count: 40 });
         assert!(
             model.service.shards().iter().all(|shard| shard.owner != 0),
             "no worker waits for a free shard"
@@ -303,12 +304,12 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
     model.settle();
     let mut hasty = Model::new(Allocation::Sticky);
     for worker in 0..4 {
-        hasty.take(&Step::Register { worker, leased: false, count: 40 });
+        hasty.apply(&Step::Register { worker, leased: false, count: 40 });
     }
     let start = moves(&hasty);
     for worker in 0..4 {
-        hasty.take(&Step::Leave { worker });
-        hasty.take(&Step::Register { worker, leased: false, count: 40 });
+        hasty.apply(&Step::Leave { worker });
+        hasty.apply(&Step::Register { worker, leased: false, count: 40 });
     }
     let patient = moves(&model) - before;
     assert!(
@@ -323,46 +324,46 @@ fn a_rolling_restart_moves_shards_once_when_asked_to_wait() {
 fn the_last_count_wins_and_a_count_that_no_worker_says_any_more_ends() {
     let mut model = Model::new(Allocation::Contiguous);
     let (a, b) = (0, 1);
-    model.take(&Step::Register { worker: a, leased: false, count: 10 });
-    model.take(&Step::Register { worker: b, leased: false, count: 1_000 });
+    model.apply(&Step::Register { worker: a, leased: false, count: 10 });
+    model.apply(&Step::Register { worker: b, leased: false, count: 1_000 });
     assert_eq!(model.service.count, 1_000);
-    model.take(&Step::Count { worker: a, count: 10 });
+    model.apply(&Step::Count { worker: a, count: 10 });
     assert_eq!(model.service.count, 1_000, "a beat that repeats its count is no news");
-    model.take(&Step::Register { worker: a, leased: false, count: 10 });
+    model.apply(&Step::Register { worker: a, leased: false, count: 10 });
     assert_eq!(model.service.count, 10, "a registration is, whatever it said before");
-    model.take(&Step::Count { worker: b, count: 1_000 });
+    model.apply(&Step::Count { worker: b, count: 1_000 });
     assert_eq!(model.service.count, 10);
-    model.take(&Step::Register { worker: b, leased: false, count: 1_000 });
-    model.take(&Step::Leave { worker: b });
-    model.take(&Step::Count { worker: a, count: 10 });
+    model.apply(&Step::Register { worker: b, leased: false, count: 1_000 });
+    model.apply(&Step::Leave { worker: b });
+    model.apply(&Step::Count { worker: a, count: 10 });
     assert_eq!(model.service.count, 10, "the worker that said 1000 has left");
-    model.take(&Step::Register { worker: b, leased: false, count: 1_000 });
-    model.take(&Step::Silence { worker: b });
-    model.take(&Step::Count { worker: a, count: 10 });
+    model.apply(&Step::Register { worker: b, leased: false, count: 1_000 });
+    model.apply(&Step::Silence { worker: b });
+    model.apply(&Step::Count { worker: a, count: 10 });
     assert_eq!(model.service.count, 10, "the worker that said 1000 is silent");
 }
 
 #[test]
 fn a_drained_worker_has_shards_again_with_a_new_session() {
-    // However the former life ended: it may be there still, swear not to be, have had no session, or be silent.
+    // In all ways in which the former session may end: still alive, declared dead, without a session, or silent.
     for (session, takes_over, silent) in
         [(true, false, false), (true, true, false), (false, false, false), (true, false, true)]
     {
         let mut model = Model::new(Allocation::Contiguous);
-        model.take(&Step::Register { worker: 0, leased: session, count: 4 });
-        model.take(&Step::Drain { worker: 0, draining: true });
+        model.apply(&Step::Register { worker: 0, leased: session, count: 4 });
+        model.apply(&Step::Drain { worker: 0, draining: true });
         model.acknowledge(0);
         assert!(model.service.shards().iter().all(|shard| shard.owner == 0));
         if silent {
-            model.take(&Step::Silence { worker: 0 });
+            model.apply(&Step::Silence { worker: 0 });
         }
         let again = Heartbeat {
             is_registration: true,
             session: Some("new".into()),
             take_over: takes_over,
-            ..Heartbeat::of(id(0))
+            ..Heartbeat::from_worker(id(0))
         };
-        let number = model.ask(&Request::Heartbeat(again)).unwrap();
+        let number = model.submit(&Request::Heartbeat(again)).unwrap();
         assert!(!model.service.worker(number).unwrap().draining);
         assert!(model.service.shards().iter().all(|shard| shard.owner == number));
     }
@@ -377,7 +378,7 @@ fn a_live_worker_belongs_to_the_identity_that_registered_it() {
         shard_count: Some(4),
         session: Some(session.into()),
         caller: caller.map(Arc::from),
-        ..Heartbeat::of(id(0))
+        ..Heartbeat::from_worker(id(0))
     };
     let leave = |caller: &str| Request::Leave {
         worker: id(0),
@@ -385,38 +386,41 @@ fn a_live_worker_belongs_to_the_identity_that_registered_it() {
         caller: Some(caller.into()),
     };
     let not_owner = Err(Refusal::NotOwner(id(0)));
-    model.ask(&Request::Heartbeat(beat("one", Some("ann"), true, false))).unwrap();
+    model.submit(&Request::Heartbeat(beat("one", Some("ann"), true, false))).unwrap();
     for caller in [Some("bob"), None] {
         for (session, registers, takes_over) in
             [("one", false, false), ("one", true, false), ("two", true, false), ("two", true, true)]
         {
             let foreign = Request::Heartbeat(beat(session, caller, registers, takes_over));
-            assert_eq!(model.ask(&foreign), not_owner, "{foreign:?}");
+            assert_eq!(model.submit(&foreign), not_owner, "{foreign:?}");
         }
     }
-    assert_eq!(model.ask(&leave("bob")), not_owner);
-    model.ask(&Request::Heartbeat(beat("one", Some("ann"), false, false))).unwrap();
-    // A former life that may still use its shards is alive, too.
-    model.ask(&Request::Heartbeat(beat("two", Some("ann"), true, false))).unwrap();
-    assert_eq!(model.ask(&leave("bob")), not_owner);
-    model.ask(&leave("ann")).unwrap();
-    // Once it is gone, the id is free for another identity.
-    model.take(&Step::Silence { worker: 0 });
-    model.ask(&Request::Heartbeat(beat("three", Some("bob"), false, false))).unwrap();
-    assert_eq!(model.ask(&Request::Heartbeat(beat("two", Some("ann"), true, true))), not_owner);
+    assert_eq!(model.submit(&leave("bob")), not_owner);
+    model.submit(&Request::Heartbeat(beat("one", Some("ann"), false, false))).unwrap();
+    // An old session that may still use its shards is alive, too.
+    model.submit(&Request::Heartbeat(beat("two", Some("ann"), true, false))).unwrap();
+    assert_eq!(model.submit(&leave("bob")), not_owner);
+    model.submit(&leave("ann")).unwrap();
+    // Once it is gone, another identity may use the id.
+    model.apply(&Step::Silence { worker: 0 });
+    model.submit(&Request::Heartbeat(beat("three", Some("bob"), false, false))).unwrap();
+    assert_eq!(model.submit(&Request::Heartbeat(beat("two", Some("ann"), true, true))), not_owner);
 }
 
 #[test]
 fn a_worker_without_an_identity_is_open_to_all_until_one_registers_it() {
     let mut model = Model::new(Allocation::Contiguous);
-    model.take(&Step::Register { worker: 0, leased: false, count: 4 });
+    model.apply(&Step::Register { worker: 0, leased: false, count: 4 });
     let by = |registers| Heartbeat {
         is_registration: registers,
         caller: Some("ann".into()),
-        ..Heartbeat::of(id(0))
+        ..Heartbeat::from_worker(id(0))
     };
-    model.ask(&Request::Heartbeat(by(false))).unwrap();
-    model.take(&Step::Beat { worker: 0 });
-    model.ask(&Request::Heartbeat(Heartbeat { shard_count: Some(4), ..by(true) })).unwrap();
-    assert_eq!(model.ask(&Request::Heartbeat(Heartbeat::of(id(0)))), Err(Refusal::NotOwner(id(0))));
+    model.submit(&Request::Heartbeat(by(false))).unwrap();
+    model.apply(&Step::Beat { worker: 0 });
+    model.submit(&Request::Heartbeat(Heartbeat { shard_count: Some(4), ..by(true) })).unwrap();
+    assert_eq!(
+        model.submit(&Request::Heartbeat(Heartbeat::from_worker(id(0)))),
+        Err(Refusal::NotOwner(id(0)))
+    );
 }

@@ -15,9 +15,9 @@ use baton_store_postgres::PostgresStore;
 use baton_testing_postgres::Postgres;
 
 /// Long enough for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
-/// Two servers that check for silent workers so seldom that nothing here happens by that.
+/// Two servers that expire silent workers so rarely that it does not affect these tests.
 fn servers(store: &Arc<dyn Store>) -> [Shards; 2] {
     let options = Options {
         rules: Rules {
@@ -38,29 +38,29 @@ async fn register(server: &Shards, service: &Arc<str>, worker: &str) -> Result<O
         is_registration: true,
         shard_count: Some(6),
         session: Some(worker.into()),
-        ..Heartbeat::of(worker)
+        ..Heartbeat::from_worker(worker)
     };
     server.submit_and_wait(service, Request::Heartbeat(beat)).await
 }
 
-/// Waits until the news of a server say what they should.
-async fn heard(server: &Shards, service: &Arc<str>, expected: impl Fn(&Snapshot) -> bool) {
+/// Waits until a server's snapshot meets a condition.
+async fn wait_for_snapshot(server: &Shards, service: &Arc<str>, expected: impl Fn(&Snapshot) -> bool) {
     let mut news = server.subscribe(service).await.unwrap();
     let hear = async {
         while !expected(&first_snapshot(&mut news).await.unwrap()) {
             news.changed().await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, hear).await.unwrap();
+    tokio::time::timeout(WAIT_MAX, hear).await.unwrap();
 }
 
-/// The service has its first registration on this server just before, so that its keeper knows of no watcher yet.
-async fn news_of_another_server_are_heard_soon(store: Arc<dyn Store>) {
+/// The service gets its first registration on this server just before, so that its actor knows of no watcher yet.
+async fn changes_by_another_server_are_seen_soon(store: Arc<dyn Store>) {
     let [here, there] = servers(&store);
     let service: Arc<str> = "orders".into();
     register(&there, &service, "a").await.unwrap();
     register(&here, &service, "b").await.unwrap();
-    let watch = heard(&here, &service, |shown| shown.service.number("c").is_some());
+    let watch = wait_for_snapshot(&here, &service, |shown| shown.service.number("c").is_some());
     let join = async { register(&there, &service, "c").await.unwrap() };
     tokio::join!(watch, join);
 }
@@ -69,7 +69,7 @@ fn leave(worker: &str) -> Request {
     Request::Leave { worker: worker.into(), session: Some(worker.into()), caller: None }
 }
 
-/// Watchers hear of it on every server, and tokens of a service that comes again are above those it had.
+/// Watchers on every server see it, and tokens of a service that is created again are above its earlier ones.
 async fn a_service_without_live_workers_can_be_deleted(store: Arc<dyn Store>) {
     let [here, there] = servers(&store);
     let service: Arc<str> = "invoices".into();
@@ -90,7 +90,7 @@ async fn a_service_without_live_workers_can_be_deleted(store: Arc<dyn Store>) {
             news.changed().await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.unwrap();
+    tokio::time::timeout(WAIT_MAX, gone).await.unwrap();
     for server in [&here, &there] {
         assert_eq!(server.snapshot(&service).await.unwrap_err(), unknown);
         assert!(server.list().await.unwrap().iter().all(|(name, _)| *name != service));
@@ -99,7 +99,7 @@ async fn a_service_without_live_workers_can_be_deleted(store: Arc<dyn Store>) {
     assert!(again.view().grants[0].token > before);
 }
 
-/// A name without a registered worker keeps no actor, and the limit of services does not ask for a retry.
+/// A name without a registered worker keeps no actor, and the limit of services is an error without retry.
 async fn services_are_bounded_and_names_that_are_not_stored_take_no_room(store: Arc<dyn Store>) {
     let [here, _] = servers(&store);
     let name = |number: usize| Arc::from(format!("service-{number}"));
@@ -119,7 +119,7 @@ async fn services_are_bounded_and_names_that_are_not_stored_take_no_room(store: 
 }
 
 async fn every_rule(store: Arc<dyn Store>) {
-    news_of_another_server_are_heard_soon(Arc::clone(&store)).await;
+    changes_by_another_server_are_seen_soon(Arc::clone(&store)).await;
     a_service_without_live_workers_can_be_deleted(Arc::clone(&store)).await;
     services_are_bounded_and_names_that_are_not_stored_take_no_room(store).await;
 }

@@ -1,6 +1,6 @@
-//! A world in which messages are lost, late and doubled, clocks run at different speeds, workers pause, crash and come
-//! back beside their former selves, and the server forgets what it kept in memory. No two workers may ever use one
-//! shard at the same time; and servers that break a rule must be caught at it.
+//! Simulates lost, late and duplicate messages, clocks of different speed, workers that pause, crash and restart
+//! beside their former process, and servers that lose their memory. No two workers may ever use one shard at the same
+//! time, and servers that break a rule must be caught.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -20,24 +20,24 @@ const IDS: usize = 5;
 const SHARDS: u32 = 12;
 const END: i64 = 1_200 * SECOND;
 
-/// Which rule the server breaks.
+/// The rule that the server breaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Broken {
     Nothing,
-    /// It takes workers for gone before their lease has run out.
+    /// It expires workers before their lease has ended.
     Impatient,
-    /// It does not wait for workers to say that they have stopped.
+    /// It does not wait until workers confirm that they have stopped.
     Unconfirmed,
-    /// After a restart it does not give everybody the benefit of the doubt.
+    /// After a restart it does not treat every worker as just heard.
     Forgetful,
-    /// A second life of a worker gets the shards of the first at once.
+    /// A new session of a worker gets the shards of the old one at once.
     Credulous,
 }
 
 /// Pseudo-random numbers (SplitMix64), so that a seed repeats a run.
-struct Dice(u64);
+struct RandomSource(u64);
 
-impl Dice {
+impl RandomSource {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -74,27 +74,27 @@ enum Event {
     Mischief,
 }
 
-/// One process that is a worker.
+/// One worker process.
 struct Process {
     id: Arc<str>,
     session: Arc<str>,
     registered: bool,
     alive: bool,
     paused_until: i64,
-    /// Millionths by which its clock is fast or slow.
+    /// The drift of its clock, in millionths.
     drift: i64,
     generation: u64,
     /// Shards in use, with their tokens.
     uses: BTreeMap<u32, u64>,
     stopping: BTreeSet<u32>,
-    /// On the world's clock, for the check; reckoned by its own.
+    /// On the world's clock, for the check; computed from its own.
     deadline: i64,
     sequence: u64,
     sent: BTreeMap<u64, i64>,
 }
 
 struct World {
-    dice: Dice,
+    random: RandomSource,
     broken: Broken,
     now: i64,
     order: u64,
@@ -104,9 +104,9 @@ struct World {
     service: Service,
     rules: Rules,
     heard: BTreeMap<u32, Timestamp>,
-    /// Where each life of a worker speaks from.
+    /// The process of each session.
     places: BTreeMap<(Arc<str>, Arc<str>), usize>,
-    /// The highest token that each shard's data has seen.
+    /// The highest token that each shard's resource has seen.
     fences: BTreeMap<u32, u64>,
     overlaps: u64,
     used: u64,
@@ -117,7 +117,7 @@ struct World {
 impl World {
     fn new(seed: u64, broken: Broken, allocation: Allocation) -> Self {
         let mut world = Self {
-            dice: Dice(seed),
+            random: RandomSource(seed),
             broken,
             now: SECOND,
             order: 0,
@@ -155,7 +155,7 @@ impl World {
 
     fn begin(&mut self, id: &str) {
         let place = self.processes.len();
-        let drift = self.dice.below(20_001) - 10_000;
+        let drift = self.random.below(20_001) - 10_000;
         self.processes.push(Process {
             id: id.into(),
             session: format!("session-{place}").into(),
@@ -170,7 +170,7 @@ impl World {
             sequence: 0,
             sent: BTreeMap::new(),
         });
-        let first = self.dice.below(2 * SECOND);
+        let first = self.random.below(2 * SECOND);
         self.at(first, Event::Tick(place));
     }
 
@@ -181,7 +181,7 @@ impl World {
             }
             self.now = at;
             let event = self.kept[kept].take().unwrap();
-            // A paused process hears of nothing until it goes on.
+            // A paused process receives nothing until it resumes.
             if let Event::Answer(place, _) | Event::Tick(place) | Event::Stopped(place, _) = &event {
                 let process = &self.processes[*place];
                 if !process.alive {
@@ -195,13 +195,13 @@ impl World {
             }
             match event {
                 Event::Arrive(place, sequence, beat) => self.arrive(place, sequence, &beat),
-                Event::Answer(place, answer) => self.hear(place, answer),
+                Event::Answer(place, answer) => self.on_answer(place, answer),
                 Event::Tick(place) => self.tick(place),
                 Event::Stopped(place, shard) => self.stopped(place, shard),
                 Event::Check => self.check(),
-                Event::Mischief => self.mischief(),
+                Event::Mischief => self.inject_fault(),
             }
-            self.look();
+            self.check_usage();
         }
         self
     }
@@ -210,14 +210,14 @@ impl World {
         Timestamp::from_micros(self.now)
     }
 
-    /// How long a message takes; `None` when it is lost.
-    fn journey(&mut self) -> Option<i64> {
-        if self.dice.chance(8) {
+    /// The latency of a message; `None` when it is lost.
+    fn latency(&mut self) -> Option<i64> {
+        if self.random.chance(8) {
             self.faults += 1;
             return None;
         }
-        let slow = self.dice.chance(5);
-        Some(if slow { self.dice.below(12 * SECOND) } else { self.dice.below(SECOND / 5) })
+        let slow = self.random.chance(5);
+        Some(if slow { self.random.below(12 * SECOND) } else { self.random.below(SECOND / 5) })
     }
 
     fn beat(&mut self, place: usize) {
@@ -231,12 +231,12 @@ impl World {
             shard_count: Some(SHARDS),
             generation: Some(process.generation),
             held: Some(held),
-            ..Heartbeat::of(Arc::clone(&process.id))
+            ..Heartbeat::from_worker(Arc::clone(&process.id))
         };
         let sequence = process.sequence;
         // Sometimes the network delivers twice.
-        for _ in 0..=u8::from(self.dice.chance(5)) {
-            if let Some(after) = self.journey() {
+        for _ in 0..=u8::from(self.random.chance(5)) {
+            if let Some(after) = self.latency() {
                 self.at(after, Event::Arrive(place, sequence, beat.clone()));
             }
         }
@@ -274,10 +274,10 @@ impl World {
             self.release_for_them();
         }
         let answer = outcome.map(|number| self.assignment(number, Some(sequence)));
-        if let Some(after) = self.journey() {
+        if let Some(after) = self.latency() {
             self.at(after, Event::Answer(place, answer));
         }
-        self.tell(before);
+        self.send_assignments(before);
     }
 
     fn check(&mut self) {
@@ -288,22 +288,22 @@ impl World {
         let heard = self.heard.clone();
         self.service.expire_silent_workers(&self.rules, later, |number| heard.get(&number).copied());
         self.service.rebalance(&self.rules, now);
-        self.tell(before);
+        self.send_assignments(before);
         self.at(CHECK, Event::Check);
     }
 
-    /// Assumes that a worker stops as soon as it is told to.
+    /// Assumes that a worker stops as soon as it is asked to.
     fn release_for_them(&mut self) {
         let now = self.moment();
         let told: Vec<_> =
             self.service.workers().filter(|(_, w)| w.revoking > 0).map(|(n, w)| (n, w.clone())).collect();
         for (number, worker) in told.into_iter().filter(|(_, worker)| worker.status == Status::Active) {
-            let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
+            let snapshot = Snapshot::compute(Arc::new(self.service.clone()), 1);
             let beat = Heartbeat {
                 session: worker.session,
                 generation: Some(worker.generation),
                 held: Some(snapshot.view(number).shards()),
-                ..Heartbeat::of(worker.id)
+                ..Heartbeat::from_worker(worker.id)
             };
             self.service.apply(&Request::Heartbeat(beat), &self.rules, now).unwrap();
         }
@@ -311,7 +311,7 @@ impl World {
     }
 
     fn assignment(&self, number: u32, sequence: Option<u64>) -> Assignment {
-        let snapshot = Snapshot::of(Arc::new(self.service.clone()), 1);
+        let snapshot = Snapshot::compute(Arc::new(self.service.clone()), 1);
         let worker = snapshot.service.worker(number).unwrap();
         let view = snapshot.view(number);
         let grants = view.grants.iter().flat_map(|g| (g.from..=g.to).map(|shard| (shard, g.token))).collect();
@@ -324,8 +324,8 @@ impl World {
         }
     }
 
-    /// Tells everybody whose assignment is newer than `before`.
-    fn tell(&mut self, before: u64) {
+    /// Sends all assignments that are newer than `before`.
+    fn send_assignments(&mut self, before: u64) {
         let news: Vec<_> = self
             .service
             .workers()
@@ -333,7 +333,7 @@ impl World {
             .map(|(number, worker)| (number, (Arc::clone(&worker.id), worker.session.clone().unwrap())))
             .collect();
         for (number, key) in news {
-            let (Some(place), Some(after)) = (self.places.get(&key).copied(), self.journey()) else {
+            let (Some(place), Some(after)) = (self.places.get(&key).copied(), self.latency()) else {
                 continue;
             };
             let assignment = self.assignment(number, None);
@@ -343,13 +343,13 @@ impl World {
 
     // The workers.
 
-    fn hear(&mut self, place: usize, answer: Result<Assignment, Refusal>) {
+    fn on_answer(&mut self, place: usize, answer: Result<Assignment, Refusal>) {
         let now = self.now;
         let process = &mut self.processes[place];
         let assignment = match answer {
             Ok(assignment) => assignment,
             Err(_) => {
-                // Another life of it has registered: it gives up.
+                // Another session has registered: this process gives up.
                 process.alive = false;
                 process.uses.clear();
                 return;
@@ -361,7 +361,7 @@ impl World {
             process.stopping.clear();
         }
         if let Some(sent) = assignment.sequence.and_then(|sequence| process.sent.get(&sequence)) {
-            // A clock that runs fast counts the lease down sooner, a slow one later.
+            // A fast clock ends the lease sooner, a slow one later.
             let lease = assignment.lease - assignment.lease * process.drift / 1_000_000;
             process.deadline = process.deadline.max(sent + lease);
         }
@@ -380,11 +380,11 @@ impl World {
             }
         }
         for shard in assignment.revoking.numbers().filter(|shard| !process.uses.contains_key(shard)) {
-            // It was told of the grant and of its end at once, or it has stopped already: the next beat says so.
+            // The grant was revoked at once, or it has stopped already: the next heartbeat confirms it.
             process.stopping.remove(&shard);
         }
         for shard in stops {
-            let after = self.dice.below(3 * SECOND);
+            let after = self.random.below(3 * SECOND);
             self.at(after, Event::Stopped(place, shard));
         }
     }
@@ -397,8 +397,8 @@ impl World {
         }
     }
 
-    fn mischief(&mut self) {
-        let after = 2 * SECOND + self.dice.below(20 * SECOND);
+    fn inject_fault(&mut self) {
+        let after = 2 * SECOND + self.random.below(20 * SECOND);
         self.at(after, Event::Mischief);
         let living: Vec<usize> = (0..self.processes.len()).filter(|at| self.processes[*at].alive).collect();
         let missing: Vec<String> = (0..IDS)
@@ -406,32 +406,32 @@ impl World {
             .filter(|id| !living.iter().any(|at| *self.processes[*at].id == **id))
             .collect();
         self.faults += 1;
-        match self.dice.below(10) {
+        match self.random.below(10) {
             0..4 => {
                 if let Some(id) = missing.first() {
                     self.begin(&id.clone());
-                } else if let Some(at) = living.get(self.dice.below(living.len() as i64) as usize) {
+                } else if let Some(at) = living.get(self.random.below(living.len() as i64) as usize) {
                     self.processes[*at].alive = false;
                     let id = self.processes[*at].id.to_string();
-                    if self.dice.chance(50) {
+                    if self.random.chance(50) {
                         self.begin(&id);
                     }
                 }
             }
             4..7 => {
-                if let Some(at) = living.get(self.dice.below(living.len().max(1) as i64) as usize) {
-                    self.processes[*at].paused_until = self.now + self.dice.below(40 * SECOND);
+                if let Some(at) = living.get(self.random.below(living.len().max(1) as i64) as usize) {
+                    self.processes[*at].paused_until = self.now + self.random.below(40 * SECOND);
                 }
             }
             7 => {
-                // A second process with an id that is in use.
+                // Starts a second process with an id that is in use.
                 if let Some(at) = living.first() {
                     let id = self.processes[*at].id.to_string();
                     self.begin(&id);
                 }
             }
             _ => {
-                // The server starts anew: what it heard and where workers speak from is gone.
+                // The server restarts without its memory of heartbeats and peers.
                 let now = self.moment();
                 self.places.clear();
                 self.heard = match self.broken {
@@ -442,8 +442,8 @@ impl World {
         }
     }
 
-    /// Who uses what now.
-    fn look(&mut self) {
+    /// Checks who uses which shard.
+    fn check_usage(&mut self) {
         let mut owners: BTreeMap<u32, (usize, u64)> = BTreeMap::new();
         for (place, process) in self.processes.iter().enumerate() {
             if !process.alive || self.now >= process.deadline {

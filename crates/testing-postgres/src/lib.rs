@@ -1,10 +1,10 @@
-//! A throw-away PostgreSQL for tests: a real one, started from the binaries of the machine, gone afterwards.
+//! A temporary PostgreSQL for tests, started from the binaries of the machine.
 //!
-//! Every test that needs one gets the real thing, with `fsync` on. Always: it listens on loopback only; it ends
-//! with the process that started it, also when that process is killed, because the script that guards it
-//! notices when its input ends. Not here: anything that a server of Baton uses.
+//! Every test that needs one gets a real one, with `fsync` on. Always: it listens on loopback only; it ends with the
+//! process that started it, even when that process is killed, because its guard script notices the end of its input.
+//! Not here: code that a Baton server uses.
 //!
-//! Start at [`Postgres::start`]; tests that can share one take [`Postgres::shared`] and a schema or a
+//! Start at [`Postgres::start`]; tests that can share a server use [`Postgres::shared`] and a schema or a
 //! [`database`](Postgres::database) of their own.
 
 use std::io::{BufRead, BufReader, Write};
@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Another process may take the port that was free a moment ago.
+/// Another process may take the free port first.
 const TRIES: usize = 5;
 
 /// A running PostgreSQL. Dropping it stops it and removes its files.
@@ -23,7 +23,7 @@ pub struct Postgres {
     bin: PathBuf,
     port: u16,
     directory: PathBuf,
-    /// None for one that others started.
+    /// `None` for a server that another process started.
     guard: Mutex<Option<GuardProcess>>,
 }
 
@@ -34,11 +34,11 @@ struct GuardProcess {
 }
 
 impl Postgres {
-    /// Starts one and waits until it answers.
+    /// Starts a server and waits until it answers.
     ///
     /// # Panics
     ///
-    /// When PostgreSQL is not installed or does not start: the test cannot go on.
+    /// If PostgreSQL is not installed or does not start.
     pub fn start() -> Self {
         let bin = find_binaries().expect("initdb and postgres are installed (apt-get install postgresql)");
         for _ in 0..TRIES {
@@ -49,8 +49,8 @@ impl Postgres {
         panic!("PostgreSQL did not start; what it said stands above");
     }
 
-    /// One for all tests of this process that do not stop it; one for all processes where the environment names
-    /// the port of one in `BATON_TEST_POSTGRES`.
+    /// One server for all tests of this process that do not stop it; for all processes if the environment variable
+    /// `BATON_TEST_POSTGRES` has the port of one.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Postgres> = OnceLock::new();
         SHARED.get_or_init(|| Self::from_environment().unwrap_or_else(Self::start))
@@ -77,7 +77,7 @@ impl Postgres {
         Some(Self { bin: bin.into(), port, directory, guard: Mutex::new(Some(guard)) })
     }
 
-    /// Where it listens.
+    /// Its port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -87,7 +87,7 @@ impl Postgres {
         &self.directory
     }
 
-    /// The address of the database that is always there.
+    /// The address of the default database.
     pub fn url(&self) -> String {
         self.url_of("postgres")
     }
@@ -96,11 +96,11 @@ impl Postgres {
         format!("postgres://baton@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// The address of a fresh, empty database.
+    /// The address of a new, empty database.
     ///
     /// # Panics
     ///
-    /// When it cannot be created.
+    /// If it cannot be created.
     pub fn database(&self) -> String {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let name = format!("test_{}_{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -108,11 +108,11 @@ impl Postgres {
         self.url_of(&name)
     }
 
-    /// Runs a statement and tells what it answered, one row per line, columns apart by `|`.
+    /// Runs a statement. Returns one row per line, with columns separated by `|`.
     ///
     /// # Panics
     ///
-    /// When the statement fails.
+    /// If the statement fails.
     pub fn sql(&self, database: &str, statement: &str) -> String {
         let mut command = Command::new(self.bin.join("psql"));
         command.args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "baton", "-h", "127.0.0.1", "-d", database]);
@@ -122,12 +122,12 @@ impl Postgres {
         String::from_utf8_lossy(&output.stdout).trim().into()
     }
 
-    /// Ends it at once, as a power cut would.
+    /// Kills it, as a power failure would.
     pub fn stop(&self) {
         self.send_command("stop");
     }
 
-    /// Starts it again after [`stop`](Self::stop), at the same address.
+    /// Restarts it after [`stop`](Self::stop), at the same address.
     pub fn resume(&self) {
         self.send_command("start");
     }
@@ -145,7 +145,7 @@ impl Postgres {
 impl GuardProcess {
     fn read_reply(&mut self) -> String {
         let mut line = String::new();
-        // An ended script is noticed by what is missing in the line.
+        // An ended script leaves an incomplete line.
         let _ = self.output.read_line(&mut line);
         line.trim().into()
     }
@@ -160,7 +160,7 @@ impl Drop for Postgres {
     }
 }
 
-/// The directory with the newest `initdb` and `postgres`.
+/// The directory of the newest `initdb` and `postgres`.
 fn find_binaries() -> Option<PathBuf> {
     let both =
         |directory: &PathBuf| ["initdb", "postgres", "psql"].iter().all(|name| directory.join(name).exists());
@@ -176,8 +176,8 @@ fn find_binaries() -> Option<PathBuf> {
     directories.into_iter().find(both)
 }
 
-/// A port of loopback on which nobody listens. It is from below the range that the system chooses ports from, so that no
-/// connection takes it while the database is restarted; processes begin to look at different ones.
+/// A free loopback port below the range of ephemeral ports, so that no connection takes it while the database
+/// restarts. Processes start the search at different ports.
 fn free_port() -> u16 {
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 2000;
@@ -188,7 +188,7 @@ fn free_port() -> u16 {
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).expect("loopback has a free port")
 }
 
-/// Who is to run it when we are root: the user `postgres`, else `nobody`.
+/// The user to run it as when we are root: `postgres`, else another unprivileged user.
 fn unprivileged_user() -> Option<(u32, u32)> {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let own = std::fs::metadata("/proc/self").ok().map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));

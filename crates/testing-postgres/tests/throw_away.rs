@@ -1,11 +1,11 @@
-//! The throw-away PostgreSQL is a real one and leaves nothing behind.
+//! The temporary PostgreSQL is durable and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use baton_testing_postgres::Postgres;
 
 #[test]
-fn what_was_committed_outlives_a_stop_and_nothing_outlives_the_end() {
+fn commits_survive_a_stop_and_nothing_survives_the_end() {
     let postgres = Postgres::start();
     assert_eq!(postgres.sql("postgres", "SHOW fsync"), "on");
     postgres.sql("postgres", "CREATE TABLE kept AS SELECT 7 AS number");

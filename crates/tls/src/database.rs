@@ -1,24 +1,24 @@
-//! TLS in the address of a PostgreSQL: `sslmode` and `sslrootcert`, as libpq writes them.
+//! TLS options in the address of a PostgreSQL: `sslmode` and `sslrootcert`, as in libpq.
 //!
-//! Always: a certificate is never taken on trust, so `require` means what `verify-full` means, and `prefer`, which
-//! anyone in between can talk out of TLS, is refused. Deliberately absent: certificates of clients.
+//! Always: certificates are verified, so `require` means `verify-full`; `prefer`, which an attacker can downgrade, is
+//! refused. Deliberately absent: client certificates.
 
 use std::path::Path;
 
 use crate::{Error, TlsClient};
 
-/// An address without what the client library does not know.
+/// An address split from the options that the client library does not know.
 #[derive(Clone, Debug)]
 pub struct AddressParts {
     /// The rest of the address.
     pub rest: String,
-    /// Which authorities to believe; `None` means a connection in the clear.
+    /// The trusted authorities; `None` means a connection without TLS.
     pub tls: Option<TlsClient>,
-    /// The ways to authenticate that are allowed, separated by commas.
+    /// The allowed authentication methods, separated by commas.
     pub require_auth: Option<String>,
 }
 
-/// Takes `sslmode`, `sslrootcert` and `require_auth` out of `postgres://…` or `host=… user=…`.
+/// Splits `sslmode`, `sslrootcert` and `require_auth` from `postgres://…` or `host=… user=…`.
 pub fn split_tls_options(address: &str) -> Result<AddressParts, Error> {
     let RawParts { rest, mode, root_file: authorities, require_auth } = parse_parts(address);
     let tls = match mode.as_deref() {
@@ -34,12 +34,12 @@ pub fn split_tls_options(address: &str) -> Result<AddressParts, Error> {
     Ok(AddressParts { rest, tls: trust.transpose()?, require_auth })
 }
 
-/// The same as it stands in the address.
+/// The options as text.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct RawParts {
     rest: String,
     mode: Option<String>,
-    /// A file with the authorities to believe.
+    /// A file with the trusted authorities.
     root_file: Option<String>,
     require_auth: Option<String>,
 }
@@ -70,7 +70,7 @@ fn parse_parts(address: &str) -> RawParts {
     texts
 }
 
-/// A value with its `%2F` and the like written out.
+/// Decodes percent escapes.
 fn percent_decode(value: &str) -> String {
     let mut bytes = Vec::with_capacity(value.len());
     let mut rest = value.as_bytes();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_tls_is_taken_out_of_an_address() {
+    fn tls_options_are_split_from_an_address() {
         check("postgres://u@h/d", "postgres://u@h/d", None, None);
         check("postgres://u@h/d?sslmode=verify-full", "postgres://u@h/d", Some("verify-full"), None);
         let url = "postgres://u@h/d?sslrootcert=%2Fa%20b&application_name=x&sslmode=require";
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_checked_or_there_is_none() {
+    fn a_certificate_is_verified_or_tls_is_off() {
         let mode = |text: &str| split_tls_options(text).map(|parts| parts.tls.is_some());
         assert!(!mode("postgres://u@h/d").unwrap());
         assert!(mode("postgres://u@h/d?sslmode=require").unwrap());

@@ -1,8 +1,8 @@
-//! TLS, for whoever serves and whoever calls.
+//! TLS for servers and clients.
 //!
-//! One provider of cryptography for all of Baton, and errors that name the file and what to do. Always: only
-//! versions 1.2 and 1.3; a certificate is never taken on trust. Deliberately absent: certificates of clients (callers
-//! show tokens) and a switch that turns checking off. Start at [`Identity`] for a server, [`TlsClient`] for a client.
+//! One cryptography provider for all of Baton, and errors that name the file and what to do. Always: only versions
+//! 1.2 and 1.3; certificates are verified. Deliberately absent: client certificates (clients send tokens) and a
+//! switch that turns verification off. Start at [`Identity`] for a server, [`TlsClient`] for a client.
 
 pub mod database;
 
@@ -21,11 +21,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// A stream that a server has accepted.
+/// A TLS stream accepted by a server.
 pub type ServerStream = tokio_rustls::server::TlsStream<TcpStream>;
-/// A stream to a server.
+/// A TLS stream to a server.
 pub type ClientStream = SecureStream<TcpStream>;
-/// A stream to a server over another one.
+/// A TLS stream to a server over another stream.
 pub type SecureStream<S> = tokio_rustls::client::TlsStream<S>;
 
 /// Why TLS cannot be used.
@@ -39,12 +39,12 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
-    /// An address asks for TLS in a way that checks no certificate.
+    /// An address asks for TLS without verification.
     #[error(
         "sslmode {0:?} is not known: give verify-full for TLS with a certificate that is checked, or disable for none"
     )]
     Mode(String),
-    /// The library refuses.
+    /// The TLS library failed.
     #[error("TLS cannot be used: {0}")]
     Library(#[from] rustls::Error),
 }
@@ -62,7 +62,7 @@ fn load_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error>
     if found.is_empty() { Err(refused("it holds no certificate in PEM".into())) } else { Ok(found) }
 }
 
-/// What a server shows: a certificate and its key, which can be read again while it serves.
+/// A server's certificate and key, which can be reloaded while it serves.
 #[derive(Clone)]
 pub struct Identity {
     files: Arc<IdentityFiles>,
@@ -75,7 +75,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// The files, and what they held when they were read last.
+/// The files, and their content at the last load.
 #[derive(Debug)]
 struct IdentityFiles {
     chain: PathBuf,
@@ -101,7 +101,7 @@ fn load_certified_key(chain: &Path, key: &Path) -> Result<Arc<CertifiedKey>, Err
 }
 
 impl Identity {
-    /// Reads a certificate chain and its private key.
+    /// Loads a certificate chain and its private key.
     pub fn load(chain: &Path, key: &Path) -> Result<Self, Error> {
         let current = RwLock::new(load_certified_key(chain, key)?);
         let files = Arc::new(IdentityFiles { chain: chain.into(), key: key.into(), current });
@@ -112,20 +112,20 @@ impl Identity {
         Ok(Self { files, acceptor: TlsAcceptor::from(Arc::new(config)) })
     }
 
-    /// Reads the files again, for connections from now on. What cannot be used changes nothing.
+    /// Reloads the files for new connections. On an error nothing changes.
     pub fn reload(&self) -> Result<(), Error> {
         let fresh = load_certified_key(&self.files.chain, &self.files.key)?;
         *self.files.current.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         Ok(())
     }
 
-    /// Greets a client.
+    /// Performs the handshake with a client.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ServerStream> {
         self.acceptor.accept(stream).await
     }
 }
 
-/// Which servers a client believes.
+/// The servers that a client trusts.
 #[derive(Clone)]
 pub struct TlsClient(TlsConnector);
 
@@ -136,7 +136,7 @@ impl fmt::Debug for TlsClient {
 }
 
 impl TlsClient {
-    /// Those that the operating system's authorities vouch for.
+    /// Trusts the operating system's certificate authorities.
     pub fn with_system_roots() -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         let found = rustls_native_certs::load_native_certs();
@@ -147,7 +147,7 @@ impl TlsClient {
         Self::from_roots(roots)
     }
 
-    /// Those that the authorities in a PEM file vouch for, and no others.
+    /// Trusts only the certificate authorities in a PEM file.
     pub fn with_roots_from(path: &Path) -> Result<Self, Error> {
         let mut roots = RootCertStore::empty();
         for certificate in load_certificates(path)? {
@@ -164,7 +164,7 @@ impl TlsClient {
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
 
-    /// Greets the server called `host` at the other end of `stream`.
+    /// Performs the handshake with the server `host` on `stream`.
     pub async fn connect<S>(&self, host: &str, stream: S) -> io::Result<SecureStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,

@@ -1,4 +1,4 @@
-//! Numbers that name things, each its own type so that one cannot stand in for another.
+//! Ids: each kind has its own type, so that one cannot be confused with another.
 
 use std::fmt;
 use std::str::FromStr;
@@ -39,28 +39,28 @@ id_type! {
     PartitionId
 }
 id_type! {
-    /// One subscription of a consumer group to a queue. Deleting or seeking a group gives it a new one, so
-    /// that everything known of the old one is void at once.
+    /// The subscription of a consumer group to a queue. Deleting or seeking a group gives it a new id, so that all
+    /// state of the old one is void at once.
     GroupId
 }
 id_type! {
-    /// A message's place in its partition, counted from 0 without gaps.
+    /// The position of a message in its partition, counted from 0 without gaps.
     Offset
 }
 
 impl Offset {
-    /// The place `count` messages further on.
+    /// The offset `count` messages later.
     pub const fn plus(self, count: u64) -> Self {
         Self(self.0 + count)
     }
 
-    /// How many places lie between `earlier` and this; zero when it is not earlier.
+    /// The distance from `earlier` to this offset; zero when it is not earlier.
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// What a pop holds its messages under: one id for all partitions that the pop claimed.
+/// The id of a lease: one for all partitions that a pop claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct LeaseId(pub Uuid);
 
@@ -80,12 +80,12 @@ impl FromStr for LeaseId {
 
 /// A message's id: a version 7 UUID that holds the message's time (to the millisecond), partition and offset.
 ///
-/// It is computed, never stored or drawn: two messages differ because their places differ, and a message can
-/// be found from its id alone. It is never used for order.
+/// It is computed, never stored or drawn: two messages differ because their positions differ, and a message can be
+/// found from its id alone. It is never used for ordering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageId(Uuid);
 
-/// Bits of a version 7 UUID that are free for us: 12 in `rand_a`, 62 in `rand_b`.
+/// Free bits of a version 7 UUID: 12 in `rand_a`, 62 in `rand_b`.
 const PARTITION_BITS: u32 = 34;
 const OFFSET_BITS: u32 = 40;
 const _: () = assert!(PARTITION_BITS + OFFSET_BITS == 12 + 62);
@@ -101,22 +101,22 @@ impl MessageId {
         Self(Uuid::from_u128((millis << 80) | (0x7 << 76) | (high << 64) | (0b10 << 62) | low))
     }
 
-    /// The id that a UUID is, which may be no message's.
+    /// A UUID as a message id. No such message need exist.
     pub const fn from_uuid(id: Uuid) -> Self {
         Self(id)
     }
 
-    /// The id as the UUID that it is, to be written without going through formatting.
+    /// The UUID, to write it without the formatting machinery.
     pub const fn as_uuid(self) -> Uuid {
         self.0
     }
 
-    /// The hash of its text, by which a message is found that has no transaction id of its own.
+    /// The hash of its text, which stands in for the hash of a missing transaction id.
     pub fn as_transaction_hash(self) -> u64 {
         transaction_hash(self.0.hyphenated().encode_lower(&mut Uuid::encode_buffer()).as_bytes())
     }
 
-    /// Where the message with this id lies, or `None` when no message has such an id.
+    /// The position of the message, or `None` when no message can have such an id.
     pub fn position(self) -> Option<(PartitionId, Offset)> {
         let bits = self.0.as_u128();
         if (bits >> 76) & 0xf != 0x7 || (bits >> 62) & 0b11 != 0b10 {
@@ -143,14 +143,15 @@ impl FromStr for MessageId {
     }
 }
 
-/// A transaction id as 96 bits, by which it is remembered when its message may be gone.
+/// A 96-bit hash of a transaction id, stored in the dedup index after the message may be gone.
 ///
-/// Two ids share one by chance only: with 20 million ids remembered and 100,000 pushes a second, once in a billion years.
+/// Two ids collide only by chance: with 20 million ids remembered and 100,000 pushes a second, once in a billion
+/// years.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IdHash {
     /// Its [`transaction_hash`].
     pub hash: u64,
-    /// More bits, of a hash with another seed.
+    /// More bits, from a hash with another seed.
     pub check: u32,
 }
 
@@ -162,7 +163,7 @@ impl IdHash {
     }
 }
 
-/// Stored hashes depend on it.
+/// Stored hashes depend on this seed.
 const CHECK_SEED: u64 = 0x6261_746F_6E5F_6964;
 
 /// A 64-bit hash of a transaction id. A match is always checked against the stored id.

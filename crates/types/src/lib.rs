@@ -1,9 +1,8 @@
-//! The words of Baton as types: ids, offsets, times, queue options, limits, and the shapes that travel
-//! over HTTP.
+//! The shared types of Baton: ids, offsets, times, queue options, limits, and the HTTP wire format.
 //!
-//! They stand apart from the store and the server so that a client needs neither. Always: a type here is
-//! plain data with no I/O, no clock and no randomness. Not here: rules (`baton-queue`), rows (`baton-store`).
-//! Start at [`QueueOptions`] and [`wire`].
+//! They are apart from the store and the server so that a client needs neither. Always: a type here is plain data
+//! without I/O, clock or randomness. Not here: rules (`baton-queue`), rows (`baton-store`). Start at [`QueueOptions`]
+//! and [`wire`].
 
 mod id;
 pub mod limits;
@@ -17,8 +16,8 @@ pub use options::{OptionsError, QueueOptions};
 pub use secret::Secret;
 pub use time::{ParseTimestampError, Timestamp};
 
-/// The group of every consumer that names none: they compete as one.
+/// The group of consumers that name none: they share the messages.
 pub const QUEUE_MODE: &str = "__QUEUE_MODE__";
 
-/// The partition of every message that names none.
+/// The default partition.
 pub const DEFAULT_PARTITION: &str = "Default";

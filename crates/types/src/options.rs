@@ -1,4 +1,4 @@
-//! What can be set on a queue, with its defaults and the rule by which a new setting meets the old ones.
+//! Queue options: defaults, and how changes are merged into existing options.
 
 use std::time::Duration;
 
@@ -7,36 +7,35 @@ use serde_json::{Map, Value};
 
 use crate::limits;
 
-/// The options of a queue. Numbers are in the unit of the wire, which the method of the same name turns into a
-/// [`Duration`].
+/// The options of a queue. Numbers have the unit of the wire format; methods of the same name return a [`Duration`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub struct QueueOptions {
-    /// Seconds that a pop holds its messages.
+    /// Seconds of a pop's lease.
     pub lease_time: u32,
     /// Failed acks that a batch survives before its head becomes a dead letter.
     pub retry_limit: u32,
-    /// Milliseconds before failed messages come again. The default is at once, which clients rely on.
+    /// Milliseconds before a failed message is delivered again. The default is at once, which clients rely on.
     pub retry_delay: u32,
-    /// Unfinished messages beyond which pushes are refused; 0 is no bound.
+    /// Pushes are refused beyond this many unfinished messages; 0 is no limit.
     pub max_size: u64,
     /// Seconds after which a message is no longer delivered; 0 is never.
     pub ttl: u32,
-    /// Queues of a higher priority are served first by a pop over a namespace or task.
+    /// A pop over a namespace or task serves queues of a higher priority first.
     pub priority: i32,
-    /// Whether a message that is out of retries is kept as a dead letter.
+    /// Whether a message without retries left becomes a dead letter.
     pub dead_letter_queue: bool,
-    /// The same switch under its other name: only when both are off is such a message dropped.
+    /// The same switch under another name: a message is dropped only when both are off.
     pub dlq_after_max_retries: bool,
     /// Seconds before a message can be delivered.
     pub delayed_processing: u32,
-    /// Seconds without a push before a partition is delivered.
+    /// Seconds that a partition must be without pushes before it is delivered.
     pub window_buffer: u32,
     /// Seconds after which a message is deleted, finished or not; 0 is never. Needs `retention_enabled`.
     pub retention_seconds: u32,
     /// Seconds after which a message that every group finished is deleted; 0 is never. Needs `retention_enabled`.
     pub completed_retention_seconds: u32,
-    /// Master switch of the two retentions.
+    /// Enables the two retentions.
     pub retention_enabled: bool,
     /// Whether payloads are encrypted at rest.
     pub encryption_enabled: bool,
@@ -69,7 +68,7 @@ impl Default for QueueOptions {
     }
 }
 
-/// An option that does not fit; the text says which and what would.
+/// An invalid option; the text says which and what would be valid.
 #[derive(Debug, thiserror::Error)]
 #[error("option {name:?} {problem}")]
 pub struct OptionsError {
@@ -78,8 +77,8 @@ pub struct OptionsError {
 }
 
 impl QueueOptions {
-    /// These options with `changes` laid over them: an absent key keeps its value, `null` restores the
-    /// default, an unknown key is ignored as every server of this API does.
+    /// These options with `changes` merged in: an absent key keeps its value, `null` restores the default, an unknown
+    /// key is ignored as every server of this API does.
     pub fn with_changes(&self, changes: &Map<String, Value>) -> Result<Self, OptionsError> {
         let mut merged = to_map(self);
         let defaults = to_map(&Self::default());
@@ -100,17 +99,17 @@ impl QueueOptions {
         Ok(merged)
     }
 
-    /// How long a pop holds its messages.
+    /// The length of a pop's lease.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(if self.lease_time == 0 { 60 } else { self.lease_time.into() })
     }
 
-    /// Whether a message that is out of retries is kept.
+    /// Whether a message without retries left becomes a dead letter.
     pub fn keeps_dead_letters(&self) -> bool {
         self.dead_letter_queue || self.dlq_after_max_retries
     }
 
-    /// The age from which a message is not delivered any more, consumed or not.
+    /// The age from which a message is no longer delivered.
     pub fn deliverable_for(&self) -> Option<Duration> {
         let retention = if self.retention_enabled { self.retention_seconds } else { 0 };
         [self.ttl, self.max_wait_time_seconds, retention]
@@ -120,7 +119,7 @@ impl QueueOptions {
             .map(|seconds| Duration::from_secs(seconds.into()))
     }
 
-    /// The age from which a message that every group finished is deleted.
+    /// The retention of messages that every group has finished.
     pub fn completed_retention(&self) -> Option<Duration> {
         (self.retention_enabled && self.completed_retention_seconds > 0)
             .then(|| Duration::from_secs(self.completed_retention_seconds.into()))

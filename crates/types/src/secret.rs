@@ -1,16 +1,16 @@
-//! A text that must not be printed.
+//! A string that must not be printed.
 //!
 //! Always: `Debug` hides it, so a structure that holds one can be logged. Not here: erasing it from memory.
 //! Start at [`Secret`].
 
 use std::fmt;
 
-/// A text that `Debug` hides.
+/// A string that `Debug` hides.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// What stands for a secret wherever it would be printed.
+    /// The placeholder that is printed instead of a secret.
     pub const HIDDEN: &str = "(hidden)";
 
     /// Hides `text`.

@@ -1,4 +1,4 @@
-//! A moment, in microseconds since 1970, as the store's clock told it.
+//! Timestamps: microseconds since 1970 in UTC.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use jiff::tz::Offset;
 use serde::{Deserialize, Serialize};
 
-/// A moment in UTC with microsecond precision.
+/// A time in UTC with microsecond precision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// Before every message.
+    /// Earlier than every message.
     pub const MIN: Self = Self(i64::MIN);
-    /// After every message.
+    /// Later than every message.
     pub const MAX: Self = Self(i64::MAX);
 
     /// From microseconds since 1970.
@@ -32,38 +32,38 @@ impl Timestamp {
         self.0.div_euclid(1000)
     }
 
-    /// This moment plus `duration`, or the last one there is.
+    /// This time plus `duration`, at most [`MAX`](Self::MAX).
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// This moment minus `duration`, or the first one there is.
+    /// This time minus `duration`, at least [`MIN`](Self::MIN).
     pub fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)))
     }
 
-    /// How long after `earlier` this is; zero when it is not.
+    /// The duration since `earlier`; zero when it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// ISO-8601 in UTC with three digits after the second, as most answers carry it.
+    /// ISO 8601 in UTC with milliseconds, as in most responses.
     pub fn to_iso_millis(self) -> String {
         self.to_iso(3)
     }
 
-    /// ISO-8601 in UTC with six digits after the second, as a popped message carries it.
+    /// ISO 8601 in UTC with microseconds, as in popped messages.
     pub fn to_iso_micros(self) -> String {
         self.to_iso(6)
     }
 
-    /// ISO-8601 in UTC with whole seconds.
+    /// ISO 8601 in UTC with whole seconds.
     pub fn to_iso_seconds(self) -> String {
         self.to_iso(0)
     }
 
     fn to_iso(self, digits: usize) -> String {
-        // Out of reach of a calendar with four digits are only `MIN` and `MAX`.
+        // Only `MIN` and `MAX` are outside the four-digit years.
         let limit = if self.0 < 0 { jiff::Timestamp::MIN } else { jiff::Timestamp::MAX };
         let at = Offset::UTC.to_datetime(jiff::Timestamp::from_microsecond(self.0).unwrap_or(limit));
         let mut text = String::with_capacity("2026-11-15T18:34:07.638487Z".len());
@@ -90,8 +90,8 @@ impl Timestamp {
     }
 }
 
-/// Appends the last `N` digits of a number. A general formatter takes as long for the time of a popped message as all the
-/// rest of its answer.
+/// Appends the last `N` digits of a number. The general formatter would take as long for a popped message's time as
+/// the rest of its response.
 fn push_digits<const N: usize>(text: &mut String, mut number: i32) {
     let mut digits = ['0'; N];
     for digit in digits.iter_mut().rev() {
@@ -108,7 +108,7 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// A text that is no ISO-8601 moment.
+/// The text is not an ISO 8601 time.
 #[derive(Debug, thiserror::Error)]
 #[error("not an ISO-8601 time such as 2026-11-15T18:34:07.638Z: {0:?}")]
 pub struct ParseTimestampError(String);
