@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates that log.
-const TARGETS: [&str; 26] = [
+const TARGETS: [&str; 27] = [
     "baton",
     "baton_auth",
     "baton_client",
@@ -18,6 +18,7 @@ const TARGETS: [&str; 26] = [
     "baton_console",
     "baton_election",
     "baton_env",
+    "baton_http",
     "baton_jobs",
     "baton_queue",
     "baton_schedules",

@@ -1,26 +1,23 @@
 //! What all connections share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use baton_auth::Auth;
 use baton_cluster::Cluster;
 use baton_env::Stopwatch;
+use baton_http::{Reply, Sites, Traffic};
 use baton_jobs::Jobs;
 use baton_queue::Broker;
 use baton_shards::Shards;
 use tokio_util::sync::CancellationToken;
 
-use crate::body::{BYTES_IN_FLIGHT_MAX, Budget};
 use crate::cluster::{Draining, served_by, served_by_line};
 use crate::elections::Elections;
 use crate::lag::Naps;
 use crate::options::Options;
-use crate::places::Refusals;
 use crate::process::Usage;
-use crate::reply::Reply;
-use crate::sites::Sites;
 
 /// What all connections share.
 pub struct App {
@@ -34,8 +31,8 @@ pub struct App {
     pub options: Options,
     /// Which web pages may call.
     pub(crate) sites: Sites,
-    /// Bytes of bodies under way.
-    pub budget: Arc<Budget>,
+    /// What connections do now.
+    pub traffic: Traffic,
     /// The other servers, if there may be any.
     pub cluster: Option<Cluster>,
     /// Whether this server is drained from routing.
@@ -45,10 +42,6 @@ pub struct App {
     /// The shards.
     pub(crate) shards: Shards,
     started: Stopwatch,
-    /// Open connections.
-    pub connections: AtomicUsize,
-    /// Connections that found no room.
-    pub(crate) refusals: Refusals,
     leaving: AtomicBool,
     stopping: CancellationToken,
 }
@@ -79,10 +72,8 @@ impl App {
             cluster,
             sites,
             options,
-            budget: Arc::new(Budget::new(BYTES_IN_FLIGHT_MAX)),
+            traffic: Traffic::default(),
             started: Stopwatch::start(),
-            connections: AtomicUsize::new(0),
-            refusals: Refusals::default(),
             leaving: AtomicBool::new(false),
             stopping,
         }

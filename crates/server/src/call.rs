@@ -7,15 +7,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use baton_auth::{Access, Identity};
+use baton_http::{Query, Received, Reply};
 use baton_jobs::Jobs;
 use baton_queue::Broker;
 
 use crate::app::App;
-use crate::body::Received;
 use crate::cluster::{Origin, Routed};
 use crate::error::Error;
-use crate::query::Query;
-use crate::reply::Reply;
 
 /// What a handler is on its way to.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Reply, Error>> + Send>>;
@@ -148,7 +146,7 @@ impl Call {
 
     /// The query parameters.
     pub fn query(&self) -> Result<Query<'_>, Error> {
-        Query::parse(&self.query)
+        Ok(Query::parse(&self.query)?)
     }
 
     /// The body. It can be had once.

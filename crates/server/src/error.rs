@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
+use baton_http::Reply;
 use http::{HeaderValue, StatusCode, header};
 
 use crate::json;
-use crate::reply::Reply;
 
 /// What went wrong, sorted by what the caller can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -512,6 +512,25 @@ impl Error {
     }
 }
 
+impl From<baton_http::Error> for Error {
+    fn from(error: baton_http::Error) -> Self {
+        use baton_http::Kind as Http;
+        let message = error.to_string();
+        match error.kind() {
+            Http::Invalid => Self::invalid(message),
+            Http::TargetTooLong => Self::new(Kind::TargetTooLong, message),
+            Http::HeadTooLarge => Self::new(Kind::HeadTooLarge, message),
+            Http::UnknownVersion => Self::new(Kind::UnknownVersion, message),
+            Http::ForeignSite => Self::new(Kind::ForeignSite, message),
+            Http::UnsupportedMedia => Self::new(Kind::UnsupportedMedia, message),
+            Http::BodyTooLarge => Self::new(Kind::BodyTooLarge, message),
+            Http::RequestTimeout => Self::new(Kind::RequestTimeout, message),
+            Http::Overloaded => Self::overloaded(message),
+            Http::Unwritable => Self::new(Kind::Internal, message),
+        }
+    }
+}
+
 impl From<baton_auth::Error> for Error {
     fn from(error: baton_auth::Error) -> Self {
         let kind = match error {
@@ -599,17 +618,17 @@ mod tests {
         let error = baton_queue::Error::QueueFull { queue: "q".into(), size: 9, max: 9, first_beyond: 0 };
         let reply = Error::from(error).into_reply();
         assert_eq!(reply.status(), StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(reply.header(header::RETRY_AFTER).unwrap(), "1");
+        assert_eq!(reply.header(&header::RETRY_AFTER).unwrap(), "1");
     }
 
     #[test]
     fn a_limit_that_time_does_not_lift_is_no_reason_to_try_again() {
         let full = Error::from(baton_shards::Refusal::Full("1000 services".into())).into_reply();
         assert_eq!(full.status(), StatusCode::UNPROCESSABLE_ENTITY);
-        assert!(full.header(header::RETRY_AFTER).is_none());
+        assert!(full.header(&header::RETRY_AFTER).is_none());
         let busy = Error::from(baton_shards::Refusal::Busy("too many wait".into())).into_reply();
         assert_eq!(busy.status(), StatusCode::SERVICE_UNAVAILABLE);
-        assert!(busy.header(header::RETRY_AFTER).is_some());
+        assert!(busy.header(&header::RETRY_AFTER).is_some());
     }
 
     #[test]

@@ -4,7 +4,8 @@
 
 use std::fmt::{self, Write as _};
 
-use http::HeaderName;
+use baton_http::Reply;
+use http::{HeaderName, HeaderValue};
 
 /// The header that lists what was ignored.
 pub const HEADER: HeaderName = HeaderName::from_static("baton-ignored");
@@ -42,6 +43,15 @@ impl Ignored {
             return;
         }
         self.names.push(name.to_owned());
+    }
+
+    /// The same reply with the header that lists the names, if there are any and the reply has none.
+    #[must_use]
+    pub fn list_in(&self, reply: Reply) -> Reply {
+        match HeaderValue::from_str(&self.to_string()) {
+            Ok(value) if !self.is_empty() && !reply.has_header(&HEADER) => reply.with_header(HEADER, value),
+            _ => reply,
+        }
     }
 }
 

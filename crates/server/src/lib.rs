@@ -1,21 +1,19 @@
-//! The HTTP front of Baton: reads requests, asks the broker, writes answers.
+//! The HTTP front of Baton: routes requests, asks the broker, writes answers.
 //!
 //! The wire is the one that existing queue clients speak. Payloads pass through as bytes: a push borrows them from
 //! the request's body, a pop writes its answer around them. Always: every body, name, list, wait and connection
 //! has a limit, and at the limit the caller is told what to do; statuses and codes are decided in `error` alone;
 //! routes, settings and error codes are tables, from which the reference pages in `docs/` are printed.
-//! Deliberately absent: queue rules (`baton-queue` has them).
+//! Deliberately absent: sockets and the rules of HTTP/1 (`baton-http` has them), and those of queues (`baton-queue`).
 //!
-//! Start at [`Server`], then `http1`, then `routes`.
+//! Start at [`Server`], then `service`, then `routes`.
 
 mod app;
-mod body;
 mod call;
 mod cluster;
 pub mod docs;
 mod elections;
 pub mod error;
-mod http1;
 mod ignored;
 mod json;
 mod lag;
@@ -24,23 +22,18 @@ pub mod metrics;
 mod names;
 mod openapi;
 mod options;
-mod path;
-mod places;
 mod process;
-mod query;
-mod reply;
 pub mod routes;
 mod server;
 mod service;
-mod sites;
 mod testing;
 mod timeline;
 mod unknown;
 
 pub use app::App;
 pub use baton_config::Settings;
+pub use baton_http::Reply;
 pub use call::{Answer, Call, Handler};
 pub use options::Options;
-pub use reply::Reply;
 pub use server::{BindError, Server};
 pub use testing::{Testing, testing, testing_with};

@@ -1,40 +1,31 @@
-//! The listener: accepts connections up to a limit, serves them, and stops without dropping an answer.
+//! The server: binds its address, starts its parts, and stops them without dropping an answer.
 //!
-//! Always: beyond the limit a connection is told so and closed; after the signal to stop,
-//! nothing new is accepted, parked pops are answered, requests under way finish, and all of it ends by a
-//! deadline; listening beyond loopback without authentication is warned of. Start at [`Server::run`].
+//! Always: after the signal to stop, nothing new is accepted, parked pops are answered, requests under way finish, and
+//! all of it ends by a deadline; listening beyond loopback without authentication is warned of. Start at
+//! [`Server::run`].
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_auth::Auth;
 use baton_cluster::Gossip;
+use baton_http::{Listener, Sites, listen, resolve};
 use baton_queue::Broker;
 use baton_shards::Shards;
 use baton_tls::Identity;
 use baton_zmq::ShardSocket;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::App;
 use crate::cluster;
-use crate::http1::{Connection, Stream};
 use crate::options::Options;
-use crate::places::{Place, Places};
-use crate::sites::Sites;
-
-/// Connections that the operating system holds for us while we are busy.
-const BACKLOG: u32 = 4096;
 
 /// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// How long a peer may take to agree on TLS.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Why the server could not start.
 #[derive(Debug, thiserror::Error)]
@@ -76,10 +67,9 @@ pub enum BindError {
 
 /// A server that is bound to its address.
 pub struct Server {
-    listener: TcpListener,
+    listener: Listener,
     address: SocketAddr,
     app: Arc<App>,
-    identity: Option<Identity>,
     shard_socket: Option<ShardSocket>,
     gossip: Option<Gossip>,
 }
@@ -94,27 +84,30 @@ impl Server {
         let address = resolve(&options.listen)
             .await
             .map_err(|source| BindError::Address { address: options.listen.clone(), source })?;
-        let listener = listen(address).map_err(|source| BindError::Listen { address, source })?;
+        let has_tls = identity.is_some();
+        let listener =
+            Listener::bind(address, identity).map_err(|source| BindError::Listen { address, source })?;
         let address = listener.local_addr().map_err(|source| BindError::Listen { address, source })?;
         if !address.ip().is_loopback() {
-            warn_of_strangers(address, auth.is_some(), identity.is_some());
+            warn_of_strangers(address, auth.is_some(), has_tls);
         }
         let (cluster, gossip) = match &options.cluster {
             Some(wanted) => {
-                let scheme = if identity.is_some() { "https" } else { "http" };
+                let scheme = if has_tls { "https" } else { "http" };
                 let joined = cluster::join(wanted, &options.node_id, scheme, address, &broker).await;
                 joined.map(|(cluster, gossip)| (Some(cluster), Some(gossip))).map_err(BindError::Cluster)?
             }
             None => (None, None),
         };
-        let sites = Sites::new(&options, address.ip().is_loopback());
+        let only_loopback = address.ip().is_loopback() && auth.is_none();
+        let sites = Sites::new(options.cors_origins.clone(), options.allowed_hosts.clone(), only_loopback);
         let app = Arc::new(App::new(broker, options, auth, cluster, sites));
         app.draining.look().await;
         let shard_socket = match &app.options.shards_listen {
             Some(options) => Some(bind_shard_socket(options, app.shards.clone()).await?),
             None => None,
         };
-        Ok(Self { listener, address, app, identity, shard_socket, gossip })
+        Ok(Self { listener, address, app, shard_socket, gossip })
     }
 
     /// The address where workers of shards find a ZeroMQ socket, such as `tcp://127.0.0.1:5555`, if there is one.
@@ -129,12 +122,12 @@ impl Server {
 
     /// What it serves HTTPS with, if it does; for reading the files again.
     pub fn identity(&self) -> Option<Identity> {
-        self.identity.clone()
+        self.listener.identity().cloned()
     }
 
     /// Serves until `shutdown`, then finishes what is under way.
     pub async fn run(self, shutdown: CancellationToken) {
-        let Self { listener, app, identity, shard_socket, gossip, .. } = self;
+        let Self { listener, app, shard_socket, gossip, .. } = self;
         let tracker = TaskTracker::new();
         // The signal to stop is first one to hand over jobs, while everything is still served.
         let signal = shutdown;
@@ -150,7 +143,7 @@ impl Server {
         if let Some(auth) = &app.auth {
             tracker.spawn(Arc::clone(auth).run(shutdown.clone()));
         }
-        accept(&listener, &app, identity.as_ref(), &tracker, &shutdown).await;
+        listener.run(&app, &tracker, &shutdown).await;
         app.stop();
         drop(listener);
         tracker.close();
@@ -161,7 +154,7 @@ impl Server {
             tracker.wait().await;
         };
         if tokio::time::timeout(app.options.shutdown_deadline + GRACE, finish).await.is_err() {
-            let connections = app.connections.load(Ordering::Relaxed);
+            let connections = app.traffic.connections.load(Ordering::Relaxed);
             tracing::warn!(connections, "stopping took too long");
         }
     }
@@ -178,20 +171,6 @@ async fn leave(app: Arc<App>, signal: CancellationToken, shutdown: CancellationT
     shutdown.cancel();
 }
 
-/// The first address that `host:port` names.
-async fn resolve(address: &str) -> io::Result<SocketAddr> {
-    let mut found = tokio::net::lookup_host(address).await?;
-    found.next().ok_or_else(|| io::Error::other("it names no address"))
-}
-
-/// Listens on an address; 0 as its port picks a free one.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 /// Binds the ZeroMQ socket for workers of shards.
 async fn bind_shard_socket(options: &baton_zmq::Options, shards: Shards) -> Result<ShardSocket, BindError> {
     let address = format!("{}:{}", options.host, options.port);
@@ -201,45 +180,6 @@ async fn bind_shard_socket(options: &baton_zmq::Options, shards: Shards) -> Resu
         Err(error) => return Err(failed(error.to_string())),
     };
     ShardSocket::new(listener, options, shards).map_err(failed)
-}
-
-/// Accepts connections until `shutdown`.
-async fn accept(
-    listener: &TcpListener,
-    app: &Arc<App>,
-    identity: Option<&Identity>,
-    tracker: &TaskTracker,
-    shutdown: &CancellationToken,
-) {
-    let mut places = Places::new(app.options.connections_max, app.options.connections_per_address);
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = shutdown.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let Some(place) = places.take(peer.ip(), &app.refusals) else { continue };
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%error, "cannot set TCP_NODELAY");
-                }
-                // A token of its own: waiting on a shared one would take its lock with every poll.
-                let (app, stop) = (Arc::clone(app), shutdown.child_token());
-                match identity {
-                    None => tracker.spawn(serve(Stream::plain(stream), peer.ip(), app, place, stop)),
-                    Some(identity) => {
-                        tracker.spawn(greet(identity.clone(), stream, peer.ip(), app, place, stop))
-                    }
-                };
-            }
-            Err(error) => {
-                // Out of file descriptors, most likely: they come back when connections end.
-                tracing::warn!(%error, "cannot accept a connection");
-                baton_env::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
 }
 
 fn warn_of_strangers(address: SocketAddr, tokens: bool, tls: bool) {
@@ -257,58 +197,4 @@ fn warn_of_strangers(address: SocketAddr, tokens: bool, tls: bool) {
              tls_cert and tls_key, or put it behind a proxy that has them"
         );
     }
-}
-
-/// Agrees on TLS, then serves.
-async fn greet(
-    identity: Identity,
-    stream: TcpStream,
-    peer: IpAddr,
-    app: Arc<App>,
-    place: Place,
-    stop: CancellationToken,
-) {
-    // Boxed, so that it is not held for as long as the connection lives.
-    let greeting = Box::pin(tokio::time::timeout(HANDSHAKE_MAX, identity.accept(stream)));
-    let greeted = tokio::select! {
-        () = stop.cancelled() => return,
-        greeted = greeting => greeted,
-    };
-    match greeted {
-        Ok(Ok(stream)) => serve(Stream::Tls(Box::new(stream)), peer, app, place, stop).await,
-        Ok(Err(error)) => tracing::debug!(%error, "a peer does not agree on TLS"),
-        Err(_) => tracing::debug!("a peer took too long to agree on TLS"),
-    }
-}
-
-/// Serves one connection to its end, or refuses it.
-async fn serve(stream: Stream, peer: IpAddr, app: Arc<App>, place: Place, stop: CancellationToken) {
-    let stopping = AtomicBool::new(false);
-    if let Some(limit) = place.beyond {
-        let refusal = Connection::new(stream, peer, app, &stopping).refuse(limit);
-        tokio::select! {
-            () = stop.cancelled() => {}
-            // Boxed, so that those who are served do not hold it.
-            _ = Box::pin(refusal) => {}
-        }
-        return;
-    }
-    app.connections.fetch_add(1, Ordering::Relaxed);
-    // Pinned where it is made: moved into place it would be held twice for as long as the connection lives.
-    let mut connection = std::pin::pin!(Connection::new(stream, peer, Arc::clone(&app), &stopping).run());
-    let outcome = tokio::select! {
-        biased;
-        outcome = connection.as_mut() => Ok(outcome),
-        () = stop.cancelled() => {
-            stopping.store(true, Ordering::Relaxed);
-            tokio::time::timeout(app.options.shutdown_deadline, connection.as_mut()).await
-        }
-    };
-    match outcome {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "a connection broke"),
-        Err(_) => tracing::warn!("a request took too long to finish; its connection was cut"),
-    }
-    app.connections.fetch_sub(1, Ordering::Relaxed);
-    drop(place);
 }

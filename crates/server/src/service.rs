@@ -1,7 +1,7 @@
 //! From the head of a request to its handler, if its caller may go there, and from a handler to its reply.
 //!
 //! Always: a handler that panics is answered for; a handler's future is boxed at its own size, so a parked pop
-//! holds only what a pop needs. Start at [`find`].
+//! holds only what a pop needs. Start at the implementation of [`Service`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,53 +9,63 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use baton_auth::{Access, Admission, Auth, Identity, Refusal};
+use baton_http::{Accepted, Decision, Head, Limits, Received, Reply, Running, Service, Traffic, media};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use crate::app::App;
-use crate::call::{Answer, Call, Handler};
+use crate::call::{Answer, Call};
 use crate::cluster::Origin;
 use crate::error::{Error, Kind};
-use crate::http1::{self, Head};
-use crate::reply::Reply;
+use crate::ignored::Ignored;
+use crate::openapi::known;
 use crate::routes::{self, Found, Route};
 
-/// Where a request leads.
+/// A request whose route is known, and whose caller may go there.
 #[derive(Debug)]
-pub struct Place {
+pub struct RoutedRequest {
     /// What answers it.
-    pub route: &'static Route,
+    route: &'static Route,
     /// How long that may take, and in whose words it is told.
-    pub patience: Patience,
+    deadline: Deadline,
     /// The open segments of its path, decoded.
-    pub parameters: Vec<String>,
+    parameters: Vec<String>,
     /// Its query, still encoded.
-    pub query: String,
+    query: String,
     /// Whether a stream of events is wanted.
-    pub wants_events: bool,
+    wants_events: bool,
     /// What it may be repeated under.
-    pub idempotency_key: Option<String>,
+    idempotency_key: Option<String>,
     /// The last event that the peer has seen.
-    pub last_event_id: Option<String>,
+    last_event_id: Option<String>,
     /// What must be there for the request to be done.
-    pub if_match: Option<String>,
-    /// Who sends it.
-    pub caller: Caller,
+    if_match: Option<String>,
+    /// Whom its token speaks for, if there is one.
+    caller: Option<Arc<Identity>>,
     /// How it came, if it may have to be passed on.
-    pub origin: Option<Box<Origin>>,
+    origin: Option<Box<Origin>>,
+}
+
+/// A request that its handler works on.
+pub struct RunningCall {
+    answer: Answer,
+    deadline: Deadline,
+    /// How long the caller's token is valid.
+    token_valid_for: Option<Duration>,
+    ignored: Ignored,
 }
 
 /// How long a request may be worked on.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Patience {
+struct Deadline {
     /// So long; for ever if there is none.
-    pub allowed: Option<Duration>,
+    allowed: Option<Duration>,
     is_pop: bool,
     /// Whether it is over because the caller's token expires.
     ends_with_token: bool,
 }
 
-impl Patience {
+impl Deadline {
     fn of(route: &Route, query: &str, prompt: Duration) -> Self {
         Self {
             allowed: route.pace.allows(query, prompt),
@@ -65,7 +75,7 @@ impl Patience {
     }
 
     /// The same, but over when the caller's token expires.
-    pub fn while_token_is_valid(self, remaining: Option<Duration>) -> Self {
+    fn while_token_is_valid(self, remaining: Option<Duration>) -> Self {
         match remaining {
             Some(remaining) if self.allowed.is_none_or(|allowed| remaining < allowed) => {
                 Self { allowed: Some(remaining), ends_with_token: true, ..self }
@@ -76,7 +86,7 @@ impl Patience {
 
     /// What is told when it is over. The handler is dropped, as it is when its peer has gone: what it was given goes
     /// back, and what it has handed to the store may still happen.
-    pub fn over(self) -> Reply {
+    fn over(self) -> Reply {
         let error = match self.ends_with_token {
             true => baton_auth::Error::from(Refusal::Expired).into(),
             false => Error::took_too_long(self.allowed.unwrap_or_default()),
@@ -85,32 +95,82 @@ impl Patience {
     }
 }
 
-/// Who sends a request that may go on.
-#[derive(Debug)]
-pub enum Caller {
-    /// Whom the token speaks for, if there is one.
-    Known(Option<Arc<Identity>>),
-    /// The token is signed with a key that has to be looked for first.
-    Unknown(Access, String),
+impl Service for App {
+    type Request = RoutedRequest;
+    type Running = RunningCall;
+
+    fn accept(self: &Arc<Self>, head: &Head<'_>) -> Accepted<RoutedRequest> {
+        match self.sites.check(head.host, head.origin) {
+            Ok(sharing) => Accepted { decision: find(head, self).unwrap_or_else(Decision::Refuse), sharing },
+            Err(error) => Accepted { decision: Decision::Refuse(self.refusal(error)), sharing: None },
+        }
+    }
+
+    fn body_max(&self, request: &RoutedRequest) -> usize {
+        request.route.body_max
+    }
+
+    fn start(self: &Arc<Self>, request: RoutedRequest, body: Received) -> Result<RunningCall, Reply> {
+        let RoutedRequest { route, parameters, query, caller, .. } = request;
+        let ignored = known::screen(route, &query, &body).map_err(Error::into_reply)?;
+        let token_valid_for = caller.as_ref().and_then(|caller| self.auth.as_ref()?.remaining(caller));
+        let deadline = request.deadline.while_token_is_valid(token_valid_for);
+        let call = Call::new(Arc::clone(self), parameters, query, body, caller)
+            .wanting_events(request.wants_events)
+            .repeating(request.idempotency_key, request.last_event_id)
+            .depending_on(request.if_match)
+            .from(request.origin);
+        match catch_unwind(AssertUnwindSafe(|| (route.handler)(call))) {
+            Ok(answer) => Ok(RunningCall { answer, deadline, token_valid_for, ignored }),
+            Err(_) => Err(ignored.list_in(panicked())),
+        }
+    }
+
+    fn refusal(&self, error: baton_http::Error) -> Reply {
+        Error::from(error).into_reply()
+    }
+
+    fn complete(&self, reply: Reply) -> Reply {
+        self.marked(reply)
+    }
+
+    fn event_headers(&self) -> String {
+        self.served_by().unwrap_or_default()
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            connections_max: self.options.connections_max,
+            connections_per_address: self.options.connections_per_address,
+            shutdown_deadline: self.options.shutdown_deadline,
+        }
+    }
+
+    fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
 }
 
-impl Caller {
-    /// Whom the token speaks for, once that is known, or the reply when the request may not go on.
-    pub async fn known(self, auth: Option<&Auth>) -> Result<Option<Arc<Identity>>, Reply> {
-        match (self, auth) {
-            (Self::Known(caller), _) => Ok(caller),
-            (Self::Unknown(access, token), Some(auth)) => auth
-                .admit_later(access, &token)
-                .await
-                .map(Some)
-                .map_err(|error| Error::from(error).into_reply()),
-            (Self::Unknown(..), None) => Ok(None),
-        }
+impl Running for RunningCall {
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Reply> {
+        poll(&mut self.answer, cx).map(|reply| self.ignored.list_in(reply))
+    }
+
+    fn allowed(&self) -> Option<Duration> {
+        self.deadline.allowed
+    }
+
+    fn timed_out(&self) -> Reply {
+        self.ignored.list_in(self.deadline.over())
+    }
+
+    fn events_allowed(&self) -> Option<Duration> {
+        self.token_valid_for
     }
 }
 
 /// Finds where a request leads, or the reply when that is known already.
-pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
+fn find(head: &Head<'_>, app: &App) -> Result<Decision<RoutedRequest>, Reply> {
     if head.method == Method::OPTIONS {
         return Err(Reply::nothing());
     }
@@ -126,33 +186,34 @@ pub fn find(head: &Head<'_>, app: &App) -> Result<Place, Reply> {
         }
     };
     if head.cross_site && head.origin.is_none() && route.access != Access::Public {
-        app.sites.check_cross_site().map_err(Error::into_reply)?;
+        app.sites.check_cross_site().map_err(|error| app.refusal(error))?;
     }
-    let caller = match app.auth.as_ref().map(|auth| auth.admit(route.access, head.path, head.authorization)) {
-        None => Caller::Known(None),
-        Some(Admission::Granted(caller)) => Caller::Known(caller),
-        Some(Admission::Unknown(token)) => Caller::Unknown(route.access, token),
-        Some(Admission::Refused(error)) => return Err(Error::from(error).into_reply()),
+    let (caller, unknown) = match &app.auth {
+        None => (None, None),
+        Some(auth) => match auth.admit(route.access, head.path, head.authorization) {
+            Admission::Granted(caller) => (caller, None),
+            Admission::Unknown(token) => (None, Some((Arc::clone(auth), token))),
+            Admission::Refused(error) => return Err(Error::from(error).into_reply()),
+        },
     };
-    http1::media::check(head).map_err(Error::into_reply)?;
-    let parameters = segments.decoded().map_err(Error::into_reply)?;
-    let (query, wants_events) = (head.query.to_owned(), head.wants_events);
+    media::check(head).map_err(|error| app.refusal(error))?;
+    let parameters = segments.decoded().map_err(|error| app.refusal(error))?;
     let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
-    let (idempotency_key, last_event_id) = (text(head.idempotency_key), text(head.last_event_id));
-    let if_match = text(head.if_match);
-    let origin = Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?;
-    let patience = Patience::of(route, head.query, app.options.call_timeout);
-    Ok(Place {
+    let request = RoutedRequest {
         route,
-        patience,
+        deadline: Deadline::of(route, head.query, app.options.call_timeout),
         parameters,
-        query,
-        wants_events,
-        idempotency_key,
-        last_event_id,
-        if_match,
+        query: head.query.to_owned(),
+        wants_events: head.wants_events,
+        idempotency_key: text(head.idempotency_key),
+        last_event_id: text(head.last_event_id),
+        if_match: text(head.if_match),
         caller,
-        origin,
+        origin: Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?,
+    };
+    Ok(match unknown {
+        None => Decision::Proceed(request),
+        Some((auth, token)) => Decision::Wait(Box::pin(admit_later(auth, token, request))),
     })
 }
 
@@ -173,13 +234,16 @@ fn console_file(head: &Head<'_>, app: &App) -> Option<Reply> {
     Some(reply.with_header(header::ETAG, etag))
 }
 
-/// Starts a handler.
-pub fn start(handler: Handler, call: Call) -> Result<Answer, Reply> {
-    catch_unwind(AssertUnwindSafe(|| handler(call))).map_err(|_| panicked())
+/// Waits until it is known whether the key that a token is signed with is published.
+async fn admit_later(auth: Arc<Auth>, token: String, request: RoutedRequest) -> Result<RoutedRequest, Reply> {
+    match auth.admit_later(request.route.access, &token).await {
+        Ok(caller) => Ok(RoutedRequest { caller: Some(caller), ..request }),
+        Err(error) => Err(Error::from(error).into_reply()),
+    }
 }
 
 /// Asks a handler for its reply.
-pub fn poll(answer: &mut Answer, cx: &mut Context<'_>) -> Poll<Reply> {
+fn poll(answer: &mut Answer, cx: &mut Context<'_>) -> Poll<Reply> {
     match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(outcome)) => Poll::Ready(outcome.unwrap_or_else(Error::into_reply)),

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton_http::Query;
 use baton_queue::{Minute, Tally};
 use baton_types::Timestamp;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::query::Query;
 
 const MINUTE_MICROS: i64 = 60_000_000;
 /// Points of one plot; a longer span is cut at its beginning.

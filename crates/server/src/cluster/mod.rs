@@ -20,19 +20,18 @@ use baton_cluster::{
     Cluster, DatagramSeal, Gauge, Gossip, GossipMessage, Listener, LoadSample, Notice, WaitingGroup,
 };
 use baton_config::ClusterOptions;
+use baton_http::Reply;
 use baton_queue::{Broker, News};
 use baton_store::{Event, Store};
 use baton_tls::TlsClient;
 use bytes::Bytes;
 use http::HeaderValue;
 
-pub use attempt::Attempt;
 pub use draining::Draining;
 pub use origin::Origin;
 pub use routed::{Mark, Routed, Way};
 
 use crate::process::Usage;
-use crate::reply::Reply;
 
 /// The record in the store that makes its servers one cluster. Its value is a secret that they share; its version
 /// rises with every start of a server.

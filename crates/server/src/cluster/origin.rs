@@ -1,11 +1,11 @@
 //! How a request came, as far as that matters for passing it on.
 
 use baton_cluster::Cluster;
+use baton_http::Head;
 use baton_types::LeaseId;
 use http::HeaderValue;
 
 use crate::error::{Error, Kind};
-use crate::http1::Head;
 
 /// How a request came.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use baton_cluster::{
     RequestKind, RoutingOutcome, name_hash,
 };
 use baton_env::Stopwatch;
+use baton_http::{ProxiedBody, Reply};
 use baton_queue::{AckItem, Broker, LeaseClaim, PopRequest, Popped, Target};
 use baton_types::PartitionId;
 use baton_types::wire::AckStatus;
@@ -23,7 +24,6 @@ use http::{HeaderValue, Method, StatusCode};
 use super::attempt::Attempt;
 use super::origin::Origin;
 use crate::error::{Error, Kind as ErrorKind};
-use crate::reply::{Passage, Reply};
 
 /// Servers that are asked before a request is served here.
 const TRIES_MAX: usize = 2;
@@ -291,7 +291,9 @@ impl Routed {
                 Reply::json(status, bytes)
             }
             ForwardedBody::Streaming { length, chunks } => {
-                Reply::passing(status, Passage::new(length, chunks, attempt))
+                let delivered =
+                    attempt.map(|attempt| Box::new(move || attempt.arrived()) as Box<dyn FnOnce() + Send>);
+                Reply::proxied(status, ProxiedBody::new(length, chunks, delivered))
             }
         };
         for (name, value) in headers.into_iter().filter(|(name, _)| *name != http::header::CONTENT_TYPE) {

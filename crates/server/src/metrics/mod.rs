@@ -56,11 +56,11 @@ fn process(page: &mut Exposition, app: &App) {
     page.one("queen_cpu_user_microseconds_total", usage.user_micros);
     page.one("queen_cpu_system_microseconds_total", usage.system_micros);
     cluster::servers(page, app.cluster.as_ref());
-    page.one("baton_connections", app.connections.load(Ordering::Relaxed));
-    for (limit, count) in app.refusals.counts() {
+    page.one("baton_connections", app.traffic.connections.load(Ordering::Relaxed));
+    for (limit, count) in app.traffic.refusals.counts() {
         page.labelled("baton_connections_refused_total", &[("limit", limit.setting())], count);
     }
-    page.one("baton_body_bytes_in_flight", app.budget.used());
+    page.one("baton_body_bytes_in_flight", app.traffic.budget.used());
     page.labelled(
         "baton_build_info",
         &[("version", env!("CARGO_PKG_VERSION")), ("node", &app.options.node_id)],

@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::LazyLock;
 
+use baton_http::path::decode;
 use http::Method;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
 use crate::error::{Error, Kind};
 use crate::ignored::Ignored;
-use crate::path::decode;
 use crate::routes::Route;
 use crate::unknown;
 

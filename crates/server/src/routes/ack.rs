@@ -3,6 +3,7 @@
 //! Always: the answer is a list, one entry per ack in the order given, with status 200 whatever became of each;
 //! only a request that cannot be read is an error. Start at [`RawAck::checked`].
 
+use baton_http::Reply;
 use baton_queue::{AckItem, Acked, LeaseClaim};
 use baton_types::QUEUE_MODE;
 use baton_types::wire::AckStatus;
@@ -15,7 +16,6 @@ use crate::error::Error;
 use crate::ignored::Ignored;
 use crate::json::{self, List, Text, lenient};
 use crate::names;
-use crate::reply::Reply;
 
 lenient! {
     /// An ack as it was sent.
@@ -106,7 +106,7 @@ pub(super) fn one(mut call: Call) -> Answer {
         let body = call.body()?;
         let (ack, ignored) = json::parse_noting::<RawAck<'_>>(&body)?;
         let item = ack.checked(&ONE, None)?;
-        answer(&mut call, vec![item], &body).await.map(|reply| reply.listing(&ignored))
+        answer(&mut call, vec![item], &body).await.map(|reply| ignored.list_in(reply))
     })
 }
 
@@ -116,9 +116,9 @@ pub(super) fn batch(mut call: Call) -> Answer {
         let body = call.body()?;
         let (items, ignored) = parse_batch(&body)?;
         if items.is_empty() {
-            return Ok(Reply::json(StatusCode::OK, "[]").listing(&ignored));
+            return Ok(ignored.list_in(Reply::json(StatusCode::OK, "[]")));
         }
-        answer(&mut call, items, &body).await.map(|reply| reply.listing(&ignored))
+        answer(&mut call, items, &body).await.map(|reply| ignored.list_in(reply))
     })
 }
 

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_queue::{Minute, Tally};
 use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::lag::Lag;
-use crate::reply::Reply;
 use crate::timeline::{Span, growth};
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use baton_cluster::{ClusterView, PeerView, ServerView};
+use baton_http::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -12,7 +13,6 @@ use super::jobs::{nodes, parsed};
 use crate::app::App;
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::reply::Reply;
 
 /// How the work is spread.
 pub(super) fn balance(call: Call) -> Answer {

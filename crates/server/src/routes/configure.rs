@@ -3,13 +3,13 @@
 //! Options may stand under `options` or beside the queue's name; those under `options` win. What is not given
 //! keeps its value unless `mode` is `replace`.
 
+use baton_http::Reply;
 use serde_json::{Map, Value, json};
 
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json;
 use crate::names;
-use crate::reply::Reply;
 
 #[derive(Debug, PartialEq)]
 struct Request {

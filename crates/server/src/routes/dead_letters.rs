@@ -1,5 +1,6 @@
 //! `GET /api/v1/dlq`: messages that a group gave up on.
 
+use baton_http::{Query, Reply};
 use baton_queue::{DeadLetterFilter, ListedLetter};
 use baton_types::MessageId;
 use serde::Serialize;
@@ -9,8 +10,6 @@ use serde_json::{Value, json};
 use super::messages;
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::query::Query;
-use crate::reply::Reply;
 
 const DEFAULT_LIMIT: u64 = 100;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use baton_election::lease::LeaseState;
 use baton_election::record::{EpochRecord, ProcessRecord, WorkerRecord, check_name};
+use baton_http::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -14,7 +15,6 @@ use crate::call::{Answer, Call};
 use crate::elections::{Look, Refusal};
 use crate::error::{Error, Kind};
 use crate::json;
-use crate::reply::Reply;
 
 /// How long a lease is that does not say how long.
 const LEASE_DEFAULT_MS: u64 = 30_000;

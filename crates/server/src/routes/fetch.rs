@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use baton_http::{Reply, moment};
 use baton_queue::{FetchEntry, Fetched};
 use baton_store::Partition;
 use baton_types::limits::{FETCH_BYTES_MAX, FETCH_ENTRIES_MAX, FETCH_WAIT_MAX, PAGE_ROWS_MAX};
@@ -18,8 +19,6 @@ use crate::error::Error;
 use crate::json::{self, List, lenient};
 use crate::members::Members;
 use crate::names;
-use crate::query::moment;
-use crate::reply::Reply;
 
 const DEFAULT_BYTES: u64 = 1 << 20;
 const DEFAULT_PARTITION: &str = "Default";

@@ -6,6 +6,7 @@
 
 use baton_auth::Access;
 use baton_config::ShownSetting;
+use baton_http::Reply;
 use baton_queue::{GroupOverview, GroupPartition};
 use baton_types::limits::PAGE_ROWS_MAX;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use serde_json::{Value, json};
 use super::messages::lease;
 use super::resources::counters;
 use crate::call::{Answer, Call};
-use crate::reply::Reply;
 
 /// Leases of an answer that is not asked for a number of them.
 const LEASES: u64 = 500;

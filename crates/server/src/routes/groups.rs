@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_http::{Reply, moment};
 use baton_queue::{GroupOverview, GroupPartition, Position};
 use baton_types::Timestamp;
 use serde_json::{Map, Value, json};
@@ -11,8 +12,6 @@ use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json;
 use crate::names;
-use crate::query::moment;
-use crate::reply::Reply;
 
 /// Seconds behind from which a group counts as lagging.
 const LAGGING_SECONDS: u64 = 300;

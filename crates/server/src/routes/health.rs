@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use baton_cluster::Cluster;
+use baton_http::Reply;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -10,7 +11,6 @@ use super::cluster;
 use crate::app::App;
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::reply::Reply;
 
 /// 200 when requests are served, 503 when the store has failed or is away, or the server is stopping.
 pub(super) fn health(call: Call) -> Answer {
@@ -50,8 +50,8 @@ fn state(call: &Call, wants_requests: bool) -> Result<Reply, Error> {
         } else {
             json!({"enabled": app.cluster.is_some()})
         },
-        "connections": app.connections.load(Ordering::Relaxed),
-        "bodyBytesInFlight": app.budget.used(),
+        "connections": app.traffic.connections.load(Ordering::Relaxed),
+        "bodyBytesInFlight": app.traffic.budget.used(),
         "popWait": call.may_read().then(|| wait_counts(app)),
     });
     Reply::of(if is_fine { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &body)

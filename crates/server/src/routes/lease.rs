@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_types::LeaseId;
 use baton_types::limits::LEASE_MAX;
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use serde_json::{Value, json};
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json;
-use crate::reply::Reply;
 
 const DEFAULT_SECONDS: u64 = 60;
 

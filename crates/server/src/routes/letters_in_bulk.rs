@@ -3,6 +3,7 @@
 //! Always: a call that changes letters names which, or says `all`; it does a bounded part and answers with the cursor of the
 //! rest. Not here: which letters a filter means (`baton_queue::LetterFilter`). Start at [`replay`].
 
+use baton_http::{Reply, moment};
 use baton_queue::{LetterFilter, LetterPlace, LetterProgress};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -10,8 +11,6 @@ use serde_json::{Value, json};
 use super::jobs::parsed;
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::query;
-use crate::reply::Reply;
 
 /// Letters that one call pushes again, and removes.
 const REPLAYED_MAX: usize = 1_000;
@@ -46,10 +45,10 @@ struct Bulk {
 
 impl RawFilter {
     fn checked(self) -> Result<LetterFilter, Error> {
-        let moment = |name, text: Option<String>| text.map(|text| query::moment(name, &text)).transpose();
+        let at = |name, text: Option<String>| text.map(|text| moment(name, &text)).transpose();
         Ok(LetterFilter {
-            from: moment("from", self.from)?,
-            to: moment("to", self.to)?,
+            from: at("from", self.from)?,
+            to: at("to", self.to)?,
             queue: self.queue,
             partition: self.partition,
             group: self.consumer_group,

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_queue::lock::{self, Action, Operation, Outcome, Permit};
 use baton_types::limits::{
     LOCK_NAME_BYTES_MAX, LOCK_OPERATIONS_MAX, LOCK_PERMITS_MAX, PAGE_ROWS_MAX, RECORD_LIFE_MAX,
@@ -18,7 +19,6 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, List, lenient};
 use crate::members::Members;
-use crate::reply::Reply;
 
 /// Rows of a list that does not say how many.
 const DEFAULT_ROWS: u64 = 100;

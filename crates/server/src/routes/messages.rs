@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_http::{Query, Reply};
 use baton_queue::{
     AckItem, LeaseClaim, LeaseView, MessageDetail, MessageFilter, MessageStatus, MessageSummary,
 };
@@ -17,8 +18,6 @@ use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json::{self, Text, lenient};
 use crate::names;
-use crate::query::Query;
-use crate::reply::Reply;
 
 const DEFAULT_LIMIT: u64 = 200;
 const DEFAULT_RANGE: Duration = Duration::from_secs(3600);

@@ -1,6 +1,7 @@
 //! `/metrics` and `/metrics/prometheus`: numbers about this server. Where callers need a token, those without one that
 //! may read see neither names nor counts of what is in it.
 
+use baton_http::Reply;
 use baton_queue::Tally;
 use http::header::CACHE_CONTROL;
 use http::{HeaderValue, StatusCode};
@@ -9,7 +10,6 @@ use serde_json::json;
 use crate::call::{Answer, Call};
 use crate::metrics;
 use crate::process::Usage;
-use crate::reply::Reply;
 
 /// The version of the text format that Prometheus reads.
 const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";

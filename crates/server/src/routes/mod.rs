@@ -39,12 +39,12 @@ pub mod unsupported;
 use std::time::Duration;
 
 use baton_auth::Access;
+use baton_http::path::{self, Segments};
 use baton_jobs::limits::WAIT_MAX;
 use baton_types::limits::{BODY_BYTES_MAX, FETCH_WAIT_MAX, POP_WAIT_MAX};
 use http::Method;
 
 use crate::call::Handler;
-use crate::path::{self, Segments};
 
 pub use self::pace::Pace;
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use baton_http::{Query, Reply, moment};
 use baton_queue::{Claim, PopRequest, Popped, Subscription, Target};
 use baton_store::StoredMessage;
 use baton_types::limits::{LEASE_MAX, POP_BATCH_MAX, POP_PARTITIONS_MAX, POP_WAIT_MAX};
@@ -17,8 +18,6 @@ use crate::error::Error;
 use crate::json;
 use crate::names;
 use crate::options::Options;
-use crate::query::{self, Query};
-use crate::reply::Reply;
 
 /// Messages of a pop that leaves the choice to the server.
 const AUTOPILOT_BATCH: u32 = 200;
@@ -186,7 +185,7 @@ fn subscription(group: &str, query: &Query<'_>, options: &Options) -> Result<Sub
     let from = match query.text("subscriptionFrom") {
         None => None,
         Some("now") => Some(Subscription::New),
-        Some(text) => Some(Subscription::From(query::moment("subscriptionFrom", text)?)),
+        Some(text) => Some(Subscription::From(moment("subscriptionFrom", text)?)),
     };
     let mode = query.one_of("subscriptionMode", &SUBSCRIPTION_MODES)?;
     if group == QUEUE_MODE {

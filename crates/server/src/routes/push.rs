@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 
+use baton_http::Reply;
 use baton_queue::{PushBatch, Pushed};
 use baton_store::NewMessage;
 use baton_types::DEFAULT_PARTITION;
@@ -17,7 +18,6 @@ use crate::error::Error;
 use crate::ignored::Ignored;
 use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
-use crate::reply::Reply;
 
 lenient! {
     struct Body<'a> {
@@ -110,13 +110,13 @@ pub(super) fn push(mut call: Call) -> Answer {
         let body = call.body()?;
         let (mut items, ignored) = parse(&body)?;
         let Some(first) = items.first() else {
-            return Ok(Reply::json(StatusCode::CREATED, "[]").listing(&ignored));
+            return Ok(ignored.list_in(Reply::json(StatusCode::CREATED, "[]")));
         };
         let mut mark = Mark::default();
         if let Some(routed) = call.routed() {
             let queue = first.queue.clone();
             match Box::pin(routed.push(&queue, || write_identified(&mut items))).await? {
-                Way::Answered(reply) => return Ok(reply.listing(&ignored)),
+                Way::Answered(reply) => return Ok(ignored.list_in(reply)),
                 Way::Here(here) => mark = here,
             }
         }
@@ -125,7 +125,7 @@ pub(super) fn push(mut call: Call) -> Answer {
             item.add_to(&mut batch, call.caller())?;
         }
         let pushed = call.broker().push(batch).await?;
-        Ok(mark.on(Reply::json(StatusCode::CREATED, write(&items, &pushed))).listing(&ignored))
+        Ok(ignored.list_in(mark.on(Reply::json(StatusCode::CREATED, write(&items, &pushed)))))
     })
 }
 

@@ -1,10 +1,10 @@
 //! `/api/openapi.json` and `/api/docs`: what this server can do, for programs and for people.
 
+use baton_http::Reply;
 use http::StatusCode;
 
 use crate::call::{Answer, Call};
 use crate::openapi::{DOCUMENT, PAGE};
-use crate::reply::Reply;
 
 /// The OpenAPI document.
 pub(super) fn document(_: Call) -> Answer {

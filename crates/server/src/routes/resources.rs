@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_queue::{Counts, PartitionSummary, QueueSummary, Tally};
 use baton_types::{PartitionId, Timestamp};
 use serde_json::{Value, json};
 
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::reply::Reply;
 
 /// What counts as throughput now.
 const LATELY: Duration = Duration::from_secs(60);

@@ -3,6 +3,7 @@
 //! Always: a schedule is answered with its next fires, so that whoever sets it sees what was understood; a change can
 //! be made dependent on the `revision` that was read, which is also its `ETag`. Start at [`put`].
 
+use baton_http::Reply;
 use baton_jobs::schedule::{BACKFILL_MAX, OTHER_REVISION, Schedule, ScheduleSpec};
 use baton_types::Timestamp;
 use baton_types::limits::PAGE_ROWS_MAX;
@@ -13,7 +14,6 @@ use super::idempotency;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::members::Members;
-use crate::reply::Reply;
 use crate::unknown;
 
 /// Schedules of a page that does not say how many.
@@ -80,7 +80,7 @@ pub(super) fn put(mut call: Call) -> Answer {
         let (schedule, is_new) = put.map_err(|error| wanted.refused(error))?;
         let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
         let (name, tag) = tag(&schedule);
-        Ok(Reply::of(status, &show(&call, &id, &schedule))?.with_header(name, tag))
+        Ok(Reply::of::<Error>(status, &show(&call, &id, &schedule))?.with_header(name, tag))
     })
 }
 
@@ -90,7 +90,7 @@ pub(super) fn one(mut call: Call) -> Answer {
         let id = call.take_parameter(0);
         let schedule = call.jobs().schedule(id.clone()).await?;
         let (name, tag) = tag(&schedule);
-        Ok(Reply::ok(&show(&call, &id, &schedule))?.with_header(name, tag))
+        Ok(Reply::ok::<Error>(&show(&call, &id, &schedule))?.with_header(name, tag))
     })
 }
 

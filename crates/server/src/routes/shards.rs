@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_shards::wire::{self, MessageData, ShardMessage};
 use baton_shards::{Outcome as Assigned, Refusal, Request, Snapshot, SnapshotReceiver, first_snapshot};
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use tokio::sync::mpsc;
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json;
-use crate::reply::Reply;
 
 /// The longest wait for news.
 pub(super) const WAIT_MAX_MS: u64 = 60_000;

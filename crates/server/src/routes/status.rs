@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_queue::{Counts, MessageFilter, PartitionSummary, QueueSummary, Tally};
 use baton_types::Timestamp;
 use serde_json::{Map, Value, json};
@@ -13,7 +14,6 @@ use super::messages::page;
 use super::resources::{self, counters};
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::reply::Reply;
 use crate::timeline::{Load, Span};
 
 /// Rows of a page that does not say how many.

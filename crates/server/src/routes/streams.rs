@@ -3,6 +3,7 @@
 //! Always: a cycle that was not done is status 200 with `success: false` and the reason, as clients expect; only a
 //! request that cannot be read is an error. Start at [`cycle`].
 
+use baton_http::Reply;
 use baton_queue::{
     Cycle, CycleAck, Cycled, KEY_BYTES_MAX, NewQuery, PushBatch, StateChange, StateRow, VALUE_BYTES_MAX,
     Wanted,
@@ -20,7 +21,6 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
-use crate::reply::Reply;
 
 /// Keys that a call may ask for by name.
 const KEYS_MAX: usize = 10_000;

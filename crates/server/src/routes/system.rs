@@ -3,6 +3,7 @@
 //!
 //! The words under `message` are what existing tools look for.
 
+use baton_http::Reply;
 use baton_queue::{Maintenance, PushMode};
 use serde_json::{Value, json};
 
@@ -10,7 +11,6 @@ use super::cluster;
 use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json::{self, Text, lenient};
-use crate::reply::Reply;
 
 /// Whether a mode is to be on, as the body says.
 fn enabled(call: &mut Call) -> Result<bool, Error> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use baton_http::Reply;
 use baton_queue::timer::{Operation, Outcome, Status, Timer};
 use baton_types::IdHash;
 use baton_types::limits::{
@@ -24,7 +25,6 @@ use crate::error::{Error, Kind};
 use crate::json::{self, List, lenient};
 use crate::members::Members;
 use crate::names;
-use crate::reply::Reply;
 use crate::unknown;
 
 const DEFAULT_PARTITION: &str = "Default";

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
+use baton_http::Reply;
 use baton_queue::{DATA_BYTES_MAX, NAMES_MAX, NewTrace, Trace};
 use baton_types::{PartitionId, QUEUE_MODE};
 use http::StatusCode;
@@ -15,7 +16,6 @@ use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, Kept, List, Text, lenient};
 use crate::names;
-use crate::reply::Reply;
 
 const DEFAULT_LIMIT: u64 = 100;
 const DEFAULT_NAMES_LIMIT: u64 = 50;

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use baton_http::Reply;
 use baton_jobs::{Enqueued, NewJob};
 use baton_queue::{
     AckItem, LEASE, LeaseClaim, Place, PushBatch, Repeatable, Rider, Step, StepResult, Transaction,
@@ -29,7 +30,6 @@ use crate::error::{Error, Kind};
 use crate::json::{self, Kept, List, Text, lenient};
 use crate::members::Members;
 use crate::names;
-use crate::reply::Reply;
 
 /// Positions in one transaction.
 const POSITIONS_MAX: usize = 16_384;

@@ -1,5 +1,6 @@
 //! Calling jobs off and trying them again, one by one or many at once.
 
+use baton_http::{Reply, moment};
 use baton_jobs::{BulkAction, Cancelled, Filter};
 use bytes::Bytes;
 use http::StatusCode;
@@ -11,8 +12,6 @@ use super::{job_id, parsed, read};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json;
-use crate::query;
-use crate::reply::Reply;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -109,7 +108,8 @@ impl RawFilter {
     }
 
     pub(super) fn checked(self) -> Result<Filter, Error> {
-        let moment = |at: String| query::moment("createdAfter", &at).map_err(Error::of_body);
+        let created_after =
+            |at: String| moment("createdAfter", &at).map_err(|error| Error::from(error).of_body());
         Ok(Filter {
             states: read::states(self.state.as_deref().unwrap_or("")).map_err(Error::of_body)?,
             queue: self.queue,
@@ -117,7 +117,7 @@ impl RawFilter {
             tag: self.tag,
             schedule_id: self.schedule_id,
             correlation_id: self.correlation_id,
-            created_after: self.created_after.map(moment).transpose()?,
+            created_after: self.created_after.map(created_after).transpose()?,
             text: self.q,
         })
     }

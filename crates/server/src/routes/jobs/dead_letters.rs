@@ -1,5 +1,6 @@
 //! `/api/v1/dead-letters…`: jobs that failed for good.
 
+use baton_http::Reply;
 use baton_jobs::{JobId, State};
 use serde::Deserialize;
 use serde_json::json;
@@ -8,7 +9,6 @@ use super::change::RawFilter;
 use super::{job_id, parsed, row};
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::reply::Reply;
 
 /// Dead letters replayed with one call.
 const REPLAYED_MAX: usize = 1_000;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_http::{Reply, moment};
 use baton_jobs::limits::{BATCH_JOBS_MAX, DEPENDS_MAX, TAGS_MAX};
 use baton_jobs::{
     Dependency, Enqueued, NORMAL, NewJob, OnConflict, PRIORITIES, Retry, Spec, Unique, UniqueScope, When,
@@ -20,8 +21,6 @@ use serde_json::value::RawValue;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, Kept, List};
-use crate::query;
-use crate::reply::Reply;
 use crate::routes::idempotency;
 use crate::unknown;
 
@@ -136,7 +135,7 @@ impl RawJob<'_> {
         let priority = self.priority.as_ref().map_or(Ok(NORMAL), Priority::number)?;
         let when = match (self.run_at, self.delay_ms) {
             (Some(_), Some(_)) => return Err(Error::unprocessable("give runAt or delayMs, not both")),
-            (Some(at), None) => When::At(query::moment("runAt", &at).map_err(Error::of_body)?),
+            (Some(at), None) => When::At(moment("runAt", &at).map_err(|error| Error::from(error).of_body())?),
             (None, Some(delay)) => When::After(Duration::from_millis(delay)),
             (None, None) => When::Now,
         };

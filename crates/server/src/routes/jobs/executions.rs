@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_jobs::limits::{LINES_MAX, REPORTS_MAX};
 use baton_jobs::{
     ExecutionId, JobError, JobId, LogAppended, LogLevel, NewLogLine, NewLogLines, Outcome, Report, Reported,
@@ -15,7 +16,6 @@ use super::parsed;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json::{self, Kept};
-use crate::reply::Reply;
 use crate::unknown;
 
 /// One more than the rules allow, so that they say what is wrong.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
+use baton_http::{Query, Reply};
 use baton_jobs::{JobId, LogLevel, LogPage, LogQuery};
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -17,8 +18,6 @@ use super::{job_id, progress};
 use crate::app::App;
 use crate::call::{Answer, Call};
 use crate::error::Error;
-use crate::query::Query;
-use crate::reply::Reply;
 
 /// Lines of one page of a stream.
 const LINES_AT_ONCE: usize = 500;

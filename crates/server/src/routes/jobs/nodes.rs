@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_env::Stopwatch;
+use baton_http::Reply;
 use baton_jobs::{ClusterView, NodeView};
 use baton_types::Timestamp;
 use bytes::Bytes;
@@ -17,7 +18,6 @@ use tokio::sync::mpsc;
 use super::parsed;
 use crate::app::App;
 use crate::call::{Answer, Call};
-use crate::reply::Reply;
 
 /// Bundles of events that wait for a slow reader; then it holds up only itself.
 const EVENTS_MAX: usize = 16;

@@ -3,6 +3,7 @@
 //! Always: a queue is answered with a tag of its settings, on which a change of them can be made dependent. Its jobs
 //! come and go without changing it.
 
+use baton_http::Reply;
 use baton_jobs::{OTHER_SETTINGS, QueueSettings, QueueView};
 use http::{HeaderValue, header};
 use serde_json::json;
@@ -10,12 +11,11 @@ use serde_json::json;
 use super::parsed;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::reply::Reply;
 use crate::unknown;
 
 fn shown(queue: &QueueView) -> Result<Reply, Error> {
     let tag = HeaderValue::try_from(format!("\"{:016x}\"", queue.tag()));
-    Ok(Reply::ok(queue)?.with_header(header::ETAG, tag.unwrap_or(HeaderValue::from_static("\"\""))))
+    Ok(Reply::ok::<Error>(queue)?.with_header(header::ETAG, tag.unwrap_or(HeaderValue::from_static("\"\""))))
 }
 
 /// The tag that the settings were read with, if a change depends on them.

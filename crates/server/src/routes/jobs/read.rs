@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_http::{Query, Reply};
 use baton_jobs::{Filter, State};
 use http::StatusCode;
 use serde_json::json;
@@ -9,8 +10,6 @@ use serde_json::json;
 use super::{detail, job_id, row};
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
-use crate::query::Query;
-use crate::reply::Reply;
 
 const LIMIT_DEFAULT: u64 = 50;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use baton_http::Reply;
 use baton_jobs::{
     Desired, ExecutionId, Heartbeat, HeldJob, Leased, NewWorker, Policy, Progress, Worker, WorkerId,
 };
@@ -15,7 +16,6 @@ use super::parsed;
 use crate::call::{Answer, Call};
 use crate::error::{Error, Kind};
 use crate::json;
-use crate::reply::Reply;
 use crate::unknown;
 
 fn worker_id(call: &Call) -> Result<WorkerId, Error> {

@@ -7,6 +7,7 @@
 mod read;
 mod show;
 
+use baton_http::Reply;
 use baton_queue::kv::{Operation, Outcome, Place, Step};
 use baton_types::limits::PAGE_ROWS_MAX;
 use http::{HeaderValue, StatusCode, header};
@@ -21,7 +22,6 @@ use crate::call::{Answer, Call};
 use crate::error::Error;
 use crate::json::{self, List, lenient};
 use crate::members::Members;
-use crate::reply::Reply;
 use crate::unknown;
 
 lenient! {

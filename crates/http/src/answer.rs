@@ -8,9 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::StatusCode;
 
+use super::decimal::write_decimal;
 use super::head::Version;
-use crate::json;
-use crate::reply::Reply;
+use super::reply::Reply;
 
 /// What asks for a body that its sender announced.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -79,7 +79,7 @@ impl Outgoing {
             out.extend_from_slice(b"content-type: ");
             out.extend_from_slice(content_type.as_bytes());
             out.extend_from_slice(b"\r\ncontent-length: ");
-            json::number(&mut out, length);
+            write_decimal(&mut out, length);
             out.extend_from_slice(b"\r\n");
         }
         out.extend_from_slice(b"\r\n");

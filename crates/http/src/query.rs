@@ -1,6 +1,6 @@
 //! Query parameters, by the rules of this API: an integer that does not parse is an error, an empty one counts as
 //! absent, one that is out of range is moved into it, and a boolean is `true`, `1`, `false`, `0` or empty. Not here:
-//! names that a route does not know (`known`).
+//! names that a route does not know.
 //!
 //! Start at [`Query::parse`].
 
@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use baton_types::Timestamp;
 
-use crate::error::Error;
-use crate::path::decode;
+use super::error::Error;
+use super::path::decode;
 
 /// As many parameters as most requests have.
 const PAIRS_USUAL: usize = 8;

@@ -2,7 +2,7 @@
 //!
 //! Always: a body is charged against the budget as it arrives, never by its declared length, and the charge lasts until
 //! the request is answered; one peer gets a share of the budget only. Not here: how a body is read, and how slowly it may
-//! arrive (`http1`). Start at [`Charge`].
+//! arrive (`connection`). Start at [`Charge`].
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_types::limits::BODY_BYTES_MAX;
 
-use crate::error::{Error, Kind};
+use super::error::{Error, Kind};
 
 /// Bytes of all bodies that are being read or worked on. Beyond it requests are refused, so that a burst of large
 /// pushes cannot exhaust the memory.
@@ -32,6 +32,12 @@ pub struct Budget {
     max: usize,
     /// Bytes of larger bodies by peer.
     by_peer: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::new(BYTES_IN_FLIGHT_MAX)
+    }
 }
 
 impl Budget {

@@ -2,15 +2,14 @@
 //!
 //! A browser sends requests of any page to any address that it reaches, this machine's own above all. It names the page
 //! in `Origin` and the address in `Host`. Always: a request with an `Origin` is served only if that is the host it came to
-//! or is listed; a server on loopback that asks for no token serves only requests to a loopback name, as a name of
-//! somebody else's may lead here (DNS rebinding). Clients that are no browsers send neither or the right ones. Start at
+//! or is listed; a server on loopback that asks for no token serves only requests to a loopback name, as a name that
+//! belongs to another may lead here (DNS rebinding). Clients that are no browsers send neither or the right ones. Start at
 //! [`Sites::check`].
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::error::{Error, Kind};
-use crate::options::Options;
+use super::error::{Error, Kind};
 
 /// Which web pages may call.
 #[derive(Debug)]
@@ -22,13 +21,10 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// The rules of a server that listens on loopback or not.
-    pub fn new(options: &Options, is_loopback: bool) -> Self {
-        Self {
-            origins: options.cors_origins.clone(),
-            hosts: options.allowed_hosts.clone(),
-            only_loopback: is_loopback && options.auth.is_none(),
-        }
+    /// Pages of these `origins` may call (`*` is every one), and the server goes by these names; with `only_loopback` by
+    /// no other name beyond loopback, else by any where there is no list.
+    pub fn new(origins: Vec<String>, hosts: Vec<String>, only_loopback: bool) -> Self {
+        Self { origins, hosts, only_loopback }
     }
 
     /// The headers that let a page of another site read the answer, if one sends the request and may; an error if the

@@ -31,7 +31,7 @@ const BODY_PROGRESS_BYTES: usize = 64 << 10;
 const BODY_MAX: Duration = Duration::from_secs(300);
 /// How long the peer may leave an answer untaken.
 const WRITE_MAX: Duration = Duration::from_secs(30);
-/// How long we listen to a peer that was told that nobody listens, so that it reads that instead of a reset.
+/// How long we listen to a peer after the last answer, so that it reads that instead of a reset.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 16 << 20;
 

@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 
 use http::Method;
 
-use crate::error::{Error, Kind};
+use super::error::{Error, Kind};
 
 /// Bytes of one head.
 pub const HEAD_BYTES_MAX: usize = 64 << 10;

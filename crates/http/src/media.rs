@@ -4,8 +4,8 @@
 //! says what to switch off, before its body is read. A body without a type, or with the one that curl gives, is taken for
 //! JSON. Start at [`check`].
 
+use super::error::{Error, Kind};
 use super::head::Head;
-use crate::error::{Error, Kind};
 
 /// The binary form in which clients of Queen push.
 const QUEEN_FORMS: &str = "application/x-queen-";

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::error::Error;
+use super::error::Error;
 
 /// Segments that a pattern may leave open.
 const PARAMETERS_MAX: usize = 3;

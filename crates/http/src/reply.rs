@@ -1,6 +1,6 @@
 //! An answer, before it becomes bytes.
 //!
-//! Not here: the headers that every answer has (`http1` writes them). Start at [`Reply`].
+//! Not here: the headers that every answer has (`answer` writes them). Start at [`Reply`].
 
 use std::task::{Context, Poll, ready};
 
@@ -9,9 +9,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use crate::cluster::Attempt;
-use crate::error::{Error, Kind};
-use crate::ignored::{self, Ignored};
+use super::error::{Error, Kind};
 
 /// What a handler answers.
 #[derive(Debug)]
@@ -21,24 +19,38 @@ pub struct Reply {
     body: Bytes,
     extra: Vec<(HeaderName, HeaderValue)>,
     events: Option<mpsc::Receiver<Bytes>>,
-    passage: Option<Box<Passage>>,
+    proxied: Option<Box<ProxiedBody>>,
     /// The length of a body that arrives behind its head.
     announced: Option<u64>,
 }
 
 /// A body of another server's answer that is passed on as it arrives.
-#[derive(Debug)]
-pub struct Passage {
+pub struct ProxiedBody {
     length: u64,
     passed: u64,
     chunks: mpsc::Receiver<Bytes>,
-    /// What has to be given back if it does not arrive.
-    attempt: Option<Attempt>,
+    /// Called when all of it was passed on, else dropped.
+    delivered: Option<Box<dyn FnOnce() + Send>>,
 }
 
-impl Passage {
-    pub(crate) fn new(length: u64, chunks: mpsc::Receiver<Bytes>, attempt: Option<Attempt>) -> Self {
-        Self { length, passed: 0, chunks, attempt }
+impl std::fmt::Debug for ProxiedBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxiedBody")
+            .field("length", &self.length)
+            .field("passed", &self.passed)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProxiedBody {
+    /// A body of `length` bytes that arrives as `chunks`. When all of it was passed on, `delivered` is called; where it
+    /// breaks off, that is dropped.
+    pub fn new(
+        length: u64,
+        chunks: mpsc::Receiver<Bytes>,
+        delivered: Option<Box<dyn FnOnce() + Send>>,
+    ) -> Self {
+        Self { length, passed: 0, chunks, delivered }
     }
 
     /// The next part; `None` when there will be no more.
@@ -54,9 +66,9 @@ impl Passage {
     }
 
     /// It was passed on to its end.
-    pub fn arrived(self) {
-        if let Some(attempt) = self.attempt {
-            attempt.arrived();
+    pub fn deliver(self) {
+        if let Some(delivered) = self.delivered {
+            delivered();
         }
     }
 }
@@ -75,19 +87,19 @@ impl Reply {
             body: body.into(),
             extra: Vec::new(),
             events: None,
-            passage: None,
+            proxied: None,
             announced: None,
         }
     }
 
     /// 200 with `value` as JSON.
-    pub fn ok(value: &impl Serialize) -> Result<Self, Error> {
+    pub fn ok<E: From<Error>>(value: &impl Serialize) -> Result<Self, E> {
         Self::of(StatusCode::OK, value)
     }
 
     /// `status` with `value` as JSON.
-    pub fn of(status: StatusCode, value: &impl Serialize) -> Result<Self, Error> {
-        let body = serde_json::to_vec(value).map_err(|e| Error::new(Kind::Internal, e.to_string()))?;
+    pub fn of<E: From<Error>>(status: StatusCode, value: &impl Serialize) -> Result<Self, E> {
+        let body = serde_json::to_vec(value).map_err(|e| Error::new(Kind::Unwritable, e.to_string()))?;
         Ok(Self::json(status, body))
     }
 
@@ -102,14 +114,14 @@ impl Reply {
     }
 
     /// An answer whose body is passed on as it arrives.
-    pub(crate) fn passing(status: StatusCode, passage: Passage) -> Self {
-        let announced = Some(passage.length);
-        Self { announced, passage: Some(Box::new(passage)), ..Self::json(status, Bytes::new()) }
+    pub fn proxied(status: StatusCode, body: ProxiedBody) -> Self {
+        let announced = Some(body.length);
+        Self { announced, proxied: Some(Box::new(body)), ..Self::json(status, Bytes::new()) }
     }
 
     /// The body that is passed on, if this is such an answer.
-    pub fn take_passage(&mut self) -> Option<Box<Passage>> {
-        self.passage.take()
+    pub fn take_proxied(&mut self) -> Option<Box<ProxiedBody>> {
+        self.proxied.take()
     }
 
     /// How long the body is.
@@ -129,20 +141,9 @@ impl Reply {
         self
     }
 
-    /// The same answer with the header that lists what its route ignored, if it did and the answer has none.
-    #[must_use]
-    pub fn listing(self, ignored: &Ignored) -> Self {
-        match HeaderValue::from_str(&ignored.to_string()) {
-            Ok(value) if !ignored.is_empty() && !self.has_header(&ignored::HEADER) => {
-                self.with_header(ignored::HEADER, value)
-            }
-            _ => self,
-        }
-    }
-
     /// Whether it has this header beyond the usual ones.
     pub fn has_header(&self, name: &HeaderName) -> bool {
-        self.extra.iter().any(|(known, _)| known == name)
+        self.header(name).is_some()
     }
 
     /// The status, the type of the body, the headers beyond the usual ones, and the body.
@@ -150,18 +151,18 @@ impl Reply {
         (self.status, self.content_type, self.extra, self.body)
     }
 
-    #[cfg(test)]
-    pub(crate) fn status(&self) -> StatusCode {
+    /// The status.
+    pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    #[cfg(test)]
-    pub(crate) fn body(&self) -> &[u8] {
+    /// The body, unless it arrives later.
+    pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    #[cfg(test)]
-    pub(crate) fn header(&self, name: HeaderName) -> Option<&HeaderValue> {
-        self.extra.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+    /// The header of that name beyond the usual ones.
+    pub fn header(&self, name: &HeaderName) -> Option<&HeaderValue> {
+        self.extra.iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 }

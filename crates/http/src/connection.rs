@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use baton_auth::Identity;
 use baton_env::ResettableSleep;
 use bytes::Bytes;
 use http::Method;
@@ -22,24 +21,21 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
 
 use super::answer::{CONTINUE, EVENTS, Manner, Outgoing};
+use super::body::{Charge, Received, too_large};
 use super::chunked::{Chunked, Malformed};
-use super::head::{Framing, Head, Version};
+use super::error::{Error, Kind};
+use super::head::{Framing, HEAD_BYTES_MAX, Head, Version};
+use super::places::Limit;
+use super::reply::{ProxiedBody, Reply};
+use super::service::{Accepted, Decision, Running, Service};
 use super::stream::Stream;
 use super::wire::{Phase, Wire};
-use crate::app::App;
-use crate::body::{Charge, Received, too_large};
-use crate::call::{Answer, Call};
-use crate::error::{Error, Kind};
-use crate::openapi::known;
-use crate::places::Limit;
-use crate::reply::{Passage, Reply};
-use crate::service::{self, Caller, Patience, Place};
 
 /// How long a peer that is refused may take to ask for something before it is told.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// How an answer is written that nobody can have asked for.
-const LAST_WORDS: Manner =
+/// How an answer is written that comes before any valid request.
+const CLOSE_RESPONSE: Manner =
     Manner { version: Version::Http11, keep_alive: false, head_only: false, sharing: None };
 
 /// Memory for a body that is taken at once; more is taken as the body arrives.
@@ -53,17 +49,17 @@ const WORKED_ON_APART: usize = 256 << 10;
 
 /// A connection of a peer.
 #[derive(Debug)]
-pub struct Connection<'s> {
+pub struct Connection<'s, S> {
     wire: Wire,
-    app: Arc<App>,
+    service: Arc<S>,
     peer: IpAddr,
     /// Set when the server stops; the connection is polled after that.
     stopping: &'s AtomicBool,
 }
 
 /// A request without its body, free of the buffer it came in.
-struct Begun {
-    place: Result<Place, Reply>,
+struct Begun<R> {
+    decision: Decision<R>,
     manner: Manner,
     framing: Framing,
     expects_continue: bool,
@@ -89,10 +85,10 @@ enum Body {
     Cut(Error),
 }
 
-impl<'s> Connection<'s> {
+impl<'s, S: Service> Connection<'s, S> {
     /// A connection of `peer` over `stream`.
-    pub fn new(stream: Stream, peer: IpAddr, app: Arc<App>, stopping: &'s AtomicBool) -> Self {
-        Self { wire: Wire::new(stream), app, peer, stopping }
+    pub fn new(stream: Stream, peer: IpAddr, service: Arc<S>, stopping: &'s AtomicBool) -> Self {
+        Self { wire: Wire::new(stream), service, peer, stopping }
     }
 
     /// Answers requests until the peer leaves, breaks the rules, or the server stops.
@@ -104,7 +100,8 @@ impl<'s> Connection<'s> {
             let begun = match self.begin().await? {
                 Some(Ok(begun)) => begun,
                 Some(Err(error)) => {
-                    self.answer(self.app.marked(error.into_reply()), &LAST_WORDS).await?;
+                    let refusal = self.service.complete(self.service.refusal(error));
+                    self.answer(refusal, &CLOSE_RESPONSE).await?;
                     self.wire.linger().await;
                     return Ok(());
                 }
@@ -118,11 +115,11 @@ impl<'s> Connection<'s> {
                     return self.stream(events, &manner, remaining).await;
                 }
                 Handled::Replied(reply, whole) => {
-                    let mut reply = self.app.marked(reply);
+                    let mut reply = self.service.complete(reply);
                     manner.keep_alive &= whole;
-                    if let Some(passage) = reply.take_passage() {
+                    if let Some(body) = reply.take_proxied() {
                         self.answer(reply, &manner).await?;
-                        Box::pin(self.pass(*passage)).await?;
+                        Box::pin(self.pass(*body)).await?;
                     } else {
                         self.answer(reply, &manner).await?;
                     }
@@ -146,18 +143,19 @@ impl<'s> Connection<'s> {
     pub async fn refuse(mut self, limit: Limit) -> io::Result<()> {
         let manner = match tokio::time::timeout(REFUSED_WITHIN, self.begin()).await {
             Ok(Ok(Some(Ok(begun)))) => Manner { keep_alive: false, ..begun.manner },
-            _ => LAST_WORDS,
+            _ => CLOSE_RESPONSE,
         };
-        let options = &self.app.options;
+        let limits = self.service.limits();
         let (holder, max) = match limit {
-            Limit::Server => ("the server", options.connections_max),
-            Limit::Address => ("this address", options.connections_per_address),
+            Limit::Server => ("the server", limits.connections_max),
+            Limit::Address => ("this address", limits.connections_per_address),
         };
         let setting = limit.setting();
         let error = Error::overloaded(format!(
             "{holder} has {max} connections, as many as {setting} allows; close some that are idle, or try again"
         ));
-        self.answer(self.app.marked(error.into_reply()), &manner).await?;
+        let refusal = self.service.complete(self.service.refusal(error));
+        self.answer(refusal, &manner).await?;
         self.wire.linger().await;
         Ok(())
     }
@@ -169,8 +167,8 @@ impl<'s> Connection<'s> {
         manner: &Manner,
         remaining: Option<Duration>,
     ) -> io::Result<()> {
-        let server = self.app.served_by().unwrap_or_default();
-        let head = format!("{EVENTS}{server}{}\r\n", manner.sharing.as_deref().unwrap_or_default());
+        let headers = self.service.event_headers();
+        let head = format!("{EVENTS}{headers}{}\r\n", manner.sharing.as_deref().unwrap_or_default());
         self.wire.send(head.as_bytes(), &[]).await?;
         let head_only = manner.head_only;
         let mut end = remaining.map(ResettableSleep::after);
@@ -186,20 +184,20 @@ impl<'s> Connection<'s> {
         Ok(())
     }
 
-    /// Passes a body on as it arrives. Where it breaks off the connection is cut, so that nobody takes it for whole.
-    async fn pass(&mut self, mut passage: Passage) -> io::Result<()> {
+    /// Passes a body on as it arrives. Where it breaks off the connection is cut, so that no peer takes it for whole.
+    async fn pass(&mut self, mut body: ProxiedBody) -> io::Result<()> {
         loop {
             let next = poll_fn(|cx| match self.has_gone(cx) {
                 true => Poll::Ready(Err(io::ErrorKind::ConnectionReset)),
-                false => passage.poll_next(cx).map(Ok),
+                false => body.poll_next(cx).map(Ok),
             });
             match next.await? {
                 Some(chunk) => self.wire.send(&chunk, &[]).await?,
-                None if passage.is_whole() => break,
+                None if body.is_whole() => break,
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
         }
-        passage.arrived();
+        body.deliver();
         self.wire.rest();
         Ok(())
     }
@@ -212,16 +210,13 @@ impl<'s> Connection<'s> {
     }
 
     /// Reads the head of a request; `None` when the peer leaves before its end.
-    async fn begin(&mut self) -> io::Result<Option<Result<Begun, Error>>> {
+    async fn begin(&mut self) -> io::Result<Option<Result<Begun<S::Request>, Error>>> {
         loop {
             match Head::parse(self.wire.buffer.bytes()) {
                 Ok(Some(head)) => {
-                    let (sharing, stranger) = match self.app.sites.check(head.host, head.origin) {
-                        Ok(sharing) => (sharing, None),
-                        Err(error) => (None, Some(error.into_reply())),
-                    };
+                    let Accepted { decision, sharing } = self.service.accept(&head);
                     let begun = Begun {
-                        place: stranger.map_or_else(|| service::find(&head, &self.app), Err),
+                        decision,
                         manner: Manner {
                             version: head.version,
                             keep_alive: head.keep_alive,
@@ -246,7 +241,7 @@ impl<'s> Connection<'s> {
                 }
                 let bytes = self.wire.buffer.bytes();
                 let news = bytes.get(before..).unwrap_or_default();
-                if news.contains(&b'\n') || bytes.len() >= super::head::HEAD_BYTES_MAX {
+                if news.contains(&b'\n') || bytes.len() >= HEAD_BYTES_MAX {
                     break;
                 }
             }
@@ -254,33 +249,16 @@ impl<'s> Connection<'s> {
     }
 
     /// Finds the answer to a request.
-    async fn handle(&mut self, begun: Begun) -> io::Result<Handled> {
-        let Begun { place, framing, expects_continue, .. } = begun;
+    async fn handle(&mut self, begun: Begun<S::Request>) -> io::Result<Handled> {
+        let Begun { decision, framing, expects_continue, .. } = begun;
         let asked = !expects_continue || framing.is_empty();
-        let wants_events = place.as_ref().is_ok_and(|place| place.wants_events);
-        let patience = place.as_ref().map(|place| place.patience).unwrap_or_default();
-        let body_max = place.as_ref().map(|place| place.route.body_max).unwrap_or_default();
-        let mut place = place;
-        let take = |place: &mut Place| {
-            (place.idempotency_key.take(), place.last_event_id.take(), place.if_match.take())
+        let admitted = match decision {
+            Decision::Proceed(request) => Ok(request),
+            Decision::Wait(admission) => admission.await,
+            Decision::Refuse(reply) => Err(reply),
         };
-        let (key, last_event, if_match) = place.as_mut().map(take).unwrap_or_default();
-        let mut origin = None;
-        let admitted = match place {
-            Ok(Place { route, parameters, query, caller: Caller::Known(caller), origin: came, .. }) => {
-                origin = came;
-                Ok((route, parameters, query, caller))
-            }
-            // Rare, so it is boxed: a connection is as large as the largest thing that it may wait for.
-            Ok(Place { route, parameters, query, caller, origin: came, .. }) => {
-                origin = came;
-                let known = Box::pin(caller.known(self.app.auth.as_deref())).await;
-                known.map(|caller| (route, parameters, query, caller))
-            }
-            Err(reply) => Err(reply),
-        };
-        let (route, parameters, query, caller) = match admitted {
-            Ok(admitted) => admitted,
+        let request = match admitted {
+            Ok(request) => request,
             Err(reply) => {
                 let whole = framing.is_empty() || (asked && self.skip_arrived(framing));
                 return Ok(Handled::Replied(reply, whole));
@@ -289,56 +267,48 @@ impl<'s> Connection<'s> {
         let body = if framing.is_empty() {
             Received::empty()
         } else {
-            let body = self.body(framing, asked, body_max).await?;
+            let max = self.service.body_max(&request);
+            let body = self.body(framing, asked, max).await?;
             self.wire.end_body();
             match body {
                 Body::Whole(body) => body,
-                Body::Refused(error) => return Ok(Handled::Replied(error.into_reply(), true)),
-                Body::Cut(error) => return Ok(Handled::Replied(error.into_reply(), false)),
+                Body::Refused(error) => return Ok(Handled::Replied(self.service.refusal(error), true)),
+                Body::Cut(error) => return Ok(Handled::Replied(self.service.refusal(error), false)),
             }
         };
-        let ignored = match known::screen(route, &query, &body) {
-            Ok(ignored) => ignored,
-            Err(error) => return Ok(Handled::Replied(error.into_reply(), true)),
-        };
-        let remaining = |caller: &Arc<Identity>| self.app.auth.as_ref()?.remaining(caller);
-        let remaining = caller.as_ref().and_then(remaining);
-        let patience = patience.while_token_is_valid(remaining);
         let is_apart = body.len() > WORKED_ON_APART;
-        let call = Call::new(Arc::clone(&self.app), parameters, query, body, caller)
-            .wanting_events(wants_events)
-            .repeating(key, last_event)
-            .depending_on(if_match)
-            .from(origin);
-        let reply = match apart(is_apart, || service::start(route.handler, call)) {
-            Ok(answer) => self.attend(answer, patience, is_apart).await,
-            Err(reply) => Some(reply),
+        let (reply, events_allowed) = match apart(is_apart, || self.service.start(request, body)) {
+            Ok(running) => {
+                let allowed = running.events_allowed();
+                (self.attend(running, is_apart).await, allowed)
+            }
+            Err(reply) => (Some(reply), None),
         };
         let Some(mut reply) = reply else { return Ok(Handled::Gone) };
         Ok(match reply.take_events() {
-            Some(events) => Handled::Events(events, remaining),
-            None => Handled::Replied(reply.listing(&ignored), true),
+            Some(events) => Handled::Events(events, events_allowed),
+            None => Handled::Replied(reply, true),
         })
     }
 
     /// Waits for a handler for as long as its peer is there and its route allows. Once the handler has had to wait, the
     /// peer is looked at first: what a handler was given for a peer that has gone must go to the next one.
-    async fn attend(&mut self, mut answer: Answer, patience: Patience, is_apart: bool) -> Option<Reply> {
+    async fn attend(&mut self, mut running: S::Running, is_apart: bool) -> Option<Reply> {
         let mut has_waited = false;
         self.wire.rest();
         poll_fn(|cx| {
             if std::mem::replace(&mut has_waited, true) && self.has_gone(cx) {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(reply) = apart(is_apart, || service::poll(&mut answer, cx)) {
+            if let Poll::Ready(reply) = apart(is_apart, || running.poll_reply(cx)) {
                 return Poll::Ready(Some(reply));
             }
             if self.has_gone(cx) {
                 return Poll::Ready(None);
             }
-            match patience.allowed {
+            match running.allowed() {
                 Some(allowed) => {
-                    self.wire.poll_over(cx, Phase::Answer(allowed)).map(|()| Some(patience.over()))
+                    self.wire.poll_over(cx, Phase::Answer(allowed)).map(|()| Some(running.timed_out()))
                 }
                 None => Poll::Pending,
             }
@@ -381,7 +351,7 @@ impl<'s> Connection<'s> {
     }
 
     async fn counted(&mut self, length: usize) -> Body {
-        let mut charge = Charge::new(&self.app.budget, self.peer);
+        let mut charge = Charge::new(&self.service.traffic().budget, self.peer);
         let mut bytes = Vec::with_capacity(length.min(BODY_FIRST_BYTES));
         let arrived = self.wire.buffer.bytes();
         bytes.extend_from_slice(arrived.get(..length).unwrap_or(arrived));
@@ -407,7 +377,7 @@ impl<'s> Connection<'s> {
     }
 
     async fn chunked(&mut self, max: usize) -> Body {
-        let mut charge = Charge::new(&self.app.budget, self.peer);
+        let mut charge = Charge::new(&self.service.traffic().budget, self.peer);
         let mut decoder = Chunked::default();
         let mut bytes = Vec::new();
         loop {
