@@ -3,7 +3,7 @@
 from baton import Server
 from watch import MIB, Watch
 
-LETTERS = 40
+LETTERS = 60
 PAYLOAD = "x" * (2 * MIB)
 
 
@@ -19,5 +19,5 @@ def test_a_queue_is_listed_without_the_payloads_of_its_dead_letters(tmp_path, qu
             with Watch(server) as watch:
                 answer = server.get(f"/api/v1/{path}")
             assert answer.status == 200, answer
-            watch.check(LETTERS * len(PAYLOAD), times=0.25)
+            watch.check(LETTERS * len(PAYLOAD), times=0.6)
         assert server.get(f"/api/v1/resources/queues/{queue}").json["totals"]["deadLetter"] == LETTERS

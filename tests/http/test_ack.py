@@ -159,6 +159,17 @@ def test_an_ack_repeated_is_a_success_without_effect(server, queue):
     assert data_of(server.pop(queue, batch=5)) == [3]
 
 
+def test_acks_of_two_messages_with_one_id_finish_both(server, queue):
+    server.configure(queue, dedupWindowSeconds=0)
+    for payload in [1, 2]:
+        server.push(queue, payload, ids=["same"])
+    held = server.pop(queue, batch=10, leaseSeconds=1)
+    assert data_of(held) == [1, 2]
+    assert [result["success"] for result in server.ack(held)] == [True, True]
+    time.sleep(1.5)
+    assert server.pop(queue, batch=10) == []
+
+
 def test_a_message_never_mentioned_is_never_finished(server, queue):
     """A consumer that acks the third message first and then dies loses nothing."""
     server.push(queue, 1, 2, 3)
