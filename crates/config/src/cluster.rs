@@ -38,7 +38,7 @@ pub struct ClusterOptions {
 pub struct Cluster {
     /// Where the other servers listen for datagrams.
     pub peers: Vec<String>,
-    /// Whether servers tell each other what happens.
+    /// Whether servers gossip.
     pub gossip_enabled: bool,
     /// Whether this server was given a name of its own.
     pub named: bool,

@@ -39,7 +39,7 @@ pub struct Settings {
     pub pop_wait_backoff_threshold: u32,
     /// By how much it grows.
     pub pop_wait_backoff_multiplier: f64,
-    /// How long it may become.
+    /// Its longest value.
     pub pop_wait_max_interval: Duration,
     /// Pops that may wait at once.
     pub pop_waiters_max: usize,
@@ -61,7 +61,7 @@ pub struct Settings {
     pub retention_interval: Duration,
     /// How long traces are kept.
     pub trace_retention: Duration,
-    /// How long a worker may be silent before its jobs are given to others.
+    /// How long a worker may be silent before its jobs go to others.
     pub job_lease: Duration,
     /// How often a worker is asked to be heard.
     pub job_heartbeat: Duration,

@@ -197,7 +197,7 @@ pub const TABLE: &[Row] = &[
         "head_too_large",
         "Send fewer or shorter headers; a request holds at most 100 of them in 64 KiB.",
     ),
-    row(Kind::UnknownVersion, StatusCode::HTTP_VERSION_NOT_SUPPORTED, "unknown_version", "Speak HTTP/1.1."),
+    row(Kind::UnknownVersion, StatusCode::HTTP_VERSION_NOT_SUPPORTED, "unknown_version", "Use HTTP/1.1."),
     row(
         Kind::BodyTooLarge,
         StatusCode::PAYLOAD_TOO_LARGE,
@@ -304,25 +304,25 @@ pub const TABLE: &[Row] = &[
         Kind::PayloadTooLarge,
         StatusCode::PAYLOAD_TOO_LARGE,
         "payload_too_large",
-        "Keep the value smaller, or keep it elsewhere and store where it is; `detail` names the bound.",
+        "Send a smaller value, or store it elsewhere with a reference here; `detail` names the limit.",
     ),
     row(
         Kind::Conflict,
         StatusCode::CONFLICT,
         "conflict",
-        "Things are not as the call needs them; `reason` says in which way. Look again before repeating it.",
+        "The state does not allow the call; `reason` says why. Read the state again before you repeat it.",
     ),
     row(
         Kind::PreconditionFailed,
         StatusCode::PRECONDITION_FAILED,
         "precondition_failed",
-        "Somebody changed it since it was read: read it again, and send the `ETag` of that answer.",
+        "Another client changed it since it was read: read it again, and send the `ETag` of that response.",
     ),
     row(
         Kind::LimitReached,
         StatusCode::UNPROCESSABLE_ENTITY,
         "limit_reached",
-        "There are as many as there may be; the text names what. Repeating the call does not help: remove some.",
+        "A limit is reached; the text names it. Repeating the call does not help: remove something.",
     ),
     row(
         Kind::FencedSession,
@@ -340,13 +340,13 @@ pub const TABLE: &[Row] = &[
         Kind::Misdirected,
         StatusCode::MISDIRECTED_REQUEST,
         "misdirected",
-        "A server of another cluster passed this on; nothing was changed. Check `advertise` and `peers` of both.",
+        "A server of another cluster forwarded this; nothing was changed. Check `advertise` and `peers` of both.",
     ),
     row(
         Kind::OutcomeUnknown,
         StatusCode::GATEWAY_TIMEOUT,
         "outcome_unknown",
-        "Another server of the cluster went away before it answered. The write may or may not have happened: look before repeating it.",
+        "Another server of the cluster went away before it answered. The write may or may not have happened: check before you repeat it.",
     ),
     row(
         Kind::TookTooLong,
@@ -358,7 +358,7 @@ pub const TABLE: &[Row] = &[
         Kind::Internal,
         StatusCode::INTERNAL_SERVER_ERROR,
         "internal",
-        "A mistake in the server; please report it with the server's log.",
+        "A bug in the server; please report it with the server's log.",
     ),
 ];
 

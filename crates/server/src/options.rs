@@ -42,7 +42,7 @@ pub struct Options {
     pub jobs: baton_jobs::Options,
     /// How shards are looked after.
     pub shards: baton_shards::Options,
-    /// Where workers of shards find a ZeroMQ socket; without this there is none.
+    /// The address of the ZeroMQ socket for shard workers; without this there is none.
     pub shards_listen: Option<baton_zmq::Options>,
     /// How to take part in a cluster; without this the server is alone.
     pub cluster: Option<ClusterOptions>,

@@ -1,6 +1,6 @@
 //! The ROUTER socket: accepts connections, runs each in its own task (`peer`), and closes idle ones (`idle`).
 //!
-//! Always: no peer holds up another, and nothing that a peer sends ends the socket. Not here: what messages mean
+//! Always: no peer delays another, and nothing that a peer sends ends the socket. Not here: what messages mean
 //! (`socket`). Start at [`RouterSocket::run`].
 
 use std::collections::BTreeMap;

@@ -19,7 +19,7 @@ pub(super) const GOSSIP_ENABLED: Setting = setting(
     ["gossip_enabled", "gossip-enabled", "BATON_GOSSIP_ENABLED"],
     &["QUEEN_SYNC_ENABLED"],
     "BOOL",
-    "Whether servers tell each other what happens, if there are peers.",
+    "Whether servers gossip, if there are peers.",
     |s, text| set(&mut s.cluster.gossip_enabled, text, boolean),
     |s| s.cluster.gossip_enabled.to_string(),
 );
@@ -44,7 +44,7 @@ pub(super) const GOSSIP_HEARTBEAT_MS: Setting = setting(
     ["gossip_heartbeat_ms", "gossip-heartbeat-ms", "BATON_GOSSIP_HEARTBEAT_MS"],
     &["QUEEN_SYNC_HEARTBEAT_MS"],
     "MS",
-    "How often a server says that it is there.",
+    "How often a server sends a heartbeat.",
     |s, text| set(&mut s.cluster.options.heartbeat, text, positive_millis),
     |s| show_millis(s.cluster.options.heartbeat),
 );
@@ -69,7 +69,7 @@ pub(super) const COORDINATOR_CA: Setting = setting(
     ["coordinator_ca", "coordinator-ca", "BATON_COORDINATOR_CA"],
     &[],
     "FILE",
-    "A PEM file with the authorities that vouch for other servers that speak HTTPS, instead of those of the system.",
+    "A PEM file with the trusted authorities for other servers with HTTPS, instead of those of the system.",
     |s, text| set(&mut s.cluster.options.ca, text, |text| Ok(PathBuf::from(text))),
     |s| s.cluster.options.ca.display().to_string(),
 );
@@ -77,7 +77,7 @@ pub(super) const COORDINATOR_ENABLED: Setting = setting(
     ["coordinator_enabled", "coordinator-enabled", "BATON_COORDINATOR_ENABLED"],
     &["QUEEN_COORDINATOR_ENABLED"],
     "BOOL",
-    "Whether requests are passed on to the server that serves them best.",
+    "Whether requests are forwarded to the server that serves them best.",
     |s, text| set(&mut s.cluster.options.routes, text, boolean),
     |s| s.cluster.options.routes.to_string(),
 );
@@ -93,7 +93,7 @@ pub(super) const COORDINATOR_TIMEOUT_MS: Setting = setting(
     ["coordinator_timeout_ms", "coordinator-timeout-ms", "BATON_COORDINATOR_TIMEOUT_MS"],
     &["QUEEN_COORDINATOR_TIMEOUT_MS"],
     "MS",
-    "How long a request that was passed on may take, beyond the wait that a pop asks for.",
+    "The time limit of a forwarded request, beyond the wait that a pop asks for.",
     |s, text| set(&mut s.cluster.options.timeout, text, positive_millis),
     |s| show_millis(s.cluster.options.timeout),
 );
@@ -113,7 +113,7 @@ pub(super) const COORDINATOR_CIRCUIT_FAILURES: Setting = setting(
     ["coordinator_circuit_failures", "coordinator-circuit-failures", "BATON_COORDINATOR_CIRCUIT_FAILURES"],
     &["QUEEN_COORDINATOR_CIRCUIT_FAILURES"],
     "COUNT",
-    "Requests in a row that a server does not answer before it is not asked for a while.",
+    "Failures in a row after which the circuit breaker of a server opens.",
     |s, text| set(&mut s.cluster.options.policy.breaker_options.failures, text, positive),
     |s| s.cluster.options.policy.breaker_options.failures.to_string(),
 );
@@ -121,7 +121,7 @@ pub(super) const COORDINATOR_CIRCUIT_RETRY_MS: Setting = setting(
     ["coordinator_circuit_retry_ms", "coordinator-circuit-retry-ms", "BATON_COORDINATOR_CIRCUIT_RETRY_MS"],
     &["QUEEN_COORDINATOR_CIRCUIT_RETRY_MS"],
     "MS",
-    "How long it is not asked at first; that doubles with each further failure, up to five minutes.",
+    "How long the breaker stays open at first; that doubles with each further failure, up to five minutes.",
     |s, text| set(&mut s.cluster.options.policy.breaker_options.retry, text, positive_millis),
     |s| show_millis(s.cluster.options.policy.breaker_options.retry),
 );
@@ -129,7 +129,7 @@ pub(super) const AFFINITY_TTL_MS: Setting = setting(
     ["affinity_ttl_ms", "affinity-ttl-ms", "BATON_AFFINITY_TTL_MS"],
     &["QUEEN_AFFINITY_TTL_MS"],
     "MS",
-    "How long it is remembered which server serves a group that does not pop.",
+    "How long the affinity of a group without pops is remembered.",
     |s, text| set(&mut s.cluster.options.policy.thresholds.ttl, text, positive_millis),
     |s| show_millis(s.cluster.options.policy.thresholds.ttl),
 );
@@ -137,7 +137,7 @@ pub(super) const AFFINITY_MIGRATE_THRESHOLD: Setting = setting(
     ["affinity_migrate_threshold", "affinity-migrate-threshold", "BATON_AFFINITY_MIGRATE_THRESHOLD"],
     &["QUEEN_AFFINITY_MIGRATE_THRESHOLD"],
     "SHARE",
-    "The load of a server, from 0 to 1, from which on groups may leave it.",
+    "The load of a server, from 0 to 1, above which groups may leave it.",
     |s, text| set(&mut s.cluster.options.policy.thresholds.migrate, text, share),
     |s| format!("{:?}", s.cluster.options.policy.thresholds.migrate),
 );
@@ -145,7 +145,7 @@ pub(super) const AFFINITY_BREAK_THRESHOLD: Setting = setting(
     ["affinity_break_threshold", "affinity-break-threshold", "BATON_AFFINITY_BREAK_THRESHOLD"],
     &["QUEEN_AFFINITY_BREAK_THRESHOLD"],
     "SHARE",
-    "The load from which on they leave it.",
+    "The load above which they leave it.",
     |s, text| set(&mut s.cluster.options.policy.thresholds.break_at, text, share),
     |s| format!("{:?}", s.cluster.options.policy.thresholds.break_at),
 );

@@ -7,8 +7,7 @@ pub(super) const LEASE: Setting = setting(
     ["job_leader_lease_ms", "job-leader-lease-ms", "BATON_JOB_LEADER_LEASE_MS"],
     &[],
     "MS",
-    "How long the server that runs the duties of jobs keeps them without renewing; after it is killed, schedules fire \
-     again at the latest after this time and 5 seconds.",
+    "The length of the lease of the jobs' leader; after the leader is killed, schedules fire again after at most this time plus 5 seconds.",
     |s, text| set(&mut s.nodes.times.term, text, positive_millis),
     |s| show_millis(s.nodes.times.term),
 );
@@ -16,7 +15,7 @@ pub(super) const RENEW: Setting = setting(
     ["job_leader_renew_ms", "job-leader-renew-ms", "BATON_JOB_LEADER_RENEW_MS"],
     &[],
     "MS",
-    "How often it renews.",
+    "How often the leader renews its lease.",
     |s, text| set(&mut s.nodes.times.renew, text, positive_millis),
     |s| show_millis(s.nodes.times.renew),
 );
@@ -24,7 +23,7 @@ pub(super) const MARGIN: Setting = setting(
     ["job_leader_margin_ms", "job-leader-margin-ms", "BATON_JOB_LEADER_MARGIN_MS"],
     &[],
     "MS",
-    "How long before the end of its lease it stops to act, by its own clock.",
+    "How long before the end of its lease the leader stops acting, by its own clock.",
     |s, text| set(&mut s.nodes.times.margin, text, positive_millis),
     |s| show_millis(s.nodes.times.margin),
 );
@@ -32,7 +31,7 @@ pub(super) const HEARTBEAT: Setting = setting(
     ["job_node_heartbeat_ms", "job-node-heartbeat-ms", "BATON_JOB_NODE_HEARTBEAT_MS"],
     &[],
     "MS",
-    "How often a server on a shared store writes that it is there, and how many jobs it owns.",
+    "How often a server on a shared store writes a heartbeat with the number of its jobs.",
     |s, text| set(&mut s.nodes.times.heartbeat, text, positive_millis),
     |s| show_millis(s.nodes.times.heartbeat),
 );
@@ -48,7 +47,7 @@ pub(super) const ACK: Setting = setting(
     ["job_handoff_ack_timeout_ms", "job-handoff-ack-timeout-ms", "BATON_JOB_HANDOFF_ACK_TIMEOUT_MS"],
     &[],
     "MS",
-    "How long a server that stops waits for others to take its jobs before it offers them again.",
+    "How long a draining server waits for others to claim its jobs before it repeats the offer.",
     |s, text| set(&mut s.nodes.times.ack, text, positive_millis),
     |s| show_millis(s.nodes.times.ack),
 );
@@ -56,7 +55,7 @@ pub(super) const TRIES: Setting = setting(
     ["job_handoff_tries", "job-handoff-tries", "BATON_JOB_HANDOFF_TRIES"],
     &[],
     "COUNT",
-    "How often it offers them before it leaves them behind for the leader.",
+    "How often it makes the offer before it leaves the jobs to the leader.",
     |s, text| set(&mut s.nodes.times.tries, text, positive),
     |s| s.nodes.times.tries.to_string(),
 );
@@ -64,7 +63,7 @@ pub(super) const TAIL: Setting = setting(
     ["job_handoff_tail_ms", "job-handoff-tail-ms", "BATON_JOB_HANDOFF_TAIL_MS"],
     &[],
     "MS",
-    "How long it waits after that, as long as another server is heard.",
+    "How long it waits after that, while another server is alive.",
     |s, text| set(&mut s.nodes.times.tail, text, positive_millis),
     |s| show_millis(s.nodes.times.tail),
 );
@@ -72,7 +71,7 @@ pub(super) const CEILING: Setting = setting(
     ["job_handoff_ceiling_ms", "job-handoff-ceiling-ms", "BATON_JOB_HANDOFF_CEILING_MS"],
     &[],
     "MS",
-    "How long all of this may take.",
+    "The time limit of the whole drain.",
     |s, text| set(&mut s.nodes.times.ceiling, text, positive_millis),
     |s| show_millis(s.nodes.times.ceiling),
 );
@@ -88,7 +87,7 @@ pub(super) const COOLDOWN: Setting = setting(
     ["job_rebalance_cooldown_ms", "job-rebalance-cooldown-ms", "BATON_JOB_REBALANCE_COOLDOWN_MS"],
     &[],
     "MS",
-    "How often jobs may be moved from a server that owns twice as many as another.",
+    "The least time between two rebalances of jobs, from a server that owns twice as many as another.",
     |s, text| set(&mut s.nodes.times.cooldown, text, positive_millis),
     |s| show_millis(s.nodes.times.cooldown),
 );
@@ -96,8 +95,7 @@ pub(super) const CHANNELS: Setting = setting(
     ["job_channel_prefix", "job-channel-prefix", "BATON_JOB_CHANNEL_PREFIX"],
     &[],
     "NAME",
-    "What the names of the queues begin with in which jobs and servers can be watched; each is written to while it \
-     exists.",
+    "The prefix of the names of channels, the queues to which events of jobs and servers are published while they exist.",
     |s, text| set(&mut s.nodes.channels, text, filled),
     |s| s.nodes.channels.clone(),
 );

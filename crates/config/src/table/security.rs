@@ -29,7 +29,7 @@ pub(super) const JWT_ALGORITHM: Setting = setting(
     ["jwt_algorithm", "jwt-algorithm", "BATON_JWT_ALGORITHM"],
     &["JWT_ALGORITHM"],
     "NAME",
-    "HS256, RS256 or EdDSA; or auto, which takes what the token names if there is a key for it.",
+    "HS256, RS256 or EdDSA; or auto, which uses the token's algorithm if there is a key for it.",
     |s, text| set(&mut s.security.jwt.algorithm, text, algorithm),
     |s| s.security.jwt.algorithm.to_string(),
 );
@@ -62,7 +62,7 @@ pub(super) const JWT_JWKS_REFRESH_INTERVAL: Setting = setting(
     ["jwt_jwks_refresh_interval", "jwt-jwks-refresh-interval", "BATON_JWT_JWKS_REFRESH_INTERVAL"],
     &["JWT_JWKS_REFRESH_INTERVAL"],
     "SECONDS",
-    "How often they are read again. A key id that is not known is looked for at once, every ten seconds at most.",
+    "How often they are read again. An unknown key id triggers a read at once, every ten seconds at most.",
     |s, text| set(&mut s.security.jwt.jwks_refresh, text, |text| positive(text).map(Duration::from_secs)),
     |s| s.security.jwt.jwks_refresh.as_secs().to_string(),
 );
@@ -78,7 +78,7 @@ pub(super) const JWT_ISSUER: Setting = setting(
     ["jwt_issuer", "jwt-issuer", "BATON_JWT_ISSUER"],
     &["JWT_ISSUER"],
     "NAME",
-    "What a token's `iss` must be; empty takes any.",
+    "The required `iss` of tokens; empty accepts any.",
     |s, text| set(&mut s.security.jwt.issuer, text, any),
     |s| s.security.jwt.issuer.clone(),
 );
@@ -86,7 +86,7 @@ pub(super) const JWT_AUDIENCE: Setting = setting(
     ["jwt_audience", "jwt-audience", "BATON_JWT_AUDIENCE"],
     &["JWT_AUDIENCE"],
     "NAME",
-    "What a token's `aud` must be or hold; empty takes any.",
+    "The required `aud` of tokens; empty accepts any.",
     |s, text| set(&mut s.security.jwt.audience, text, any),
     |s| s.security.jwt.audience.clone(),
 );
@@ -142,7 +142,7 @@ pub(super) const JWT_ROLE_READ_ONLY: Setting = setting(
     ["jwt_role_read_only", "jwt-role-read-only", "BATON_JWT_ROLE_READ_ONLY"],
     &["JWT_ROLE_READ_ONLY"],
     "NAME",
-    "The role that may look at everything and take nothing.",
+    "The role that may read everything and change nothing.",
     |s, text| set(&mut s.security.jwt.roles.read_only, text, filled),
     |s| s.security.jwt.roles.read_only.clone(),
 );

@@ -15,7 +15,7 @@ pub(super) const LISTEN: Setting = setting(
     ["shards_listen", "shards-listen", "BATON_SHARDS_LISTEN"],
     &["SHARD_COORDINATOR_BIND_HOST", "SHARD_COORDINATOR_BIND_PORT"],
     "HOST:PORT",
-    "Where workers of shards find a ZeroMQ socket; `off` unless given. The host alone means port 5555, the port alone \
+    "The address of the ZeroMQ socket for shard workers; `off` unless given. The host alone means port 5555, the port alone \
      means 127.0.0.1, port 0 picks a free one and prints it. Beyond loopback, give `shards_curve_secret_key`.",
     |s, text| listen(&mut s.shards.listen, text),
     |s| if s.shards.listen.is_off() { "off".into() } else { show_listen(&s.shards.listen) },
@@ -40,7 +40,7 @@ pub(super) const CHECK_INTERVAL: Setting = setting(
     ],
     &["HEARTBEAT_CHECK_INTERVAL_SECONDS"],
     "SECONDS",
-    "How often silent workers are looked for.",
+    "How often silent workers are expired.",
     |s, text| set(&mut s.shards.check_interval, text, timeout),
     |s| show_seconds(s.shards.check_interval),
 );
@@ -52,7 +52,7 @@ pub(super) const FORGET_AFTER: Setting = setting(
     ],
     &["INACTIVE_WORKER_TIMEOUT_SECONDS"],
     "SECONDS",
-    "How long a worker that is gone is still listed.",
+    "How long a dead worker stays listed.",
     |s, text| set(&mut s.shards.forget_after, text, timeout),
     |s| show_seconds(s.shards.forget_after),
 );
@@ -72,8 +72,7 @@ pub(super) const REBALANCE_INTERVAL: Setting = setting(
     ["shards_rebalance_interval_ms", "shards-rebalance-interval-ms", "BATON_SHARDS_REBALANCE_INTERVAL_MS"],
     &[],
     "MS",
-    "How long to wait from one time that shards are taken from workers that are there to the next, so that a rolling \
-     restart moves them once. Shards that nobody has are given away at once.",
+    "The least time between two revocations of shards from live workers, so that a rolling restart moves shards once. Shards without an owner are granted at once.",
     |s, text| set(&mut s.shards.rebalance_interval, text, |text| number(text).map(Duration::from_millis)),
     |s| show_millis(s.shards.rebalance_interval),
 );
@@ -89,7 +88,7 @@ pub(super) const CONNECTIONS_MAX: Setting = setting(
     ["shards_connections_max", "shards-connections-max", "BATON_SHARDS_CONNECTIONS_MAX"],
     &[],
     "COUNT",
-    "Connections over ZeroMQ that there may be at a time. Of more, those are cut off first that never say anything.",
+    "ZeroMQ connections at a time. Above that, connections that never sent a message are closed first.",
     |s, text| set(&mut s.shards.connections_max, text, connections),
     |s| s.shards.connections_max.to_string(),
 );
