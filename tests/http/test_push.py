@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from baton import Background, data_of
+from baton import Background, data_of, eventually
 
 
 def push(server, *items):
@@ -46,6 +46,24 @@ def test_a_duplicate_is_answered_with_the_original(server, queue):
     assert again.status == 201
     assert [result["status"] for result in again.json] == ["duplicate", "queued", "duplicate"]
     assert again.json[0]["message_id"] == again.json[2]["message_id"] == first["message_id"]
+
+
+def test_an_id_is_a_duplicate_also_when_retention_has_removed_its_message(server, queue):
+    server.configure(queue, retentionEnabled=True, completedRetentionSeconds=1)
+    server.push(queue, 1, ids=["x"])
+    assert server.ack(server.pop(queue))[0]["success"] is True
+    eventually(lambda: server.get(f"/api/v1/resources/queues/{queue}").json["totals"]["total"] == 0, 30)
+    (again,) = push(server, {"queue": queue, "payload": 2, "transactionId": "x"}).json
+    assert again["status"] == "duplicate"
+    assert server.pop(queue) == []
+
+
+def test_the_id_of_a_message_that_an_operator_deleted_is_accepted_again(server, queue):
+    (pushed,) = push(server, {"queue": queue, "payload": 1, "transactionId": "x"}).json
+    (message,) = server.pop(queue)
+    assert server.delete(f"/api/v1/messages/{message['partitionId']}/x").status == 200
+    (again,) = push(server, {"queue": queue, "payload": 2, "transactionId": "x"}).json
+    assert (pushed["status"], again["status"]) == ("queued", "queued")
 
 
 def test_concurrent_pushes_of_one_id_store_one_message(server, queue):
