@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 OWN = re.compile(
-    r"/api/v1/(cluster|dead-letters|dlq[/:]|election|events|executions|job|kv|locks|nodes|schedules|shards|system|timers|workers)"
+    r"/api/v1/(caller|cluster|dead-letters|dlq[/:]|election|events|executions|fleet|job|kv|leases|locks|nodes|schedules|settings|shards|system|timers|workers)"
 )
 # A body that is right but for the unknown member, where an empty one would be refused for something else first.
 ACK = {"transactionId": "t", "partitionId": "1"}
