@@ -98,7 +98,7 @@ pub struct GroupSpec<'a> {
 /// - run decisions as if serially;
 /// - keep all writes of a decision or none, also over a crash, and none of a failed one;
 /// - answer a decision only when its own writes with [`Durability::Now`], and the writes that it has read, are
-/// durable;
+///   durable;
 /// - let [`now`](Tx::now) rise strictly from one decision to the next, also over a restart, and issue no token twice.
 pub trait Tx {
     /// The store's time, which alone expires anything. Strictly later than in any earlier decision.
