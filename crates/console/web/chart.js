@@ -14,14 +14,25 @@ export function roundUp(value) {
   return ([1, 2, 2.5, 4, 5, 10].find((step) => step * power >= value * 0.9999) ?? 10) * power;
 }
 
+const SECOND = 1000;
+const SPANS = [1, 2, 5, 10, 20, 50, 100, 200, 500, ...[1, 2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 43_200, 86_400].map((seconds) => seconds * SECOND)];
+
+/** The same for milliseconds: halves are whole seconds, minutes or hours. */
+/** @param {number} ms */
+export const roundUpTime = (ms) => SPANS.find((span) => span >= ms) ?? Math.ceil(ms / (172_800 * SECOND)) * 172_800 * SECOND;
+
+/** The same for bytes. */
+/** @param {number} value */
+export const roundUpBytes = (value) => 2 ** Math.ceil(Math.log2(Math.max(value, 1024)));
+
 /**
- * @param {{title: string, unit: string, times: number[], series: Series[], format: (value: number) => string, tools?: any}} given
+ * @param {{title: string, unit: string, times: number[], series: Series[], format: (value: number) => string, round?: (value: number) => number}} given
  */
 export function chart(given) {
   const { times, series, format } = given;
   const [first, last] = [times[0] ?? 0, times.at(-1) ?? 0];
   const span = Math.max(last - first, 1);
-  const top = roundUp(Math.max(0, ...series.flatMap((one) => one.values.map((value) => value ?? 0))));
+  const top = (given.round ?? roundUp)(Math.max(0, ...series.flatMap((one) => one.values.map((value) => value ?? 0))));
   const x = (/** @type {number} */ at) => ((at - first) / span) * 1000;
   const y = (/** @type {number} */ value) => 1000 - (value / top) * 1000;
   const legend = h("div.legend", null, series.map((one) => {
@@ -41,7 +52,7 @@ export function chart(given) {
   const hover = (/** @type {PointerEvent} */ event) => point(event, given, top);
   const leave = (/** @type {PointerEvent} */ event) => /** @type {Element} */ (event.currentTarget).querySelector(".cursor")?.replaceChildren();
   return h("figure.chart", { key: given.title },
-    h("figcaption", null, h("h2", null, given.title, h("small", null, given.unit)), legend, given.tools ?? null),
+    h("figcaption", null, h("h2", null, given.title, h("small", null, given.unit)), legend),
     h("div.plot", { role: "img", "aria-label": `${given.title} in ${given.unit}, now ${summary}`, onpointermove: hover, onpointerleave: leave },
       svg("svg", { viewBox: "0 0 1000 1000", preserveAspectRatio: "none", "aria-hidden": "true" }, grid, fill, lines),
       h("div.ys", { "aria-hidden": "true" }, ys), h("div.xs", { "aria-hidden": "true" }, xs), h("div.cursor", { "data-own": true, "aria-hidden": "true" })));

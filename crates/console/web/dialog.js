@@ -71,7 +71,7 @@ export function form(given) {
     h("label", { for: `field-${field.name}` }, field.label), input(field), field.hint ? h("p.hint", { id: `field-${field.name}-hint` }, field.hint) : null));
   dialog.append(h("form", { method: "dialog", onsubmit: submit },
     given.text ? h("div.text", null, given.text) : "", rows, given.extra ?? "", problem,
-    h("div.actions", null, h("button", { type: "button", onclick: () => dialog.close() }, "Cancel"), button)));
+    h("div.actions", null, h("button", { type: "button", onclick: () => dialog.close() }, "Not now"), button)));
   dialog.showModal();
   dialog.querySelector("input, textarea, select, button[type=submit]")?.focus();
   return done;

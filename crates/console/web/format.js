@@ -57,6 +57,10 @@ export function duration(ms) {
   return hours % 24 ? `${days} d ${hours % 24} h` : `${days} d`;
 }
 
+/** An age that the API tells in whole seconds. */
+/** @param {number} seconds */
+export const age = (seconds) => (seconds < 1 ? "< 1 s" : duration(seconds * 1000));
+
 /** What remains, with tenths while it is short, so that a countdown moves. */
 /** @param {number} ms */
 export function countdown(ms) {

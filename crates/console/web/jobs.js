@@ -162,7 +162,7 @@ async function change(ctx, action) {
   }
   const name = String(filter["queue"] ?? "all jobs");
   await form({
-    title: `${word} ${plural(found.matched, "job")}`, action: word, danger: true, text: `Counted without touching one: ${plural(found.matched, "job")} ${Object.entries(filter).map(([key, value]) => `${key} ${value}`).join(", ") || "in all"}.`,
+    title: `${word} ${plural(found.matched, "job")}`, action: `${word} the jobs`, danger: true, text: `Counted without touching one: ${plural(found.matched, "job")} ${Object.entries(filter).map(([key, value]) => `${key} ${value}`).join(", ") || "in all"}.`,
     fields: [{ name: "typed", label: `Type ${name} to confirm`, required: true }],
     submit: async ({ typed }) => {
       if (typed !== name) throw new Error(`that is not ${name}`);

@@ -2,9 +2,9 @@
 
 import { api, learnClock, optional, query, serverNow } from "./api.js";
 import { attention } from "./attention.js";
-import { chart, points, RANGES, rangeMs, sparkline } from "./chart.js";
+import { chart, points, RANGES, rangeMs, roundUpTime, sparkline } from "./chart.js";
 import { h } from "./dom.js";
-import { count, duration, groupName, plural, rate, short } from "./format.js";
+import { age, count, duration, groupName, plural, rate, short } from "./format.js";
 import { adjust, link } from "./router.js";
 import { badge, choices, panel, table, tile } from "./table.js";
 
@@ -84,7 +84,7 @@ export function view(ctx, data) {
     tiles(ctx, data, lately),
     h("div.columns", null,
       panelOf(chart({ title: "Messages", unit: "per second", times, series: flow, format: rate })),
-      panelOf(chart({ title: "Wait before delivery", unit: "time", times, series: waits, format: duration }))),
+      panelOf(chart({ title: "Wait before delivery", unit: "time", times, series: waits, format: duration, round: roundUpTime }))),
     h("div.columns", null, queueTable(ctx, data), h("div.stack", null, jobTable(ctx, data), leaders(data))),
   ];
 }
@@ -119,7 +119,7 @@ function tiles({ local }, data, lately) {
     flow("Pushed", "pushed", "one", (row) => row.pushPerSecond), flow("Delivered", "popped", "two", (row) => row.popPerSecond),
     flow("Acked", "acked", "three", (row) => row.ackSuccess), flow("Failed acks", "failed", "four", (row) => row.ackFailed),
     tile("Depth", short(sum("pending")), { note: `${short(sum("processing"))} in work`, href: link("queues") }),
-    tile("Oldest", oldest ? duration(oldest.maxTimeLag * 1000) : "–", { note: oldest ? `${oldest.queue} · ${groupName(oldest.name)}` : "nothing waits", href: oldest ? link("queues", oldest.queue, { tab: "groups" }) : link("queues"), tone: oldest?.maxTimeLag > 600 ? "bad" : "" }),
+    tile("Oldest", oldest ? age(oldest.maxTimeLag) : "–", { note: oldest ? `${oldest.queue} · ${groupName(oldest.name)}` : "nothing waits", href: oldest ? link("queues", oldest.queue, { tab: "groups" }) : link("queues"), tone: oldest?.maxTimeLag > 600 ? "bad" : "" }),
     tile("Dead letters", short(dead), { tone: dead ? "warn" : "", href: link("dead-letters"), note: "of queues" }),
     tile("Jobs running", short(jobs("running", "cancelling")), { href: link("jobs", { state: "running" }), note: `${short(jobs("pending", "dispatched"))} wait · ${plural((workers?.workers ?? []).filter((/** @type {any} */ one) => one.state === "active").length, "worker")}` }),
     tile("Jobs failed", short(failed), { tone: failed ? "warn" : "", href: link("jobs", { state: "failed,timed_out" }), note: "for good" }),
@@ -149,7 +149,7 @@ function queueTable(ctx, { fleet }) {
       { name: "Pushed, 1 h", cell: (row) => line(row.name) },
       { name: "Depth", number: true, cell: (row) => count(row.messages.pending) },
       { name: "In work", number: true, cell: (row) => count(row.messages.processing) },
-      { name: "Oldest", number: true, cell: (row) => (worst.has(row.name) ? duration(worst.get(row.name) * 1000) : "–") },
+      { name: "Oldest", number: true, cell: (row) => (worst.has(row.name) ? age(worst.get(row.name)) : "–") },
       { name: "Dead", number: true, cell: (row) => h("span", { class: row.messages.deadLetter ? "warn-text" : "muted" }, count(row.messages.deadLetter)) },
     ],
   }), { id: "overview-queues", tools: h("a", { href: link("queues") }, `All ${count(fleet.queues.length)}`) });

@@ -206,8 +206,8 @@ function leaseTable(ctx, rows, { partitions }) {
       empty: ctx.params.get("find") ? "No lease fits." : "Nothing is held now: no consumer has a message, no worker a job or a shard, nobody a lock.",
       columns: [
         { name: "What", by: (one) => one.kind + one.what, cell: (one) => h("span.what", null, h("i", { class: `k-${one.kind}`, title: one.kind }), one.href ? h("a.cut", { href: one.href, title: one.what }, one.what) : h("b.cut", { title: one.what }, one.what), h("span.hidden", null, one.kind)) },
-        { name: "Owner", by: (one) => one.owner ?? "", cell: (one) => owner(one.owner, one.note) },
-        { name: "Token", number: true, by: (one) => Number(one.token ?? 0), cell: (one) => (one.token === null ? h("span.muted", null, "–") : h("code.token", null, one.token)), help: "The fencing token: it only rises" },
+        { name: "Owner", by: (one) => one.owner ?? "", cell: (one) => [owner(one.owner, one.note), one.token === null ? null : h("code.token.narrow", null, one.token)] },
+        { name: "Token", number: true, minor: true, by: (one) => Number(one.token ?? 0), cell: (one) => (one.token === null ? h("span.muted", null, "–") : h("code.token", null, one.token)), help: "The fencing token: it only rises" },
         { name: "Held for", number: true, minor: true, by: (one) => now - one.since, cell: (one) => ago(one.since, now) },
         { name: "Ends in", by: (one) => (Number.isFinite(one.until) ? one.until : one.owner ? Infinity : 0), cell: ends },
         ctx.may("write") && { name: "", cell: (/** @type {Lease} */ one) => (one.act && one.owner ? h("button.small", { type: "button", onclick: one.act }, one.kind === "lock" ? "Release" : "Step down") : null) },

@@ -1,10 +1,10 @@
 // One queue: how it flows, who reads it and how far behind, its partitions, its messages, its options.
 
 import { api, learnClock, optional, post, query, remove, seg, serverNow } from "./api.js";
-import { chart, points, RANGES, rangeMs } from "./chart.js";
+import { chart, points, RANGES, rangeMs, roundUpTime } from "./chart.js";
 import { attempt, confirmName, form, toast } from "./dialog.js";
 import { h } from "./dom.js";
-import { ago, brief, count, duration, full, groupName, moment, rate, short } from "./format.js";
+import { age, ago, brief, count, duration, full, groupName, moment, rate, short } from "./format.js";
 import { lease } from "./lease.js";
 import { adjust, go, link } from "./router.js";
 import { badge, choices, facts, panel, stateBadge, table, tile } from "./table.js";
@@ -98,7 +98,7 @@ function plots(ctx) {
     h("div.tools", null, choices("Time range", RANGES, ctx.range, (value) => adjust({ range: value === "1h" ? null : value }))),
     h("div.columns", null,
       h("section.panel", null, chart({ title: "Messages", unit: "per second", times, format: rate, series: [{ name: "Pushed", tone: "one", values: per("pushMessages") }, { name: "Delivered", tone: "two", values: per("popMessages") }, { name: "Acked", tone: "three", values: per("ackSuccess") }, { name: "Failed", tone: "four", values: per("ackFailed") }] })),
-      h("section.panel", null, chart({ title: "Wait before delivery", unit: "time", times, format: duration, series: [{ name: "Longest", tone: "three", values: of("maxLagMs") }, { name: "Average", tone: "one", values: of("avgLagMs") }] })),
+      h("section.panel", null, chart({ title: "Wait before delivery", unit: "time", times, format: duration, round: roundUpTime, series: [{ name: "Longest", tone: "three", values: of("maxLagMs") }, { name: "Average", tone: "one", values: of("avgLagMs") }] })),
       h("section.panel", null, chart({ title: "Requests", unit: "per second", times, format: rate, series: [{ name: "Pushes", tone: "one", values: per("pushRequests") }, { name: "Acks", tone: "three", values: per("ackRequests") }, { name: "Empty pops", tone: "calm", values: per("popEmpty") }] })),
       h("section.panel", null, chart({ title: "Waiting pops", unit: "at the end of a minute", times, format: rate, series: [{ name: "Waiting", tone: "two", values: of("parkedCount") }] }))));
 }
@@ -115,7 +115,7 @@ function groupTable(ctx, { name, groups }) {
       columns: [
         { name: "Group", by: (row) => row.name, cell: (row) => [h("b.cut", null, groupName(row.name)), row.conflation ? [" ", badge("newest only")] : null] },
         { name: "Behind", number: true, by: (row) => row.totalLag, cell: (row) => count(row.totalLag), help: "Messages it has not finished" },
-        { name: "Oldest", number: true, by: (row) => (row.totalLag ? row.maxTimeLag : 0), cell: (row) => (row.totalLag ? h("span", { class: row.maxTimeLag > 600 ? "bad-text" : "" }, duration(row.maxTimeLag * 1000)) : "–") },
+        { name: "Oldest", number: true, by: (row) => (row.totalLag ? row.maxTimeLag : 0), cell: (row) => (row.totalLag ? h("span", { class: row.maxTimeLag > 600 ? "bad-text" : "" }, age(row.maxTimeLag)) : "–") },
         { name: "Partitions behind", number: true, by: (row) => row.partitionsWithLag, cell: (row) => count(row.partitionsWithLag) },
         { name: "Leases", number: true, by: (row) => row.leases, cell: (row) => (row.leases ? count(row.leases) : row.totalLag ? badge("nobody", "bad") : "0"), help: "Partitions that a consumer holds" },
         { name: "Began", minor: true, cell: (row) => ({ all: "at the oldest", new: "at new ones", timestamp: "at a moment" })[/** @type {"all" | "new" | "timestamp"} */ (row.subscriptionMode)] ?? row.subscriptionMode },

@@ -1,7 +1,7 @@
 // Settings and health: how this server is, what it is set to, what it uses.
 
 import { api, headers, learnClock, optional, post, query, serverNow } from "./api.js";
-import { chart, points, RANGES, rangeMs } from "./chart.js";
+import { chart, points, RANGES, rangeMs, roundUpBytes } from "./chart.js";
 import { confirmName, toast } from "./dialog.js";
 import { h } from "./dom.js";
 import { bytes, count, duration, rate } from "./format.js";
@@ -70,7 +70,7 @@ function plots(system) {
     const cpu = (/** @type {string} */ of) => rows.map((row) => (row ? (row.metrics.cpu[of].avg / 60e6) * 100 : null));
     return [
       h("section.panel", { key: `cpu ${node.hostname}` }, chart({ title: `Processor of ${node.hostname}`, unit: "% of a core", times, format: rate, series: [{ name: "Own code", tone: "one", values: cpu("user_us") }, { name: "Kernel", tone: "three", values: cpu("system_us") }] })),
-      h("section.panel", { key: `memory ${node.hostname}` }, chart({ title: `Memory of ${node.hostname}`, unit: "bytes", times, format: bytes, series: [{ name: "Resident", tone: "two", values: rows.map((row) => row?.metrics.memory.rss_bytes.avg ?? null) }] })),
+      h("section.panel", { key: `memory ${node.hostname}` }, chart({ title: `Memory of ${node.hostname}`, unit: "bytes", times, format: bytes, round: roundUpBytes, series: [{ name: "Resident", tone: "two", values: rows.map((row) => row?.metrics.memory.rss_bytes.avg ?? null) }] })),
     ];
   }));
 }
