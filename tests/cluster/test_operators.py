@@ -1,5 +1,6 @@
 """What an operator sees of a cluster and does to it: peers that are not heard, names given twice, and draining."""
 
+import re
 import subprocess
 import uuid
 
@@ -36,6 +37,21 @@ def test_a_second_server_without_peers_is_warned_of(tmp_path):
     store = ["--store", postgres.shared(), "--store-schema", f"cluster_{uuid.uuid4().hex[:16]}"]
     with Server(tmp_path / "a", *store) as first, Server(tmp_path / "b", *store) as second:
         assert "no peers are set" in second.text() and "no peers are set" not in first.text()
+
+
+def test_a_batch_that_runs_again_because_of_another_server_is_counted_and_logged(tmp_path):
+    store = ["--store", postgres.shared(), "--store-schema", f"cluster_{uuid.uuid4().hex[:16]}", "--log", "debug"]
+    with Server(tmp_path / "a", *store) as first, Server(tmp_path / "b", *store) as second:
+        servers = [first, second]
+
+        def repeated():
+            for server in servers:
+                server.push("q", 1)
+            return any("another server was in the way" in server.text() for server in servers)
+
+        eventually(repeated, seconds=60, every=0)
+        pages = [server.get("/metrics/prometheus").body.decode() for server in servers]
+        assert any(int(re.search(r"^baton_store_repeats_total (\d+)", page, re.M)[1]) > 0 for page in pages)
 
 
 def test_a_peer_that_is_cut_off_is_told_with_the_time_of_its_last_datagram(cluster):

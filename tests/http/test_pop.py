@@ -279,6 +279,14 @@ def test_a_pop_by_neither_is_refused(server):
     assert expected.items() <= answer.json.items()
 
 
+def test_a_group_has_a_short_name_too(server, queue):
+    server.push(queue, 1)
+    path = f"/api/v1/pop/queue/{queue}"
+    assert server.get(f"{path}?group=short").json["messages"][0]["data"] == 1
+    assert server.get(f"{path}?consumerGroup=short").status == 204, "it holds the message"
+    assert server.get(f"{path}?consumerGroup=long&group=short").json["messages"][0]["data"] == 1
+
+
 def test_a_new_group_is_recorded_on_its_first_pop(server, queue):
     server.push(queue, "old")
     time.sleep(0.02)

@@ -7,14 +7,24 @@ use std::time::Duration;
 
 use baton_env::{ManualClock, Stopwatch};
 use baton_queue::{Broker, Options, PopRequest, PushBatch, Subscription, Target};
-use baton_store::{NewMessage, Store};
+use baton_store::{NewMessage, Store, Tx, run};
 use baton_store_embedded::EmbeddedStore;
 use baton_store_postgres::PostgresStore;
 use baton_testing_postgres::Postgres;
 use baton_types::Timestamp;
+use bytes::Bytes;
 
 /// More partitions than are looked at together with other queues.
 const PARTITIONS: usize = 50;
+
+/// How many decisions there were. Some are counted with the next commit only.
+async fn decisions(broker: &Broker) -> u64 {
+    for _ in 0..2 {
+        let write = |tx: &mut dyn Tx| tx.put_record("counted", Bytes::new(), None);
+        run(&**broker.store(), write).await.unwrap();
+    }
+    broker.store().statistics().operations
+}
 
 struct Bench {
     _directory: Option<tempfile::TempDir>,
@@ -74,10 +84,11 @@ impl Bench {
 
     /// Lists everything; how long it took, and how many decisions.
     async fn list(&self) -> (Duration, u64) {
-        let decisions = || self.broker.store().statistics().operations;
-        let (watch, before) = (Stopwatch::start(), decisions());
+        let before = decisions(&self.broker).await;
+        let watch = Stopwatch::start();
         let numbers = self.broker.fresh_numbers().await.unwrap();
-        let cost = (watch.elapsed(), decisions() - before);
+        let took = watch.elapsed();
+        let cost = (took, decisions(&self.broker).await - before);
         assert_eq!(numbers.queues.len(), self.queues);
         let (first, others) = numbers.queues.split_last().unwrap();
         assert_eq!((first.partitions, first.counts.total), (PARTITIONS as u64, PARTITIONS as u64));
@@ -91,7 +102,8 @@ impl Bench {
 
     async fn takes_few_decisions(self) {
         let (_, decisions) = self.list().await;
-        assert!(decisions < self.queues as u64 / 5, "{decisions} decisions for {} queues", self.queues);
+        let bounds = self.queues as u64 / 100..self.queues as u64 / 5;
+        assert!(bounds.contains(&decisions), "{decisions} decisions for {} queues", self.queues);
         self.broker.shutdown().await;
     }
 }
@@ -173,10 +185,6 @@ impl ManyGroups {
         };
         self.broker.pop(request).await.unwrap();
     }
-
-    fn decisions(&self) -> u64 {
-        self.broker.store().statistics().operations
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -194,11 +202,11 @@ async fn many_groups_on_many_partitions_are_listed_without_a_look_at_each_pair()
     bench.pop("middle", 1, Subscription::From(middle)).await;
     bench.pop("done", 30, Subscription::All).await;
 
-    let before = bench.decisions();
+    let before = decisions(&bench.broker).await;
     let groups = bench.broker.groups().await.unwrap();
-    let decisions = bench.decisions() - before;
+    let cost = decisions(&bench.broker).await - before;
     let each = 3 * groups.len() as u64 + (2 * MANY_PARTITIONS / PAGE) as u64 + 10;
-    assert!(decisions < each, "{decisions} decisions for {} groups", groups.len());
+    assert!((groups.len() as u64..each).contains(&cost), "{cost} decisions for {} groups", groups.len());
     assert_eq!(groups.len(), MANY_GROUPS + 4);
     let mut described = Vec::new();
     for group in &groups {
@@ -214,12 +222,12 @@ async fn many_groups_on_many_partitions_are_listed_without_a_look_at_each_pair()
     for (min_seconds, limit) in [(0, 50), (150, usize::MAX), (1_000, 50)] {
         let behind = described.iter().filter(|p| p.lag > 0 && p.time_lag_seconds >= min_seconds);
         let expected: Vec<_> = behind.map(|p| (&p.group, p.partition)).take(limit).collect();
-        let before = bench.decisions();
+        let before = decisions(&bench.broker).await;
         let found = bench.broker.lagging_partitions(min_seconds, limit).await.unwrap();
-        let decisions = bench.decisions() - before;
+        let cost = decisions(&bench.broker).await - before;
         assert_eq!(found.iter().map(|p| (&p.group, p.partition)).collect::<Vec<_>>(), expected);
         let each = 3 * groups.len() + 2 * (found.len() + MANY_PARTITIONS) / PAGE + 10;
-        assert!(decisions < each as u64, "{decisions} decisions for {} rows", found.len());
+        assert!(cost < each as u64, "{cost} decisions for {} rows", found.len());
     }
     bench.broker.shutdown().await;
 }

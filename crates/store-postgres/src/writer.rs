@@ -305,6 +305,13 @@ impl Writer {
             }
             error => error,
         };
+        if matches!(error, AttemptError::Retry | AttemptError::LockOrder | AttemptError::Conflict) {
+            tracing::debug!(
+                tries,
+                calls = waiting.len(),
+                "another server was in the way; the batch is retried"
+            );
+        }
         match error {
             AttemptError::StaleCache => {}
             AttemptError::LockOrder if is_patient => {}

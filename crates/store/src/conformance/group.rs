@@ -134,6 +134,27 @@ async fn three_ages<B: Backend>(bench: &TestStore<B>) -> (baton_types::QueueId, 
     (queue, [older, mixed, newer])
 }
 
+/// A place is a cursor, or a beginning behind older messages.
+pub async fn a_store_that_lists_the_places_of_a_group_lists_each<B: Backend>() {
+    let mut bench = TestStore::<B>::new().await;
+    let (queue, [older, mixed, newer]) = three_ages(&bench).await;
+    let all = bench.group(queue, "all", GroupStart::Oldest).await;
+    let start = GroupStart::At(START_TIME.after(seconds(200)));
+    let later = bench.group(queue, "later", start).await;
+    bench.put_cursor(all, mixed, cursor_at(1)).await;
+    bench.clock.advance_to(START_TIME.after(seconds(300)));
+    bench.push(newer, &["x"]).await;
+    bench.push(older, &["x"]).await;
+    for restart in Restart::ALL {
+        bench.restart(restart).await;
+        let listed =
+            bench.run(move |tx| Ok([tx.placed_partitions(all)?, tx.placed_partitions(later)?])).await;
+        for (listed, expected) in listed.into_iter().zip([vec![mixed], vec![older, newer]]) {
+            assert_eq!(listed.unwrap_or_else(|| expected.clone()), expected);
+        }
+    }
+}
+
 pub async fn a_group_from_a_moment_sees_what_came_since<B: Backend>() {
     let mut bench = TestStore::<B>::new().await;
     let (queue, [older, mixed, newer]) = three_ages(&bench).await;

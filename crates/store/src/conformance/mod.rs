@@ -122,6 +122,7 @@ macro_rules! conformance {
                 a_group_is_found_by_name_and_number
                 groups_are_told_by_name
                 a_group_of_the_same_name_replaces_and_voids_the_old_one
+                a_store_that_lists_the_places_of_a_group_lists_each
                 a_removed_group_takes_its_cursors_and_leases_with_it
                 a_group_from_the_oldest_sees_everything_kept
                 a_group_from_a_moment_sees_what_came_since
