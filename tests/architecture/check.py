@@ -17,10 +17,6 @@ CYCLES_LEFT: dict[str, list[str]] = {
         "broker rules timer wait",
         "counter kv",
     ],
-    "baton-server": [
-        "error json",
-        "openapi routes",
-    ],
 }
 
 # Words that docs/glossary.md replaces, and how often comments and documents may still use them.

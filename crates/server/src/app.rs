@@ -19,6 +19,15 @@ use crate::lag::Naps;
 use crate::options::Options;
 use crate::process::Usage;
 
+/// The description of all routes. It is made from their table, so the routes that show it are given it.
+#[derive(Clone, Copy)]
+pub(crate) struct Reference {
+    /// As an OpenAPI document.
+    pub document: fn() -> &'static str,
+    /// As a page for people.
+    pub page: &'static str,
+}
+
 /// What all connections share.
 pub struct App {
     /// The queues.
@@ -41,6 +50,8 @@ pub struct App {
     pub(crate) elections: Arc<Elections>,
     /// The shards.
     pub(crate) shards: Shards,
+    /// The description of the routes.
+    pub(crate) reference: Reference,
     started: Stopwatch,
     leaving: AtomicBool,
     stopping: CancellationToken,
@@ -53,6 +64,7 @@ impl App {
         auth: Option<Arc<Auth>>,
         cluster: Option<Cluster>,
         sites: Sites,
+        reference: Reference,
     ) -> Self {
         let jobs = Jobs::start(Arc::clone(broker.store()), options.jobs.clone());
         let (naps, stopping) = (Arc::new(Naps::default()), CancellationToken::new());
@@ -73,6 +85,7 @@ impl App {
             sites,
             options,
             traffic: Traffic::default(),
+            reference,
             started: Stopwatch::start(),
             leaving: AtomicBool::new(false),
             stopping,

@@ -6,7 +6,7 @@
 //! routes, settings and error codes are tables, from which the reference pages in `docs/` are printed.
 //! Deliberately absent: sockets and the rules of HTTP/1 (`baton-http` has them), and those of queues (`baton-queue`).
 //!
-//! Start at [`Server`], then `service`, then `routes`.
+//! Start at [`Server`], then `wiring::service`, then `routes`.
 
 mod app;
 mod call;
@@ -16,6 +16,7 @@ mod elections;
 pub mod error;
 mod ignored;
 mod json;
+mod json_writer;
 mod lag;
 mod members;
 pub mod metrics;
@@ -24,16 +25,13 @@ mod openapi;
 mod options;
 mod process;
 pub mod routes;
-mod server;
-mod service;
-mod testing;
 mod timeline;
 mod unknown;
+mod wiring;
 
 pub use app::App;
 pub use baton_config::Settings;
 pub use baton_http::Reply;
 pub use call::{Answer, Call, Handler};
 pub use options::Options;
-pub use server::{BindError, Server};
-pub use testing::{Testing, testing, testing_with};
+pub use wiring::{BindError, Server, Testing, testing, testing_with};

@@ -36,7 +36,10 @@ use describe::Operation;
 pub const PAGE: &str = include_str!("page.html");
 
 /// The document as text, made once.
-pub static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+pub fn text() -> &'static str {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| document().to_string());
+    &DOCUMENT
+}
 
 /// A subject, what it is about, and its routes.
 type Subject = (&'static str, &'static str, Vec<Operation>);

@@ -4,14 +4,15 @@ use baton_http::Reply;
 use http::StatusCode;
 
 use crate::call::{Answer, Call};
-use crate::openapi::{DOCUMENT, PAGE};
 
 /// The OpenAPI document.
-pub(super) fn document(_: Call) -> Answer {
-    Box::pin(async { Ok(Reply::json(StatusCode::OK, DOCUMENT.as_bytes())) })
+pub(super) fn document(call: Call) -> Answer {
+    Box::pin(async move { Ok(Reply::json(StatusCode::OK, (call.app().reference.document)())) })
 }
 
 /// The page that shows it.
-pub(super) fn page(_: Call) -> Answer {
-    Box::pin(async { Ok(Reply::text(StatusCode::OK, "text/html; charset=utf-8", PAGE)) })
+pub(super) fn page(call: Call) -> Answer {
+    Box::pin(
+        async move { Ok(Reply::text(StatusCode::OK, "text/html; charset=utf-8", call.app().reference.page)) },
+    )
 }

@@ -20,9 +20,9 @@ use baton_zmq::ShardSocket;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::app::App;
-use crate::cluster;
+use crate::app::{App, Reference};
 use crate::options::Options;
+use crate::{cluster, openapi};
 
 /// What stopping may take beyond its deadline, for the last tasks to see that it has passed.
 const GRACE: Duration = Duration::from_secs(1);
@@ -101,7 +101,8 @@ impl Server {
         };
         let only_loopback = address.ip().is_loopback() && auth.is_none();
         let sites = Sites::new(options.cors_origins.clone(), options.allowed_hosts.clone(), only_loopback);
-        let app = Arc::new(App::new(broker, options, auth, cluster, sites));
+        let reference = Reference { document: openapi::text, page: openapi::PAGE };
+        let app = Arc::new(App::new(broker, options, auth, cluster, sites, reference));
         app.draining.look().await;
         let shard_socket = match &app.options.shards_listen {
             Some(options) => Some(bind_shard_socket(options, app.shards.clone()).await?),

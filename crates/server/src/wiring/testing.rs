@@ -8,8 +8,8 @@ use baton_store::Store;
 use baton_store_embedded::EmbeddedStore;
 use tokio_util::sync::CancellationToken;
 
+use super::server::Server;
 use crate::options::Options;
-use crate::server::Server;
 
 /// A running server. Dropping it stops it.
 pub struct Testing {
