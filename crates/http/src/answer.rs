@@ -24,7 +24,7 @@ const COPIED_BYTES_MAX: usize = 8 << 10;
 
 /// How an answer has to be written.
 #[derive(Clone, Debug)]
-pub struct Manner {
+pub struct ResponseFraming {
     /// The version that the request spoke.
     pub version: Version,
     /// Whether the connection can be used again.
@@ -46,7 +46,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// Writes `reply` down.
-    pub fn new(reply: Reply, manner: &Manner) -> Self {
+    pub fn new(reply: Reply, manner: &ResponseFraming) -> Self {
         let length = reply.length();
         let (status, content_type, extra, body) = reply.into_parts();
         let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -99,10 +99,10 @@ mod tests {
 
     use super::*;
 
-    const USUAL: Manner =
-        Manner { version: Version::Http11, keep_alive: true, head_only: false, sharing: None };
+    const USUAL: ResponseFraming =
+        ResponseFraming { version: Version::Http11, keep_alive: true, head_only: false, sharing: None };
 
-    fn text(reply: Reply, manner: Manner) -> String {
+    fn text(reply: Reply, manner: ResponseFraming) -> String {
         let outgoing = Outgoing::new(reply, &manner);
         String::from_utf8([outgoing.first, outgoing.second.to_vec()].concat()).unwrap()
     }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn nothing_has_neither_length_nor_body() {
-        let text = text(Reply::nothing(), Manner { keep_alive: false, ..USUAL });
+        let text = text(Reply::nothing(), ResponseFraming { keep_alive: false, ..USUAL });
         assert!(text.starts_with("HTTP/1.1 204 No Content\r\n") && !text.contains("content-"), "{text}");
         assert!(text.ends_with("\r\nconnection: close\r\n\r\n"), "{text}");
     }
@@ -130,8 +130,12 @@ mod tests {
     #[test]
     fn a_head_tells_of_the_body_that_is_not_sent() {
         for size in [3, COPIED_BYTES_MAX + 1] {
-            let manner =
-                Manner { version: Version::Http10, keep_alive: true, head_only: true, sharing: None };
+            let manner = ResponseFraming {
+                version: Version::Http10,
+                keep_alive: true,
+                head_only: true,
+                sharing: None,
+            };
             let text = text(Reply::json(StatusCode::OK, vec![b'1'; size]), manner);
             assert!(text.starts_with("HTTP/1.0 200 OK\r\n") && text.contains("keep-alive"), "{text}");
             assert!(text.ends_with(&format!("content-length: {size}\r\n\r\n")), "{text}");

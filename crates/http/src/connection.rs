@@ -20,12 +20,12 @@ use http::Method;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
 
-use super::answer::{CONTINUE, EVENTS, Manner, Outgoing};
+use super::answer::{CONTINUE, EVENTS, Outgoing, ResponseFraming};
 use super::body::{Charge, Received, too_large};
 use super::chunked::{Chunked, Malformed};
+use super::connection_slots::Limit;
 use super::error::{Error, Kind};
 use super::head::{Framing, HEAD_BYTES_MAX, Head, Version};
-use super::places::Limit;
 use super::reply::{ProxiedBody, Reply};
 use super::service::{Accepted, Decision, Running, Service};
 use super::stream::Stream;
@@ -35,8 +35,8 @@ use super::wire::{Phase, Wire};
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 /// How an answer is written that comes before any valid request.
-const CLOSE_RESPONSE: Manner =
-    Manner { version: Version::Http11, keep_alive: false, head_only: false, sharing: None };
+const CLOSE_RESPONSE: ResponseFraming =
+    ResponseFraming { version: Version::Http11, keep_alive: false, head_only: false, sharing: None };
 
 /// Memory for a body that is taken at once; more is taken as the body arrives.
 const BODY_FIRST_BYTES: usize = 256 << 10;
@@ -60,7 +60,7 @@ pub struct Connection<'s, S> {
 /// A request without its body, free of the buffer it came in.
 struct Begun<R> {
     decision: Decision<R>,
-    manner: Manner,
+    manner: ResponseFraming,
     framing: Framing,
     expects_continue: bool,
 }
@@ -102,7 +102,7 @@ impl<'s, S: Service> Connection<'s, S> {
                 Some(Err(error)) => {
                     let refusal = self.service.complete(self.service.refusal(error));
                     self.answer(refusal, &CLOSE_RESPONSE).await?;
-                    self.wire.linger().await;
+                    self.wire.lingering_close().await;
                     return Ok(());
                 }
                 None => return Ok(()),
@@ -131,7 +131,7 @@ impl<'s, S: Service> Connection<'s, S> {
             };
             if !manner.keep_alive {
                 if !whole || !self.wire.buffer.is_empty() {
-                    self.wire.linger().await;
+                    self.wire.lingering_close().await;
                 }
                 return Ok(());
             }
@@ -142,7 +142,7 @@ impl<'s, S: Service> Connection<'s, S> {
     /// it for a mistake.
     pub async fn refuse(mut self, limit: Limit) -> io::Result<()> {
         let manner = match tokio::time::timeout(REFUSED_WITHIN, self.begin()).await {
-            Ok(Ok(Some(Ok(begun)))) => Manner { keep_alive: false, ..begun.manner },
+            Ok(Ok(Some(Ok(begun)))) => ResponseFraming { keep_alive: false, ..begun.manner },
             _ => CLOSE_RESPONSE,
         };
         let limits = self.service.limits();
@@ -156,7 +156,7 @@ impl<'s, S: Service> Connection<'s, S> {
         ));
         let refusal = self.service.complete(self.service.refusal(error));
         self.answer(refusal, &manner).await?;
-        self.wire.linger().await;
+        self.wire.lingering_close().await;
         Ok(())
     }
 
@@ -164,7 +164,7 @@ impl<'s, S: Service> Connection<'s, S> {
     async fn stream(
         &mut self,
         mut events: mpsc::Receiver<Bytes>,
-        manner: &Manner,
+        manner: &ResponseFraming,
         remaining: Option<Duration>,
     ) -> io::Result<()> {
         let headers = self.service.event_headers();
@@ -198,14 +198,14 @@ impl<'s, S: Service> Connection<'s, S> {
             }
         }
         body.deliver();
-        self.wire.rest();
+        self.wire.reset_deadline();
         Ok(())
     }
 
-    async fn answer(&mut self, reply: Reply, manner: &Manner) -> io::Result<()> {
+    async fn answer(&mut self, reply: Reply, manner: &ResponseFraming) -> io::Result<()> {
         let outgoing = Outgoing::new(reply, manner);
         self.wire.send(&outgoing.first, &outgoing.second).await?;
-        self.wire.rest();
+        self.wire.reset_deadline();
         Ok(())
     }
 
@@ -217,7 +217,7 @@ impl<'s, S: Service> Connection<'s, S> {
                     let Accepted { decision, sharing } = self.service.accept(&head);
                     let begun = Begun {
                         decision,
-                        manner: Manner {
+                        manner: ResponseFraming {
                             version: head.version,
                             keep_alive: head.keep_alive,
                             head_only: head.method == Method::HEAD,
@@ -295,7 +295,7 @@ impl<'s, S: Service> Connection<'s, S> {
     /// peer is looked at first: what a handler was given for a peer that has gone must go to the next one.
     async fn attend(&mut self, mut running: S::Running, is_apart: bool) -> Option<Reply> {
         let mut has_waited = false;
-        self.wire.rest();
+        self.wire.reset_deadline();
         poll_fn(|cx| {
             if std::mem::replace(&mut has_waited, true) && self.has_gone(cx) {
                 return Poll::Ready(None);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
-use super::places::{Place, Places};
+use super::connection_slots::{ConnectionSlot, ConnectionSlots};
 use super::service::Service;
 use super::stream::Stream;
 
@@ -70,7 +70,7 @@ impl Listener {
         shutdown: &CancellationToken,
     ) {
         let limits = service.limits();
-        let mut places = Places::new(limits.connections_max, limits.connections_per_address);
+        let mut slots = ConnectionSlots::new(limits.connections_max, limits.connections_per_address);
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -79,16 +79,16 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = places.take(peer.ip(), &service.traffic().refusals) else { continue };
+                    let Some(slot) = slots.reserve(peer.ip(), &service.traffic().refusals) else { continue };
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%error, "cannot set TCP_NODELAY");
                     }
                     // A token of its own: waiting on a shared one would take its lock with every poll.
                     let (service, stop) = (Arc::clone(service), shutdown.child_token());
                     match self.identity.clone() {
-                        None => tracker.spawn(serve(Stream::plain(stream), peer.ip(), service, place, stop)),
+                        None => tracker.spawn(serve(Stream::plain(stream), peer.ip(), service, slot, stop)),
                         Some(identity) => {
-                            tracker.spawn(greet(identity, stream, peer.ip(), service, place, stop))
+                            tracker.spawn(greet(identity, stream, peer.ip(), service, slot, stop))
                         }
                     };
                 }
@@ -108,7 +108,7 @@ async fn greet<S: Service>(
     stream: TcpStream,
     peer: IpAddr,
     service: Arc<S>,
-    place: Place,
+    slot: ConnectionSlot,
     stop: CancellationToken,
 ) {
     // Boxed, so that it is not held for as long as the connection lives.
@@ -118,7 +118,7 @@ async fn greet<S: Service>(
         greeted = greeting => greeted,
     };
     match greeted {
-        Ok(Ok(stream)) => serve(Stream::Tls(Box::new(stream)), peer, service, place, stop).await,
+        Ok(Ok(stream)) => serve(Stream::Tls(Box::new(stream)), peer, service, slot, stop).await,
         Ok(Err(error)) => tracing::debug!(%error, "a peer does not agree on TLS"),
         Err(_) => tracing::debug!("a peer took too long to agree on TLS"),
     }
@@ -129,11 +129,11 @@ async fn serve<S: Service>(
     stream: Stream,
     peer: IpAddr,
     service: Arc<S>,
-    place: Place,
+    slot: ConnectionSlot,
     stop: CancellationToken,
 ) {
     let stopping = AtomicBool::new(false);
-    if let Some(limit) = place.beyond {
+    if let Some(limit) = slot.beyond {
         let refusal = Connection::new(stream, peer, service, &stopping).refuse(limit);
         tokio::select! {
             () = stop.cancelled() => {}
@@ -159,5 +159,5 @@ async fn serve<S: Service>(
         Err(_) => tracing::warn!("a request took too long to finish; its connection was cut"),
     }
     service.traffic().connections.fetch_sub(1, Ordering::Relaxed);
-    drop(place);
+    drop(slot);
 }

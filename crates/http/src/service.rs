@@ -11,9 +11,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::body::{Budget, Received};
+use super::connection_slots::Refusals;
 use super::error::Error;
 use super::head::Head;
-use super::places::Refusals;
 use super::reply::Reply;
 
 /// Answers requests.

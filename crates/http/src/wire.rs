@@ -104,7 +104,7 @@ impl Wire {
     }
 
     /// Forgets the deadline of the last wait: the next one begins anew.
-    pub fn rest(&mut self) {
+    pub fn reset_deadline(&mut self) {
         self.armed = None;
         self.progress = 0;
     }
@@ -164,7 +164,7 @@ impl Wire {
     fn advance(&mut self, count: usize) {
         self.progress += count;
         if self.armed == Some(Phase::Body) && self.progress >= BODY_PROGRESS_BYTES {
-            self.rest();
+            self.reset_deadline();
         }
     }
 
@@ -176,7 +176,7 @@ impl Wire {
     /// Whether what `phase` allows is over. It begins when this is asked first.
     pub fn poll_over(&mut self, cx: &mut Context<'_>, phase: Phase) -> Poll<()> {
         if self.armed != Some(phase) {
-            self.rest();
+            self.reset_deadline();
             self.armed = Some(phase);
             let left = match phase {
                 Phase::Body => {
@@ -224,11 +224,11 @@ impl Wire {
 
     /// Says that nothing more will be said, then listens until the peer has understood or a while has passed.
     /// Closing at once, with bytes unread, would reset the connection and could take the last answer with it.
-    pub async fn linger(&mut self) {
+    pub async fn lingering_close(&mut self) {
         if self.stream.shutdown().await.is_err() {
             return;
         }
-        self.rest();
+        self.reset_deadline();
         // The deadline is looked at only when there is nothing to read, and a peer may never pause.
         let (mut heard, began) = (0, Stopwatch::start());
         while heard < LINGER_BYTES_MAX && began.elapsed() < LINGER_MAX {
@@ -289,7 +289,7 @@ mod tests {
             assert!(began.elapsed() >= BODY_MAX_IN_TEST);
             // The next body has its own time.
             wire.end_body();
-            wire.rest();
+            wire.reset_deadline();
             assert!(wire.fill_body(&mut body, 1).await.is_ok());
             sending.abort();
         }

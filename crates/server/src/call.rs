@@ -12,7 +12,7 @@ use baton_jobs::Jobs;
 use baton_queue::Broker;
 
 use crate::app::App;
-use crate::cluster::{Origin, Routed};
+use crate::cluster::{ClusterRouter, ForwardInfo};
 use crate::error::Error;
 
 /// What a handler is on its way to.
@@ -33,7 +33,7 @@ pub struct Call {
     idempotency_key: Option<String>,
     last_event_id: Option<String>,
     if_match: Option<String>,
-    origin: Option<Box<Origin>>,
+    origin: Option<Box<ForwardInfo>>,
 }
 
 impl Call {
@@ -89,14 +89,14 @@ impl Call {
     }
 
     /// The same request, which came as `origin` says.
-    pub(crate) fn from(self, origin: Option<Box<Origin>>) -> Self {
+    pub(crate) fn from(self, origin: Option<Box<ForwardInfo>>) -> Self {
         Self { origin, ..self }
     }
 
     /// What the cluster needs to know, if there are other servers.
-    pub(crate) fn routed(&mut self) -> Option<Box<Routed>> {
+    pub(crate) fn routed(&mut self) -> Option<Box<ClusterRouter>> {
         let origin = self.origin.take()?;
-        Some(Box::new(Routed::new(self.app.cluster.clone()?, self.app.broker.clone(), *origin)))
+        Some(Box::new(ClusterRouter::new(self.app.cluster.clone()?, self.app.broker.clone(), *origin)))
     }
 
     /// Whether the answer should be a stream of events.

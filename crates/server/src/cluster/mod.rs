@@ -3,12 +3,12 @@
 //!
 //! Always: servers that share a store are one cluster and no others are, because what proves that a server belongs to
 //! it is kept in the store; a request that another server passed on is served here and never passed on again; a
-//! server that is alone does nothing of this. The decisions are in `baton-cluster`. Start at [`join`], then [`Routed`].
+//! server that is alone does nothing of this. The decisions are in `baton-cluster`. Start at [`join`], then [`ClusterRouter`].
 
 mod attempt;
+mod cluster_router;
 mod draining;
-mod origin;
-mod routed;
+mod forward_info;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use baton_tls::TlsClient;
 use bytes::Bytes;
 use http::HeaderValue;
 
+pub use cluster_router::{ClusterRouter, Routing, ServedByHeaders};
 pub use draining::Draining;
-pub use origin::Origin;
-pub use routed::{Mark, Routed, Way};
+pub use forward_info::ForwardInfo;
 
 use crate::process::Usage;
 

@@ -224,7 +224,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::routes::Pace;
+    use crate::routes::TimeoutClass;
 
     #[test]
     fn each_route_has_one_description_and_each_description_a_route() {
@@ -291,7 +291,8 @@ mod tests {
             let body = operation.body.unwrap_or_default().to_string();
             waits |= ["\"waitMs\"", "\"maxWaitMs\""].iter().any(|name| body.contains(name));
             let route = ROUTES.iter().find(|r| r.method == operation.method && r.path == operation.path);
-            let given = matches!(route.unwrap().pace, Pace::Asked(_) | Pace::Waits(_));
+            let given =
+                matches!(route.unwrap().timeout_class, TimeoutClass::Asked(_) | TimeoutClass::Waits(_));
             assert_eq!(waits, given, "{} {}", operation.method, operation.path);
         }
     }

@@ -11,7 +11,7 @@ use http::StatusCode;
 use serde_json::value::RawValue;
 
 use crate::call::{Answer, Call};
-use crate::cluster::{Mark, Way};
+use crate::cluster::{Routing, ServedByHeaders};
 use crate::error::Error;
 use crate::ignored::Ignored;
 use crate::json::{self, List, Text, lenient};
@@ -132,11 +132,11 @@ fn parse_batch(body: &[u8]) -> Result<(Vec<AckItem>, Ignored), Error> {
 }
 
 async fn answer(call: &mut Call, items: Vec<AckItem>, body: &[u8]) -> Result<Reply, Error> {
-    let mut mark = Mark::default();
+    let mut mark = ServedByHeaders::default();
     if let Some(routed) = call.routed() {
         match Box::pin(routed.ack(&items, body)).await? {
-            Way::Answered(reply) => return Ok(reply),
-            Way::Here(here) => mark = here,
+            Routing::Answered(reply) => return Ok(reply),
+            Routing::Here(here) => mark = here,
         }
     }
     let ids: Vec<String> = items.iter().map(|item| item.transaction_id.clone()).collect();

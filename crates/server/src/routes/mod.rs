@@ -21,7 +21,6 @@ mod letters_in_bulk;
 mod locks;
 mod messages;
 mod metrics;
-mod pace;
 mod pop;
 mod push;
 mod reference;
@@ -31,6 +30,7 @@ mod shards;
 mod status;
 mod streams;
 mod system;
+mod timeout_class;
 mod timers;
 mod traces;
 mod transaction;
@@ -46,7 +46,7 @@ use http::Method;
 
 use crate::call::Handler;
 
-pub use self::pace::Pace;
+pub use self::timeout_class::TimeoutClass;
 
 /// One route.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub struct Route {
     /// What it does, in a line.
     pub help: &'static str,
     /// How long it may take.
-    pub pace: Pace,
+    pub timeout_class: TimeoutClass,
     /// Bytes that its body may hold. Where it takes none, a small one is ignored.
     pub body_max: usize,
     /// What does it.
@@ -79,9 +79,9 @@ impl Route {
         self
     }
 
-    /// The same route at another pace.
-    const fn at(mut self, pace: Pace) -> Self {
-        self.pace = pace;
+    /// The same route with another timeout.
+    const fn at(mut self, timeout_class: TimeoutClass) -> Self {
+        self.timeout_class = timeout_class;
         self
     }
 }
@@ -94,7 +94,7 @@ const fn route(
     handler: Handler,
 ) -> Route {
     let body_max = if matches!(method, Method::GET) { 0 } else { SMALL };
-    Route { method, path, access, help, pace: Pace::Prompt, body_max, handler }
+    Route { method, path, access, help, timeout_class: TimeoutClass::Prompt, body_max, handler }
 }
 
 const GET: Method = Method::GET;
@@ -108,9 +108,9 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/push", Access::Push, "Push messages.", push::push).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/ack/batch", Access::Write, "Ack several messages.", ack::batch).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/ack", Access::Write, "Ack one message.", ack::one).taking(BODY_BYTES_MAX),
-    route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue).at(Pace::Asked(POP_WAIT_MAX)),
-    route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition).at(Pace::Asked(POP_WAIT_MAX)),
-    route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels).at(Pace::Asked(POP_WAIT_MAX)),
+    route(GET, "/api/v1/pop/queue/:queue", Access::Write, "Pop from any partition of a queue.", pop::queue).at(TimeoutClass::Asked(POP_WAIT_MAX)),
+    route(GET, "/api/v1/pop/queue/:queue/partition/:partition", Access::Write, "Pop from one partition.", pop::partition).at(TimeoutClass::Asked(POP_WAIT_MAX)),
+    route(GET, "/api/v1/pop", Access::Write, "Pop from any queue of a `namespace` or `task`.", pop::labels).at(TimeoutClass::Asked(POP_WAIT_MAX)),
     route(POST, "/api/v1/transaction", Access::Write, "Acks, pushes, records and timers, all or none.", transaction::transaction).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/lease/:lease/extend", Access::Write, "Extend a lease.", lease::extend),
     route(POST, "/api/v1/configure", Access::Write, "Create or change a queue.", configure::configure),
@@ -126,7 +126,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/timers/:queue", Access::Read, "List the timers of a queue, by key.", timers::list),
     route(GET, "/api/v1/timers/:queue/*key", Access::Read, "One timer with its payload.", timers::peek),
     route(DELETE, "/api/v1/timers/:queue/*key", Access::Write, "Cancel a timer.", timers::cancel),
-    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch).taking(BODY_BYTES_MAX).at(Pace::Waits(FETCH_WAIT_MAX)),
+    route(POST, "/api/v1/fetch", Access::Read, "Read partitions by offset.", fetch::fetch).taking(BODY_BYTES_MAX).at(TimeoutClass::Waits(FETCH_WAIT_MAX)),
     route(POST, "/api/v1/fetch/offsets", Access::Read, "Find offsets by time.", fetch::offsets).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/partitions/changed", Access::Read, "List partitions written since a time.", fetch::changed).taking(BODY_BYTES_MAX),
     route(GET, "/api/v1/messages", Access::Read, "List messages, newest first.", messages::list),
@@ -134,9 +134,9 @@ pub const ROUTES: &[Route] = &[
     route(DELETE, "/api/v1/messages/:partition/:transaction", Access::Write, "Delete a message for all groups.", messages::delete),
     route(POST, "/api/v1/messages/:partition/:transaction/retry", Access::Write, "Replay a dead letter.", messages::retry),
     route(GET, "/api/v1/dlq", Access::Read, "List dead letters, newest first.", dead_letters::list),
-    route(GET, "/api/v1/dlq/errors", Access::Read, "Group dead letters by their error.", letters_in_bulk::errors).at(Pace::Long),
-    route(POST, "/api/v1/dlq:replay", Access::Write, "Replay the dead letters that match a filter.", letters_in_bulk::replay).at(Pace::Long),
-    route(POST, "/api/v1/dlq:purge", Access::Admin, "Remove the dead letters that match a filter.", letters_in_bulk::purge).at(Pace::Long),
+    route(GET, "/api/v1/dlq/errors", Access::Read, "Group dead letters by their error.", letters_in_bulk::errors).at(TimeoutClass::Long),
+    route(POST, "/api/v1/dlq:replay", Access::Write, "Replay the dead letters that match a filter.", letters_in_bulk::replay).at(TimeoutClass::Long),
+    route(POST, "/api/v1/dlq:purge", Access::Admin, "Remove the dead letters that match a filter.", letters_in_bulk::purge).at(TimeoutClass::Long),
     route(GET, "/api/v1/consumer-groups", Access::Read, "List consumer groups, one entry per queue.", groups::list),
     route(GET, "/api/v1/consumer-groups/lagging", Access::Read, "List partitions in which a group lags.", groups::lagging),
     route(GET, "/api/v1/consumer-groups/:group", Access::Read, "One group with its partitions.", groups::one),
@@ -153,9 +153,9 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/tasks", Access::Read, "List tasks.", resources::tasks),
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
-    route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear).at(Pace::Long),
+    route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear).at(TimeoutClass::Long),
     route(GET, "/api/v1/elections", Access::Read, "List election groups and their coordinators.", elections::list),
-    route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for a change with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look).at(Pace::Asked(Duration::from_millis(elections::WAIT_MAX_MS))),
+    route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for a change with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look).at(TimeoutClass::Asked(Duration::from_millis(elections::WAIT_MAX_MS))),
     route(POST, "/api/v1/elections/:group", Access::Write, "Take part in an election: `join`, `heartbeat`, `resign` or `force`.", elections::act),
     route(DELETE, "/api/v1/elections/:group", Access::Admin, "Delete an election group without a coordinator.", elections::delete),
     route(GET, "/api/v1/election-processes", Access::Read, "List processes with a lease of their own for their election groups.", elections::processes),
@@ -163,8 +163,8 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/election-processes/:process", Access::Write, "Renew or end the lease of a process: `swap` or `remove`.", elections::keep),
     route(POST, "/api/v1/executions:report", Access::Write, "Report how executions of jobs ended.", jobs::executions::report).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/executions/:execution/logs", Access::Write, "Append lines to the log of an execution.", jobs::executions::log).taking(BODY_BYTES_MAX),
-    route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Lease jobs; waits for the first.", jobs::workers::lease).at(Pace::Waits(WAIT_MAX)),
-    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Renew the leases of running jobs; returns which to stop, as soon as there are any with `waitMs`.", jobs::workers::heartbeat).taking(BODY_BYTES_MAX).at(Pace::Waits(WAIT_MAX)),
+    route(POST, "/api/v1/workers/:worker/lease", Access::Write, "Lease jobs; waits for the first.", jobs::workers::lease).at(TimeoutClass::Waits(WAIT_MAX)),
+    route(POST, "/api/v1/workers/:worker/heartbeat", Access::Write, "Renew the leases of running jobs; returns which to stop, as soon as there are any with `waitMs`.", jobs::workers::heartbeat).taking(BODY_BYTES_MAX).at(TimeoutClass::Waits(WAIT_MAX)),
     route(POST, "/api/v1/workers/:worker/drain", Access::Write, "Drain a worker: it takes no more jobs.", jobs::workers::drain),
     route(POST, "/api/v1/workers", Access::Write, "Register a worker.", jobs::workers::register),
     route(GET, "/api/v1/workers", Access::Read, "List workers.", jobs::workers::list),
@@ -175,10 +175,10 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/events", Access::Read, "Events of the cluster; live with `Accept: text/event-stream`.", jobs::nodes::events),
     route(POST, "/api/v1/jobs", Access::Push, "Enqueue a job.", jobs::enqueue::one).taking(BODY_BYTES_MAX),
     route(POST, "/api/v1/jobs:batch", Access::Push, "Enqueue up to 1,000 jobs, all or none.", jobs::enqueue::batch).taking(BODY_BYTES_MAX),
-    route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that match a filter.", jobs::change::bulk).at(Pace::Long),
+    route(POST, "/api/v1/jobs:bulk", Access::Write, "Cancel or retry all jobs that match a filter.", jobs::change::bulk).at(TimeoutClass::Long),
     route(GET, "/api/v1/jobs", Access::Read, "Find jobs, newest first.", jobs::read::list),
     route(GET, "/api/v1/jobs/:job", Access::Read, "One job with its history.", jobs::read::one),
-    route(GET, "/api/v1/jobs/:job/wait", Access::Read, "Wait until a job has ended.", jobs::read::wait).at(Pace::Waits(WAIT_MAX)),
+    route(GET, "/api/v1/jobs/:job/wait", Access::Read, "Wait until a job has ended.", jobs::read::wait).at(TimeoutClass::Waits(WAIT_MAX)),
     route(GET, "/api/v1/jobs/:job/result", Access::Read, "The result of a job.", jobs::read::result),
     route(GET, "/api/v1/jobs/:job/logs", Access::Read, "A job's log; live with `Accept: text/event-stream` or `follow=true`.", jobs::logs::logs),
     route(POST, "/api/v1/jobs/:job/cancel", Access::Write, "Cancel a job.", jobs::change::cancel),
@@ -195,13 +195,13 @@ pub const ROUTES: &[Route] = &[
     route(POST, "/api/v1/schedules/:schedule/trigger", Access::Write, "Fire now, in addition to its times.", schedules::trigger),
     route(POST, "/api/v1/schedules/:schedule/pause", Access::Write, "Pause a schedule.", schedules::pause),
     route(POST, "/api/v1/schedules/:schedule/resume", Access::Write, "Resume a schedule with the fires after now.", schedules::resume),
-    route(POST, "/api/v1/schedules/:schedule/backfill", Access::Write, "Fire for the times of a past period, or list them.", schedules::backfill).at(Pace::Long),
+    route(POST, "/api/v1/schedules/:schedule/backfill", Access::Write, "Fire for the times of a past period, or list them.", schedules::backfill).at(TimeoutClass::Long),
     route(GET, "/api/v1/dead-letters", Access::Read, "List jobs that failed for good, newest first.", jobs::dead_letters::list),
-    route(POST, "/api/v1/dead-letters:replay", Access::Write, "Retry dead letters of jobs.", jobs::dead_letters::replay_many).at(Pace::Long),
+    route(POST, "/api/v1/dead-letters:replay", Access::Write, "Retry dead letters of jobs.", jobs::dead_letters::replay_many).at(TimeoutClass::Long),
     route(POST, "/api/v1/dead-letters/:job/replay", Access::Write, "Retry a dead letter of a job.", jobs::dead_letters::replay),
     route(DELETE, "/api/v1/dead-letters/:job", Access::Write, "Remove a job from the dead letters.", jobs::dead_letters::delete),
     route(GET, "/api/v1/shards", Access::Read, "List services and how their shards are spread.", shards::list),
-    route(GET, "/api/v1/shards/:service", Access::Read, "One service with the owner of each shard, or the shards of one `worker`; waits for a change with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look).at(Pace::Asked(Duration::from_millis(shards::WAIT_MAX_MS))),
+    route(GET, "/api/v1/shards/:service", Access::Read, "One service with the owner of each shard, or the shards of one `worker`; waits for a change with `wait` (milliseconds) and `after` (a version or generation), or streams events with `Accept: text/event-stream`.", shards::look).at(TimeoutClass::Asked(Duration::from_millis(shards::WAIT_MAX_MS))),
     route(POST, "/api/v1/shards/:service", Access::Write, "Take part as a worker: `register`, `heartbeat` or `release`; or `drain` and `undrain` one.", shards::act),
     route(DELETE, "/api/v1/shards/:service", Access::Admin, "Delete a service without live workers.", shards::delete),
     route(GET, "/api/v1/cluster", Access::Read, "The servers, their load and their affinities.", cluster::cluster),
@@ -216,7 +216,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/status/analytics", Access::Read, "Messages stored per minute, hour or day.", status::analytics),
     route(GET, "/api/v1/status/queues/:queue", Access::Read, "One queue, partition by partition.", status::queue),
     route(GET, "/api/v1/status/queues/:queue/messages", Access::Read, "The newest messages of a queue.", status::messages),
-    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count the messages of all queues again.", status::refresh).at(Pace::Long),
+    route(POST, "/api/v1/stats/refresh", Access::Admin, "Count the messages of all queues again.", status::refresh).at(TimeoutClass::Long),
     route(GET, "/api/v1/analytics/system-metrics", Access::Read, "Processor time and memory over time.", analytics::system_metrics),
     route(GET, "/api/v1/analytics/worker-metrics", Access::Read, "Pushes, pops and acks over time.", analytics::worker_metrics),
     route(GET, "/api/v1/analytics/queue-lag", Access::Read, "How long messages waited, by queue.", analytics::queue_lag),

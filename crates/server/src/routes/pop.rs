@@ -13,7 +13,7 @@ use baton_types::{LeaseId, QUEUE_MODE, Timestamp};
 use http::StatusCode;
 
 use crate::call::{Answer, Call};
-use crate::cluster::{Mark, Way};
+use crate::cluster::{Routing, ServedByHeaders};
 use crate::error::Error;
 use crate::json;
 use crate::names;
@@ -64,12 +64,12 @@ fn answer(mut call: Call, target: Result<Target, Error>) -> Answer {
     let (broker, routed) = (call.broker().clone(), call.routed());
     Box::pin(async move {
         let (mut request, chosen) = request.map_err(Error::of_pop)?;
-        let mut mark = Mark::default();
+        let mut mark = ServedByHeaders::default();
         if let Some(routed) = routed {
             // Boxed, so that a parked pop does not hold it.
             match Box::pin(routed.pop(&mut request)).await {
-                Way::Answered(reply) => return Ok(reply),
-                Way::Here(here) => mark = here,
+                Routing::Answered(reply) => return Ok(reply),
+                Routing::Here(here) => mark = here,
             }
         }
         let (group, asked) = (request.group.clone(), request.conflation);

@@ -13,7 +13,7 @@ use http::StatusCode;
 use uuid::Uuid;
 
 use crate::call::{Answer, Call};
-use crate::cluster::{Mark, Way};
+use crate::cluster::{Routing, ServedByHeaders};
 use crate::error::Error;
 use crate::ignored::Ignored;
 use crate::json::{self, Kept, List, Text, lenient};
@@ -112,12 +112,12 @@ pub(super) fn push(mut call: Call) -> Answer {
         let Some(first) = items.first() else {
             return Ok(ignored.list_in(Reply::json(StatusCode::CREATED, "[]")));
         };
-        let mut mark = Mark::default();
+        let mut mark = ServedByHeaders::default();
         if let Some(routed) = call.routed() {
             let queue = first.queue.clone();
             match Box::pin(routed.push(&queue, || write_identified(&mut items))).await? {
-                Way::Answered(reply) => return Ok(ignored.list_in(reply)),
-                Way::Here(here) => mark = here,
+                Routing::Answered(reply) => return Ok(ignored.list_in(reply)),
+                Routing::Here(here) => mark = here,
             }
         }
         let mut batch = PushBatch::default();

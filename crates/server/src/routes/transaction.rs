@@ -25,7 +25,7 @@ use super::jobs::rider::JobRider;
 use super::push::{Item, RawItem};
 use super::{idempotency, jobs, kv, timers};
 use crate::call::{Answer, Call};
-use crate::cluster::{Mark, Way};
+use crate::cluster::{Routing, ServedByHeaders};
 use crate::error::{Error, Kind};
 use crate::json::{self, Kept, List, Text, lenient};
 use crate::members::Members;
@@ -281,12 +281,12 @@ pub(super) fn transaction(mut call: Call) -> Answer {
         let body = call.body()?;
         let key = idempotency::key(&call, "transaction", &body)?;
         let mut plan = Plan::read(&body)?;
-        let mut mark = Mark::default();
+        let mut mark = ServedByHeaders::default();
         if let Some(routed) = call.routed() {
             let (queue, partition) = plan.place();
             match Box::pin(routed.transaction(queue, partition, &body, key.is_some())).await? {
-                Way::Answered(reply) => return Ok(reply),
-                Way::Here(here) => mark = here,
+                Routing::Answered(reply) => return Ok(reply),
+                Routing::Here(here) => mark = here,
             }
         }
         let rider = match std::mem::take(&mut plan.jobs) {

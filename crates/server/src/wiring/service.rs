@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, Method, StatusCode, header};
 
 use crate::app::App;
 use crate::call::{Answer, Call};
-use crate::cluster::Origin;
+use crate::cluster::ForwardInfo;
 use crate::error::{Error, Kind};
 use crate::ignored::Ignored;
 use crate::openapi::known;
@@ -23,7 +23,7 @@ use crate::routes::{self, Found, Route};
 
 /// A request whose route is known, and whose caller may go there.
 #[derive(Debug)]
-pub struct RoutedRequest {
+pub struct ResolvedRoute {
     /// What answers it.
     route: &'static Route,
     /// How long that may take, and in whose words it is told.
@@ -43,7 +43,7 @@ pub struct RoutedRequest {
     /// Whom its token speaks for, if there is one.
     caller: Option<Arc<Identity>>,
     /// How it came, if it may have to be passed on.
-    origin: Option<Box<Origin>>,
+    origin: Option<Box<ForwardInfo>>,
 }
 
 /// A request that its handler works on.
@@ -68,7 +68,7 @@ struct Deadline {
 impl Deadline {
     fn of(route: &Route, query: &str, prompt: Duration) -> Self {
         Self {
-            allowed: route.pace.allows(query, prompt),
+            allowed: route.timeout_class.allows(query, prompt),
             is_pop: route.path.starts_with("/api/v1/pop"),
             ends_with_token: false,
         }
@@ -96,22 +96,22 @@ impl Deadline {
 }
 
 impl Service for App {
-    type Request = RoutedRequest;
+    type Request = ResolvedRoute;
     type Running = RunningCall;
 
-    fn accept(self: &Arc<Self>, head: &Head<'_>) -> Accepted<RoutedRequest> {
+    fn accept(self: &Arc<Self>, head: &Head<'_>) -> Accepted<ResolvedRoute> {
         match self.sites.check(head.host, head.origin) {
             Ok(sharing) => Accepted { decision: find(head, self).unwrap_or_else(Decision::Refuse), sharing },
             Err(error) => Accepted { decision: Decision::Refuse(self.refusal(error)), sharing: None },
         }
     }
 
-    fn body_max(&self, request: &RoutedRequest) -> usize {
+    fn body_max(&self, request: &ResolvedRoute) -> usize {
         request.route.body_max
     }
 
-    fn start(self: &Arc<Self>, request: RoutedRequest, body: Received) -> Result<RunningCall, Reply> {
-        let RoutedRequest { route, parameters, query, caller, .. } = request;
+    fn start(self: &Arc<Self>, request: ResolvedRoute, body: Received) -> Result<RunningCall, Reply> {
+        let ResolvedRoute { route, parameters, query, caller, .. } = request;
         let ignored = known::screen(route, &query, &body).map_err(Error::into_reply)?;
         let token_valid_for = caller.as_ref().and_then(|caller| self.auth.as_ref()?.remaining(caller));
         let deadline = request.deadline.while_token_is_valid(token_valid_for);
@@ -170,7 +170,7 @@ impl Running for RunningCall {
 }
 
 /// Finds where a request leads, or the reply when that is known already.
-fn find(head: &Head<'_>, app: &App) -> Result<Decision<RoutedRequest>, Reply> {
+fn find(head: &Head<'_>, app: &App) -> Result<Decision<ResolvedRoute>, Reply> {
     if head.method == Method::OPTIONS {
         return Err(Reply::nothing());
     }
@@ -199,7 +199,7 @@ fn find(head: &Head<'_>, app: &App) -> Result<Decision<RoutedRequest>, Reply> {
     media::check(head).map_err(|error| app.refusal(error))?;
     let parameters = segments.decoded().map_err(|error| app.refusal(error))?;
     let text = |value: Option<&[u8]>| value.map(|value| String::from_utf8_lossy(value).into_owned());
-    let request = RoutedRequest {
+    let request = ResolvedRoute {
         route,
         deadline: Deadline::of(route, head.query, app.options.call_timeout),
         parameters,
@@ -209,7 +209,7 @@ fn find(head: &Head<'_>, app: &App) -> Result<Decision<RoutedRequest>, Reply> {
         last_event_id: text(head.last_event_id),
         if_match: text(head.if_match),
         caller,
-        origin: Origin::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?,
+        origin: ForwardInfo::of(head, app.cluster.as_ref()).map_err(Error::into_reply)?,
     };
     Ok(match unknown {
         None => Decision::Proceed(request),
@@ -235,9 +235,9 @@ fn console_file(head: &Head<'_>, app: &App) -> Option<Reply> {
 }
 
 /// Waits until it is known whether the key that a token is signed with is published.
-async fn admit_later(auth: Arc<Auth>, token: String, request: RoutedRequest) -> Result<RoutedRequest, Reply> {
+async fn admit_later(auth: Arc<Auth>, token: String, request: ResolvedRoute) -> Result<ResolvedRoute, Reply> {
     match auth.admit_later(request.route.access, &token).await {
-        Ok(caller) => Ok(RoutedRequest { caller: Some(caller), ..request }),
+        Ok(caller) => Ok(ResolvedRoute { caller: Some(caller), ..request }),
         Err(error) => Err(Error::from(error).into_reply()),
     }
 }

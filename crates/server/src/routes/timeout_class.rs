@@ -2,13 +2,13 @@
 //!
 //! A call may be several commits, and each of them is patient with a store that is slow or away, so only the call as a
 //! whole can be given an end. Always: whoever asked to wait gets that time and then as much as everybody else. Not here:
-//! what is told, and what may still happen (`error`). Start at [`Pace`].
+//! what is told, and what may still happen (`error`). Start at [`TimeoutClass`].
 
 use std::time::Duration;
 
 /// How long the calls of a route may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum TimeoutClass {
     /// As long as the store needs.
     Prompt,
     /// The same; and as long as this before it, when the query asks to `wait`.
@@ -19,7 +19,7 @@ pub enum Pace {
     Long,
 }
 
-impl Pace {
+impl TimeoutClass {
     /// How long a call with this query may take, if a prompt one may take `prompt`; `None` is for ever.
     pub fn allows(self, query: &str, prompt: Duration) -> Option<Duration> {
         match self {
@@ -39,10 +39,10 @@ mod tests {
     #[test]
     fn whoever_asked_to_wait_gets_that_time_and_then_as_much_as_everybody() {
         let [prompt, wait] = [45, 300].map(Duration::from_secs);
-        assert_eq!(Pace::Prompt.allows("wait=true", prompt), Some(prompt));
-        assert_eq!(Pace::Asked(wait).allows("batch=1", prompt), Some(prompt));
-        assert_eq!(Pace::Asked(wait).allows("batch=1&wait=true", prompt), Some(prompt + wait));
-        assert_eq!(Pace::Waits(wait).allows("", prompt), Some(prompt + wait));
-        assert_eq!(Pace::Long.allows("", prompt), None);
+        assert_eq!(TimeoutClass::Prompt.allows("wait=true", prompt), Some(prompt));
+        assert_eq!(TimeoutClass::Asked(wait).allows("batch=1", prompt), Some(prompt));
+        assert_eq!(TimeoutClass::Asked(wait).allows("batch=1&wait=true", prompt), Some(prompt + wait));
+        assert_eq!(TimeoutClass::Waits(wait).allows("", prompt), Some(prompt + wait));
+        assert_eq!(TimeoutClass::Long.allows("", prompt), None);
     }
 }

@@ -3,7 +3,7 @@
 //! Always: what another server did not answer is tried on the next best and then here, if doing it twice does no
 //! harm. A pop does none, for its attempt is given back; nor does a push, for its messages get transaction ids before
 //! they are passed on; nor an ack that a lease fences or that only says that a message is done. A transaction
-//! without an idempotency key might, so if it may have happened the answer is `outcome_unknown`. Start at [`Routed::pop`].
+//! without an idempotency key might, so if it may have happened the answer is `outcome_unknown`. Start at [`ClusterRouter::pop`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::attempt::Attempt;
-use super::origin::Origin;
+use super::forward_info::ForwardInfo;
 use crate::error::{Error, Kind as ErrorKind};
 
 /// Servers that are asked before a request is served here.
@@ -32,36 +32,36 @@ const CLAIMS_MAX: usize = 64;
 
 /// Where a request goes.
 #[derive(Debug)]
-pub enum Way {
+pub enum Routing {
     /// It is served here.
-    Here(Mark),
+    Here(ServedByHeaders),
     /// Another server has answered it.
     Answered(Reply),
 }
 
 /// A request with what the cluster needs to know about it.
-pub struct Routed {
+pub struct ClusterRouter {
     cluster: Cluster,
     broker: Broker,
-    origin: Origin,
+    origin: ForwardInfo,
 }
 
-impl std::fmt::Debug for Routed {
+impl std::fmt::Debug for ClusterRouter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Routed").field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("ClusterRouter").field("origin", &self.origin).finish_non_exhaustive()
     }
 }
 
 /// A request that is served here, and what its answer tells about that.
 #[derive(Debug, Default)]
-pub struct Mark {
+pub struct ServedByHeaders {
     in_hand: Option<(Cluster, InFlightGuard)>,
     forwarded: bool,
     fallback: bool,
     claims: Option<HeaderValue>,
 }
 
-impl Mark {
+impl ServedByHeaders {
     /// Notes what a pop has taken, so that its acks find their way.
     pub fn note(&mut self, popped: &Popped) {
         let Some((cluster, _)) = &self.in_hand else { return };
@@ -103,13 +103,13 @@ enum Asked {
     },
 }
 
-impl Routed {
-    pub(crate) fn new(cluster: Cluster, broker: Broker, origin: Origin) -> Self {
+impl ClusterRouter {
+    pub(crate) fn new(cluster: Cluster, broker: Broker, origin: ForwardInfo) -> Self {
         Self { cluster, broker, origin }
     }
 
     /// Leads a pop.
-    pub async fn pop(self: Box<Self>, request: &mut PopRequest) -> Way {
+    pub async fn pop(self: Box<Self>, request: &mut PopRequest) -> Routing {
         if let Some(forwarded) = &self.origin.forwarded {
             request.attempt = forwarded.attempt;
         }
@@ -132,7 +132,7 @@ impl Routed {
         while let Some(asked) = server {
             if let Some(reply) = self.ask_for_messages(&asked, left(request.wait)).await {
                 self.count(RequestKind::Pop, RoutingOutcome::Forwarded);
-                return Way::Answered(reply);
+                return Routing::Answered(reply);
             }
             tried.push(asked);
             // One whose wait is over is answered here at once.
@@ -168,7 +168,11 @@ impl Routed {
     }
 
     /// Leads a push to `queue`. `body` writes it in such a way that doing it twice does no harm.
-    pub async fn push(self: Box<Self>, queue: &str, body: impl FnOnce() -> Vec<u8>) -> Result<Way, Error> {
+    pub async fn push(
+        self: Box<Self>,
+        queue: &str,
+        body: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Routing, Error> {
         let server = if self.is_served_here() { None } else { self.cluster.route_push(queue) };
         let Some(server) = server else { return Ok(self.here(RequestKind::Push, false)) };
         let outbound = self.outbound(body().into());
@@ -182,7 +186,7 @@ impl Routed {
     }
 
     /// Leads acks, whose body this is.
-    pub async fn ack(self: Box<Self>, items: &[AckItem], body: &[u8]) -> Result<Way, Error> {
+    pub async fn ack(self: Box<Self>, items: &[AckItem], body: &[u8]) -> Result<Routing, Error> {
         let first = items.first().and_then(|item| item.partition).filter(|_| !self.is_served_here());
         let Some((name, server)) = first.and_then(|partition| self.cluster.route_ack(partition)) else {
             return Ok(self.here(RequestKind::Ack, false));
@@ -205,7 +209,7 @@ impl Routed {
         partition: Option<PartitionId>,
         body: &[u8],
         repeats: bool,
-    ) -> Result<Way, Error> {
+    ) -> Result<Routing, Error> {
         let found = match (queue, partition) {
             _ if self.is_served_here() => None,
             (Some(queue), _) => self.cluster.route_push(queue).map(|server| (name_hash(queue), server)),
@@ -249,12 +253,12 @@ impl Routed {
         self.cluster.numbers().decisions(kind, outcome).add(1);
     }
 
-    fn answered(&self, kind: RequestKind, reply: Reply) -> Way {
+    fn answered(&self, kind: RequestKind, reply: Reply) -> Routing {
         self.count(kind, RoutingOutcome::Forwarded);
-        Way::Answered(reply)
+        Routing::Answered(reply)
     }
 
-    fn here(&self, kind: RequestKind, fallback: bool) -> Way {
+    fn here(&self, kind: RequestKind, fallback: bool) -> Routing {
         let forwarded = self.origin.forwarded.is_some();
         self.count(
             kind,
@@ -265,7 +269,7 @@ impl Routed {
             },
         );
         let in_hand = Some((self.cluster.clone(), self.cluster.begin_request()));
-        Way::Here(Mark { in_hand, forwarded, fallback, claims: None })
+        Routing::Here(ServedByHeaders { in_hand, forwarded, fallback, claims: None })
     }
 
     fn outbound(&self, body: Bytes) -> ForwardRequest {

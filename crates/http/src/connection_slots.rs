@@ -1,8 +1,8 @@
 //! Room for connections: how many there may be, and how many of one address.
 //!
-//! Always: a connection that finds no room is answered, as long as not too many are being answered so; a place is given
+//! Always: a connection that finds no room is answered, as long as not too many are being answered so; a slot is given
 //! back when its connection ends. Addresses of this machine are not counted, since a proxy or a program here is no
-//! stranger; an IPv6 address counts with its /64, which one host may have to itself. Start at [`Places::take`].
+//! stranger; an IPv6 address counts with its /64, which one host may have to itself. Start at [`ConnectionSlots::reserve`].
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -62,7 +62,7 @@ impl Refusals {
 type ByAddress = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
 /// Room for connections.
-pub struct Places {
+pub struct ConnectionSlots {
     served: Arc<Semaphore>,
     refused: Arc<Semaphore>,
     per_address: usize,
@@ -71,20 +71,20 @@ pub struct Places {
 }
 
 /// What a connection holds for as long as it lives.
-pub struct Place {
+pub struct ConnectionSlot {
     /// The limit that it is beyond, if it is to be refused.
     pub beyond: Option<Limit>,
     _held: OwnedSemaphorePermit,
     _of_address: Option<OfAddress>,
 }
 
-/// One of the places of an address.
+/// One of the slots of an address.
 struct OfAddress {
     by_address: ByAddress,
     address: IpAddr,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// Room for so many connections, and so many of one address; 0 is as many as there are.
     pub fn new(connections_max: usize, per_address: usize) -> Self {
         let (served, refused) = (Semaphore::new(connections_max), Semaphore::new(REFUSALS_MAX));
@@ -97,11 +97,13 @@ impl Places {
         }
     }
 
-    /// A place for a connection that has come; `None` if it cannot even be answered.
-    pub fn take(&mut self, peer: IpAddr, refusals: &Refusals) -> Option<Place> {
+    /// A slot for a connection that has come; `None` if it cannot even be answered.
+    pub fn reserve(&mut self, peer: IpAddr, refusals: &Refusals) -> Option<ConnectionSlot> {
         let limit = match self.of_address(peer) {
             Ok(of_address) => match Arc::clone(&self.served).try_acquire_owned() {
-                Ok(held) => return Some(Place { beyond: None, _held: held, _of_address: of_address }),
+                Ok(held) => {
+                    return Some(ConnectionSlot { beyond: None, _held: held, _of_address: of_address });
+                }
                 Err(_) => Limit::Server,
             },
             Err(limit) => limit,
@@ -113,7 +115,7 @@ impl Places {
             tracing::warn!(%peer, "connections are refused: there are as many as {setting} allows");
         }
         let held = Arc::clone(&self.refused).try_acquire_owned().ok()?;
-        Some(Place { beyond: Some(limit), _held: held, _of_address: None })
+        Some(ConnectionSlot { beyond: Some(limit), _held: held, _of_address: None })
     }
 
     fn of_address(&self, peer: IpAddr) -> Result<Option<OfAddress>, Limit> {
@@ -161,19 +163,23 @@ fn counted_as(peer: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn beyond(places: &mut Places, refusals: &Refusals, peer: &str) -> (Option<Limit>, Option<Place>) {
-        let place = places.take(peer.parse().unwrap(), refusals).unwrap();
-        (place.beyond, Some(place).filter(|place| place.beyond.is_none()))
+    fn beyond(
+        slots: &mut ConnectionSlots,
+        refusals: &Refusals,
+        peer: &str,
+    ) -> (Option<Limit>, Option<ConnectionSlot>) {
+        let slot = slots.reserve(peer.parse().unwrap(), refusals).unwrap();
+        (slot.beyond, Some(slot).filter(|slot| slot.beyond.is_none()))
     }
 
     #[test]
     fn one_address_has_a_part_of_the_room_only() {
-        let (mut places, refusals) = (Places::new(5, 2), Refusals::default());
-        let mut take = |peer: &str| beyond(&mut places, &refusals, peer);
+        let (mut slots, refusals) = (ConnectionSlots::new(5, 2), Refusals::default());
+        let mut take = |peer: &str| beyond(&mut slots, &refusals, peer);
         let (first, second) = (take("10.0.0.1"), take("::ffff:10.0.0.1"));
         assert_eq!((first.0, second.0), (None, None));
         assert_eq!(take("10.0.0.1").0, Some(Limit::Address));
-        // Another address has room, and so has one that gave a place back.
+        // Another address has room, and so has one that gave a slot back.
         let other = take("10.0.0.2");
         drop(first);
         let again = take("10.0.0.1");
@@ -186,16 +192,16 @@ mod tests {
         assert_eq!(take("2001:db8:0:1::3").0, Some(Limit::Server));
         assert_eq!(refusals.counts(), [(Limit::Server, 1), (Limit::Address, 3)]);
         drop((second, other, again, third));
-        assert!(locked(&places.by_address).is_empty());
+        assert!(locked(&slots.by_address).is_empty());
     }
 
     #[test]
     fn this_machine_and_a_limit_of_nothing_are_not_counted() {
         for (per_address, peer) in [(1, "127.0.0.1"), (1, "::1"), (1, "::ffff:127.0.0.1"), (0, "10.0.0.1")] {
-            let (mut places, refusals) = (Places::new(3, per_address), Refusals::default());
-            let held: Vec<_> = (0..3).map(|_| beyond(&mut places, &refusals, peer)).collect();
+            let (mut slots, refusals) = (ConnectionSlots::new(3, per_address), Refusals::default());
+            let held: Vec<_> = (0..3).map(|_| beyond(&mut slots, &refusals, peer)).collect();
             assert!(held.iter().all(|(limit, _)| limit.is_none()), "{peer}");
-            assert_eq!(beyond(&mut places, &refusals, peer).0, Some(Limit::Server));
+            assert_eq!(beyond(&mut slots, &refusals, peer).0, Some(Limit::Server));
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind};
 
 /// How a request came.
 #[derive(Debug)]
-pub struct Origin {
+pub struct ForwardInfo {
     /// Its path and query, as they came.
     pub target: String,
     /// Its token, as it came.
@@ -27,7 +27,7 @@ pub struct Forwarded {
     pub attempt: Option<LeaseId>,
 }
 
-impl Origin {
+impl ForwardInfo {
     /// How the request with this head came; `None` when nobody needs to know. One that a server of another cluster
     /// passed on is refused, since it is meant for another store.
     pub fn of(head: &Head<'_>, cluster: Option<&Cluster>) -> Result<Option<Box<Self>>, Error> {
