@@ -368,7 +368,7 @@ mod tests {
         let start = |query: &str| request(&format!("consumerGroup=g&{query}")).unwrap().subscription;
         assert_eq!(start(""), Subscription::New);
         assert_eq!(start("subscriptionMode=all"), Subscription::All);
-        assert_eq!(start("subscriptionMode=whatever"), Subscription::All);
+        assert!(request("consumerGroup=g&subscriptionMode=whatever").is_err());
         assert_eq!(start("subscriptionMode=new-only"), Subscription::New);
         assert_eq!(start("subscriptionMode=all&subscriptionFrom=now"), Subscription::New);
         let from = start("subscriptionFrom=2026-11-15T18:34:07Z");
