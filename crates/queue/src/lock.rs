@@ -104,12 +104,17 @@ pub fn run(tx: &mut dyn Tx, operations: &[Operation]) -> Result<Vec<Outcome>, Tx
     operations.iter().zip(held).map(|(operation, held)| act(tx, operation, held)).collect()
 }
 
-/// Up to `limit` held permits of all locks, by name, after the key `after`; and the key to go on after if there are more.
-pub fn list(
-    tx: &mut dyn Tx,
-    after: Option<&str>,
-    limit: usize,
-) -> Result<(Vec<(String, Permit)>, Option<String>), TxError> {
+/// A page of held permits.
+#[derive(Debug)]
+pub struct PermitPage {
+    /// Each permit with the name of its lock.
+    pub permits: Vec<(String, Permit)>,
+    /// The key after which the next page begins, if there are more.
+    pub next: Option<String>,
+}
+
+/// Up to `limit` held permits of all locks, by name, after the key `after`.
+pub fn list(tx: &mut dyn Tx, after: Option<&str>, limit: usize) -> Result<PermitPage, TxError> {
     let all = Place { namespace: LOCKS.into(), key: String::new() }.record();
     let after = after.map(|after| format!("{all}{after}"));
     let found = tx.records(&all, after.as_deref(), limit)?;
@@ -126,7 +131,7 @@ pub fn list(
         let Ok(slot) = slot.parse() else { continue };
         permits.push((name.to_owned(), Permit { slot, holder: Holder::from_record(&record)? }));
     }
-    Ok((permits, next))
+    Ok(PermitPage { permits, next })
 }
 
 /// The permits of a lock that are held, by slot.

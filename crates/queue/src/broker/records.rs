@@ -32,12 +32,8 @@ impl Broker {
         self.run(move |tx| lock::run(tx, &operations)).await
     }
 
-    /// Up to `limit` held permits of all locks, and where to go on if there are more.
-    pub async fn list_locks(
-        &self,
-        after: Option<String>,
-        limit: usize,
-    ) -> Result<(Vec<(String, lock::Permit)>, Option<String>), Error> {
+    /// Up to `limit` held permits of all locks.
+    pub async fn list_locks(&self, after: Option<String>, limit: usize) -> Result<lock::PermitPage, Error> {
         self.run(move |tx| lock::list(tx, after.as_deref(), limit)).await
     }
 

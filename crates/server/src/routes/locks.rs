@@ -52,7 +52,8 @@ pub(super) fn list(call: Call) -> Answer {
             let query = call.query()?;
             (query.owned("after"), query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(DEFAULT_ROWS))
         };
-        let (permits, next) = call.broker().list_locks(after, usize::try_from(limit).unwrap_or(1)).await?;
+        let lock::PermitPage { permits, next } =
+            call.broker().list_locks(after, usize::try_from(limit).unwrap_or(1)).await?;
         let rows = permits.iter().map(|(name, permit)| {
             let mut row = holder(permit);
             row["name"] = name.as_str().into();
