@@ -1,7 +1,7 @@
 //! Paths: how a pattern such as `/api/v1/pop/queue/:queue` meets a request, and percent-decoding.
 //!
 //! Always: a path is split before it is decoded, so an encoded slash stays inside its segment; a text that does
-//! not decode is refused, never passed on half decoded. Start at [`matches`].
+//! not decode is refused, never passed on half decoded. Start at [`matches()`].
 
 use std::borrow::Cow;
 
