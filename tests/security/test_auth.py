@@ -299,3 +299,27 @@ def test_a_live_worker_of_shards_belongs_to_the_subject_that_registered_it(guard
     act("bob", "release", 200, sessionId="two")
     assert guarded.delete("/api/v1/shards/owned", headers=bearer(good("read-write"))).status == 403
     assert guarded.delete("/api/v1/shards/owned", headers=bearer(good())).status == 200
+
+
+@pytest.mark.parametrize(
+    "role, may",
+    [
+        ("admin", ["read", "push", "write", "admin"]),
+        ("read-write", ["read", "push", "write"]),
+        ("write-only", ["push"]),
+        ("read-only", ["read"]),
+        ("unknown", []),
+    ],
+)
+def test_a_caller_can_ask_what_its_token_allows(guarded, role, may):
+    answer = guarded.get("/api/v1/caller", headers=bearer(good(role))).json
+    assert answer == {"authentication": True, "subject": "tester", "may": may}
+
+
+def test_a_caller_without_a_good_token_may_nothing_and_still_gets_the_files_of_the_console(guarded):
+    for headers in ({}, bearer("x.y.z")):
+        assert guarded.get("/api/v1/caller", headers=headers).json == {"authentication": True, "subject": None, "may": []}
+        assert guarded.get("/", headers=headers).status == guarded.get("/console/main.js", headers=headers).status == 200
+    for path in ("/api/v1/fleet", "/api/v1/leases", "/api/v1/kv", "/api/v1/locks", "/api/v1/settings"):
+        assert guarded.get(path).status == 401
+    assert guarded.get("/api/v1/settings", headers=bearer(good("read-write"))).status == 403

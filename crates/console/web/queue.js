@@ -14,6 +14,10 @@ import { payload } from "./viewer.js";
 
 const TABS = /** @type {[string, string][]} */ ([["overview", "Over time"], ["groups", "Groups"], ["partitions", "Partitions"], ["messages", "Messages"], ["options", "Options"]]);
 const PLOTS_MS = 10_000;
+/** Partitions of a page: a queue may have a million. */
+const PARTITIONS = 200;
+/** Of a queue that the last count did not know yet. */
+const UNCOUNTED = { pending: NaN, processing: NaN, completed: NaN, deadLetter: NaN, total: NaN };
 const QUEUE_MODE = "__QUEUE_MODE__";
 
 /** The options, with what they mean. */
@@ -50,7 +54,10 @@ export async function load(ctx) {
   const fleet = await api("/api/v1/fleet", { signal });
   learnClock(fleet.now);
   const queue = fleet.queues.find((/** @type {any} */ row) => row.name === name);
-  if (!local.detail || tab === "options" || tab === "partitions") local.detail = await api(`/api/v1/resources/queues/${seg(name)}`, { signal });
+  if (!local.detail || tab === "options" || tab === "partitions") {
+    const page = tab === "partitions" ? { partition: ctx.params.get("partition"), after: ctx.params.get("after"), limit: PARTITIONS } : { limit: 1 };
+    local.detail = await api(`/api/v1/queues/${seg(name)}${query(page)}`, { signal });
+  }
   if (tab === "overview" && (!local.plots || local.plots.range !== ctx.range || Date.now() - local.plots.at > PLOTS_MS)) {
     local.plots = { at: Date.now(), range: ctx.range, ops: await api(`/api/v1/analytics/queue-ops${query({ queue: name, from: new Date(serverNow() - rangeMs(ctx.range)).toISOString() })}`, { signal }) };
   }
@@ -62,7 +69,7 @@ export async function load(ctx) {
     const { params } = ctx;
     local.messages = await api(`/api/v1/messages${query({ queue: name, status: params.get("status"), partition: params.get("partition"), limit: local.shown ?? 50, from: new Date(serverNow() - rangeMs(ctx.params.get("range") ?? "7d")).toISOString() })}`, { signal });
   }
-  return { name, tab, queue: queue ?? { ...local.detail, messages: local.detail.totals, partitions: local.detail.partitions.length }, groups: fleet.groups.filter((/** @type {any} */ row) => row.queue === name) };
+  return { name, tab, queue: queue ?? { ...local.detail, messages: UNCOUNTED, partitions: NaN }, groups: fleet.groups.filter((/** @type {any} */ row) => row.queue === name) };
 }
 
 /** @param {Context} ctx @param {any} data */
@@ -82,7 +89,7 @@ export function view(ctx, data) {
     h("div.tiles", null, tile("Depth", short(messages.pending)), tile("In work", short(messages.processing)), tile("Oldest", oldest ? duration(oldest * 1000) : "–", { tone: oldest > 600 ? "bad" : "" }),
       tile("Completed", short(messages.completed)), tile("Dead letters", short(messages.deadLetter), { tone: messages.deadLetter ? "warn" : "", href: link("dead-letters", { queue: name }) }),
       tile("Groups", count(groups.length)), tile("Partitions", count(queue.partitions))),
-    choices("Part", TABS, tab, (value) => adjust({ tab: value === "overview" ? null : value, partition: null, status: null })),
+    choices("Part", TABS, tab, (value) => adjust({ tab: value === "overview" ? null : value, partition: null, after: null, status: null })),
     body(ctx, data),
   ];
 }
@@ -136,25 +143,24 @@ function groupTable(ctx, { name, groups }) {
     }), { id: "queue-leases" }));
 }
 
-/** @param {Context} ctx */
-function partitionTable(ctx) {
+/** @param {Context} ctx @param {any} data */
+function partitionTable(ctx, { queue }) {
   const { detail } = ctx.local;
-  const wanted = (ctx.local.partition ?? "").toLowerCase();
-  const rows = detail.partitions.filter((/** @type {any} */ row) => row.name.toLowerCase().includes(wanted));
-  return panel(["Partitions ", h("small", null, count(detail.partitions.length))], [
-    h("div.filters", null, h("label", null, "Name", h("input", { type: "search", oninput: (/** @type {any} */ event) => { ctx.local.partition = event.target.value; ctx.redraw(); } }))),
+  const { params } = ctx;
+  return panel(["Partitions ", h("small", null, `${count(queue.partitions)}, in the order they were made`)], [
+    h("div.filters", null, h("label", null, "Name, exactly", h("input", { type: "search", value: params.get("partition") ?? "", onchange: (/** @type {any} */ event) => adjust({ partition: event.target.value, after: null }) }))),
     table(ctx, {
-      id: "partitions", label: "Partitions", rows, key: (row) => row.id, sort: "-Depth", empty: wanted ? "No partition has this in its name." : "Nothing was ever pushed.",
+      id: "partitions", label: "Partitions", rows: detail.partitions, key: (row) => row.id, max: PARTITIONS, empty: params.get("partition") ? "No partition has this name." : "Nothing was ever pushed.",
       columns: [
         { name: "Partition", by: (row) => row.name, cell: (row) => h("a.cut", { href: link("queues", detail.name, { tab: "messages", partition: row.name }) }, row.name) },
-        { name: "Depth", number: true, by: (row) => row.stats.pending, cell: (row) => count(row.stats.pending) },
-        { name: "In work", number: true, by: (row) => row.stats.processing, cell: (row) => count(row.stats.processing) },
-        { name: "Completed", number: true, minor: true, by: (row) => row.stats.completed, cell: (row) => count(row.stats.completed) },
-        { name: "Dead", number: true, by: (row) => row.stats.deadLetter, cell: (row) => count(row.stats.deadLetter) },
+        { name: "Depth", number: true, by: (row) => row.pending, cell: (row) => count(row.pending) },
+        { name: "In work", number: true, by: (row) => row.processing, cell: (row) => count(row.processing) },
+        { name: "Kept", number: true, minor: true, by: (row) => row.total, cell: (row) => count(row.total) },
         { name: "Oldest", number: true, minor: true, by: (row) => -Date.parse(row.oldestMessage), cell: (row) => ago(row.oldestMessage, serverNow()) },
         { name: "Newest", number: true, minor: true, by: (row) => -Date.parse(row.newestMessage), cell: (row) => ago(row.newestMessage, serverNow()) },
       ],
-    })], { id: "queue-partitions" });
+    }),
+    params.has("after") || detail.nextAfter ? h("div.tools.inside", null, h("button", { type: "button", disabled: !params.has("after"), onclick: () => adjust({ after: null }) }, "First page"), h("button", { type: "button", disabled: !detail.nextAfter, onclick: () => adjust({ after: detail.nextAfter }) }, "Next page")) : null], { id: "queue-partitions" });
 }
 
 /** @param {Context} ctx @param {any} data */

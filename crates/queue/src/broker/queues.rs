@@ -106,6 +106,34 @@ impl Broker {
         }
     }
 
+    /// One queue with up to `limit` of its partitions in the order of their creation, those after `after`; or with the one of
+    /// that name. Their dead letters are not counted, as that would read those of the whole queue.
+    pub async fn queue_page(
+        &self,
+        queue: &str,
+        partition: Option<String>,
+        after: Option<PartitionId>,
+        limit: usize,
+    ) -> Result<Option<(Arc<Queue>, Vec<PartitionSummary>)>, Error> {
+        let found = self.matching_queues(Some(queue.into()), None, None).await?;
+        let Some(queue) = found.into_iter().next() else { return Ok(None) };
+        let of_queue = queue.clone();
+        let page = self.run(move |tx| {
+            let group = inspect::counting_group(tx, &of_queue)?;
+            let partitions = match &partition {
+                Some(name) => tx.partition(of_queue.id, name)?.into_iter().collect(),
+                None => tx.partitions(of_queue.id, after, limit)?,
+            };
+            let mut page = Vec::with_capacity(partitions.len());
+            collect_misses(&partitions, |partition| {
+                page.push(inspect::summarise(tx, group.as_deref(), partition)?);
+                Ok(())
+            })?;
+            Ok(page)
+        });
+        Ok(Some((queue, page.await?)))
+    }
+
     async fn summarise(&self, queue: &Arc<Queue>) -> Result<(QueueSummary, Vec<PartitionSummary>), Error> {
         let (mut partitions, mut after) = (Vec::new(), None);
         let of_queue = queue.clone();

@@ -1,9 +1,10 @@
 //! Queues, partitions, namespaces and tasks, described.
 
+use baton_types::limits::PAGE_ROWS_MAX;
 use http::StatusCode;
 use serde_json::json;
 
-use super::describe::{Operation, delete, get, needed_text, text};
+use super::describe::{Operation, delete, get, needed_text, text, whole};
 use super::shape::shape;
 
 pub(super) fn operations() -> Vec<Operation> {
@@ -59,6 +60,20 @@ pub(super) fn operations() -> Vec<Operation> {
             .query([needed_text("queue", "The queue.")])
             .answers(200, "The partitions.", shape(json!({"queue": "text", "partitions": ["@Partition"]})))
             .answers_error(StatusCode::NOT_FOUND),
+        get("/api/v1/queues/:queue")
+            .query([
+                text("partition", "Only this partition."),
+                text("after", "Where the last page said to go on."),
+                whole("limit", 1, PAGE_ROWS_MAX as u64, "Partitions to answer; 100 unless given."),
+            ])
+            .answers(200, "The queue, and partitions in the order of their creation.", shape(json!({
+                "name": "text", "namespace": "text", "task": "text", "createdAt": "time", "options": "@QueueOptions",
+                "partitions": [{
+                    "id": "text", "name": "text", "createdAt": "time", "total": "whole", "pending": "whole",
+                    "processing": "whole", "oldestMessage": "time?", "newestMessage": "time?",
+                }],
+                "nextAfter": "text?",
+            }))),
         delete("/api/v1/queues/:queue/clear")
             .query([
                 text("partition", "Only this partition."),

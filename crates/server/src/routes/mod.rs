@@ -153,6 +153,7 @@ pub const ROUTES: &[Route] = &[
     route(GET, "/api/v1/resources/tasks", Access::Read, "List tasks.", resources::tasks),
     route(GET, "/api/v1/resources/overview", Access::Read, "Totals over all queues.", resources::overview),
     route(GET, "/api/v1/resources/partitions", Access::Read, "The partitions of `queue`.", resources::partitions),
+    route(GET, "/api/v1/queues/:queue", Access::Read, "One queue with its options and a page of its partitions.", resources::page),
     route(DELETE, "/api/v1/queues/:queue/clear", Access::Admin, "Delete all messages of a queue, or of one `partition`.", resources::clear).at(TimeoutClass::Long),
     route(GET, "/api/v1/elections", Access::Read, "List election groups and their coordinators.", elections::list),
     route(GET, "/api/v1/elections/:group", Access::Read, "One election group; waits for a change with `wait` (milliseconds) and `after` (a version), or streams events with `Accept: text/event-stream`.", elections::look).at(TimeoutClass::Asked(Duration::from_millis(elections::WAIT_MAX_MS))),

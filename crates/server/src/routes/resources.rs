@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use baton_http::Reply;
 use baton_queue::{Counts, PartitionSummary, QueueSummary, Tally};
+use baton_types::limits::PAGE_ROWS_MAX;
 use baton_types::{PartitionId, Timestamp};
 use serde_json::{Value, json};
 
@@ -79,6 +80,46 @@ fn partition_row(partition: &PartitionSummary) -> Value {
         "stats": counters(&partition.counts),
         "oldestMessage": partition.oldest_message_at.map(Timestamp::to_iso_millis),
         "newestMessage": partition.newest_message_at.map(Timestamp::to_iso_millis),
+    })
+}
+
+/// Partitions of a page that does not say how many.
+const PARTITIONS: u64 = 100;
+
+/// Shows one queue with a page of its partitions, which may be a million.
+pub(super) fn page(call: Call) -> Answer {
+    Box::pin(async move {
+        let (partition, after, limit) = {
+            let query = call.query()?;
+            let after = query.number("after", 0, u64::MAX)?.map(PartitionId);
+            let limit = query.number("limit", 1, PAGE_ROWS_MAX as u64)?.unwrap_or(PARTITIONS);
+            (query.owned("partition"), after, usize::try_from(limit).unwrap_or(1))
+        };
+        let is_one = partition.is_some();
+        let page = call.broker().queue_page(call.parameter(0), partition, after, limit).await?;
+        let (queue, partitions) = page.ok_or_else(queue_not_found)?;
+        let next = partitions.last().filter(|_| !is_one && partitions.len() == limit);
+        let row = |partition: &PartitionSummary| {
+            json!({
+                "id": partition.id.to_string(),
+                "name": partition.name,
+                "createdAt": partition.created_at.to_iso_millis(),
+                "total": partition.counts.total,
+                "pending": partition.counts.pending,
+                "processing": partition.counts.processing,
+                "oldestMessage": partition.oldest_message_at.map(Timestamp::to_iso_millis),
+                "newestMessage": partition.newest_message_at.map(Timestamp::to_iso_millis),
+            })
+        };
+        Reply::ok(&json!({
+            "name": queue.spec.name,
+            "namespace": queue.spec.namespace,
+            "task": queue.spec.task,
+            "createdAt": queue.created_at.to_iso_millis(),
+            "options": queue.spec.options,
+            "partitions": partitions.iter().map(row).collect::<Vec<_>>(),
+            "nextAfter": next.map(|partition| partition.id.to_string()),
+        }))
     })
 }
 
