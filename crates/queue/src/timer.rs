@@ -182,7 +182,7 @@ pub fn prepare(
             timers.push((find(tx, queue, key)?, None));
             return Ok(());
         };
-        let payload = sealed(tx, queue, payload, sealer)?;
+        let payload = sealed(tx, owner(queue, partition, transaction_id), queue, payload, sealer)?;
         let old = find(tx, queue, key)?;
         let payload = match payload {
             Ok(payload) => payload,
@@ -214,16 +214,22 @@ pub fn prepare(
     Ok(unsealed.map_or(Ok(Prepared(timers)), Err))
 }
 
+/// Where a timer's payload belongs: to the message that it becomes.
+pub(crate) fn owner<'a>(queue: &'a str, partition: &'a str, transaction_id: &'a str) -> Owner<'a> {
+    Owner::Message { queue, partition, transaction_id: Some(transaction_id.as_bytes()) }
+}
+
 /// The payload as a queue wants it to be kept.
 fn sealed(
     tx: &mut dyn Tx,
+    owner: Owner<'_>,
     queue: &str,
     payload: &Bytes,
     sealer: &Sealer,
 ) -> Result<Result<Bytes, crate::Error>, TxError> {
     let is_secret = tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled);
     Ok(if is_secret && !is_sealed(payload) {
-        sealer.seal(Owner::Queue(queue), payload).map(Bytes::from)
+        sealer.seal(owner, payload).map(Bytes::from)
     } else {
         Ok(payload.clone())
     })
@@ -361,7 +367,8 @@ fn push_all(
     let mut batch = PushBatch::default();
     batch.detour = way.detour.clone();
     for timer in timers {
-        let payload = match sealed(tx, &timer.queue, &timer.payload, &way.sealer)? {
+        let owner = owner(&timer.queue, &timer.partition, &timer.transaction_id);
+        let payload = match sealed(tx, owner, &timer.queue, &timer.payload, &way.sealer)? {
             Ok(payload) => payload,
             Err(error) => return Ok(Err(error)),
         };

@@ -13,7 +13,7 @@ use std::time::Duration;
 use baton_store::{DeadLetter, DeadLetterKey, Queue, Tx, TxError, collect_misses};
 use baton_types::{Offset, PartitionId, QueueId, Timestamp};
 
-use super::dead_letters::{READ_AT_ONCE, push_again};
+use super::dead_letters::{READ_AT_ONCE, push_again, reseal};
 use super::{Broker, PAGE};
 use crate::Error;
 use crate::rules::seal::Sealer;
@@ -341,7 +341,10 @@ fn step(
     }
     match action {
         Action::Replay if !step.letters.is_empty() => {
-            let pushed = match push_again(tx, sealer, queue, &step.letters)? {
+            if let Err(error) = reseal_all(sealer, queue, &mut step.letters) {
+                return Ok(Err(error));
+            }
+            let pushed = match push_again(tx, queue, &step.letters)? {
                 Ok(pushed) => pushed,
                 Err(error) => return Ok(Err(error)),
             };
@@ -356,6 +359,34 @@ fn step(
         Action::Count | Action::CountErrors | Action::Replay => {}
     }
     Ok(Ok(step))
+}
+
+/// Seals letters for their way back. Those that cannot be read are left out: they stay dead letters, and hold up no
+/// other. A server without any key refuses instead.
+fn reseal_all(
+    sealer: &Sealer,
+    queue: &Queue,
+    letters: &mut Vec<(DeadLetter, Arc<str>)>,
+) -> Result<(), Error> {
+    let (mut opener, mut refused) = (sealer.opener(), None);
+    letters.retain_mut(|(letter, partition)| match reseal(sealer, &mut opener, queue, partition, letter) {
+        Ok(()) => true,
+        Err(Error::KeyMissing(reason)) if sealer.can_seal() => {
+            let (partition, offset) = (letter.key.partition.0, letter.key.offset.0);
+            tracing::warn!(
+                partition,
+                offset,
+                reason,
+                "a dead letter cannot be decrypted and is not replayed"
+            );
+            false
+        }
+        Err(error) => {
+            refused = refused.take().or(Some(error));
+            false
+        }
+    });
+    refused.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]

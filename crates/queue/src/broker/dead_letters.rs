@@ -9,7 +9,7 @@ use baton_types::{MessageId, Offset, PartitionId, QueueId, Timestamp, limits};
 use super::queues::FEW;
 use super::{Broker, PAGE};
 use crate::rules::push::{self, PushBatch, Pushed};
-use crate::rules::seal::{Owner, Sealer};
+use crate::rules::seal::{Opener, Owner, Sealer, is_sealed};
 use crate::{DeadLetterFilter, DeadLetterPage, Error, ListedLetter, Replayed};
 
 /// Letters of a queue that are looked at for their causes: the newest.
@@ -87,7 +87,7 @@ impl Broker {
             for ((.., queue), read) in some.iter().zip(read) {
                 let Some((mut letter, partition)) = read else { continue };
                 // One that cannot be read is listed without its payload; its error says why it is a dead letter.
-                letter.payload = opener.open(Owner::Queue(queue), &letter.payload).unwrap_or_default();
+                letter.payload = opener.open_letter(queue, &partition, &letter).unwrap_or_default();
                 bytes += letter.payload.len();
                 let omitted = bytes > limits::POP_BYTES_MAX && !letters.is_empty();
                 if omitted {
@@ -205,10 +205,13 @@ fn replay(
     key: &DeadLetterKey,
 ) -> Result<Result<Option<Replayed>, Error>, TxError> {
     let (letter, row) = (tx.dead_letter(key), tx.partition_by_id(key.partition));
-    let (Some(letter), Some(row)) = (letter?, row?) else { return Ok(Ok(None)) };
+    let (Some(mut letter), Some(row)) = (letter?, row?) else { return Ok(Ok(None)) };
     let Some(queue) = tx.queue_by_id(row.queue)? else { return Ok(Ok(None)) };
+    if let Err(error) = reseal(sealer, &mut sealer.opener(), &queue, &row.name, &mut letter) {
+        return Ok(Err(error));
+    }
     let letters = [(letter, row.name)];
-    let pushed = match push_again(tx, sealer, &queue, &letters)? {
+    let pushed = match push_again(tx, &queue, &letters)? {
         Ok(pushed) => pushed[0],
         Err(error) => return Ok(Err(error)),
     };
@@ -237,11 +240,29 @@ fn fresh_id(letter: &DeadLetter) -> String {
     format!("dlq:{}", original(letter))
 }
 
+/// Seals the payload of a dead letter for the message that it becomes when it is pushed again: that has another
+/// transaction id. A letter from before the queue was encrypted is sealed now.
+pub(super) fn reseal(
+    sealer: &Sealer,
+    opener: &mut Opener<'_>,
+    queue: &Queue,
+    partition: &str,
+    letter: &mut DeadLetter,
+) -> Result<(), Error> {
+    if !queue.spec.options.encryption_enabled && !is_sealed(&letter.payload) {
+        return Ok(());
+    }
+    let payload = opener.open_letter(&queue.spec.name, partition, letter).map_err(Error::KeyMissing)?;
+    let id = fresh_id(letter);
+    let owner = Owner::Message { queue: &queue.spec.name, partition, transaction_id: Some(id.as_bytes()) };
+    letter.payload = sealer.seal(owner, &payload)?.into();
+    Ok(())
+}
+
 /// Appends copies of dead letters of a queue to their partitions, whose names come with them, and removes the letters, in
-/// one decision. A letter whose message was pushed again before stays.
+/// one decision. [`reseal`] has made them ready. A letter whose message was pushed again before stays.
 pub(super) fn push_again(
     tx: &mut dyn Tx,
-    sealer: &Sealer,
     queue: &Queue,
     letters: &[(DeadLetter, Arc<str>)],
 ) -> Result<Result<Vec<Pushed>, Error>, TxError> {
@@ -253,15 +274,6 @@ pub(super) fn push_again(
             trace_id: letter.trace_id,
             producer: letter.producer.as_deref(),
             payload: &letter.payload,
-        };
-        // A letter from before the queue was encrypted is sealed now; one that is sealed stays as it is.
-        let mut space = Vec::new();
-        let message = match queue.spec.options.encryption_enabled {
-            true => match sealer.sealed(&queue.spec.name, &message, &mut space) {
-                Ok(sealed) => sealed,
-                Err(error) => return Ok(Err(error)),
-            },
-            false => message,
         };
         if let Err(error) = batch.add(&queue.spec.name, partition, &message) {
             return Ok(Err(error));

@@ -138,7 +138,7 @@ impl Broker {
             Some(partition) if !out_of_range && entry.offset < tail && (left > 0 || is_first) => {
                 let read =
                     self.read_from(&partition, entry.offset, entry.bytes_max.min(left), is_first).await?;
-                self.opened(&entry.queue, read)?
+                self.opened(entry, read)?
             }
             _ => Vec::new(),
         };
@@ -181,12 +181,16 @@ impl Broker {
         Ok(messages)
     }
 
-    /// The same messages of a queue, with payloads as they were pushed.
-    fn opened(&self, queue: &str, mut messages: Vec<StoredMessage>) -> Result<Vec<StoredMessage>, Error> {
+    /// The same messages of an entry's partition, with payloads as they were pushed.
+    fn opened(
+        &self,
+        entry: &FetchEntry,
+        mut messages: Vec<StoredMessage>,
+    ) -> Result<Vec<StoredMessage>, Error> {
         let mut opener = self.shared.sealer.opener();
         messages
             .iter_mut()
-            .try_for_each(|message| opener.open_message(queue, message))
+            .try_for_each(|message| opener.open_message(&entry.queue, &entry.partition, message))
             .map_err(Error::KeyMissing)?;
         Ok(messages)
     }

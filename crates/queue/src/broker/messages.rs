@@ -41,7 +41,8 @@ impl Broker {
         let mut opener = self.shared.sealer.opener();
         for summary in &mut found {
             // One that cannot be read is listed without its payload.
-            if opener.open_message(&summary.queue.spec.name, &mut summary.message).is_err() {
+            let (queue, partition) = (&summary.queue.spec.name, &summary.partition_name);
+            if opener.open_message(queue, partition, &mut summary.message).is_err() {
                 summary.message.payload = Bytes::new();
             }
         }
@@ -121,9 +122,9 @@ impl Broker {
             Ok(Some(MessageDetail { summary, groups, dead_letter }))
         });
         let Some(mut detail) = detail.await? else { return Ok(None) };
-        let MessageSummary { queue, message, .. } = &mut detail.summary;
+        let MessageSummary { queue, partition_name, message, .. } = &mut detail.summary;
         let mut opener = self.shared.sealer.opener();
-        opener.open_message(&queue.spec.name, message).map_err(Error::KeyMissing)?;
+        opener.open_message(&queue.spec.name, partition_name, message).map_err(Error::KeyMissing)?;
         Ok(Some(detail))
     }
 

@@ -116,8 +116,8 @@ impl Broker {
         let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
         let mut opener = sealer.opener();
         for claim in claims {
-            let queue = &claim.queue;
-            claim.messages.retain_mut(|message| match opener.open_message(queue, message) {
+            let (queue, partition) = (&claim.queue, &claim.partition_name);
+            claim.messages.retain_mut(|message| match opener.open_message(queue, partition, message) {
                 Ok(()) => true,
                 Err(reason) => {
                     let (partition, offset) = (message.partition, message.offset);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use baton_store::{Store, expiry, run};
 
 use super::{Broker, Shared};
-use crate::rules::seal::Owner;
 use crate::timer::{self, Fired, Timer, Way};
 use crate::{Error, kv, lock};
 
@@ -60,7 +59,8 @@ impl Broker {
         let Some(timer) = self.run(move |tx| timer::find(tx, &queue, &key)).await? else { return Ok(None) };
         let payload = {
             let mut opener = self.shared.sealer.opener();
-            opener.open(Owner::Queue(&timer.queue), &timer.payload).map_err(Error::KeyMissing)?
+            let owner = timer::owner(&timer.queue, &timer.partition, &timer.transaction_id);
+            opener.open(owner, &timer.payload).map_err(Error::KeyMissing)?
         };
         Ok(Some(Timer { payload, ..timer }))
     }

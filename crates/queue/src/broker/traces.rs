@@ -70,12 +70,14 @@ impl Broker {
         let mut opener = self.shared.sealer.opener();
         for mut found in found {
             found.trace = found.trace.opened(&mut opener);
-            if found.partition.is_some() && bytes < limits::POP_BYTES_MAX {
-                let (partition, offset) = (found.trace.partition, found.trace.offset);
-                found.message = resolve::read_one(&self.shared.store, partition, offset).await?;
+            if let Some(partition) = &found.partition
+                && bytes < limits::POP_BYTES_MAX
+            {
+                let (id, offset) = (found.trace.partition, found.trace.offset);
+                found.message = resolve::read_one(&self.shared.store, id, offset).await?;
                 let queue = found.queue.as_deref().unwrap_or_default();
                 if let Some(message) = &mut found.message
-                    && opener.open_message(queue, message).is_err()
+                    && opener.open_message(queue, partition, message).is_err()
                 {
                     found.message = None;
                 }

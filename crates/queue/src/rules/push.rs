@@ -129,7 +129,7 @@ impl PushBatch {
             let mut block = MessageBlock::default();
             if wanted(&part.queue) {
                 for message in part.block.messages() {
-                    block.push(&sealer.sealed(&part.queue, &message, &mut Vec::new())?);
+                    block.push(&sealer.sealed(&part.queue, &part.partition, &message, &mut Vec::new())?);
                 }
             } else {
                 block = part.block.clone();

@@ -3,7 +3,9 @@
 //! A sealed payload stands where the payload would, so nothing else knows of it: a zero byte and three more, which no
 //! JSON text begins with, the id of the key (8 bytes), the salt (16), a counter (8), then what AES-256-GCM made of
 //! the payload, with its tag. The header and where the payload belongs ([`Owner`]) are authenticated with it, so that
-//! bytes that are moved to another queue do not open; payloads with the first mark, from before that, open anywhere.
+//! bytes that are moved to another message do not open. The mark is the format: 3 binds a message to its queue, its
+//! partition and its transaction id, 2 bound it to its queue only, 1 to nothing. All three open, each by its own rule
+//! only: the mark is part of the header, so bytes of one format do not open as another one.
 //! Each start of a server draws a salt and derives a key of its own from it and the key that was set, and counts from
 //! there: a nonce never comes twice, however many messages there are. Always: the first key of a ring seals, every
 //! one opens; keys are never printed. Not here: which queues are sealed (`push` insists on it), transaction ids and
@@ -14,7 +16,8 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use baton_store::{NewMessage, StoredMessage};
+use baton_store::{DeadLetter, NewMessage, StoredMessage};
+use baton_types::MessageId;
 use bytes::Bytes;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::{digest, hkdf};
@@ -22,7 +25,9 @@ use rustc_hash::FxHashSet;
 
 use crate::Error;
 
-const MARK: [u8; 4] = [0, b'B', b'E', 2];
+const MARK: [u8; 4] = [0, b'B', b'E', 3];
+/// The mark of messages that are bound to their queue only, and of records.
+const QUEUE_MARK: [u8; 4] = [0, b'B', b'E', 2];
 /// The mark of payloads that are bound to no owner.
 const UNBOUND_MARK: [u8; 4] = [0, b'B', b'E', 1];
 const KEY_BYTES: usize = 32;
@@ -40,15 +45,22 @@ type Salt = [u8; SALT_BYTES];
 
 /// Whether a payload is sealed.
 pub fn is_sealed(payload: &[u8]) -> bool {
-    payload.starts_with(&MARK) || payload.starts_with(&UNBOUND_MARK)
+    [MARK, QUEUE_MARK, UNBOUND_MARK].iter().any(|mark| payload.starts_with(mark))
 }
 
-/// Where a sealed payload belongs. A message's place in its queue is not part of it: it is not known before the message is
-/// stored, and a dead letter outlives its partition.
+/// Where a sealed payload belongs. A message's offset is not part of it, nor is the id that the server gives to a message
+/// without one: neither is known before the message is stored.
 #[derive(Clone, Copy, Debug)]
 pub enum Owner<'a> {
-    /// To a queue of this name, as a message of it.
-    Queue(&'a str),
+    /// To a message.
+    Message {
+        /// Its queue.
+        queue: &'a str,
+        /// The name of its partition.
+        partition: &'a str,
+        /// The transaction id that its producer gave.
+        transaction_id: Option<&'a [u8]>,
+    },
     /// To the record with this key.
     Record(&'a str),
 }
@@ -56,12 +68,23 @@ pub enum Owner<'a> {
 impl Owner<'_> {
     /// What is authenticated with a payload that has this header.
     fn authenticated(self, header: &[u8]) -> Vec<u8> {
-        if !header.starts_with(&MARK) {
+        if header.starts_with(&UNBOUND_MARK) {
             return header.to_vec();
         }
         match self {
-            Self::Queue(name) => [header, b"q", name.as_bytes()].concat(),
             Self::Record(key) => [header, b"r", key.as_bytes()].concat(),
+            Self::Message { queue, .. } if header.starts_with(&QUEUE_MARK) => {
+                [header, b"q", queue.as_bytes()].concat()
+            }
+            Self::Message { queue, partition, transaction_id } => {
+                // With its length, a name never runs into the next one.
+                let length = |name: &str| (name.len() as u64).to_le_bytes();
+                let (queue_length, partition_length) = (length(queue), length(partition));
+                let names =
+                    [&queue_length, queue.as_bytes(), &partition_length, partition.as_bytes()].concat();
+                let id: [&[u8]; 2] = transaction_id.map_or([b"0", b""], |id| [b"1", id]);
+                [header, b"m", &names, id[0], id[1]].concat()
+            }
         }
     }
 }
@@ -224,17 +247,19 @@ impl Sealer {
         self.queues.read().unwrap_or_else(PoisonError::into_inner).contains(queue)
     }
 
-    /// The same message of a queue, sealed.
+    /// The same message of a partition, sealed.
     pub fn sealed<'a>(
         &self,
         queue: &str,
+        partition: &str,
         message: &NewMessage<'a>,
         space: &'a mut Vec<u8>,
     ) -> Result<NewMessage<'a>, Error> {
         if is_sealed(message.payload) {
             return Ok(*message);
         }
-        *space = self.seal(Owner::Queue(queue), message.payload)?;
+        let transaction_id = message.transaction_id.map(str::as_bytes);
+        *space = self.seal(Owner::Message { queue, partition, transaction_id }, message.payload)?;
         Ok(NewMessage { payload: space, ..*message })
     }
 }
@@ -291,12 +316,34 @@ impl Opener<'_> {
         }
     }
 
-    /// Opens a message of a queue where it stands, or says why it cannot be read.
-    pub fn open_message(&mut self, queue: &str, message: &mut StoredMessage) -> Result<(), String> {
+    /// Opens a message of a partition where it stands, or says why it cannot be read.
+    pub fn open_message(
+        &mut self,
+        queue: &str,
+        partition: &str,
+        message: &mut StoredMessage,
+    ) -> Result<(), String> {
         if is_sealed(&message.payload) {
-            message.payload = self.open(Owner::Queue(queue), &message.payload)?;
+            let transaction_id = message.transaction_id.as_deref();
+            message.payload =
+                self.open(Owner::Message { queue, partition, transaction_id }, &message.payload)?;
         }
         Ok(())
+    }
+
+    /// The payload of a dead letter of a partition, or why it cannot be read.
+    pub fn open_letter(
+        &mut self,
+        queue: &str,
+        partition: &str,
+        letter: &DeadLetter,
+    ) -> Result<Bytes, String> {
+        let own_id =
+            || MessageId::new(letter.created_at, letter.key.partition, letter.key.offset).to_string();
+        // A letter without the producer's id carries the server's, which was not known when the message was sealed.
+        let is_given = !is_sealed(&letter.payload) || letter.transaction_id != own_id();
+        let transaction_id = is_given.then_some(letter.transaction_id.as_bytes());
+        self.open(Owner::Message { queue, partition, transaction_id }, &letter.payload)
     }
 }
 
@@ -306,11 +353,26 @@ mod tests {
 
     use super::*;
 
-    const OWNER: Owner<'_> = Owner::Queue("q");
+    const OWNER: Owner<'_> = message("q", "p", Some("t"));
 
     /// Made with key 1 before payloads were bound to their owners.
     const UNBOUND: &str = "004245015577d0eacacbedeb000102030405060708090a0b0c0d0e0f030\
         0000000000000c3cde2f4aaddedd100768a8c37be09893e433c85c0a6e1";
+
+    /// Made with key 1 for queue `q` before messages were bound to their partitions and transaction ids.
+    const OF_QUEUE: &str = "004245025577d0eacacbedeb000102030405060708090a0b0c0d0e0f04\
+        000000000000006d88765924037be03b557f2a191ecf5dc835eb2f3b1e73";
+    /// Made then with key 1 for the record `k`.
+    const OF_RECORD: &str = "004245025577d0eacacbedeb000102030405060708090a0b0c0d0e0f05\
+        00000000000000e9bdd7ad840754ee944e877ed2c24cb0dfab636d51cdb2";
+
+    const fn message<'a>(queue: &'a str, partition: &'a str, id: Option<&'a str>) -> Owner<'a> {
+        let transaction_id = match id {
+            Some(id) => Some(id.as_bytes()),
+            None => None,
+        };
+        Owner::Message { queue, partition, transaction_id }
+    }
 
     fn ring(keys: &[u8]) -> Keyring {
         let keys: Vec<_> = keys.iter().map(|key| hex(&[*key; KEY_BYTES])).collect();
@@ -331,21 +393,62 @@ mod tests {
     #[test]
     fn a_payload_opens_where_it_belongs_only() {
         let sealer = Sealer::new(ring(&[1]));
-        let owners = [Owner::Queue("a"), Owner::Queue("ab"), Owner::Record("a")];
+        let owners = [
+            message("a", "p", Some("t")),
+            message("ab", "p", Some("t")),
+            // Another message of the partition, with and without an id, and the same id in another partition.
+            message("a", "p", Some("u")),
+            message("a", "p", Some("")),
+            message("a", "p", None),
+            message("a", "q", Some("t")),
+            // The same letters, cut in other places.
+            message("ap", "", Some("t")),
+            message("", "ap", Some("t")),
+            message("a", "pt", Some("")),
+            message("a", "p1t", None),
+            Owner::Record("a"),
+        ];
         for (place, owner) in owners.iter().enumerate() {
             let sealed = Bytes::from(sealer.seal(*owner, b"1").unwrap());
             for (other_place, other) in owners.iter().enumerate() {
                 let opened = sealer.opener().open(*other, &sealed);
                 assert_eq!(opened.is_ok(), place == other_place, "{owner:?} as {other:?}");
             }
-            // The mark cannot be exchanged for that of payloads that open anywhere.
-            let unbound = [&UNBOUND_MARK[..], &sealed[MARK.len()..]].concat();
-            assert!(sealer.opener().open(*owner, &unbound.into()).is_err());
+            // The mark cannot be exchanged for one of payloads that open in more places.
+            for mark in [QUEUE_MARK, UNBOUND_MARK] {
+                let loose = [&mark[..], &sealed[MARK.len()..]].concat();
+                assert!(sealer.opener().open(*owner, &loose.into()).is_err(), "{owner:?} as {mark:?}");
+            }
         }
-        let unbound = Bytes::from(unhex(UNBOUND).unwrap());
-        assert!(is_sealed(&unbound));
-        for owner in owners {
-            assert_eq!(sealer.opener().open(owner, &unbound).unwrap(), &b"{\"n\":1}"[..]);
+    }
+
+    /// Payloads of both older formats open by their own rules, and not under another mark.
+    #[test]
+    fn payloads_of_older_formats_still_open() {
+        let sealer = Sealer::new(ring(&[1]));
+        let opened = |owner, payload: &[u8]| sealer.opener().open(owner, &Bytes::copy_from_slice(payload));
+        let [unbound, of_queue, of_record] = [UNBOUND, OF_QUEUE, OF_RECORD].map(|text| unhex(text).unwrap());
+        assert!([&unbound, &of_queue, &of_record].iter().all(|payload| is_sealed(payload)));
+        let same_queue = [OWNER, message("q", "other", None)];
+        let elsewhere = [message("other", "p", Some("t")), Owner::Record("k")];
+        for owner in same_queue.into_iter().chain(elsewhere) {
+            assert_eq!(opened(owner, &unbound).unwrap(), &b"{\"n\":1}"[..]);
+        }
+        for owner in same_queue {
+            assert_eq!(opened(owner, &of_queue).unwrap(), &b"{\"n\":2}"[..]);
+            assert!(opened(owner, &of_record).is_err());
+        }
+        assert_eq!(opened(Owner::Record("k"), &of_record).unwrap(), &b"{\"n\":3}"[..]);
+        for owner in elsewhere {
+            assert!(opened(owner, &of_queue).is_err(), "{owner:?}");
+        }
+        for (payload, own) in [(unbound, UNBOUND_MARK), (of_queue, QUEUE_MARK), (of_record, QUEUE_MARK)] {
+            for mark in [MARK, QUEUE_MARK, UNBOUND_MARK].into_iter().filter(|mark| *mark != own) {
+                let relabelled = [&mark[..], &payload[MARK.len()..]].concat();
+                for owner in same_queue.into_iter().chain(elsewhere) {
+                    assert!(opened(owner, &relabelled).is_err(), "{own:?} as {mark:?} for {owner:?}");
+                }
+            }
         }
     }
 
@@ -377,11 +480,25 @@ mod tests {
             let mut changed = sealed.clone();
             let place = place.index(changed.len());
             changed[place] ^= flip;
-            if place >= MARK.len() {
+            if is_sealed(&changed) {
                 prop_assert!(opener.open(OWNER, &changed.into()).is_err());
             }
             prop_assert!(opener.open(OWNER, &Bytes::copy_from_slice(&sealed[..sealed.len() - 1])).is_err());
             prop_assert!(opener.open(OWNER, &Bytes::copy_from_slice(&sealed[..9])).is_err());
+        }
+
+        #[test]
+        fn a_message_opens_in_its_own_place_and_in_no_other(
+            place in ("[ab]{0,2}", "[ab]{0,2}", prop::option::of("[ab]{0,2}")),
+            other in ("[ab]{0,2}", "[ab]{0,2}", prop::option::of("[ab]{0,2}")),
+            payload in prop::collection::vec(any::<u8>(), 0..50),
+        ) {
+            let sealer = Sealer::new(ring(&[7]));
+            let [owner, elsewhere] =
+                [&place, &other].map(|(queue, partition, id)| message(queue, partition, id.as_deref()));
+            let sealed = Bytes::from(sealer.seal(owner, &payload).unwrap());
+            prop_assert_eq!(&sealer.opener().open(owner, &sealed).unwrap()[..], &payload[..]);
+            prop_assert_eq!(sealer.opener().open(elsewhere, &sealed).is_ok(), place == other);
         }
     }
 }
