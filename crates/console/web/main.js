@@ -78,8 +78,11 @@ async function open() {
   const name = rest.length && DETAILS[place] && SCREENS[DETAILS[place]] ? DETAILS[place] : place;
   const key = [name, ...rest].join("/");
   for (const anchor of document.querySelectorAll("[data-place]")) {
-    if (anchor.getAttribute("data-place") === place) anchor.setAttribute("aria-current", "page");
-    else anchor.removeAttribute("aria-current");
+    if (anchor.getAttribute("data-place") === place) {
+      anchor.setAttribute("aria-current", "page");
+      // Where the screens stand in a row that scrolls, the one that is shown is in sight.
+      if (anchor.parentElement) anchor.parentElement.scrollLeft = /** @type {HTMLElement} */ (anchor).offsetLeft - 90;
+    } else anchor.removeAttribute("aria-current");
   }
   if (key === shownHash && context) {
     context.params = params;

@@ -189,7 +189,7 @@ function kinds(all, chosen) {
     const own = kind ? all.filter((one) => one.kind === kind) : all;
     const next = Math.min(...own.map((one) => one.until).filter((until) => until > serverNow()));
     const free = own.filter((one) => !one.owner).length;
-    const note = free ? h("span.note.bad-text", null, `${free} free`) : Number.isFinite(next) ? h("span.note", { "data-until": Math.round(next) }, "next in ", h("span", null, countdown(next - serverNow()))) : h("span.note", null, own.length ? "kept by heartbeats" : "none");
+    const note = free ? h("span.note.bad-text", null, `${free} free`) : Number.isFinite(next) ? h("span.note", null, `next in ${countdown(next - serverNow())}`) : h("span.note", null, own.length ? "kept by heartbeats" : "none");
     return h("button.tile.kind", { type: "button", key: kind, "aria-pressed": String(kind === chosen), onclick: () => adjust({ kind, service: null }) }, h("span.name", null, kind ? h("i", { class: `k-${kind}`, "aria-hidden": "true" }) : null, name), h("span.value", null, count(own.length)), note);
   };
   return h("div.tiles", { role: "group", "aria-label": "Kind of lease" }, button("", "All"), KINDS.map(([kind, name]) => button(kind, name)));

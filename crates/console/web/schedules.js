@@ -13,6 +13,8 @@ import { payload } from "./viewer.js";
 
 const PAST_MS = 6 * 3_600_000;
 const COMING_MS = 18 * 3_600_000;
+/** Fires that are drawn one by one on the strip of a schedule. */
+const DRAWN_MAX = 150;
 
 /** @param {Context} ctx */
 export const title = (ctx) => ctx.path[0] ?? "Schedules";
@@ -86,24 +88,26 @@ function strip(schedules, now) {
   const [from, to] = [now - PAST_MS, now + COMING_MS];
   const at = (/** @type {number} */ time) => `${(((time - from) / (to - from)) * 100).toFixed(2)}%`;
   const rows = schedules.slice(0, 14).map((one) => {
-    const coming = one.enabled === false ? [] : fires(one, now, to);
+    const [coming, dense] = one.enabled === false ? [[], false] : fires(one, now, to);
     const past = one.lastFire ? [Date.parse(one.lastFire.firedAt)].filter((time) => time >= from) : [];
-    return h("div.line", { key: one.id }, h("a.cut", { href: link("schedules", one.id) }, one.id), h("div.track", { role: "img", "aria-label": `${words(one)}; ${plural(coming.length, "fire")} in the coming ${duration(COMING_MS)}` },
-      past.map((/** @type {number} */ time) => h("i", { class: "past", key: `p${time}`, title: `fired ${full(time)}`, style: { left: at(time) } })), coming.map((/** @type {number} */ time) => h("i", { key: `${time}`, title: full(time), style: { left: at(time) } })), h("s", { style: { left: at(now) } })));
+    const often = dense ? h("i.dense", { title: words(one), style: { left: at(coming[0] ?? now), width: `${(((to - (coming[0] ?? now)) / (to - from)) * 100).toFixed(2)}%` } }) : null;
+    return h("div.line", { key: one.id }, h("a.cut", { href: link("schedules", one.id) }, one.id), h("div.track", { role: "img", "aria-label": dense ? words(one) : `${words(one)}; ${plural(coming.length, "fire")} in the coming ${duration(COMING_MS)}` },
+      often, past.map((/** @type {number} */ time) => h("i", { class: "past", key: `p${time}`, title: `fired ${full(time)}`, style: { left: at(time) } })), dense ? null : coming.map((/** @type {number} */ time) => h("i", { key: `${time}`, title: full(time), style: { left: at(time) } })), h("s", { style: { left: at(now) } })));
   });
   const labels = [0, 0.25, 0.5, 0.75, 1].map((step) => h("span", { style: { left: `${step * 100}%` } }, axisTime(from + step * (to - from), 3_600_000)));
   return h("div.day", null, rows, h("div.line", { "aria-hidden": "true" }, h("span"), h("div.hours", null, labels)));
 }
 
-/** The coming fires as far as the server has told them; those of an interval follow from the first. */
-/** @param {any} one @param {number} now @param {number} to */
+/** The coming fires as far as the server has told them, and whether they are too many to be drawn one by one. Those of an
+ * interval follow from the first. */
+/** @param {any} one @param {number} now @param {number} to @returns {[number[], boolean]} */
 function fires(one, now, to) {
   const told = one.nextFires.map((/** @type {string} */ time) => Date.parse(time)).filter((/** @type {number} */ time) => time >= now && time <= to);
-  if (one.kind !== "interval" || !told.length) return told;
-  const width = Math.max(one.everyMs, (to - now) / 200);
+  if (one.kind !== "interval" || !told.length) return [told, false];
+  if ((to - told[0]) / one.everyMs > DRAWN_MAX) return [told, true];
   const all = [];
-  for (let time = told[0]; time <= to; time += width) all.push(time);
-  return all;
+  for (let time = told[0]; time <= to; time += one.everyMs) all.push(time);
+  return [all, false];
 }
 
 /** @param {Context} ctx @param {any} data */

@@ -66,7 +66,7 @@ export function facts(pairs) {
 /** A number that matters, with its name. */
 /** @param {string} name @param {any} value @param {{tone?: string | undefined, note?: any, href?: string, more?: any}} [given] */
 export function tile(name, value, given = {}) {
-  const inside = [h("span.name", null, name), h("span.value", { class: `${given.tone ?? ""}${typeof value === "string" && value.length > 9 ? " long" : ""}`, title: typeof value === "string" && value.length > 9 ? value : undefined }, value), given.note ? h("span.note", null, given.note) : null, given.more ?? null];
+  const inside = [h("span.name", null, name), h("span.value", { class: `${given.tone ?? ""}${typeof value === "string" && value.length > 8 ? " long" : ""}`, title: typeof value === "string" && value.length > 8 ? value : undefined }, value), given.note ? h("span.note", null, given.note) : null, given.more ?? null];
   return given.href ? h("a.tile", { key: name, href: given.href }, inside) : h("div.tile", { key: name }, inside);
 }
 
