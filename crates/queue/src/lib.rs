@@ -13,7 +13,6 @@ mod error;
 pub mod kv;
 pub mod lock;
 mod rules;
-pub mod timer;
 mod wait;
 
 pub use broker::history::{Gauges, Minute};
@@ -37,6 +36,7 @@ pub use rules::stream::{
     Cycle, CycleAck, CycleAcked, Cycled, KEY_BYTES_MAX, NewQuery, Registered, StateChange, StateRow,
     VALUE_BYTES_MAX, Wanted,
 };
+pub use rules::timer;
 pub use rules::trace::{DATA_BYTES_MAX, NAMES_MAX, NameCount, NewTrace, PER_MESSAGE_MAX, Trace};
 pub use rules::transaction::{
     LEASE, Place, Refusal, Repeatable, Ridden, Rider, Step, StepResult, Transaction, TransactionResult,

@@ -293,7 +293,7 @@ impl Bench {
             self.work(step).await;
         }
         self.consume("q", "g", 0).await;
-        // A queue and a group that live for a while, one that waits for more, and leases that nobody acks.
+        // A queue and a group that live for a while, one that waits for more, and leases that get no ack.
         let fleeting = format!("fleeting-{}", step / 10);
         self.push(&fleeting, step).await;
         self.consume(&fleeting, "g", 1).await;

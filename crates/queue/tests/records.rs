@@ -461,7 +461,7 @@ async fn a_timer_of_an_encrypted_queue_waits_encrypted() {
     let directory = tempfile::tempdir().unwrap();
     let (start, key) = (Timestamp::from_micros(1_800_000_000_000_000), "07".repeat(32));
     let bench = Bench::open_with(directory.path(), start, &key);
-    // Set before the queue exists, so nobody could know.
+    // Set before the queue exists, so nothing says that it must be encrypted.
     bench.schedule("early", SECOND).await;
     let options = serde_json::json!({"encryptionEnabled": true});
     bench.broker.configure("later", None, None, options.as_object().unwrap(), false).await.unwrap();

@@ -650,7 +650,7 @@ async fn an_answer_holds_no_more_bytes_than_it_may_and_the_rest_comes_next() {
     assert_eq!(bench.texts(from("q")).await.len(), 2);
 }
 
-// Waiting. Real time, for what is shown is that nobody waits longer than needed.
+// Waiting. In real time, because these tests show that no pop waits longer than needed.
 
 fn waiting(queue: &str) -> PopRequest {
     PopRequest { wait: Some(20 * SECOND), ..from(queue) }

@@ -170,7 +170,7 @@ async fn the_modes_and_the_spool_outlive_the_broker() {
     assert!(bench.pop("q", "p", QUEUE_MODE).await.is_none());
     assert_eq!(bench.queue_names().await, [""; 0]);
     bench.broker.spool_pushes(false).await.unwrap();
-    // Draining goes on where it was, whoever began it.
+    // Draining goes on where it was, whichever process began it.
     let bench = bench.restart().await;
     bench.drained().await;
     assert!(bench.pop("q", "p", QUEUE_MODE).await.is_none(), "pops are still stopped");

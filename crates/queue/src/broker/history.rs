@@ -237,7 +237,7 @@ fn read(key: &str, value: &[u8]) -> Option<Minute> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::metrics::PushCount;
+    use crate::rules::push_count::PushCount;
 
     fn pushes(meters: &Meters, queue: &str, messages: u64) {
         let mut count = PushCount::default();

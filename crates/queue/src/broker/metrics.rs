@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 
 use crate::rules::ack::Acked;
 use crate::rules::pop::Popped;
+use crate::rules::push_count::PushCount;
 
 /// Queues with counters of their own.
 const QUEUES_MAX: usize = 10_000;
@@ -34,7 +35,7 @@ macro_rules! counters {
         pub struct Tally {
             $($(#[$doc])* pub $name: u64,)+
             $($(#[$later_doc])* pub $later: u64,)+
-            /// The most pops that waited at once, as far as somebody looked.
+            /// The most pops that waited at once, of all moments that were sampled.
             pub parked: u64,
             /// The longest that a message waited, in milliseconds.
             pub lag_max_ms: u64,
@@ -191,30 +192,6 @@ impl Default for Meters {
             durations: std::array::from_fn(|_| Histogram::new(DURATION_BOUNDS)),
             timers: AtomicU64::new(0),
         }
-    }
-}
-
-/// Counts of one push by queue: its messages, made before it is sent off, and the partitions that it created.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PushCount {
-    messages: Vec<(Arc<str>, u64)>,
-    created: Vec<(Arc<str>, u64)>,
-}
-
-impl PushCount {
-    pub fn add(&mut self, queue: &Arc<str>, messages: u64) {
-        add_to(&mut self.messages, queue, messages);
-    }
-
-    pub fn add_created(&mut self, queue: &Arc<str>) {
-        add_to(&mut self.created, queue, 1);
-    }
-}
-
-fn add_to(counts: &mut Vec<(Arc<str>, u64)>, queue: &Arc<str>, more: u64) {
-    match counts.iter_mut().find(|(name, _)| name == queue) {
-        Some((_, count)) => *count += more,
-        None => counts.push((queue.clone(), more)),
     }
 }
 

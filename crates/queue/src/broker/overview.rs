@@ -73,7 +73,7 @@ impl Broker {
                 return Ok(young);
             }
             let broker = self.clone();
-            // As a task, the only one, so that whoever asks next has them, though nobody waits any more.
+            // One task, which goes on when its caller leaves, so that the next caller has the numbers.
             let counting = tokio::spawn(async move {
                 let _turn = turn;
                 broker.count().await

@@ -110,8 +110,8 @@ impl Broker {
         Ok((messages, if complete { range.to } else { end }))
     }
 
-    /// Opens sealed messages. Those that nobody can read any more are taken out, and become dead letters, so that they are
-    /// in nobody's way; a server without any key was rather forgotten to be given one, and refuses instead.
+    /// Opens sealed messages. Those whose key is gone are taken out and become dead letters, so that they block no
+    /// consumer. A server without any key refuses instead: its operator probably forgot to set one.
     fn open(&self, claims: &mut [Claim]) -> Result<Vec<Unreadable>, Error> {
         let (mut unreadable, sealer) = (Vec::new(), &self.shared.sealer);
         let mut opener = sealer.opener();

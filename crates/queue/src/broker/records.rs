@@ -6,7 +6,7 @@ use std::time::Duration;
 use baton_store::{Store, expiry, run};
 
 use super::{Broker, Shared};
-use crate::timer::{self, Fired, Timer, Way};
+use crate::rules::timer::{self, Fired, Timer, Way};
 use crate::{Error, kv, lock};
 
 /// The longest pause between two looks for timers: another server on the same store may have set one and died.

@@ -176,7 +176,7 @@ pub async fn find_indexed(
     Ok(found.await?)
 }
 
-/// Finds the messages that acks mean whose ids nobody remembers: among those that the live lease holds, then among
+/// Finds the messages of acks whose ids are not remembered: among those that the live lease holds, then among
 /// those around the group's place.
 pub async fn find_held(
     store: &Arc<dyn Store>,

@@ -307,7 +307,7 @@ fn decide(
     retries.spend(charged);
     let finished = cursor.finished.get_or_insert_default();
     let before = finished.len();
-    // Whoever is done with the newest is done with all that it stands for.
+    // An ack of the newest message finishes all that it stands for.
     let first = |offset: Offset| if conflation { cursor.next.min(offset) } else { offset };
     let done =
         of(AckStatus::Completed).map(|(offset, _)| *offset).chain(dead.iter().map(|(offset, ..)| *offset));

@@ -290,7 +290,7 @@ pub fn seek_partition(
     Ok(before)
 }
 
-/// Sets the next offset that a group reads of a partition. Whoever holds messages of it holds them no more.
+/// Sets the next offset that a group reads of a partition. A live lease on it ends.
 pub fn place(
     tx: &mut dyn Tx,
     queue: &Queue,

@@ -19,7 +19,7 @@ use crate::Error;
 use crate::rules::push::{self, PushBatch};
 use crate::rules::seal::Sealer;
 
-/// The queue that spooled messages wait in. Nobody can name it, and no listing shows it.
+/// The queue that spooled messages wait in. No call can name it, and no listing shows it.
 pub const SPOOL: &str = "__baton_spool__";
 
 const RECORD: &str = "system/maintenance";

@@ -81,7 +81,7 @@ pub fn arrive(tx: &mut dyn Tx, spool: &str, run: &Run, detour: &Detour) -> Resul
         return Ok(Drained::Stale);
     }
     if maintenance::heeded(tx, detour)? != PushMode::Direct {
-        // Whoever stops pushes means these too: they wait where they are, also behind what waits there.
+        // A stop of pushes covers these too: they wait where they are, also behind what waits there.
         return Ok(Drained::Stale);
     }
     let prepared = match push::prepare(tx, run.messages())? {

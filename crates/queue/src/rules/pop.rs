@@ -14,13 +14,12 @@ use baton_store::{
     collect_misses,
 };
 use baton_store::{Error, Tx, TxError};
-use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, Timestamp};
+use baton_types::{GroupId, LeaseId, Offset, PartitionId, QUEUE_MODE, QueueId, Timestamp};
 
 use crate::rules::cursor::{beginning, current_cursor, passed_over, settle, skip_to};
 use crate::rules::maintenance::is_hidden;
 use crate::rules::push::ensure_queue;
 use crate::rules::quota;
-use crate::wait::Spot;
 
 /// A window that never closes because pushes keep coming is closed after this many of its lengths.
 const WINDOWS_MAX: u32 = 10;
@@ -91,8 +90,7 @@ pub struct PopRequest {
     pub lease: Option<Duration>,
     /// Where the group begins if it is new.
     pub subscription: Subscription,
-    /// The lease to take, if somebody has chosen one, so that whoever waits for the answer can give back what it never
-    /// got.
+    /// The lease to take, if the caller has chosen one: it can then give back messages whose answer never came.
     pub attempt: Option<LeaseId>,
     /// Whether the group, if it is new, is only ever to be given the newest message of a partition.
     pub conflation: bool,
@@ -124,6 +122,16 @@ pub struct Claim {
     pub messages: Vec<StoredMessage>,
 }
 
+/// A queue that a pop read for a group. Its events concern the pops of that group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchedQueue {
+    pub queue: QueueId,
+    /// The group's number there.
+    pub group: GroupId,
+    /// The queue's name.
+    pub name: Arc<str>,
+}
+
 /// What a decision to pop came to, before any payload is read.
 #[derive(Debug, Default)]
 pub struct Decided {
@@ -131,7 +139,7 @@ pub struct Decided {
     pub at: Timestamp,
     pub claims: Vec<Range>,
     /// The queues that were looked at.
-    pub looked_at: Vec<Spot>,
+    pub looked_at: Vec<WatchedQueue>,
     /// The partition, when one was named and exists.
     pub partition: Option<PartitionId>,
     /// Whether the group is only given the newest message of each partition.
@@ -272,7 +280,7 @@ fn pop_any(
     }
     let due = tx.next_ready_at(group.id)?;
     note_due(tx, due, decided);
-    decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
+    decided.looked_at.push(WatchedQueue { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     Ok(())
 }
 
@@ -287,7 +295,7 @@ fn pop_one(
 ) -> Result<(), TxError> {
     let group = subscribe(tx, queue, request)?;
     decided.conflation = group.conflation;
-    decided.looked_at.push(Spot { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
+    decided.looked_at.push(WatchedQueue { queue: queue.id, group: group.id, name: queue.spec.name.clone() });
     let Some(partition) = tx.partition(queue.id, name)? else { return Ok(()) };
     decided.partition = Some(partition.id);
     let cursor = tx.cursor(group.id, partition.id)?;
@@ -417,7 +425,7 @@ fn visible_end(
     }
     let head = match tx.message(partition.id, next) {
         Ok(Some(head)) => head,
-        // A damaged message is offered, so that whoever reads it is told; other partitions go on.
+        // A damaged message is offered, so that its reader gets the error; other partitions go on.
         Ok(None) | Err(TxError::Failed(Error::Corrupt(_))) => return Ok(Visible::Until(partition.tail)),
         Err(stop) => return Err(stop),
     };

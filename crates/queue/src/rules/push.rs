@@ -18,9 +18,9 @@ use bytes::Bytes;
 use rustc_hash::FxHashMap;
 
 use crate::Error;
-use crate::broker::metrics::PushCount;
 use crate::rules::cursor;
 use crate::rules::maintenance::{self, Detour, Place, PushMode};
+use crate::rules::push_count::PushCount;
 use crate::rules::seal::{Sealer, is_sealed};
 use crate::rules::{dedup_release, quota};
 

@@ -1,7 +1,7 @@
 //! Retention: which messages are given up, by age alone or once everyone has finished them.
 //!
 //! A pop hides what is too old the moment it is; this frees the space. Whole segments go, a page of partitions
-//! per decision, so that nobody waits long.
+//! per decision, so that no call waits long.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ fn first_kept(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<O
     Ok(first)
 }
 
-/// The first message that some group has not finished; `None` when nobody reads the queue.
+/// The first message that some group has not finished; `None` when no group reads the queue.
 fn finished_by_all(tx: &mut dyn Tx, queue: &Queue, partition: &Partition) -> Result<Option<Offset>, TxError> {
     let mut lowest = None;
     collect_misses(tx.groups(queue.id)?, |group| {

@@ -1,4 +1,4 @@
-//! Payloads at rest that only whoever has the key can read.
+//! Payloads that are encrypted at rest.
 //!
 //! A sealed payload stands where the payload would, so nothing else knows of it: a zero byte and three more, which no
 //! JSON text begins with, the id of the key (8 bytes), the salt (16), a counter (8), then what AES-256-GCM made of

@@ -14,8 +14,8 @@ use bytes::Bytes;
 
 use crate::rules::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
 use crate::rules::seal::Sealer;
-use crate::rules::{cursor, group, push, quota};
-use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv, timer};
+use crate::rules::{cursor, group, push, quota, timer};
+use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv};
 
 /// One step.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
-//! Messages that were granted to a consumer and that nobody can read, because their key is gone.
+//! Messages that were granted to a consumer and cannot be read, because their key is gone.
 //!
-//! They become dead letters, still sealed, with the reason; so they are in nobody's way, and can be pushed again
+//! They become dead letters, still sealed, with the reason; so they block no consumer, and can be pushed again
 //! once the key is back. Always: also where the queue keeps no dead letters, for nothing may be lost because a
 //! setting was. Start at [`bury`].
 
@@ -10,7 +10,7 @@ use baton_types::{LeaseId, Offset, PartitionId};
 
 use crate::rules::ack::{self, AckItem, LeaseClaim, RepeatedAck, Resolved};
 
-/// A message that nobody can read.
+/// A message that cannot be read.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
     pub partition: PartitionId,

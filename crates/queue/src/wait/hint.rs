@@ -13,7 +13,7 @@ use baton_types::{GroupId, QueueId};
 pub enum News<'a> {
     /// A waiting pop may go on.
     Happened(Event),
-    /// A group has begun to wait here for a queue, or nobody of it waits any more.
+    /// A group has begun to wait here for a queue, or its last waiting pop has ended.
     Waits {
         /// The queue.
         queue: QueueId,

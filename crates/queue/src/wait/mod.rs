@@ -9,4 +9,4 @@ mod recheck_schedule;
 pub mod service;
 mod wait_lists;
 
-pub use wait_lists::{BackOff, Spot, WaitStatistics, Watched};
+pub use wait_lists::{BackOff, WaitStatistics, Watched};

@@ -82,7 +82,7 @@ impl Agenda {
 }
 
 /// When to look again at a line of which nothing can have changed: after its pause or up to a tenth of it earlier, together
-/// with others, so that whoever keeps the time comes a few times a second and not once for each of thousands.
+/// with others, so that the recheck timer fires a few times a second and not once for each of thousands.
 pub fn together(now: Duration, pause: Duration) -> Duration {
     let step = (pause / 10).max(PAUSE_MIN).as_nanos();
     let at = (now + pause.max(PAUSE_MIN)).as_nanos();

@@ -48,7 +48,7 @@ impl Drop for Granted {
     }
 }
 
-/// Returns what nobody came for.
+/// Returns messages whose caller has gone.
 pub struct GiveBack(pub LeaseId);
 
 impl Operation for GiveBack {
@@ -175,7 +175,7 @@ impl Parking {
         self.lock().statistics()
     }
 
-    /// Answers everyone with nothing and takes nobody in any more.
+    /// Answers every waiting pop with nothing and admits no more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for caller in self.lock().drain() {
@@ -247,7 +247,7 @@ impl Parking {
         }
     }
 
-    /// Wakes whoever keeps the time, only if that would come too late: every task that is woken pushes aside the one
+    /// Wakes the recheck timer's task, only if it would fire too late: every task that is woken pushes aside the one
     /// that was woken before it, which may be a caller with its answer.
     fn ring(&self) {
         if self.lock().is_before_alarm() {

@@ -12,7 +12,6 @@
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use baton_store::Event;
@@ -20,7 +19,7 @@ use baton_types::{GroupId, PartitionId, QueueId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::recheck_schedule::{Agenda, LineId, together};
-use crate::rules::pop::Target;
+use crate::rules::pop::{Target, WatchedQueue};
 
 /// Waiters that one query may serve.
 const SERVED_AT_ONCE: usize = 64;
@@ -56,21 +55,11 @@ pub struct Query {
     pub waiters: Vec<WaiterId>,
 }
 
-/// A queue that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spot {
-    pub queue: QueueId,
-    /// The group's number there.
-    pub group: GroupId,
-    /// The queue's name.
-    pub name: Arc<str>,
-}
-
 /// What a look at a line's queues has found out about them; events are matched against it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     /// The queues.
-    pub queues: Vec<Spot>,
+    pub queues: Vec<WatchedQueue>,
     /// The partition, when one is named and exists.
     pub partition: Option<PartitionId>,
 }
@@ -115,9 +104,9 @@ pub struct Waiters<W> {
     deadlines: BTreeSet<(Duration, WaiterId)>,
     /// How many lines watch a queue for a group.
     present: FxHashMap<(QueueId, GroupId), usize>,
-    /// Places where waiting has begun or ended since this was taken last; only if somebody takes it.
-    changes: Option<Vec<(Spot, bool)>>,
-    /// When whoever keeps the time comes next; not before somebody rings when there is no such moment.
+    /// Places where waiting has begun or ended since this was taken last; `None` until a caller wants them.
+    changes: Option<Vec<(WatchedQueue, bool)>>,
+    /// When the recheck timer fires next; `None`: only after a call rings it.
     alarm: Option<Duration>,
     next_id: u64,
 }
@@ -235,7 +224,7 @@ impl<W> Waiters<W> {
     }
 
     /// A line watches a place no longer.
-    fn leave(&mut self, place: &Spot) {
+    fn leave(&mut self, place: &WatchedQueue) {
         if let Some(lines) = self.present.get_mut(&(place.queue, place.group)) {
             *lines -= 1;
             if *lines == 0 {
@@ -252,7 +241,7 @@ impl<W> Waiters<W> {
     }
 
     /// Where waiting has begun (true) or ended since the last call.
-    pub fn take_changes(&mut self) -> Vec<(Spot, bool)> {
+    pub fn take_changes(&mut self) -> Vec<(WatchedQueue, bool)> {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
@@ -302,7 +291,7 @@ impl<W> Waiters<W> {
         !lines.is_empty()
     }
 
-    /// Somebody says that something happened in a queue: all its lines are looked at now.
+    /// Something happened in a queue: all its lines are looked at now.
     pub fn wake_queue(&mut self, now: Duration, queue: QueueId) {
         let lines: Vec<_> = self.by_queue.get(&queue).into_iter().flatten().copied().collect();
         for id in lines {
@@ -370,7 +359,7 @@ impl<W> Waiters<W> {
         Checked { found, watched, due_in, unheard }: Checked,
     ) {
         let Some(line) = self.lines.get_mut(&id) else { return };
-        // Until now nobody listened for what concerns a place that is new: the next look begins after somebody does.
+        // Until now this line heard no events of a place that is new: the next look begins after it does.
         let listened = line.watched == watched;
         let sure = listened && !found && due_in.is_none();
         line.rests = unheard.filter(|_| sure);
@@ -471,7 +460,7 @@ impl<W> Waiters<W> {
     }
 }
 
-fn note(changes: &mut Option<Vec<(Spot, bool)>>, place: &Spot, on: bool) {
+fn note(changes: &mut Option<Vec<(WatchedQueue, bool)>>, place: &WatchedQueue, on: bool) {
     if let Some(changes) = changes {
         changes.push((place.clone(), on));
     }
@@ -506,7 +495,7 @@ impl Line {
         match event {
             Event::Appended { partition, .. } => same(partition),
             Event::Freed { queue, group, partition } => {
-                let watches = |place: &Spot| place.queue == queue && place.group == group;
+                let watches = |place: &WatchedQueue| place.queue == queue && place.group == group;
                 same(partition) && self.watched.queues.iter().any(watches)
             }
         }

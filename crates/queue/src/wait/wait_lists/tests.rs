@@ -23,8 +23,8 @@ fn one(partition: &str) -> Key {
     Key { target: Target::Partition { queue: "q".into(), partition: partition.into() }, group: "g".into() }
 }
 
-fn place(queue: QueueId, group: u64) -> Spot {
-    Spot { queue, group: GroupId(group), name: "q".into() }
+fn place(queue: QueueId, group: u64) -> WatchedQueue {
+    WatchedQueue { queue, group: GroupId(group), name: "q".into() }
 }
 
 fn watched(group: u64, partition: Option<u64>) -> Watched {
@@ -218,7 +218,7 @@ fn the_alarm_is_moved_only_for_what_would_come_too_late() {
     let early = park(&mut waiters, ms(20), ms(50));
     assert!(waiters.is_before_alarm());
     waiters.cancel(early);
-    assert!(!waiters.is_before_alarm(), "who has gone needs nobody to come");
+    assert!(!waiters.is_before_alarm(), "a waiter that has gone needs no alarm");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! A timer is a record under its queue and key, and an entry in the order of time that the alarm reads from the
 //! front; timers that are far away cost their space and nothing else. When one is due, one commit pushes its message
 //! and removes it, so it fires once. Always: not before its time; the message carries the timer's transaction id, so
-//! de-duplication applies. Not here: when to look again (`broker::timers`), repetition. Start at [`prepare`], then
+//! de-duplication applies. Not here: when to look again (`broker::records`), repetition. Start at [`prepare`], then
 //! [`fire`].
 
 use std::sync::Arc;
@@ -15,9 +15,10 @@ use baton_types::limits::RECORD_BYTES_MAX;
 use bytes::{Buf, BufMut, Bytes};
 use serde::{Deserialize, Serialize};
 
-use crate::broker::metrics::PushCount;
+use crate::Error as QueueError;
 use crate::rules::maintenance::Detour;
 use crate::rules::push::{self, PushBatch};
+use crate::rules::push_count::PushCount;
 use crate::rules::seal::{Owner, Sealer, is_sealed};
 
 const TIMERS: &str = "timer/";
@@ -169,7 +170,7 @@ pub fn prepare(
     tx: &mut dyn Tx,
     operations: &[Operation],
     sealer: &Sealer,
-) -> Result<Result<Prepared, (usize, crate::Error)>, TxError> {
+) -> Result<Result<Prepared, (usize, QueueError)>, TxError> {
     if operations.iter().any(|operation| matches!(operation, Operation::Schedule { .. })) {
         tx.admit_bytes(0)?;
     }
@@ -226,7 +227,7 @@ fn sealed(
     queue: &str,
     payload: &Bytes,
     sealer: &Sealer,
-) -> Result<Result<Bytes, crate::Error>, TxError> {
+) -> Result<Result<Bytes, QueueError>, TxError> {
     let is_secret = tx.queue(queue)?.is_some_and(|queue| queue.spec.options.encryption_enabled);
     Ok(if is_secret && !is_sealed(payload) {
         sealer.seal(owner, payload).map(Bytes::from)
@@ -324,8 +325,7 @@ pub fn fire(tx: &mut dyn Tx, way: &Way) -> Result<Fired, TxError> {
         }
         return Ok(Fired { fired, postponed: 0, next, count });
     }
-    // Some queue is full, or wants a key that is not there. The first timer goes alone, so that it holds up nobody
-    // but itself.
+    // Some queue is full, or needs a key that is missing. The first timer is pushed alone, so that it delays no other.
     let (entry, timer) = &due[0];
     let more = Some(if due.len() > 1 { Duration::ZERO } else { next.unwrap_or(RETRY_FIRST) });
     let pushed = push_all(tx, timer.as_ref().as_slice(), way)?;
@@ -359,11 +359,7 @@ fn postponed(timer: &Timer, now: Timestamp, mut error: String) -> Timer {
 }
 
 /// Pushes the messages of timers, all or none; how many timers that were.
-fn push_all(
-    tx: &mut dyn Tx,
-    timers: &[&Timer],
-    way: &Way,
-) -> Result<Result<PushCount, crate::Error>, TxError> {
+fn push_all(tx: &mut dyn Tx, timers: &[&Timer], way: &Way) -> Result<Result<PushCount, QueueError>, TxError> {
     let mut batch = PushBatch::default();
     batch.detour = way.detour.clone();
     for timer in timers {
