@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 /// The crates that log.
-const TARGETS: [&str; 27] = [
+const TARGETS: [&str; 28] = [
     "baton",
     "baton_auth",
     "baton_client",
@@ -21,6 +21,7 @@ const TARGETS: [&str; 27] = [
     "baton_http",
     "baton_jobs",
     "baton_queue",
+    "baton_records",
     "baton_schedules",
     "baton_server",
     "baton_shards",

@@ -1,17 +1,14 @@
-//! The rules of queues, records, locks and timers, written once, and the broker that runs them on a store.
+//! The rules of queues and timers, written once, and the broker that runs them on a store.
 //!
 //! Each rule is a function from the tables to what changes in them, so it is the same on every backend and is
 //! tested without a socket or a clock. Always: a message answered as queued is delivered, in the order of its
-//! partition, until it is finished or a dead letter; a stale lease changes nothing. Not here: HTTP
-//! (`baton-server`), bytes on disk (`baton-store`).
+//! partition, until it is finished or a dead letter; a stale lease changes nothing. Not here: the
+//! rules of records and locks (`baton-records`), HTTP (`baton-server`), bytes on disk (`baton-store`).
 //!
 //! Start at [`Broker`], then `pop` and `ack`.
 
 mod broker;
-pub mod counter;
 mod error;
-pub mod kv;
-pub mod lock;
 mod rules;
 mod wait;
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use baton_records::{kv, lock};
 use baton_store::{Store, expiry, run};
 
 use super::{Broker, Shared};
+use crate::Error;
 use crate::rules::timer::{self, Fired, Timer, Way};
-use crate::{Error, kv, lock};
 
 /// The longest pause between two looks for timers: another server on the same store may have set one and died.
 const ALARM_PAUSE_MAX: Duration = Duration::from_secs(10);

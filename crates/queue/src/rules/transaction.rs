@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use baton_records::kv;
 use baton_store::{IdempotencyKey, PriorCall, Tx, TxError, collect_misses};
 use baton_types::{LeaseId, Offset, QueueId};
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use crate::rules::ack::{self, BAD_LEASE, FINISHED, RepeatedAck, Resolved};
 use crate::rules::seal::Sealer;
 use crate::rules::{cursor, group, push, quota, timer};
-use crate::{AckItem, Acked, Error, PushBatch, Pushed, kv};
+use crate::{AckItem, Acked, Error, PushBatch, Pushed};
 
 /// One step.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use baton_http::Reply;
-use baton_queue::lock::{self, Action, Operation, Outcome, Permit};
+use baton_records::lock::{self, Action, Operation, Outcome, Permit};
 use baton_types::limits::{
     LOCK_NAME_BYTES_MAX, LOCK_OPERATIONS_MAX, LOCK_PERMITS_MAX, PAGE_ROWS_MAX, RECORD_LIFE_MAX,
 };

@@ -2,13 +2,13 @@
 //!
 //! Always: a condition that does not hold is an answer with status 200, only a request that cannot be read is an
 //! error; values pass through as they came, without the space between their tokens. Not here: what an operation
-//! means (`baton_queue::kv`). The same operations ride in a transaction. Start at [`batch`], then `read`.
+//! means (`baton_records::kv`). The same operations ride in a transaction. Start at [`batch`], then `read`.
 
 mod read;
 mod show;
 
 use baton_http::Reply;
-use baton_queue::kv::{Operation, Outcome, Place, Step};
+use baton_records::kv::{Operation, Outcome, Place, Step};
 use baton_types::limits::PAGE_ROWS_MAX;
 use http::{HeaderValue, StatusCode, header};
 use serde_json::json;

@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use baton_queue::counter::Addition;
-use baton_queue::kv::{LOCKS, Life, Operation, Place, Step};
+use baton_records::counter::Addition;
+use baton_records::kv::{LOCKS, Life, Operation, Place, Step};
 use baton_types::limits::{
     KEY_BYTES_MAX, KV_KEYS_MAX, KV_OPERATIONS_MAX, KV_VALUE_BYTES_MAX, PAGE_ROWS_MAX, RECORD_LIFE_MAX,
     TRANSACTION_KV_KEYS_MAX, TRANSACTION_KV_OPERATIONS_MAX,

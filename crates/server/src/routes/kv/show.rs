@@ -2,7 +2,7 @@
 //!
 //! Start at [`write`].
 
-use baton_queue::kv::{Lost, Operation, Outcome, Precondition, Row};
+use baton_records::kv::{Lost, Operation, Outcome, Precondition, Row};
 use baton_types::Timestamp;
 use bytes::Bytes;
 

@@ -184,7 +184,7 @@ fn act(tx: &mut dyn Tx, operation: &Operation, held: Vec<Permit>) -> Result<Outc
     })
 }
 
-/// The slot for an owner: the one it has, else the lowest that nobody has.
+/// The slot for an owner: the one it has, else the lowest that is free.
 fn free(held: &[Permit], owner: &str, permits: u32) -> Option<u32> {
     let within = held.iter().filter(|permit| permit.slot < permits);
     let own = within.clone().find(|permit| permit.holder.owner == owner);

@@ -12,7 +12,7 @@ use baton_store::{Error, Record, Tx, TxError, collect_misses, expiry};
 use baton_types::{Timestamp, limits};
 use bytes::{BufMut, Bytes};
 
-use crate::counter::{self, Addition};
+use crate::counter::{self, AddError, Addition};
 
 /// The namespace in which the permits of locks can be read and checked, but not written.
 pub const LOCKS: &str = "queen-locks";
@@ -150,6 +150,15 @@ pub enum Lost {
     Type,
 }
 
+impl From<AddError> for Lost {
+    fn from(error: AddError) -> Self {
+        match error {
+            AddError::OutOfBounds => Self::Limit,
+            AddError::NotANumber => Self::Type,
+        }
+    }
+}
+
 /// A record as a caller sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
@@ -275,7 +284,7 @@ fn plan(tx: &mut dyn Tx, operation: &Operation) -> Result<Plan, TxError> {
             let expires_at = old.as_ref().map_or_else(|| life.end(now), |old| old.expires_at);
             match counter::add(before.as_ref().map(|row| &row.value[..]), addition) {
                 Ok(value) => Plan::Put { old, value: value.into(), expires_at },
-                Err(lost) => Plan::Lose(lost, before),
+                Err(error) => Plan::Lose(error.into(), before),
             }
         }
         _ => Plan::Hold(row(old.as_ref())?),
