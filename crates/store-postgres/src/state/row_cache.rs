@@ -53,9 +53,12 @@ impl RowCache {
         (self.partitions, self.ready_indexes) = Default::default();
     }
 
-    /// Forgets which partitions are ready. The commit of any other server may change that.
+    /// Forgets which partitions are ready, as the commit of any other server may change that. The entries of cached
+    /// partitions stay: a fetch does not bring them again.
     pub fn forget_ready_indexes(&mut self) {
-        self.ready_indexes.clear();
+        for index in self.ready_indexes.values_mut() {
+            (index.complete_up_to, index.upcoming, index.is_cached) = (i64::MIN, None, false);
+        }
     }
 
     pub fn forget_records(&mut self) {
@@ -160,5 +163,27 @@ fn cached_records(batch: &mut BatchState, numbers: Option<&CommitVersions>) -> C
         pages: std::mem::take(&mut batch.record_pages),
         version: number,
         bytes: batch.record_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cached_partition_stays_ready_when_ready_indexes_are_forgotten() {
+        let (group, ready) = (GroupId(1), (5, PartitionId(2)));
+        let index = ReadyIndex {
+            entries: [ready].into(),
+            complete_up_to: 10,
+            is_cached: true,
+            ..ReadyIndex::default()
+        };
+        let mut cache =
+            RowCache { ready_indexes: [(group, index)].into_iter().collect(), ..RowCache::default() };
+        cache.forget_ready_indexes();
+        let index = &cache.ready_indexes[&group];
+        assert!(index.entries.contains(&ready), "no fetch brings it again while its partition is cached");
+        assert!(index.complete_up_to < ready.0 && !index.is_cached, "others are fetched again");
     }
 }
