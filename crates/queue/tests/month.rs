@@ -340,6 +340,7 @@ async fn in_a_month_nothing_grows() {
     assert!(last.files <= first.files + 100, "{first:?} {last:?}");
     assert!(last.disk <= first.disk + (8 << 20), "{first:?} {last:?}");
     assert!(last.memory <= first.memory + (16 << 20), "{first:?} {last:?}");
-    assert!(last.records <= first.records + 10, "{first:?} {last:?}");
+    // Traces and expired records come and go; two a day that stay would be noticed.
+    assert!(last.records <= first.records + 40, "{first:?} {last:?}");
     assert!(last.ids <= first.ids + 100, "{first:?} {last:?}");
 }
