@@ -61,6 +61,7 @@ def test_the_release_passes_its_own_tests(tmp_path, guarded):
         if late and not guarded:
             again, output = run_suite(server, tmp_path, "-k", " or ".join(sorted(late)), "-n", "0", **client)
             outcomes["failed"] = [name for name in outcomes["failed"] if name not in again["passed"]]
+            outcomes["passed"] += again["passed"]
     assert set(outcomes["failed"]) == (set() if guarded else DIFFERENT), output
     assert len(outcomes["passed"]) >= (2 if guarded else 110), output
 
