@@ -137,7 +137,7 @@ async fn serve<S: Service>(
         let refusal = Connection::new(stream, peer, service, &stopping).refuse(limit);
         tokio::select! {
             () = stop.cancelled() => {}
-            // Boxed, so that those who are served do not hold it.
+            // Boxed, so that served connections do not hold it.
             _ = Box::pin(refusal) => {}
         }
         return;

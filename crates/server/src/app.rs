@@ -34,7 +34,7 @@ pub struct App {
     pub broker: Broker,
     /// The jobs.
     pub jobs: Jobs,
-    /// Who may call; nobody is asked when there is none.
+    /// Who may call; without it every call is allowed.
     pub auth: Option<Arc<Auth>>,
     /// How the server was told to behave.
     pub options: Options,

@@ -26,7 +26,7 @@ pub struct Options {
     pub default_subscription: Subscription,
     /// How long stopping may take.
     pub shutdown_deadline: Duration,
-    /// What the token of a caller must be; without this nobody is asked for one.
+    /// What the token of a caller must be; without this calls need no token.
     pub auth: Option<baton_auth::Options>,
     /// Sites whose pages may call, as their browsers name them: `https://console.example.com`, or `*` for every site.
     pub cors_origins: Vec<String>,

@@ -15,7 +15,7 @@ use self::statements::{
     BACKLOG, DEAD_LETTER_KEYS, DEAD_LETTER_PAGE, DEAD_LETTERS, DEDUP_IDS, GROUPS, IDS_PER_BLOCK,
     LEASED_PARTITIONS, LOCK_VERSIONS, MESSAGE_AND_PARTITION_COUNTS, NEXT_IDS, OFFSET_AT_TIME,
     PARTITION_COUNT, PARTITION_PAGE, PARTITION_PAGE_SLOTS, PARTITIONS, PARTITIONS_LOCKED,
-    PARTITIONS_LOCKED_NOWAIT, QUEUES, READY, READY_AT_COLUMN, READY_LOCKED, READY_OR_LOCKED, RECORD_PAGE,
+    PARTITIONS_SKIP_LOCKED, QUEUES, READY, READY_AT_COLUMN, READY_LOCKED, READY_OR_LOCKED, RECORD_PAGE,
     RECORDS, SEGMENT_TIMES, SEGMENTS, SLOT_COLUMN, SLOTS, UPCOMING,
 };
 pub use self::statements::{BEGIN, COUNT_UNCHANGED, ROLLBACK, VERSIONS};
@@ -64,7 +64,7 @@ pub struct FetchOptions<'a> {
     /// Whether to lock partitions, because validation would probably fail.
     pub locks_partitions: bool,
     /// Whether to fail when another server holds a lock, because waiting would break lock order.
-    pub is_nowait: bool,
+    pub skips_locked: bool,
     /// The versions to lock (records, catalog), because an attempt without these locks would probably fail.
     pub locked_versions: Vec<&'static str>,
     /// The number of all commits when the cached ready indexes were fetched.
@@ -110,7 +110,7 @@ pub async fn fetch_rows(
     }
     let before = statements.add(VERSIONS, Vec::new(), |_, _| Ok(()));
     statements.add_ids(batch, missing.ids);
-    let locked = statements.add_partitions(&missing, options.locks_partitions, options.is_nowait);
+    let locked = statements.add_partitions(&missing, options.locks_partitions, options.skips_locked);
     for page in &missing.partition_pages {
         statements.add_partition_page(*page);
     }
@@ -195,7 +195,7 @@ impl FetchPlan {
         &mut self,
         missing: &MissingRows,
         locks: bool,
-        is_nowait: bool,
+        skips_locked: bool,
     ) -> Option<(usize, usize)> {
         if missing.partitions.is_empty() && missing.names.is_empty() && missing.whole_queues.is_empty() {
             return None;
@@ -209,8 +209,8 @@ impl FetchPlan {
         };
         let (ids, names) = (missing.partitions.clone(), missing.names.clone());
         let whole = missing.whole_queues.clone();
-        let text = match (locks, is_nowait) {
-            (true, true) => PARTITIONS_LOCKED_NOWAIT,
+        let text = match (locks, skips_locked) {
+            (true, true) => PARTITIONS_SKIP_LOCKED,
             (true, false) => PARTITIONS_LOCKED,
             (false, _) => PARTITIONS,
         };
@@ -239,7 +239,7 @@ impl FetchPlan {
         if locks {
             self.add(SLOTS, params(), |target, rows| read_slots(target, &rows, 0));
         }
-        (locks && is_nowait).then(|| (locked, self.add(PARTITION_COUNT, params(), |_, _| Ok(()))))
+        (locks && skips_locked).then(|| (locked, self.add(PARTITION_COUNT, params(), |_, _| Ok(()))))
     }
 
     fn add_partition_page(&mut self, page: (QueueId, Option<PartitionId>, usize)) {

@@ -1,6 +1,6 @@
 //! `/api/v1/schedules/…`: jobs that come by themselves.
 //!
-//! Always: a schedule is answered with its next fires, so that whoever sets it sees what was understood; a change can
+//! Always: a schedule is answered with its next fires, so that its author sees what was understood; a change can
 //! be made dependent on the `revision` that was read, which is also its `ETag`. Start at [`put`].
 
 use baton_http::Reply;

@@ -1,7 +1,7 @@
 //! How long a call may take before its caller is told that it took too long.
 //!
 //! A call may be several commits, and each of them is patient with a store that is slow or away, so only the call as a
-//! whole can be given an end. Always: whoever asked to wait gets that time and then as much as everybody else. Not here:
+//! whole can be given an end. Always: a call that asked to wait gets that time and then as much as every other. Not here:
 //! what is told, and what may still happen (`error`). Start at [`TimeoutClass`].
 
 use std::time::Duration;
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_asked_to_wait_gets_that_time_and_then_as_much_as_everybody() {
+    fn a_call_that_asked_to_wait_gets_that_time_and_then_as_much_as_every_other() {
         let [prompt, wait] = [45, 300].map(Duration::from_secs);
         assert_eq!(TimeoutClass::Prompt.allows("wait=true", prompt), Some(prompt));
         assert_eq!(TimeoutClass::Asked(wait).allows("batch=1", prompt), Some(prompt));

@@ -187,14 +187,14 @@ fn warn_of_strangers(address: SocketAddr, tokens: bool, tls: bool) {
     if !tokens {
         tracing::warn!(
             %address,
-            "LISTENING BEYOND THIS MACHINE WITHOUT AUTHENTICATION: whoever reaches this address can read, \
+            "LISTENING BEYOND THIS MACHINE WITHOUT AUTHENTICATION: anyone who reaches this address can read, \
              change and delete everything; switch on jwt_enabled, or put it behind a firewall or a proxy that \
              authenticates"
         );
     } else if !tls {
         tracing::warn!(
             %address,
-            "listening beyond this machine without TLS: whoever is on the way can read messages and tokens; give \
+            "listening beyond this machine without TLS: anyone on the network path can read messages and tokens; give \
              tls_cert and tls_key, or put it behind a proxy that has them"
         );
     }

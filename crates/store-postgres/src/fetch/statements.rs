@@ -43,7 +43,7 @@ pub const PARTITIONS_LOCKED: &str = concat!(
 );
 /// Waits for no lock: leaves out what others hold. Their number is compared with [`PARTITION_COUNT`]; with
 /// `NOWAIT` PostgreSQL would log an error each time.
-pub const PARTITIONS_LOCKED_NOWAIT: &str = concat!(
+pub const PARTITIONS_SKIP_LOCKED: &str = concat!(
     "SELECT id, queue_id, name, start, tail, created_at, first_at, last_at, deleted, version FROM partitions WHERE id = ",
     any_of!(),
     " ORDER BY id FOR UPDATE SKIP LOCKED"

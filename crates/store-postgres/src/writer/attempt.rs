@@ -160,7 +160,7 @@ impl Writer {
                 self.partitions_to_lock.add_partitions(&batch.missing);
             }
             rows += batch.missing.row_estimate();
-            let is_nowait = last_locked.is_some_and(|last| !batch.missing.is_after_lock_on(last));
+            let skips_locked = last_locked.is_some_and(|last| !batch.missing.is_after_lock_on(last));
             let begins_transaction = !self.has_begun_transaction
                 && (!locked_versions.is_empty()
                     || (!is_optimistic && batch.missing.has_partitions_to_lock()));
@@ -171,7 +171,7 @@ impl Writer {
                 connection,
                 begins_transaction,
                 locks_partitions,
-                is_nowait,
+                skips_locked,
                 locked_versions,
                 commits: self.all_commits,
             };
